@@ -35,11 +35,9 @@ from dlrover_lite.protocol.profiles import Level, Profile
 __all__ = ["Adviser", "Arrival"]
 
 _JUDGED_AFTER = 2
-"""Windows with a new plan."""
-_AGAIN_SECONDS = 60.0
-"""After a change was given up."""
+"""Number of windows measured with a new plan before its effect is judged."""
 _REMEMBERED = 64
-"""Decisions of a job that an earlier brain has made."""
+"""Number of decisions of a job by an earlier brain that are remembered."""
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,19 +45,19 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     features: dict[str, Any]
-    """``JobFeatures`` by field names."""
+    """The job's ``JobFeatures`` by field names."""
     demand: Demand
     began: float
     priority: float = 1.0
     samples: int = 0
     plan: Plan | None = None
-    """That it runs with; None: it waits for one."""
+    """The plan that the job runs with; None: it waits for one."""
     waits_since: float | None = None
-    """Without a plan: it has run, and gave way then."""
+    """Time since which a job without a plan, which has run, waits to go on; None: it hasn't run yet."""
 
 
 class Adviser:
-    """``store`` is its own: nobody else's rows wait in it. Times are seconds since the epoch."""
+    """Decides for all registered jobs. ``store`` is its own: nobody else's rows wait in it. Times are seconds since the epoch."""
 
     def __init__(self, store: ConfigStore, *, policy: Policy | None = None) -> None:
         self._store = store
@@ -71,14 +69,14 @@ class Adviser:
 
     @property
     def jobs(self) -> frozenset[str]:
-        """Those that are registered."""
+        """The jobs that are registered."""
         return frozenset(self._jobs)
 
     # --- what is told ---------------------------------------------------------------------------------------------------
 
     def arrived(self, arrival: Arrival, at: float) -> None:
-        """A job registers, for the first time or again. Raises HistoryError when the database can't be read, or the job can't be
-        understood: it is as if it hadn't come."""
+        """Register a job, for the first time or again. Raises HistoryError when the database can't be read, or the job can't be understood:
+        it is as if it hadn't come."""
         known = self._jobs.get(arrival.job)
         if known is None:
             known = RegisteredJob(
@@ -109,7 +107,7 @@ class Adviser:
         done: Sequence[Done],
         levels: Sequence[Level] = (),
     ) -> None:
-        """What a master says between."""
+        """Take in what a master reports while its job runs."""
         known = self._jobs.get(job)
         if known is None:
             return
@@ -128,7 +126,7 @@ class Adviser:
         self._judge(known)
 
     def ended(self, job: str, outcome: JobOutcome, at: float) -> None:
-        """What it leaves to those after it is stored. Raises HistoryError."""
+        """Store what the job leaves to those after it. Raises HistoryError."""
         known = self._jobs.pop(job, None)
         if known is None:
             return
@@ -137,7 +135,7 @@ class Adviser:
         self._store.commit()
 
     def _remember(self, known: RegisteredJob) -> None:
-        """What an earlier brain knew of it, as far as it can still be read: another version may have stored it."""
+        """Recall what an earlier brain knew of the job, as far as it can still be read: another version may have stored it."""
         for record in queries.profiles(self._store, known.job, newest=256):
             with suppress(HistoryError):
                 known.add(profile_of(record))
@@ -152,8 +150,8 @@ class Adviser:
 
     @staticmethod
     def _forget_lost(known: RegisteredJob, standing: Standing) -> None:
-        """Treatments that are not under way any more, though nothing came of them: their master never heard of those that an earlier brain
-        decided in its last moment, and one that was killed can't tell what has become of others."""
+        """Forget treatments, or mark them as done, that are not under way any more, though nothing came of them: their master never heard
+        of those that an earlier brain decided in its last moment, and one that was killed can't tell what has become of others."""
         for number, treatment in list(known.treated.items()):
             waits = known.waits is not None and known.waits.number == number
             if treatment.done_at is not None or isinstance(treatment.act, Tell) or waits:
@@ -185,7 +183,7 @@ class Adviser:
         return before[-1].samples_per_second if before else 0.0
 
     def _judge(self, known: RegisteredJob) -> None:
-        """What a change has brought, once that is measured."""
+        """Judge what a change has brought, once that is measured."""
         if not known.decided or not known.present:
             return
         at = len(known.decided) - 1
@@ -212,7 +210,7 @@ class Adviser:
     # --- what follows ---------------------------------------------------------------------------------------------------
 
     def waiting(self) -> dict[str, Numbered]:
-        """By job, what its master is to be told."""
+        """Return what each job's master is to be told, by job."""
         return {job: known.waits for job, known in self._jobs.items() if known.waits is not None}
 
     def turn(self, at: float) -> None:
@@ -233,15 +231,16 @@ class Adviser:
             known.new_profile = False
 
     def treat(self, at: float) -> None:
-        """The part of it that doesn't wait for the rest: whoever is slow, or runs full, holds all up meanwhile. Raises HistoryError."""
+        """Do the part of ``turn`` that doesn't wait for the rest: whoever is slow, or runs full, holds all up meanwhile. Raises
+        HistoryError."""
         for known in self._jobs.values():
             if known.to_heal or known.new_level:
                 self._heal(known, at, only_memory=not known.to_heal)
             known.to_heal = known.new_level = False
 
     def _heal(self, known: RegisteredJob, at: float, *, only_memory: bool = False, spare: bool = False) -> None:
-        """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too. ``spare``: or memory that could
-        be taken back, which waits for what else is decided."""
+        """Do stage 3: choose the most urgent thing that a node of the job needs, and keep what can only be told, too. ``spare``: memory may
+        be taken back as well, which waits for what else is decided."""
         if not known.may_be_relieved:
             return
         inputs = heal_inputs(known, self._room(), at=at)
@@ -255,7 +254,7 @@ class Adviser:
         self._treat(known, inputs, [*acts, *(one for one in found if not one.acts)])
 
     def _treat(self, known: RegisteredJob, inputs: HealInputs, chosen: Sequence[Decision]) -> None:
-        """Store it, and have it told."""
+        """Store the chosen treatments, and have them told."""
         if not chosen:
             return
         numbers = self._store.add_treatments(inputs, chosen, heard=known.heard)
@@ -269,7 +268,7 @@ class Adviser:
                 known.tell(Numbered(number, one))
 
     def _room(self) -> Resources:
-        """That no job has."""
+        """Return the resources that no job has."""
         capacity = self._capacity()
         held = [one for known in self._jobs.values() for one in known.held()]
         return Resources(
@@ -278,7 +277,7 @@ class Adviser:
         )
 
     def round(self, at: float) -> Round:
-        """Stage 2 over all jobs; those that wait for their first plan are among them."""
+        """Do stage 2 over all jobs; those that wait for their first plan are among them."""
         return decide(self.inputs(at))
 
     def inputs(self, at: float) -> RoundInputs:
@@ -289,7 +288,7 @@ class Adviser:
         return RoundInputs(at=at, capacity=self._capacity(), jobs=tuple(views), policy=self._policy)
 
     def first(self, job: str, at: float) -> tuple[Decision, RoundInputs]:
-        """What a job that has arrived would get now; with its index, and nothing is stored."""
+        """Decide what a job that has arrived would get now. The decision has its index, and nothing is stored."""
         inputs = self.inputs(at)
         decision = self._initial(self._jobs[job], decide(inputs).of(job), at)
         return msgspec.structs.replace(decision, index=index_of(inputs, job)), inputs
@@ -323,7 +322,7 @@ class Adviser:
                 known.waits = numbered
 
     def _is_news(self, one: Decision, held: Collection[str]) -> bool:
-        """Whether it is to be stored and told: ``held`` are jobs whose plan isn't to be changed now."""
+        """Say whether a decision is to be stored and told. ``held``: jobs whose plan isn't to be changed now."""
         known = self._jobs[one.job]
         if one.action == "start":  # a job that hasn't begun yet is decided on in each round
             return known.waits is None or known.waits.decision.choice != one.choice
@@ -332,7 +331,7 @@ class Adviser:
     # --- what there is --------------------------------------------------------------------------------------------------
 
     def _capacity(self, of: RegisteredJob | None = None) -> Resources:
-        """For all jobs together: as the person prefers, or what the machine has."""
+        """Return the capacity for all jobs together: as the person prefers, or what the machine has."""
         liked = preferences.read(self._store)
         known = [*self._jobs.values(), *([of] if of is not None else [])]
         cores = liked.capacity_cores or max((one.demand.capacity.cores for one in known), default=0.0)
@@ -340,16 +339,16 @@ class Adviser:
         return Resources(cores, memory)
 
     def _left_for(self, known: RegisteredJob) -> Resources:
-        """For a job that comes: what the others leave when each has the least, and of the memory the same part; the smallest plan at
-        the least, for which it waits otherwise."""
+        """Compute what a job that comes can have: what the others leave when each has the least, and the same part of the memory. It is at
+        least the smallest plan, for which the job waits otherwise."""
         capacity = self._capacity(known)
         others = sum(other.least_cores for other in self._jobs.values() if other is not known)
         cores = min(capacity.cores, max(capacity.cores - others, smallest_cores(known.demand)))
         return Resources(cores, int(capacity.memory * cores / capacity.cores) if capacity.cores else capacity.memory)
 
     def _free_cores(self, of: RegisteredJob) -> float:
-        """Of its host, that nobody takes but the brain's jobs; half of them at least: the kernel gives those who ask their share, however
-        much strangers take while nobody does."""
+        """Compute the cores of the job's host that nobody but the brain's jobs takes, and at least half of them: the kernel gives those who
+        ask their share, however much strangers take while nobody does."""
         cores = self._capacity(of).cores
         if not of.profiles:
             return cores
@@ -381,7 +380,7 @@ def _is_more_memory(decision: Decision) -> bool:
 
 
 def readable(store: ConfigStore) -> list[tuple[str, Arrival]]:
-    """Jobs that run, as the database has them, each with its directory. Raises HistoryError."""
+    """List the jobs that run, as the database has them, each with its directory. Raises HistoryError."""
     found = []
     for entry in queries.jobs(store, queries.JobFilter(state="starting,running,queued")):
         if (demand := entry.features.get("demand")) is None:

@@ -18,7 +18,7 @@ MUCH = 0.25
 """A prediction that is off by more than this share, and outside of its own band, missed by much."""
 _MOST_DOUBT = 4.0
 _HALF_WIDTH_OF_80_PERCENT = 1.2816
-"""In standard deviations."""
+"""Half the width of an 80% band, in standard deviations."""
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,22 +27,22 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Seconds since the epoch."""
     measured: Band
-    """Samples/s."""
+    """Measured throughput in samples/s."""
     windows: int
-    """That it was measured over."""
+    """Number of windows that it was measured over."""
     scale_seconds: float | None = None
-    """What the change took; None: not measured."""
+    """Seconds that the change cost; None: not measured."""
     error: float
     """Measured over predicted throughput, less 1."""
     outside: bool
-    """Beyond the prediction's band."""
+    """The measured band and the predicted band don't overlap."""
     missed: bool
-    """By much."""
+    """The bands don't overlap, and the measured throughput is off by more than ``MUCH``."""
     text: str
 
 
 def judge(decision: Decision, measured: Band, *, windows: int, at: float, scale_seconds: float | None = None) -> Effect:
-    """Compare. Raises UsageError for a decision that predicted nothing."""
+    """Compare a decision's prediction with what was measured. Raises UsageError for a decision that predicted nothing."""
     if decision.predicted is None:
         raise UsageError(f"The decision for {decision.job} ({decision.action}) predicted nothing to compare with")
     band = decision.predicted.throughput
@@ -75,7 +75,7 @@ def cost_of_change(done: Done, before: float, predicted: float) -> float:
 
 
 def doubt_after(effects: Sequence[tuple[Decision, Effect]], *, newest: int = 5) -> float:
-    """Factor on the bands of further predictions, from 1 to 4: what the last errors were, against what their bands let expect."""
+    """Compute a factor on the bands of further predictions, from 1 to 4: what the last errors were, against what their bands let expect."""
     squares = []
     for decision, effect in list(effects)[-newest:]:
         band = decision.predicted.throughput if decision.predicted else None

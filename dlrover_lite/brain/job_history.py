@@ -25,7 +25,7 @@ _MOST = 200
 
 
 def remember(store: ConfigStore, known: RegisteredJob, outcome: JobOutcome, at: float) -> None:
-    """Add what can be learnt of it: to be committed."""
+    """Add to the store what can be learnt of the job; the caller commits."""
     speeds = host_speeds(known.profiles)
     seen = [one for profile in known.profiles if (one := observe(profile, speeds)) is not None]
     if not seen:
@@ -75,8 +75,8 @@ def _memory(known: RegisteredJob, outcome: JobOutcome) -> PastMemory | None:
 
 
 def past_jobs(store: ConfigStore, *, at: float, without: str = "", by_then: bool = False) -> list[PastJob]:
-    """Those that something was learnt of, the oldest first; ``by_then``: that had ended ``at`` that time. What can't be read any more is
-    left out. Raises HistoryError."""
+    """List the past jobs that something was learnt of, the oldest first. ``by_then``: only those that had ended by the time ``at``. What
+    can't be read any more is left out. Raises HistoryError."""
     memories = {entry.id: record for entry, record in queries.fitted_jobs(store, _MEMORY, newest=_MOST)}
     found = []
     for entry, record in queries.fitted_jobs(store, _KIND, newest=_MOST):

@@ -27,25 +27,26 @@ from dlrover_lite.protocol.profiles import Level, Profile
 __all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores"]
 
 MOST_PROFILES, MOST_LEVELS = 512, 128
-"""Kept of a job; of more, every second of the older half is dropped."""
+"""The most profiles, and the most levels, that are kept of a job; of more, every second of the older half is dropped."""
 _SECONDS_TO_RESIZE = 3.0
-"""From when a PS was so full that it needs more memory until it has that, until it was measured; and the least that is reckoned with."""
+"""Seconds from when a PS was so full that it needs more memory until it has that. Used until it was measured, and as the least that is
+reckoned with."""
 _LEAST_RELIEF = 0.1
-"""Of what all PS have, that must be left for a relief in place."""
+"""Share of what all PS have that must be left for a relief in place."""
 _START_SECONDS = 15.0
-"""Until another PS is there and slots begin to move to it, as far as memory is concerned;"""
+"""Seconds until another PS is there and slots begin to move to it, as far as memory is concerned."""
 MOVE_BYTES_PER_SECOND = 128 << 20
-"""and at which they move beside training, until it was measured: half of the pace that they keep to."""
+"""Bytes/s at which slots move beside training, until it was measured: half of the pace that they keep to."""
 _SECONDS_TO_REPLACE = 6.0
-"""Until another node has taken over from one that is slow, until it was measured."""
+"""Seconds until another node has taken over from one that is slow, until it was measured."""
 SCALE_SECONDS = 2.0
-"""Of training that a change costs, until it was measured."""
+"""Seconds of training that a change costs, until it was measured."""
 _FINEST = 0.25
-"""Cores: nodes come in multiples of it, and, from one core on, of half a core, then of one."""
+"""Cores of the smallest node, where no usual size fits in."""
 _MOST_WORKERS, _MOST_SERVERS = 64, 32
 _FEW_CORES = 4.0
 REJECTED_SECONDS, GIVEN_UP_SECONDS = 600.0, 60.0
-"""So long what a person has rejected isn't wanted again, or what couldn't be done."""
+"""Seconds for which a plan isn't wanted again that a person has rejected, or that couldn't be carried out."""
 
 
 class Numbered(msgspec.Struct, frozen=True):
@@ -56,7 +57,7 @@ class Numbered(msgspec.Struct, frozen=True):
 
 
 def bounds_of(demand: Demand) -> Bounds:
-    """The plans that the recipe and the machine leave open."""
+    """Return the plans that the recipe and the machine leave open."""
     cores = within(demand).cores
     sizes = tuple(size for size in _sizes(cores) if to_milli(size) < to_milli(cores)) or (min(_FINEST, cores / 2),)
     small = tuple(size for size in sizes if size <= 1.0)  # one thread does a parameter server's work on rows
@@ -75,13 +76,14 @@ def bounds_of(demand: Demand) -> Bounds:
 
 
 def smallest_cores(demand: Demand) -> float:
-    """Of the smallest plan that it could have."""
+    """Return the cores of the smallest plan that the job could have."""
     bounds = bounds_of(demand)
     return bounds.min_workers * min(bounds.worker_sizes) + bounds.min_servers * min(bounds.ps_sizes)
 
 
 def _sizes(cores: float) -> list[float]:
-    """Of a node. Where there are few cores, finer steps: what a parameter server doesn't need is a part of a worker there."""
+    """List the sizes that a node may have, in cores. Where there are few cores, steps are finer: what a parameter server doesn't need is a
+    part of a worker there."""
     if cores <= _FEW_CORES:
         return [eighths / 8 for eighths in range(2, int(_FEW_CORES * 8))]
     return [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]
@@ -102,51 +104,51 @@ class RegisteredJob:
     priority: float = 1.0
     samples: int = 0
     plan: Plan | None = None
-    """That it runs with; None: it waits for one."""
+    """The plan that the job runs with; None: it waits for one."""
     waits_since: float | None = None
-    """It has run, and waits to go on since then."""
+    """Time since which a job that has run waits to go on; None: it doesn't."""
     standing: Standing | None = None
     profiles: list[Profile] = field(default_factory=list)
     worker_peak: int = 0
-    """Bytes that a worker has used at most, as far as is known."""
+    """The most bytes of memory that a worker has used, as far as is known."""
     evaluated: bool = False
     """An evaluation has ended, so that ``worker_peak`` has what that takes; or the job has none to come."""
     worker_given: int = 0
-    """Bytes that each worker has had before that, the largest of them; 0: not known."""
+    """The most bytes of memory that a worker has had before the first evaluation ended; 0: not known."""
     heard: int = 0
-    """The newest decision that its master knows of: of another database, maybe, which is gone."""
+    """Number of the newest decision that the job's master knows of. It may be of another database, which is gone."""
     waits: Numbered | None = None
     """The decision that its master is to be told."""
     to_tell: list[Numbered] = field(default_factory=list)
-    """What it is to be told next."""
+    """Decisions that the master is to be told next."""
     decided: list[Numbered] = field(default_factory=list)
-    """Those that act, the newest last."""
+    """Decisions that act, the newest last."""
     history: tuple[PastJob, ...] = ()
-    """Past jobs, as of when it came."""
+    """Past jobs that were known when this one came."""
     room: Resources | None = None
-    """That its first plan was made for."""
+    """Resources that the job's first plan was made for."""
     treated: dict[int, Treatment] = field(default_factory=dict)
-    """By number of the decision, the newest last."""
+    """Treatments by number of the decision, the newest last."""
     levels: list[Level] = field(default_factory=list)
-    """Profiles among them."""
+    """What the PS held, by time, with what profiles say of it."""
     new_level: bool = False
     prior: Prior | None = None
     first_view: JobView | None = None
     scale_costs: list[float] = field(default_factory=list)
     explored_seconds: float = 0.0
     declined: list[tuple[float, Candidate]] = field(default_factory=list)
-    """Plans that aren't wanted again before that time."""
+    """Plans that aren't wanted again, each with the time until then."""
     stays_until: float = 0.0
-    """It couldn't give way, and isn't asked to again before."""
+    """Time until which the job isn't asked to give way again, since it couldn't."""
     new_profile: bool = False
-    """Since plans were looked at last,"""
+    """A profile has come since plans were looked at last."""
     to_heal: bool = False
-    """and since the nodes' health was."""
+    """A profile has come since the nodes' health was looked at last."""
     reason: str = ""
-    """Of the last decision that was stored, so that the same one isn't stored twice."""
+    """Reason of the last decision that was stored, so that the same one isn't stored twice."""
 
     def begin(self, capacity: Resources, at: float) -> StartInputs:
-        """What its first plan follows from. ``capacity``: what others leave it."""
+        """Work out what the job's first plan follows from. ``capacity``: what others leave it."""
         most, history = within(self.demand), self.history
         self.room = capacity
         inputs = StartInputs(
@@ -166,7 +168,7 @@ class RegisteredJob:
         return inputs
 
     def add(self, profile: Profile) -> None:
-        """One that is older than the last, or makes no sense, is left out."""
+        """Add a profile. One that is older than the last, or makes no sense, is left out."""
         if (self.profiles and profile.at <= self.profiles[-1].at) or not profile.makes_sense:
             return
         self.profiles.append(profile)
@@ -189,7 +191,7 @@ class RegisteredJob:
     # --- as stage 2 takes it --------------------------------------------------------------------------------------------
 
     def view(self, *, free_cores: float, at: float) -> JobView:
-        """``first_view`` as long as it hasn't begun; fixed where its plan can't be changed now."""
+        """Make the job's view for stage 2: ``first_view`` as long as it hasn't begun; fixed where its plan can't be changed now."""
         assert self.first_view is not None
         if self.plan is None and self.waits_since is None:
             return msgspec.structs.replace(self.first_view, waited_seconds=max(0.0, at - self.began))
@@ -226,7 +228,7 @@ class RegisteredJob:
         )
 
     def _waiting(self, view: JobView, at: float) -> JobView:
-        """Of one that has given way: what was measured of it holds."""
+        """Make the view of a job that has given way: what was measured of it holds."""
         since = at if self.waits_since is None else self.waits_since
         return msgspec.structs.replace(
             view,
@@ -241,8 +243,8 @@ class RegisteredJob:
         )
 
     def _need(self, need: MemoryNeed, *, runs: bool = False) -> MemoryNeed:
-        """With room above what nodes use. A role that the recipe fixes begins with the memory that it says, and has as much at the least as
-        long as the job ``runs``."""
+        """Add room above what nodes use. A role that the recipe fixes begins with the memory that the recipe says, and has at least as much
+        as long as the job ``runs``."""
         worker, ps = self._worker_memory(need), max(need.ps, LEAST_PS)
         if (fixed := self.demand.worker) is not None:
             worker = max(worker, fixed.each.memory) if runs else fixed.each.memory
@@ -253,7 +255,8 @@ class RegisteredJob:
         return need
 
     def _worker_memory(self, need: MemoryNeed) -> int:
-        """An evaluation may take more than training: before the first one nobody knows, and a worker gets no less than those before it."""
+        """Compute the memory of a worker. An evaluation may take more than training: before the first one nobody knows, and a worker gets
+        no less than those before it."""
         own = worker_limit(self.worker_peak) if self.worker_peak else max(need.worker, LEAST_WORKER)
         return own if self.evaluated else max(own, self.worker_given)
 
@@ -271,7 +274,7 @@ class RegisteredJob:
         return "" if self.present else "its present plan hasn't been measured yet"
 
     def stays(self, at: float) -> str:
-        """Why it can't give way to another job now, in words; empty: it can."""
+        """Say why the job can't give way to another one now; "" if it can."""
         standing = self.standing
         if not self.demand.checkpoints:
             return "it takes no checkpoints"
@@ -287,7 +290,7 @@ class RegisteredJob:
 
     @property
     def least_cores(self) -> float:
-        """That it keeps while it runs, whoever else comes; 0: it doesn't run."""
+        """Cores that the job keeps while it runs, whoever else comes; 0: it doesn't run."""
         if self.plan is None:
             return 0.0
         if self.demand.autoscale != "on" or (self.standing is not None and self.standing.paused):
@@ -295,7 +298,7 @@ class RegisteredJob:
         return smallest_cores(self.demand)
 
     def held(self) -> list[Resources]:
-        """What its nodes have, those counted that are still to come."""
+        """List what the job's nodes have, those included that are still to come."""
         nodes = self.standing.nodes if self.standing is not None else ()
         held = [node.resources for node in nodes]
         if self.plan is not None:
@@ -305,7 +308,7 @@ class RegisteredJob:
 
     @property
     def present(self) -> bool:
-        """Whether the last profile is of the plan that it has."""
+        """Whether the last profile was measured under the plan that the job has."""
         return bool(self.profiles) and self.plan is not None and candidate_of(self.profiles[-1]) == candidate(self.plan)
 
     @property
@@ -314,7 +317,7 @@ class RegisteredJob:
 
     @property
     def may_be_relieved(self) -> bool:
-        """Memory that will run out doesn't wait for a change that is under way, but for a person's word."""
+        """Whether a node may get more memory now. That doesn't wait for a change that is under way, but for a person's word."""
         standing, mode = self.standing, self.demand.autoscale
         if mode == "off" or self.waits is not None or standing is None or standing.paused:
             return False
@@ -330,13 +333,13 @@ class RegisteredJob:
 
     @property
     def seconds_to_resize(self) -> float:
-        """As measured of late."""
+        """Seconds that a resize takes, as measured of late."""
         took = [one.done_at - one.at for one in self.memory_treated if one.done_at is not None][-5:]
         return max(_SECONDS_TO_RESIZE, *took) if took else _SECONDS_TO_RESIZE
 
     @property
     def seconds_to_replace(self) -> float:
-        """As measured of late."""
+        """Seconds that a replacement takes, as measured of late."""
         took = [
             one.done_at - one.at
             for one in self.treated.values()
@@ -345,7 +348,7 @@ class RegisteredJob:
         return sum(took) / len(took) if took else _SECONDS_TO_REPLACE
 
     def stands(self, standing: Standing) -> None:
-        """As its master says."""
+        """Take in how the job stands, as its master says."""
         self.standing, self.plan, self.waits_since = standing, standing.plan, None
         self.worker_peak = max(self.worker_peak, standing.worker_peak)
         self.evaluated = self.evaluated or standing.evaluated
@@ -357,21 +360,21 @@ class RegisteredJob:
             self.waits = self.to_tell.pop(0) if self.to_tell else None
 
     def tell(self, one: Numbered) -> None:
-        """Its master, as soon as that has heard what comes before."""
+        """Have the master told of a decision, as soon as it has heard what comes before."""
         if self.waits is None:
             self.waits = one
         else:
             self.to_tell.append(one)
 
     def gave_way(self, since: float) -> None:
-        """It has run, has no nodes any more, and waits for a plan since then."""
+        """Note that the job has run, has no nodes any more, and waits for a plan since then."""
         if self.waits_since is None and self.waits is not None and self.waits.decision.action not in ("start", "queue"):
             self.waits = None  # of when it ran
         self.to_tell.clear()
         self.standing, self.plan, self.waits_since = None, None, since
 
     def refused(self, done: Done, what: Decision) -> None:
-        """What was decided came to nothing: a person rejected it, or it couldn't be done."""
+        """Note that a decision came to nothing: a person rejected it, or it couldn't be done."""
         until = done.at + (REJECTED_SECONDS if done.state == "rejected" else GIVEN_UP_SECONDS)
         if what.action == "preempt":
             self.stays_until = until
@@ -385,7 +388,7 @@ class RegisteredJob:
 
     @property
     def cores_used(self) -> float:
-        """By its nodes, in the last profile."""
+        """Cores that the job's nodes used in the last profile."""
         if not self.profiles:
             return 0.0
         last = self.profiles[-1]
@@ -393,8 +396,8 @@ class RegisteredJob:
 
 
 def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInputs | None:
-    """What stage 3 looks at; None while nothing is known of the nodes that run. Without profiles, where the last one is of others, only
-    memory can be looked after. ``room``: that no job has."""
+    """Collect what stage 3 looks at; None while nothing is known of the nodes that run. Without profiles, where the last one is of other
+    nodes, only memory can be looked after. ``room``: resources that no job has."""
     standing, demand = known.standing, known.demand
     if standing is None:
         return None
@@ -434,7 +437,7 @@ def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInpu
 
 
 def _seconds_to_move(known: RegisteredJob, standing: Standing) -> float:
-    """Until another PS is there and has its share of all rows."""
+    """Estimate the seconds until another PS is there and has its share of all rows."""
     held = known.levels[-1].ps if known.levels else known.profiles[-1].ps
     share = sum(use.row_bytes for use in held) / (len(held) + 1)
     return _START_SECONDS + share / (standing.move_rate or MOVE_BYTES_PER_SECOND)

@@ -31,7 +31,7 @@ __all__ = ["Brain", "announcement", "ask_status", "begin", "ensure", "serve", "s
 _ANSWER_SECONDS = 5.0
 _END_SECONDS = 10.0
 _START_SECONDS = 60.0
-"""For another command that starts one just now."""
+"""Seconds to wait for another command that starts a brain just now."""
 _KEPT_VARIABLES = (
     *("HOME", "USER", "LOGNAME", "PATH", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "NUMBA_CACHE_DIR"),
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"),
@@ -43,23 +43,23 @@ A = TypeVar("A")
 
 
 class Brain(NamedTuple):
-    """One that listens."""
+    """A brain that listens."""
 
     pid: int
     version: str
     idle_seconds: float | None = None
-    """When we have started it: it ends after so long without a job."""
+    """Seconds without a job after which the brain ends; known only if we have started it."""
     started: bool = False
-    """By us, just now."""
+    """We have started the brain just now."""
     replaced: str = ""
-    """The version of the one it follows."""
+    """Version of the brain that this one follows."""
 
 
 def ensure(*, version: str = __version__, idle_seconds: float | None = None, job_comes: bool = False) -> Brain:
-    """One that listens: that which does already, unless it is older, or a new one. Two that ask at once get the same one.
+    """Find a brain that listens: that which does already, unless it is older, or a new one. Two that ask at once get the same one.
 
-    ``idle_seconds``: of a new one; None: as the person prefers. ``job_comes``: it is to get ready for that. Raises BrainError when there
-    is none and none can be started: its message and hint are the brain's own.
+    ``idle_seconds``: of a new one; None: as the person prefers. ``job_comes``: it is to get ready for that. Raises BrainError when there is
+    none and none can be started: its message and hint are the brain's own.
     """
     from dlrover_lite.brain_server.daemon import DaemonOptions
 
@@ -79,8 +79,8 @@ def ensure(*, version: str = __version__, idle_seconds: float | None = None, job
 
 
 def begin(mode: BrainMode, say: Callable[[str], None]) -> None:
-    """Before a job of this mode starts: have a daemon, if that is what it uses. ``say`` is told of a new one, or why there is none: the
-    job goes on without."""
+    """Have a daemon before a job of this mode starts, if that is what it uses. ``say`` is told of a new one, or why there is none: the job
+    goes on without."""
     if mode != "daemon":
         return
     try:
@@ -95,7 +95,7 @@ def begin(mode: BrainMode, say: Callable[[str], None]) -> None:
 
 
 def serve(idle_seconds: float | None, *, ready: Callable[[Brain], None], say: Callable[[str], None]) -> str:
-    """Be the brain in this process, until a signal or until it is told to end; why, in words. One that is older hands over.
+    """Be the brain in this process, until a signal or until it is told to end; return why, in words. One that is older hands over.
 
     ``idle_seconds`` without a job end it; None: they don't. Raises BrainError when one of this version or a newer one runs, HistoryError
     when the database can't be used.
@@ -131,7 +131,7 @@ def _somebody_starts(files: BrainFiles, lock: Lock) -> BrainError:
 
 
 def announcement(brain: Brain) -> str:
-    """In a line; empty for one that listened before."""
+    """Say in a line that a brain was started; empty for one that listened before."""
     if not brain.started:
         return ""
     instead = f" in place of version {brain.replaced}" if brain.replaced else ""
@@ -140,7 +140,7 @@ def announcement(brain: Brain) -> str:
 
 
 def ask_status() -> BrainStatus | None:
-    """None when none runs. Raises BrainError when it doesn't answer."""
+    """Ask the brain for its status; None when none runs. Raises BrainError when it doesn't answer."""
     from dlrover_lite.protocol.brain_messages import BrainStatus, BrainStatusRequest
 
     files = BrainFiles()
@@ -148,7 +148,7 @@ def ask_status() -> BrainStatus | None:
 
 
 def stop(*, kill: bool = False) -> int | None:
-    """End it, and wait until it has ended: its pid, or None if none ran. Jobs go on without.
+    """End the brain, and wait until it has ended: return its pid, or None if none ran. Jobs go on without.
 
     Raises BrainError when it doesn't answer, or doesn't end; with ``kill`` it isn't asked.
     """
@@ -170,7 +170,7 @@ def stop(*, kill: bool = False) -> int | None:
 
 
 def _record(files: BrainFiles) -> BrainRecord:
-    """Of one that lives."""
+    """Read the record of a brain that lives. Raises BrainError where it can't be reached."""
     record = files.record()
     if record is None:
         raise BrainError("A brain is just starting, or ending", hint=f"Try again in a moment. Its log: {files.log}")
@@ -183,7 +183,8 @@ def _record(files: BrainFiles) -> BrainRecord:
 
 
 def _greeted(files: BrainFiles, version: str) -> BrainWelcome | None:
-    """By the one that lives; None where there is none, or it is just about to be gone: who comes next waits for that."""
+    """Greet the brain that lives, and return its welcome; None where there is none, or it is just about to be gone: who comes next waits
+    for that."""
     from dlrover_lite.protocol.brain_messages import BrainHello, BrainWelcome
 
     if not files.lives() or files.record() is None:
@@ -197,7 +198,7 @@ def _greeted(files: BrainFiles, version: str) -> BrainWelcome | None:
 
 
 def _hands_over(record: BrainRecord, welcome: BrainWelcome, version: str) -> bool:
-    """Whether it is older than we are, and has ended for our sake."""
+    """Say whether the brain is older than we are, and has ended for our sake."""
     from dlrover_lite.protocol.brain_messages import PROTOCOL, BrainAck, HandOver, is_newer
 
     if not is_newer((version, PROTOCOL), (welcome.version, welcome.protocol)):

@@ -25,20 +25,20 @@ __all__ = ["DaemonOptions", "DaemonReady", "look_at", "serve", "stopped_by_signa
 
 _SOCKET = "brain.sock"
 _LOCK_SECONDS = 10.0
-"""For the one before to be gone: it has said that it goes, or was killed."""
+"""Seconds to wait for the daemon before to be gone: it has said that it goes, or was killed."""
 _MOST_LOG = 1 << 20
 
 
 class DaemonOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str = __version__
     idle_seconds: float | None = None
-    """None: as the person prefers; 0: it stays."""
+    """Seconds without a job after which the daemon ends; None: as the person prefers; 0: it stays."""
     ready: int = -1
     """Descriptor to write DaemonReady to."""
     starting: int = -1
-    """Descriptor of the lock that its starter holds, and it too until it listens."""
+    """Descriptor of the lock that the daemon's starter holds, and the daemon too until it listens."""
     job_comes: bool = False
-    """It is started for a job: it gets ready to plan one at once."""
+    """The daemon is started for a job: it gets ready to plan one at once."""
 
 
 class DaemonReady(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ def serve(
     say: Callable[[str], None],
     stop: Callable[[], bool],
 ) -> str:
-    """Be the daemon until it has to end; why, in words. ``ready`` is told once it listens.
+    """Be the daemon until it has to end; return why, in words. ``ready`` is told once it listens.
 
     Raises BrainError when there is one already, HistoryError when its database can't be used, JobError when there is no place for sockets.
     """
@@ -123,7 +123,7 @@ def serve(
 
 
 def look_at(directory: str) -> Any:
-    """How the job with these files has ended; None while it runs. (``brain_server.service.Look``)"""
+    """Say how the job with these files has ended; None while it runs. (``brain_server.service.Look``)"""
     from dlrover_lite.brain_server.service import Ended
     from dlrover_lite.jobs.store import Job
 
@@ -144,7 +144,7 @@ def look_at(directory: str) -> Any:
 
 
 def _cut_loose() -> None:
-    """From who starts it: it is nobody's child, and in a session without terminal."""
+    """Cut the daemon loose from who starts it: it is nobody's child, and in a session without terminal."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -152,7 +152,7 @@ def _cut_loose() -> None:
 
 
 def stopped_by_signals() -> Callable[[], bool]:
-    """Whether SIGTERM, SIGINT or SIGHUP has come since."""
+    """Return a function that says whether SIGTERM, SIGINT or SIGHUP has come since."""
     came: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: came.append(number))
@@ -160,7 +160,7 @@ def stopped_by_signals() -> Callable[[], bool]:
 
 
 def _say(line: str) -> None:
-    """Write to brain.log, which begins anew when it has become too long. A full disk must not end the brain."""
+    """Write a line to brain.log. A full disk must not end the brain."""
     with suppress(OSError):
         if os.fstat(1).st_size > _MOST_LOG:
             os.ftruncate(1, 0)

@@ -28,11 +28,11 @@ __all__ = ["Thinking"]
 Told = RegisterJob | Report | EndJob
 _TURN_SECONDS = 0.5
 _OPEN_AGAIN_SECONDS = 1.0
-"""After a database was locked, or its disk full."""
+"""Seconds to wait after a database was locked, or its disk full."""
 
 
 class Thinking:
-    """Over the database at ``path``. Begins with the first job; ``close`` ends it."""
+    """Decides over the database at ``path``. Begins with the first job; ``close`` ends it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Thinking:
         self._busy_seconds = busy_seconds
         self._told: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
         self._advice: dict[str, Advice] = {}
-        """A new one each time: another thread reads it."""
+        """Advice by job. It is a new dict each time: another thread reads it."""
         self._thread: threading.Thread | None = None
         self._complained = ""
         self._closing = threading.Event()
@@ -60,24 +60,24 @@ class Thinking:
         """Jobs that couldn't be taken when they came: the database was locked, say."""
 
     def begin(self) -> None:
-        """A job is about to come: have ready what its plan needs. May be said again."""
+        """Have ready what the plan of a job that is about to come needs. May be called again."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
             self._thread.start()
 
     def told(self, body: Told) -> None:
-        """What a master has said, once it is in the database."""
+        """Take in what a master has said, once it is in the database."""
         self.begin()
         assert self._thread is not None
         if self._thread.is_alive():  # one that has ended takes nothing any more
             self._told.put(body)
 
     def advice(self, job: str) -> Advice | None:
-        """What its master is to be told, until it says that it has heard it."""
+        """Return what the job's master is to be told, until it says that it has heard it."""
         return self._advice.get(job)
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """What was decided is in the database."""
+        """End the thread. What was decided is in the database."""
         if self._thread is not None:
             self._closing.set()
             self._told.put(None)
@@ -97,7 +97,7 @@ class Thinking:
             self._advice = {}  # who waits for more is to know that there won't be any
 
     def _decide(self) -> None:
-        """Until ``close``."""
+        """Decide until ``close``."""
         from dlrover_lite.brain.advisor import Adviser
 
         with ConfigStore(self._path, busy_seconds=self._busy_seconds) as store:
@@ -108,7 +108,7 @@ class Thinking:
                 pass
 
     def _recall(self, adviser: Adviser, store: ConfigStore) -> None:
-        """Jobs that ran under the brain before this one: until they register again, nobody else gets what they have."""
+        """Recall jobs that ran under the brain before this one: until they register again, nobody else gets what they have."""
         from dlrover_lite.brain.advisor import readable
 
         assert self._runs is not None
@@ -118,7 +118,7 @@ class Thinking:
                 adviser.arrived(arrival, at)
 
     def _turn(self, adviser: Adviser) -> bool:
-        """Whether to go on."""
+        """Take in what was told, and decide; return whether to go on."""
         try:
             body = self._told.get(timeout=_TURN_SECONDS)
             while body is not None:
@@ -144,7 +144,7 @@ class Thinking:
             self._to_register.pop(body.job, None)
 
     def _guarded(self, action: Callable[[], None]) -> bool:
-        """Whether it could be done."""
+        """Do ``action``; return whether it could be done."""
         try:
             action()
             return True
@@ -155,7 +155,7 @@ class Thinking:
         return False
 
     def _complain(self, what: str, text: str) -> None:
-        """Say it once, until something else is wrong."""
+        """Say what is wrong once, until something else is."""
         if what != self._complained:
             self._say(f"a decision can't be made: {text}")
         self._complained = what

@@ -37,7 +37,7 @@ def running_brain() -> int | None:
 
 
 class BrainRecord(msgspec.Struct, frozen=True):
-    """``daemon.json``."""
+    """What ``daemon.json`` holds."""
 
     process: ProcessIdentity
     version: str
@@ -48,7 +48,7 @@ class BrainRecord(msgspec.Struct, frozen=True):
 
 
 class BrainFiles:
-    """Nothing is made before it is needed."""
+    """Files of the brain. Nothing is made before it is needed."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = state_directory() / "brain" if directory is None else directory
@@ -68,14 +68,14 @@ class BrainFiles:
             raise self._unusable(error) from error
 
     def record(self) -> BrainRecord | None:
-        """Of the daemon that runs, or of one that had no time to remove it; None where there is none that can be read."""
+        """Read the record of the daemon that runs, or of one that had no time to remove it; None where there is none that can be read."""
         try:
             return msgspec.json.decode(self._record.read_bytes(), type=BrainRecord)
         except (OSError, msgspec.MsgspecError):
             return None
 
     def write_record(self, record: BrainRecord) -> None:
-        """Raises BrainError when it can't be written."""
+        """Write the record of a daemon. Raises BrainError when it can't be written."""
         try:
             write_whole(self._record, msgspec.json.encode(record) + b"\n")
         except OSError as error:
@@ -86,7 +86,7 @@ class BrainFiles:
             self._record.unlink()
 
     def lives(self) -> bool:
-        """Whether a daemon runs. Its lock goes with it, however it ends."""
+        """Say whether a daemon runs. Its lock goes with it, however it ends."""
         try:
             descriptor = os.open(self.directory / "daemon.lock", os.O_RDONLY)
         except OSError:
@@ -100,11 +100,11 @@ class BrainFiles:
         return False
 
     def daemon_lock(self) -> Lock:
-        """Lock that the living daemon holds. Raises BrainError."""
+        """Open the lock that the living daemon holds. Raises BrainError."""
         return self._lock("daemon.lock")
 
     def start_lock(self) -> Lock:
-        """Lock that whoever starts a brain holds. Raises BrainError."""
+        """Open the lock that whoever starts a brain holds. Raises BrainError."""
         return self._lock("start.lock")
 
     def _lock(self, name: str) -> Lock:

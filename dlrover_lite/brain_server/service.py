@@ -47,42 +47,42 @@ __all__ = ["Advise", "Ended", "Look", "Service"]
 
 TURN_SECONDS = 0.5
 SILENT_SECONDS = 60.0
-"""After so long without a report a job's files are looked at: it may have ended without a word."""
+"""Seconds without a report after which a job's files are looked at: it may have ended without a word."""
 PRUNE_SECONDS = 3600.0
 _UNENDED = "starting,running,queued"
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a job ended that said nothing of it."""
+    """How a job ended that has said nothing of it."""
 
     state: str
     at: float
     message: str = ""
     status: dict[str, Any] = {}
-    """Its master's last ``Status``, by field names."""
+    """Last ``Status`` of the job's master, by field names."""
 
 
 Look = Callable[[str], Ended | None]
-"""At a job's directory; None: it runs."""
+"""Looks at a job's directory and says how it has ended; None: it runs."""
 Advise = Callable[[str], Advice | None]
-"""What to do about a job, asked after each of its reports is committed."""
+"""Says what to do about a job; asked after each of its reports is committed."""
 
 
 Tell = Callable[[RegisterJob | Report | EndJob], None]
-"""What was reported, once it is committed."""
+"""Is told what was reported, once it is committed."""
 
 
 class _Registered(msgspec.Struct):
     directory: str
     samples: int
     heard_at: float
-    """On the service's clock."""
+    """Time of the last report on the service's clock."""
     told: bool = True
-    """By its master, and to this brain; else it is one that ran when the last brain ended."""
+    """The job's master has told this brain of it; else the job ran when the last brain ended."""
 
 
 class Service:
-    """Over an open server and store, both its own: ``close`` closes them."""
+    """The brain's answers, over an open server and store, both its own: ``close`` closes them."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Service:
     ) -> None:
         """``idle_seconds`` without a job end it; None: it stays. ``say`` is given lines for the log."""
         self.ending = ""
-        """Why it ends, once it does."""
+        """Why the service ends, once it does."""
         self._server = server
         self._store = store
         self._look = look
@@ -123,14 +123,15 @@ class Service:
             self._jobs[entry.id] = _Registered(entry.directory, entry.samples, now - SILENT_SECONDS, told=False)
 
     def run(self, stop: Callable[[], str] = lambda: "") -> str:
-        """Until it is told to end, or ``stop`` says why it has to, or nobody needs it; why, in words."""
+        """Serve until the service is told to end, or ``stop`` says why it has to, or nobody needs it; return why, in words."""
         while not self.ending:
             self.turn(TURN_SECONDS)
             self.ending = self.ending or stop()
         return self.ending
 
     def close(self) -> None:
-        """What is in the database is all that was answered: there is nothing else to save. Answers that are on their way are sent."""
+        """Close the server and the store. What is in the database is all that was answered: there is nothing else to save. Answers that are
+        on their way are sent."""
         self._server.close()
         self._store.close()
 
@@ -154,7 +155,7 @@ class Service:
     # --- requests -------------------------------------------------------------------------------------------------------
 
     def _answer(self, requests: list[Request]) -> None:
-        """Apply all, commit once, reply."""
+        """Apply all requests, commit once, reply."""
         answers = [self._attempt(request) for request in requests]
         try:
             if not self._commit():
@@ -172,11 +173,11 @@ class Service:
                 self._idle_since = self._clock()
 
     def _follow(self, request: Request) -> msgspec.Struct:
-        """Answer what is written."""
+        """Answer a request that is written."""
         return self._server.attempt(request, lambda one: self._is_written(one.body) or BrainAck()) or BrainAck()
 
     def _is_written(self, body: RegisterJob | Report | EndJob) -> Advice | None:
-        """What follows from it."""
+        """Do what follows from a request that is written."""
         self._tell(body)
         if isinstance(body, EndJob):
             self._jobs.pop(body.job, None)
@@ -198,7 +199,7 @@ class Service:
             return Failure(REFUSED, error.message)
 
     def _instead(self, answer: msgspec.Struct, body: msgspec.Struct) -> msgspec.Struct:
-        """Of an answer to what can't be written now."""
+        """Return the answer to what can't be written now."""
         if isinstance(answer, Failure) or not isinstance(body, RegisterJob | Report | EndJob):
             return answer
         problem = self._problem
@@ -311,7 +312,8 @@ class Service:
     # --- the database ---------------------------------------------------------------------------------------------------
 
     def _commit(self) -> bool:
-        """Whether all is written. What can't be is forgotten here: those who reported it keep it, and are told so. Raises RowRefused."""
+        """Write what waits; return whether all is written. What can't be is forgotten here: those who reported it keep it, and are told so.
+        Raises RowRefused."""
         if not self._store.waiting:
             return True
         try:

@@ -17,10 +17,10 @@ __all__ = ["Buckets", "Full", "Room", "padding"]
 
 
 class Room:
-    """Where a block lies as it is stored: full, it is written from there, past the page cache."""
+    """Memory of a block as it is stored: full, it is written from there, past the page cache."""
 
     def __init__(self, memory: memoryview, offset: int, capacity: int, words: int) -> None:
-        """``offset`` in ``memory``: at a page. There are zeros."""
+        """Create the room at ``offset`` in ``memory``: at a page. There are zeros."""
         size = 4 * words * capacity
         self._block = memory[offset : offset + size + padding(size, size)]
         self.offset, self.capacity = offset, capacity
@@ -45,7 +45,7 @@ class Buckets:
     touched as it is used, in huge pages: to write past the page cache from there takes less of the processor."""
 
     def __init__(self, words: int, capacity: int, spare: int) -> None:
-        """``capacity``: rows of a block."""
+        """Create the buckets. ``capacity``: rows of a block."""
         self.words, self.capacity = words, capacity
         size = 4 * words * capacity
         stride = size + -size % ALIGNMENT
@@ -61,7 +61,7 @@ class Buckets:
         self.used = np.zeros(BUCKETS, np.uint64)
 
     def take(self, number: int, records: NDArray[np.uint32], which: NDArray[np.intp]) -> int:
-        """As many of these records into a bucket as there is room for; how many."""
+        """Put as many of these records into a bucket as there is room for; return how many."""
         start = int(self.used[number])
         which = which[: self.capacity - start]
         # The mode spares numpy a copy: all numbers are good.
@@ -70,7 +70,7 @@ class Buckets:
         return len(which)
 
     def empty(self, number: int) -> Full:
-        """What is in a bucket, which must be given another room before it is filled again."""
+        """Take out what is in a bucket, which must be given another room before it is filled again."""
         full = Full(self._filling[number], int(self.used[number]))
         self.used[number] = 0
         return full
@@ -80,10 +80,10 @@ class Buckets:
         self.offsets[number] = room.offset // 4
 
     def written(self, rooms: list[Full]) -> None:
-        """They may be filled again."""
+        """Take back rooms that are written: they may be filled again."""
         self._free += [full.room for full in rooms]
 
 
 def padding(end: int, size: int, *, last: bool = False) -> int:
-    """Zeros behind a block of this size that ends there. What follows the last of a group is aligned."""
+    """Return the number of zero bytes behind a block of this size that ends there. What follows the last of a group is aligned."""
     return -end % (ALIGNMENT if last or size >= LARGE_BYTES else 8)

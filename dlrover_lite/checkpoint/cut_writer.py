@@ -33,7 +33,7 @@ class CutWriter:
         codec: Codec = "none",
         block_bytes: int = BLOCK_BYTES,
     ) -> PartWriter:
-        """The part with the rows of the slots ``owned``.
+        """Return the writer of the part with the rows of the slots ``owned``.
 
         Raises JobError, also when the cut was given up and cleaned up meanwhile."""
         head = PartHead(job=job, cut=self.cut, ps=ps, groups=list(groups), codec=codec, entry_bytes=ENTRY.itemsize)
@@ -46,8 +46,9 @@ class CutWriter:
             raise
 
     def commit(self, manifest: Manifest) -> None:
-        """From now on the cut exists. Raises JobError when the parts don't have every slot once, when one has a name that can't be, or when
-        the manifest can't be written: then it doesn't exist, unless the last thing that failed was making sure of it."""
+        """Write the manifest: from now on the cut exists. Raises JobError when the parts don't have every slot once, when one has a name
+        that can't be, or when the manifest can't be written: then it doesn't exist, unless the last thing that failed was making sure of
+        it."""
         if manifest.cut != self.cut:
             raise ValueError(f"the manifest of cut {manifest.cut} for cut {self.cut}")
         _check_slots(manifest.cut, manifest.parts)
@@ -55,7 +56,7 @@ class CutWriter:
         self._destination.put(f"{self._directory}/{MANIFEST}", pack_manifest(manifest))
 
     def abandon(self) -> None:
-        """Removes all of it; not for one that was committed."""
+        """Remove all of the cut; not for one that was committed."""
         self._destination.remove(self._directory)
 
 
@@ -69,7 +70,7 @@ def _check_slots(cut: int, parts: Sequence[PartEntry]) -> None:
 
 
 def _check_names(cut: int, parts: Sequence[PartEntry]) -> None:
-    """They come from other processes."""
+    """Check the names of parts: they come from other processes. Raises JobError."""
     try:
         for part in parts:
             checked_name(part.file)

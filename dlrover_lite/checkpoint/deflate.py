@@ -12,7 +12,7 @@ from dlrover_lite.checkpoint.destination import Piece
 __all__ = ["BrokenStream", "compress", "crc32", "decompress"]
 
 BrokenStream = zlib.error
-"""What ``decompress`` raises."""
+"""Error that ``decompress`` raises."""
 _LEVEL = 1
 
 
@@ -28,7 +28,7 @@ _fast = _library()
 
 
 def crc32(pieces: Sequence[Piece]) -> int:
-    """Of all of them, one behind the other."""
+    """Return the CRC-32 of all pieces, one behind the other."""
     checksum = 0
     for piece in pieces:
         checksum = _fast.crc32(piece, checksum)
@@ -40,7 +40,7 @@ def compress(pieces: Sequence[Piece]) -> bytes:
 
 
 def decompress(data: memoryview, size: int) -> bytes:
-    """``size``: about what comes out, in bytes. Raises BrokenStream."""
+    """Decompress data. ``size``: about what comes out, in bytes. Raises BrokenStream."""
     try:
         return bytes(_fast.decompress(data, bufsize=size))
     except _fast.error as error:

@@ -17,7 +17,7 @@ from dlrover_lite.core.files.durable import UnsafeName, checked_name
 __all__ = ["Destination", "FileReader", "FileWriter", "Piece", "damaged", "open_destination", "placed", "troubled"]
 
 Piece = bytes | memoryview
-"""Memoryviews are of bytes."""
+"""Bytes to be written; memoryviews are of bytes."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -38,28 +38,28 @@ class FileWriter(Protocol):
     """A file under way: invisible, or at least named by no manifest, until ``finish`` has returned."""
 
     def write(self, pieces: Sequence[Piece]) -> None:
-        """Appends non-empty, contiguous pieces of bytes."""
+        """Append non-empty, contiguous pieces of bytes."""
 
     def finish(self) -> None:
-        """The file is there, whole and durable."""
+        """Finish the file: it is there, whole and durable."""
 
     def abandon(self) -> None:
-        """Nothing of it stays, as far as the destination lets us."""
+        """Leave nothing of the file, as far as the destination lets us."""
 
 
 class FileReader(Protocol):
-    """Of one file, by position, by any thread."""
+    """Reads one file by position, from any thread."""
 
     url: str
     size: int
     read_bytes: int
-    """Of a read, at most: more isn't faster."""
+    """Largest useful size of a read in bytes: more isn't faster."""
 
     def read(self, offset: int, length: int) -> memoryview:
-        """Exactly these bytes. Raises CheckpointDamaged if the file ends before."""
+        """Read exactly these bytes. Raises CheckpointDamaged if the file ends before."""
 
     def read_once(self) -> None:
-        """Hardly anybody else will read the file soon: what is read needn't be kept in the page cache."""
+        """Tell that hardly anybody else will read the file soon: what is read needn't be kept in the page cache."""
 
     def close(self) -> None: ...
 
@@ -74,30 +74,31 @@ class Destination(Protocol):
     url: str
 
     def create(self) -> None:
-        """Makes the destination itself, if need be. Nothing else does: one that has vanished isn't replaced by an empty one."""
+        """Make the destination itself, if need be. Nothing else does: one that has vanished isn't replaced by an empty one."""
 
     def exists(self) -> bool: ...
 
     def directories(self) -> dict[str, dict[str, int]]:
-        """Names and sizes in bytes of the files in each directory."""
+        """Return the names and sizes in bytes of the files in each directory."""
 
     def make(self, directory: str) -> None:
-        """There may be one already."""
+        """Make a directory; there may be one already."""
 
     def writer(self, name: str) -> FileWriter: ...
 
     def put(self, name: str, data: bytes) -> None:
-        """A small file: there, whole and durable, or not at all."""
+        """Write a small file: it is there, whole and durable, or not at all."""
 
     def open(self, name: str) -> FileReader:
-        """Raises CheckpointDamaged if there is none."""
+        """Open a file for reading. Raises CheckpointDamaged if there is none."""
 
     def remove(self, directory: str, *, first: str = "") -> None:
-        """A directory with its files; the file ``first`` before all others. What isn't there needs no removing."""
+        """Remove a directory with its files; the file ``first`` before all others. What isn't there needs no removing."""
 
 
 def open_destination(url: str) -> Destination:
-    """Of a path, or an fsspec URL (``s3://bucket/jobs``). Raises JobError for a kind of URL that can't be used here."""
+    """Open the destination of a path, or an fsspec URL (``s3://bucket/jobs``). Raises JobError for a kind of URL that can't be used
+    here."""
     scheme, colon, rest = url.partition("://")
     if not colon or scheme == "file":
         from dlrover_lite.checkpoint.local import LocalDirectory
@@ -109,7 +110,7 @@ def open_destination(url: str) -> Destination:
 
 
 def placed(root: str, name: str) -> str:
-    """``name`` below ``root``. Raises JobError for a name that leads out of there; manifests with such names are refused before."""
+    """Return ``name`` below ``root``. Raises JobError for a name that leads out of there; manifests with such names are refused before."""
     try:
         return f"{root}/{checked_name(name, folders=True)}"
     except UnsafeName as error:
@@ -117,7 +118,7 @@ def placed(root: str, name: str) -> str:
 
 
 def troubled(doing: str, where: str, error: BaseException) -> JobError:
-    """``doing``: "write". What has happened, and what to do about it."""
+    """Return an error that says what has happened, and what to do about it. ``doing``: "write"."""
     code = error.errno if isinstance(error, OSError) else None
     why = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
     if code in _FULL:

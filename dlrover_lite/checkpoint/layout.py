@@ -55,25 +55,25 @@ __all__ = [
 ]
 
 VERSION = (2, 0)
-"""Major, minor. A minor version adds only what an older one can pass over: fields and keys."""
+"""Major and minor version. A minor version adds only what an older one can pass over: fields and keys."""
 OLDEST_MAJOR = 1
 """The oldest major version that can be read: its blocks are of arrays."""
 BLOCK_BYTES = 1 << 20
-"""Of a full block, before compression."""
+"""Size of a full block in bytes, before compression."""
 ALIGNMENT = 4096
-"""Of what passes by the page cache: positions in the file, lengths, and addresses in memory."""
+"""Alignment in bytes of what passes by the page cache: positions in the file, lengths, and addresses in memory."""
 LARGE_BYTES = 1 << 18
-"""A block at least this large ends at a multiple of ALIGNMENT."""
+"""Size in bytes from which on a block ends at a multiple of ALIGNMENT."""
 BUCKET_SHIFT = 8
 BUCKETS = 16
-"""A block holds rows of one sixteenth of the slots, so that whoever owns some of them needn't read all."""
+"""Number of buckets: a block holds rows of one sixteenth of the slots, so that whoever owns some of them needn't read all."""
 
 PART_MAGIC = b"DLRLPART"
 TAIL_MAGIC = b"DLRLTAIL"
 HEAD = struct.Struct("<8sHHII")
-"""Magic, major, minor, bytes of JSON with its padding, CRC-32 of all of the header but these last four bytes."""
+"""Header of a part: magic, major, minor, bytes of JSON with its padding, CRC-32 of all of the header but these last four bytes."""
 TAIL = struct.Struct("<QQIII4x8s")
-"""Position of the index, rows, blocks, CRC-32 of the index, CRC-32 of the tail so far, magic."""
+"""Tail of a part: position of the index, rows, blocks, CRC-32 of the index, CRC-32 of the tail so far, magic."""
 _TAIL_CHECKED = struct.Struct("<QQII")
 ENTRY = np.dtype(
     [
@@ -104,11 +104,11 @@ class GroupShape(msgspec.Struct, frozen=True):
     dim: int
     state: int
     row_bytes: int = 0
-    """As version 1 stores it; more than it knows when a newer minor version has added arrays."""
+    """Bytes of a row as version 1 stores it; more than it knows when a newer minor version has added arrays."""
     counted: bool = False
     """Records have a count of updates."""
     salts: list[int] = []
-    """Salts of its tables: with them, ids follow from the hashes of their keys."""
+    """Salts of the group's tables: with them, ids follow from the hashes of their keys."""
 
     @property
     def record(self) -> RecordShape:
@@ -116,7 +116,7 @@ class GroupShape(msgspec.Struct, frozen=True):
 
     @property
     def column_bytes(self) -> int:
-        """Bytes of a row in a block of columns."""
+        """Size in bytes of a row in a block of columns."""
         return self.row_bytes or _SMALL_ROW_BYTES + 4 * (self.dim + self.state)
 
 
@@ -146,7 +146,7 @@ class Block:
 
     @property
     def records(self) -> Records | None:
-        """As they are stored; None for what version 1 has written."""
+        """Records as they are stored; None for what version 1 has written."""
         return self._rows if isinstance(self._rows, Records) else None
 
     @property
@@ -169,7 +169,7 @@ def pack_head(head: PartHead) -> bytes:
 
 
 def read_head(data: bytes, file: str) -> tuple[int, int]:
-    """Length of the JSON and the header's checksum. Raises CheckpointDamaged, CheckpointForeign."""
+    """Read a header. Return the length of the JSON and the header's checksum. Raises CheckpointDamaged, CheckpointForeign."""
     magic, major, minor, length, checksum = HEAD.unpack(data)
     if magic != PART_MAGIC:
         raise damaged(file, "it doesn't begin as parts of checkpoints do")
@@ -182,7 +182,7 @@ def pack_tail(tail: Tail) -> bytes:
 
 
 def read_tail(data: bytes | memoryview, file: str) -> Tail:
-    """Raises CheckpointDamaged."""
+    """Read a tail. Raises CheckpointDamaged."""
     *fields, checksum, magic = TAIL.unpack(data)
     if magic != TAIL_MAGIC or crc32([_TAIL_CHECKED.pack(*fields)]) != checksum:
         raise damaged(file, "its last bytes aren't as they were written")
@@ -190,7 +190,7 @@ def read_tail(data: bytes | memoryview, file: str) -> Tail:
 
 
 def refuse_other_major(file: str, version: Sequence[int]) -> None:
-    """Raises CheckpointForeign for a version that can't be read here."""
+    """Refuse a version that can't be read here. Raises CheckpointForeign."""
     if not OLDEST_MAJOR <= version[0] <= VERSION[0]:
         found = ".".join(map(str, version))
         newer = version[0] > VERSION[0]
@@ -201,7 +201,7 @@ def refuse_other_major(file: str, version: Sequence[int]) -> None:
 
 
 def column_arrays(payload: Any, rows: int, shape: GroupShape) -> tuple[NDArray[np.uint16], RowData]:
-    """Slots and rows of a block of version 1, as views of its bytes (uncompressed), which must be long enough."""
+    """Return slots and rows of a block of version 1, as views of its bytes (uncompressed), which must be long enough."""
     position = 0
 
     def take(kind: str, width: int) -> NDArray[Any]:

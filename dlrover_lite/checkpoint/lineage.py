@@ -17,7 +17,7 @@ class Origin(msgspec.Struct, frozen=True):
     """The checkpoint of another job that a job began with."""
 
     url: str
-    """A ``CheckpointStore``."""
+    """URL of a ``CheckpointStore``."""
     cut: int
     exactly: bool = False
     """No older cut may be used in its place."""
@@ -38,10 +38,11 @@ class Lineage(msgspec.Struct, frozen=True):
     """Empty: the job never went on from a checkpoint since this is kept, and nothing is abandoned."""
 
     starts: tuple[Start, ...] = ()
-    """By rising generation; the last is the present one. Those of older versions are missing, and all before them counts as theirs."""
+    """Starts of generations, by rising generation; the last is the present one. Those of older versions are missing, and all before them
+    counts as theirs."""
 
     def begin(self, generation: int, cut: int, taken_in: int | None) -> Lineage:
-        """The same with another beginning; one that was noted with this generation's number never came about."""
+        """Return the lineage with another beginning; one that was noted with this generation's number never came about."""
         before = tuple(start for start in self.starts if start.generation < generation)
         return Lineage((*before, Start(generation, cut, taken_in)))
 
@@ -58,7 +59,7 @@ class Lineage(msgspec.Struct, frozen=True):
         return generation <= now and cut <= most
 
     def taken_in(self, cut: int, now: int) -> int:
-        """Generation in which a cut was taken that led to generation ``now``."""
+        """Return the generation in which a cut was taken that led to generation ``now``."""
         for start in reversed(self.starts):
             if start.generation == now and start.taken_in is not None and cut <= start.cut:
                 now = start.taken_in

@@ -23,10 +23,10 @@ from dlrover_lite.core.files.regular import NotRegularFile, open_descriptor
 __all__ = ["LocalDirectory"]
 
 TEMPORARY = ".tmp-"
-"""What names of files under way begin with."""
+"""Prefix of the names of files under way."""
 WRITEBACK_BYTES = 8 << 20
 _MOST_PIECES = 512
-"""Of one writev (IOV_MAX is 1,024 on Linux and macOS)."""
+"""Number of pieces of one writev, at most (IOV_MAX is 1,024 on Linux and macOS)."""
 
 
 class LocalDirectory:
@@ -147,8 +147,8 @@ class _Writer:
             self._can_direct = False
 
     def _send(self) -> None:
-        """Has the disk begin with what there is, so that the fsync at the end isn't all of it; and gives back the cache of what has
-        arrived there, which counts against this process's memory limit and nobody will read soon."""
+        """Have the disk begin with what there is, so that the fsync at the end isn't all of it; and give back the cache of what has arrived
+        there, which counts against this process's memory limit and nobody will read soon."""
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._descriptor, 0, self._written, os.POSIX_FADV_DONTNEED)
         self._cached = 0
@@ -163,7 +163,7 @@ class _Writer:
         self.abandon()
 
     def abandon(self) -> None:
-        """Without effect on a file that is finished."""
+        """Abandon the file under way; without effect on one that is finished."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -207,7 +207,7 @@ class _Reader:
         return room[skipped:wanted]
 
     def _read_direct(self, room: memoryview, offset: int) -> int:
-        """How much it has read: less than there is, if need be."""
+        """Read past the page cache. Return how much was read: less than there is, if need be."""
         try:
             return os.preadv(self._direct, [room], offset)
         except OSError as error:
@@ -216,7 +216,7 @@ class _Reader:
             return 0  # it can't after all
 
     def read_once(self) -> None:
-        """Reads past the page cache, where the file system can do that: a fifth of the CPU time, and faster."""
+        """Read past the page cache, where the file system can do that: a fifth of the CPU time, and faster."""
         if self._direct < 0 and hasattr(os, "O_DIRECT"):
             with suppress(OSError):  # EINVAL: it can't
                 self._direct = open_descriptor(self.url, os.O_DIRECT)
@@ -254,7 +254,7 @@ def _address(array: NDArray[np.uint8]) -> int:
 
 
 def _behind(views: list[memoryview], written: int) -> list[memoryview]:
-    """What is left to write."""
+    """Return what is left to write."""
     for at, view in enumerate(views):
         if written < len(view):
             return [view[written:], *views[at + 1 :]]

@@ -65,7 +65,7 @@ class Layout(msgspec.Struct, frozen=True):
     """What parameter servers keep, as each of them tells the master."""
 
     configuration: dict[str, Any]
-    """``configuration_of`` what workers have sent."""
+    """Configuration that workers have sent, by ``configuration_of``."""
     groups: list[GroupShape]
 
 
@@ -73,17 +73,17 @@ class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A part: the file (within the cut's directory), who wrote it, and what is in it."""
 
     file: str
-    """``files.checked_name``"""
+    """Name of the file, checked by ``files.checked_name``."""
     ps: int
     slots: bytes
-    """Those it has all rows of (all changed ones, in an increment): a bitmap."""
+    """Slots that the part has all rows of (all changed ones, in an increment): a bitmap."""
     rows: list[int]
-    """By group."""
+    """Number of rows of each group."""
     stored_bytes: int
     blocks: int
     index_crc32: int
     clocks: list[int] = []
-    """Of each group: the epoch of what had changed until then (version 1: pushes)."""
+    """Epoch of each group: that of what had changed until then (version 1: pushes)."""
     marks: Marks = Marks()
 
 
@@ -93,19 +93,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Seconds since the epoch."""
     builds_on: int | None = None
-    """The cut that this one has the changes since; None: a base, which has all rows."""
+    """Number of the cut that this one has the changes since; None: a base, which has all rows."""
     generation: int = 0
     map_version: int
     consumed: Consumed
-    """What the ledger said before any snapshot began."""
+    """Minibatches that the ledger said were consumed before any snapshot began."""
     configuration: dict[str, Any]
-    """``Configure`` by field names."""
+    """``Configure`` message by field names."""
     groups: list[GroupShape]
-    """As ``tables.layout.groups_of`` has them."""
+    """Shapes of the groups, as ``tables.layout.groups_of`` has them."""
     samples: int = 0
-    """Consumed."""
+    """Number of consumed samples."""
     facts: dict[str, Any] = {}
-    """Whatever else the master is to know again."""
+    """Facts: whatever else the master is to know again."""
     parts: list[PartEntry]
 
     @property
@@ -114,7 +114,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stored_bytes(self) -> int:
-        """Of the parts."""
+        """Size of the parts in bytes."""
         return sum(part.stored_bytes for part in self.parts)
 
 
@@ -139,7 +139,7 @@ def pack_manifest(manifest: Manifest, version: tuple[int, int] = VERSION) -> byt
 
 
 def read_manifest(data: bytes | memoryview, file: str) -> Manifest:
-    """Raises CheckpointDamaged, and CheckpointForeign for another major version."""
+    """Read a manifest. Raises CheckpointDamaged, and CheckpointForeign for another major version."""
     try:
         stamp = msgspec.json.decode(data, type=_Stamp)
         if stamp.format != _FORMAT:
@@ -191,12 +191,12 @@ def usual_unknown_ids(manifest: Manifest) -> dict[str, float]:
 
 
 def configuration_of(message: Configure) -> dict[str, Any]:
-    """As a manifest has it."""
+    """Return a ``Configure`` message as a manifest has it."""
     return dict(to_builtins(message))
 
 
 def configure(manifest: Manifest) -> Configure:
-    """The message that a server was configured with. Keys that this version doesn't know are passed over.
+    """Return the message that a server was configured with. Keys that this version doesn't know are passed over.
 
     Raises CheckpointDamaged when something is missing.
     """

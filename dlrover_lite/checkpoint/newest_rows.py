@@ -24,12 +24,12 @@ from dlrover_lite.core.rows import RowData
 __all__ = ["KNOWN_BYTES", "NewestRows", "RowChunk"]
 
 KNOWN_BYTES = 64 << 20
-"""Memory of ids that have come. With more rows in increments than find room (67 million) blocks are read more than once."""
+"""Bytes for ids that have come. With more rows in increments than find room (67 million) blocks are read more than once."""
 _ID_BYTES = 16
-"""An id, and room to put it in order."""
+"""Bytes of an id, and room to put it in order."""
 
 Table = tuple[int, int]
-"""Group, position within the group."""
+"""Group and position within the group."""
 
 
 class RowChunk(NamedTuple):
@@ -50,7 +50,7 @@ class NewestRows:
         self._store, self._groups = store, groups
         self._chain = store.chain(cut)
         self.total = sum(map(self._rows_of, self._chain))
-        """Rows of the cut and those it builds on: a row that was changed meanwhile counts several times."""
+        """Number of rows of the cut and those it builds on: a row that was changed meanwhile counts several times."""
 
     def __iter__(self) -> Iterator[RowChunk]:
         seen = 0
@@ -68,8 +68,8 @@ class NewestRows:
         return sum(rows for part in manifest.parts for g, rows in enumerate(part.rows) if g in self._groups)
 
     def _ranges(self) -> Iterator[slot_sets.SlotSet | None]:
-        """Sets of slots that together are all; None: all of them. Blocks are of one sixteenth of the slots each: down to that, nothing
-        is read twice."""
+        """Yield sets of slots that together are all; None: all of them. Blocks are of one sixteenth of the slots each: down to that,
+        nothing is read twice."""
         pieces = -(-sum(map(self._rows_of, self._chain[1:])) * _ID_BYTES // KNOWN_BYTES)
         if pieces <= 1:
             yield None
@@ -91,7 +91,7 @@ class _Known:
         self._fresh: dict[Table, list[NDArray[np.uint64]]] = {}
 
     def sift(self, block: Block, *, keep: bool) -> RowData:
-        """The rows of a block that haven't come before. ``keep``: remember them."""
+        """Return the rows of a block that haven't come before. ``keep``: remember them."""
         rows = block.rows
         new = np.ones(len(rows.ids), np.bool_)
         for position in np.unique(rows.tables).tolist():
@@ -110,7 +110,7 @@ class _Known:
         return RowData(rows.ids[new], rows.tables[new], rows.counts[new], rows.values[new], rows.state[new])
 
     def put_in_order(self, cut: int) -> None:
-        """Another cut follows. Raises CheckpointDamaged."""
+        """Put the ids seen in order: another cut follows. Raises CheckpointDamaged."""
         for table in list(self._fresh):
             ids = np.concatenate(
                 [*self._fresh.pop(table), *([self._sorted.pop(table)] if table in self._sorted else [])]

@@ -42,9 +42,9 @@ from dlrover_lite.core.rows import RowData
 __all__ = ["PartReader"]
 
 _READERS = 2
-"""Threads that read: so the disk has the next request when it is done with one."""
+"""Number of threads that read: so the disk has the next request when it is done with one."""
 _AHEAD = 3
-"""Reads under way or done beside the one whose blocks are being taken."""
+"""Number of reads under way or done beside the one whose blocks are being taken."""
 _MOSTLY = 0.5
 
 
@@ -110,7 +110,7 @@ class PartReader:
     def blocks(
         self, owned: slot_sets.SlotSet | None = None, groups: Collection[int] | None = None
     ) -> Iterator[tuple[int, Block]]:
-        """Position in the index, and the rows that are in the slots ``owned`` (all, by default) of these groups."""
+        """Yield position in the index, and the rows that are in the slots ``owned`` (all, by default) of these groups."""
         wanted = self._wanted(owned, groups)
         if self._share(wanted, owned) >= _MOSTLY:
             self._file.read_once()
@@ -121,7 +121,7 @@ class PartReader:
                     yield number, block
 
     def _read(self, runs: list[list[int]]) -> Iterator[tuple[list[int], Future[memoryview]]]:
-        """These runs, in their order, with the bytes of each; some that follow are being read meanwhile."""
+        """Yield these runs, in their order, with the bytes of each; some that follow are being read meanwhile."""
         under_way: deque[Future[memoryview]] = deque()
         for at, run in enumerate(runs):
             for later in runs[at + len(under_way) : at + 1 + _AHEAD]:
@@ -136,7 +136,7 @@ class PartReader:
             yield number, array[offset : offset + int(self.index["bytes"][number])]
 
     def _share(self, wanted: list[int], owned: slot_sets.SlotSet | None) -> float:
-        """How much of these blocks is in the slots ``owned``. Others own the rest, and will read the same blocks."""
+        """Return how much of these blocks is in the slots ``owned``. Others own the rest, and will read the same blocks."""
         if owned is None or not wanted:
             return 1.0
         blocks = self.index[wanted]
@@ -156,7 +156,7 @@ class PartReader:
         return list(np.flatnonzero(wanted).tolist())
 
     def _runs(self, numbers: list[int]) -> Iterator[list[int]]:
-        """Neighbours that are read at once."""
+        """Yield runs of neighbours that are read at once."""
         run: list[int] = []
         size = 0
         for number in numbers:
@@ -249,7 +249,7 @@ class PartReader:
 
 
 def _below(owned: slot_sets.SlotSet) -> NDArray[np.int64]:
-    """How many of these slots are below each slot, and below the end."""
+    """Return how many of these slots are below each slot, and below the end."""
     return np.concatenate(([0], np.cumsum(owned)), dtype=np.int64)
 
 

@@ -38,9 +38,10 @@ from dlrover_lite.core.records import positions_of, slots_of
 __all__ = ["PartWriter"]
 
 _AT_ONCE = 4
-"""Blocks in one write: after each, the disk may have to wait until this process gets the processor (and a thread the interpreter) again."""
+"""Number of blocks in one write: after each, the disk may have to wait until this process gets the processor (and a thread the interpreter)
+again."""
 _MOST_UNDER_WAY = 2
-"""Such writes."""
+"""Number of writes under way, at most."""
 
 
 class _Stored(NamedTuple):
@@ -72,7 +73,7 @@ class PartWriter:
     def __init__(
         self, file: FileWriter, name: str, head: PartHead, owned: slot_sets.SlotSet, *, block_bytes: int = BLOCK_BYTES
     ) -> None:
-        """``owned``: the slots whose rows this part has, whether or not there are any."""
+        """Begin the part. ``owned``: the slots whose rows this part has, whether or not there are any."""
         self._file, self._name, self._head, self._owned = file, name, head, owned
         self._owns_all = bool(owned.all())
         self._block_bytes = block_bytes
@@ -94,7 +95,7 @@ class PartWriter:
         return self._position
 
     def add(self, group: int, records: NDArray[np.uint32]) -> None:
-        """Records [n, words] of live rows of a group. They are copied. Best some thousands at a time, and group after group.
+        """Add records [n, words] of live rows of a group. They are copied. Best some thousands at a time, and group after group.
 
         Raises ValueError for records that don't fit the group, or aren't in the part's slots.
         """
@@ -112,7 +113,7 @@ class PartWriter:
                     self._flush(number)
 
     def set_aside(self, group: int, records: NDArray[np.uint32]) -> None:
-        """As ``add``, of a group whose turn hasn't come: into blocks of whatever slots."""
+        """Add records as ``add``, of a group whose turn hasn't come: into blocks of whatever slots."""
         self._check(group, records)
         while len(records):
             if group not in self._aside:
@@ -127,8 +128,8 @@ class PartWriter:
                 self._flush_aside(group)
 
     def buckets(self, group: int) -> Buckets:
-        """Where records of a group may also be put, each in the bucket of its slots: none where one is full, until ``flush_full``. Nothing
-        is checked. Groups come one after the other."""
+        """Return the buckets where records of a group may also be put, each in the bucket of its slots: none where one is full, until
+        ``flush_full``. Nothing is checked. Groups come one after the other."""
         if group != self._group or self._buckets is None:
             self._flush_all()
             self._group = group
@@ -137,18 +138,18 @@ class PartWriter:
         return self._buckets
 
     def flush_full(self) -> None:
-        """There is room in all buckets again."""
+        """Make room in all buckets again."""
         buckets = self._buckets
         assert buckets is not None
         for number in np.flatnonzero(buckets.used == buckets.capacity).tolist():
             self._flush(number)
 
     def _capacity(self, group: int) -> int:
-        """Rows of a block."""
+        """Return the number of rows of a block."""
         return max(1, self._block_bytes // self._head.groups[group].record.bytes)
 
     def _check(self, group: int, records: NDArray[np.uint32]) -> NDArray[np.uint16]:
-        """Returns the records' slots."""
+        """Check records; return their slots."""
         shape = self._head.groups[group]
         if records.ndim != 2 or records.shape[1] != shape.record.words:
             raise ValueError(f"records of shape {records.shape} in group {group}: {shape.record.words} words each")
@@ -161,7 +162,7 @@ class PartWriter:
         return slots
 
     def _flush_all(self) -> None:
-        """All is written, and the memory given back."""
+        """Write all, and give the memory back."""
         buckets = self._buckets
         if buckets is None:
             return
@@ -194,7 +195,7 @@ class PartWriter:
             self._buckets.written(blocks)
 
     def _store_full(self, blocks: list[Full], group: int, last: bool) -> list[Full]:
-        """In the writing thread."""
+        """Store full blocks, in the writing thread."""
         found = []
         for block in blocks:
             records = block.room.records[: block.used]
@@ -210,14 +211,14 @@ class PartWriter:
         self._under_way.append(self._writer.submit(self._store_aside, block[:used], group))
 
     def _store_aside(self, records: NDArray[np.uint32], group: int) -> list[Full]:
-        """In the writing thread."""
+        """Store a block that was set aside, in the writing thread."""
         pieces: list[Piece] = [records.reshape(-1).data.cast("B")]
         self._store([_Stored(pieces, len(records), group, slots_of(records))], last=True)
         return []
 
     def _store(self, blocks: list[_Stored], *, last: bool) -> None:
-        """In the writing thread, which alone has to do with file, position and entries meanwhile. ``last``: what follows the last block
-        is aligned."""
+        """Store blocks, in the writing thread, which alone has to do with file, position and entries meanwhile. ``last``: what follows the
+        last block is aligned."""
         self._go_on()
         position, entries, together = self._position, [], []
         for block in blocks:
@@ -241,7 +242,8 @@ class PartWriter:
         return [*pieces, bytes(zeros)] if zeros else pieces
 
     def finish(self, marks: Marks = Marks(), clocks: Sequence[int] = ()) -> PartEntry:  # noqa: B008 - frozen
-        """Durably there, under its name; what the manifest is to say of it. ``clocks``: of each group, for whoever writes the next cut."""
+        """Finish the part: it is durably there, under its name. Return what the manifest is to say of it. ``clocks``: of each group, for
+        whoever writes the next cut."""
         for group in list(self._aside):
             self._flush_aside(group)
         self._flush_all()
@@ -270,7 +272,7 @@ class PartWriter:
             raise JobError(f"{self._name} can't be written any further: a block of it has failed before")
 
     def abandon(self) -> None:
-        """Without effect on a part that is finished."""
+        """Abandon the part; without effect on one that is finished."""
         self._writer.shutdown(cancel_futures=True)
         self._buckets = None
         self._aside = {}

@@ -48,7 +48,7 @@ class RemoteDirectory:
         return found
 
     def make(self, directory: str) -> None:
-        """Object stores have none: they come with what is in them."""
+        """Make a directory where there are any: object stores have none, they come with what is in them."""
         with _troubles("create", f"{self.url}/{directory}"):
             self._system.makedirs(placed(self._path, directory), exist_ok=True)
 
@@ -88,7 +88,7 @@ class _Writer:
         self._file = None
 
     def abandon(self) -> None:
-        """Without effect on a file that is finished. What can't be removed now, the next cut cleans up."""
+        """Abandon the file under way; without effect on one that is finished. What can't be removed now, the next cut cleans up."""
         if self._file is None:
             return
         with suppress(JobError), _troubles("remove", self._url):

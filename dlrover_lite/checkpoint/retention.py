@@ -15,11 +15,11 @@ class CutFacts(NamedTuple):
     """Seconds since the epoch."""
     builds_on: int | None
     abandoned: bool = False
-    """The job has gone on without it, from an older one."""
+    """The job has gone on without the cut, from an older one."""
 
 
 def retained(cuts: Iterable[CutFacts], keep: int, every_hours: float | None = None) -> set[int]:
-    """Numbers of the cuts to keep, of these whole ones: the newest ``keep``; the first of each ``every_hours`` on the clock; and
+    """Return the numbers of the cuts to keep, of these whole ones: the newest ``keep``; the first of each ``every_hours`` on the clock; and
     whatever one of these builds on. Abandoned ones take nobody's place: they are kept as long as one of the newest is older.
 
     The first, since no later cut can take its place: what is kept today for an hour is the same tomorrow.

@@ -45,24 +45,24 @@ def number_of(directory: str) -> int | None:
 
 
 class Cut(NamedTuple):
-    """One that exists. ``foreign``: of a format that this version can't read."""
+    """A cut that exists. ``foreign``: of a format that this version can't read."""
 
     number: int
     state: State
     why: str
-    """It isn't complete; names the file."""
+    """Reason why the cut isn't complete, with the name of the file."""
     manifest: Manifest | None
-    """None when it can't be read."""
+    """The cut's manifest; None when it can't be read."""
     bytes: int
-    """All of its files."""
+    """Size of all files of the cut."""
     abandoned: bool = False
-    """The job has gone on without it, from an older one."""
+    """The job has gone on without the cut, from an older one."""
 
 
 class NewestGood(NamedTuple):
     manifest: Manifest
     passed_over: list[Cut]
-    """Newer ones that can't be used, newest first."""
+    """Newer cuts that can't be used, newest first."""
 
 
 class CheckpointStore:
@@ -76,17 +76,17 @@ class CheckpointStore:
         self.url = self._destination.url
 
     def create(self) -> None:
-        """Makes the destination if there is none yet: once, when a job starts."""
+        """Make the destination if there is none yet: once, when a job starts."""
         self._destination.create()
 
     def exists(self) -> bool:
-        """Whether the destination is there; one at an object store is once there is something in it."""
+        """Return whether the destination is there; one at an object store is once there is something in it."""
         return self._destination.exists()
 
     # Writing
 
     def begin(self, cut: int, *, under_way: Collection[int] = ()) -> CutWriter:
-        """The next cut; removes what earlier ones have left half-written, but for those ``under_way``.
+        """Begin the next cut; removes what earlier ones have left half-written, but for those ``under_way``.
 
         Raises JobError for a number that was used before.
         """
@@ -102,11 +102,11 @@ class CheckpointStore:
         return CutWriter(self._destination, directory_of(cut), cut)
 
     def join(self, cut: int) -> CutWriter:
-        """Of a cut that another process has begun: to write a part."""
+        """Return the writer of a cut that another process has begun: to write a part."""
         return CutWriter(self._destination, directory_of(cut), cut)
 
     def clean(self, *, under_way: Collection[int] = ()) -> list[int]:
-        """Removes half-written cuts, but for those ``under_way``; their numbers."""
+        """Remove half-written cuts, but for those ``under_way``; return their numbers."""
         return self._clean(self._destination.directories(), under_way)
 
     def _clean(self, names: dict[str, dict[str, int]], under_way: Collection[int]) -> list[int]:
@@ -119,14 +119,12 @@ class CheckpointStore:
         return removed
 
     def delete(self, cut: int) -> None:
-        """It ceases to exist first, then its files go. Those that build on it must be gone."""
+        """Delete a cut: it ceases to exist first, then its files go. Those that build on it must be gone."""
         self._destination.remove(directory_of(cut), first=MANIFEST)
 
     def retain(self, keep: int, every_hours: float | None = None, lineage: Lineage = _ALL) -> list[int]:
-        """Deletes what needn't be kept (``retention.retained``), and damaged cuts older than all that is; their numbers.
-
-        Foreign ones are left alone.
-        """
+        """Delete what needn't be kept (``retention.retained``), and damaged cuts older than all that is; return their numbers. Foreign ones
+        are left alone."""
         cuts = self.cuts(lineage=lineage)
         whole = [
             CutFacts(cut.number, cut.manifest.at, cut.manifest.builds_on, cut.abandoned)
@@ -143,8 +141,8 @@ class CheckpointStore:
     # Reading
 
     def cuts(self, known_damaged: Mapping[int, str] = _NONE, lineage: Lineage = _ALL) -> list[Cut]:
-        """All that exist, newest first. Looks at manifests, and at the ends of parts; ``verify`` looks at every byte. ``known_damaged``:
-        which are known to be, and why. ``lineage``: of the job whose they are; what isn't in it is abandoned."""
+        """List all cuts that exist, newest first. Looks at manifests, and at the ends of parts; ``verify`` looks at every byte.
+        ``known_damaged``: which are known to be, and why. ``lineage``: of the job whose they are; what isn't in it is abandoned."""
         names = self._destination.directories()
         numbers = sorted(
             number for name in names if (number := number_of(name)) is not None and MANIFEST in names[name]
@@ -183,7 +181,7 @@ class CheckpointStore:
         return Cut(number, "complete", "", manifest, size)
 
     def manifest(self, cut: int) -> Manifest:
-        """Raises CheckpointDamaged, CheckpointForeign."""
+        """Return the manifest of a cut. Raises CheckpointDamaged, CheckpointForeign."""
         name = f"{directory_of(cut)}/{MANIFEST}"
         with self._destination.open(name) as file:
             if file.size > MOST_MANIFEST_BYTES:
@@ -194,7 +192,7 @@ class CheckpointStore:
         return manifest
 
     def chain(self, cut: int) -> list[Manifest]:
-        """The base and all increments up to ``cut``, oldest first. Raises CheckpointDamaged, CheckpointForeign."""
+        """Return the base and all increments up to ``cut``, oldest first. Raises CheckpointDamaged, CheckpointForeign."""
         found = [self.manifest(cut)]
         while (below := found[-1].builds_on) is not None:
             if below >= found[-1].cut:
@@ -210,7 +208,7 @@ class CheckpointStore:
         slots: slot_sets.SlotSet | None = None,
         groups: Collection[int] | None = None,
     ) -> Iterator[Block]:
-        """Rows in these slots (all, by default) of these groups: the base's, then each increment's, oldest first. So a row may come
+        """Yield rows in these slots (all, by default) of these groups: the base's, then each increment's, oldest first. So a row may come
         again, and whoever keeps the last one of each key (group, table, id) has the state of the cut.
 
         Arrays may be views of what was read, and read-only. Raises CheckpointDamaged at the first block that isn't as it was written.
@@ -221,7 +219,7 @@ class CheckpointStore:
     def own_rows(
         self, manifest: Manifest, slots: slot_sets.SlotSet | None = None, groups: Collection[int] | None = None
     ) -> Iterator[Block]:
-        """As ``rows``, without those of the cuts it builds on: each row once."""
+        """Yield rows as ``rows``, without those of the cuts that the cut builds on: each row once."""
         for part in manifest.parts:
             wanted = slot_sets.unpack(part.slots)
             wanted = wanted if slots is None else wanted & slots
@@ -233,7 +231,7 @@ class CheckpointStore:
     def verify(
         self, cut: int, *, chain: bool = True, progress: Callable[[int], object] = lambda _: None
     ) -> list[CheckpointDamaged]:
-        """Reads all of a cut, and (with ``chain``) of those it builds on, and compares every checksum; what is damaged, file and block.
+        """Read all of a cut, and (with ``chain``) of those it builds on, comparing every checksum. Return what is damaged (file, block).
         ``progress`` is called with the bytes of parts that are checked so far (``stored_bytes``).
 
         Raises CheckpointForeign.
@@ -260,7 +258,7 @@ class CheckpointStore:
         return found
 
     def stored_bytes(self, cut: int, *, chain: bool = True) -> int:
-        """Size of the parts that ``verify`` reads; 0 where that can't be known, as a manifest is damaged or foreign."""
+        """Return the size of the parts that ``verify`` reads; 0 where that can't be known, as a manifest is damaged or foreign."""
         try:
             return sum(one.stored_bytes for one in (self.chain(cut) if chain else [self.manifest(cut)]))
         except (CheckpointDamaged, CheckpointForeign):
@@ -269,7 +267,7 @@ class CheckpointStore:
     def newest_good(
         self, *, before: int | None = None, thorough: bool = True, known_damaged: Mapping[int, str] = _NONE
     ) -> NewestGood | None:
-        """The newest cut (with a number lower than ``before``) that is whole, and those newer ones that aren't; None if none is.
+        """Return the newest cut (with a number lower than ``before``) that is whole, and those newer ones that aren't; None if none is.
 
         ``thorough`` reads all of it, as ``verify`` does; else a block may still turn out to be damaged when it is read. ``known_damaged``:
         as in ``cuts``.
@@ -291,7 +289,7 @@ class CheckpointStore:
 
 
 def _why_not_on(manifest: Manifest, below: Manifest) -> str:
-    """Why a cut can't build on this one; empty if it can. What has changed since it is told by clocks, which begin anew in each
+    """Return why a cut can't build on this one; empty if it can. What has changed since it is told by clocks, which begin anew in each
     generation: rows would be missing, and nothing else would say so. Raises CheckpointDamaged."""
     if (manifest.job, manifest.generation) != (below.job, below.generation):
         return f"it can't build on cut {below.cut}, which is of generation {below.generation} of {below.job}"

@@ -58,7 +58,7 @@ def check(job: str, as_json: bool) -> None:
 
 
 def as_object(job: str, model: str, report: CensusReport) -> dict[str, Any]:
-    """What ``--json`` prints; its keys are documented and stay."""
+    """Return what ``--json`` prints; its keys are documented and stay."""
     return {
         "job": job,
         "model": model,
@@ -91,7 +91,7 @@ def _print(job: str, report: CensusReport) -> None:
 
 
 def difference(one: WrongKey) -> str:
-    """In words."""
+    """Say in words how a key differs from what was expected."""
     if one.problem == "missing":
         return f"missing; {_updates(one.expected_updates)} expected"
     if one.problem == "extra":

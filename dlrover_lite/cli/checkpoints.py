@@ -151,7 +151,7 @@ def verify(job: str, cut: int | None, as_json: bool) -> None:
 
 
 Problem = tuple[str | None, str]
-"""File, and what is wrong."""
+"""File, and what is wrong with it."""
 
 
 def _verified(located: Located, cuts: list[Cut], *, chain: bool) -> list[tuple[Cut, list[Problem]]]:
@@ -183,7 +183,7 @@ def _verified(located: Located, cuts: list[Cut], *, chain: bool) -> list[tuple[C
 
 
 def _cuts(located: Located) -> list[Cut]:
-    """Oldest first. Raises JobError where there were some, by the job's own record, and none is there now."""
+    """List the cuts, oldest first. Raises JobError where there were some, by the job's own record, and none is there now."""
     from dlrover_lite.checkpoint.lineage import Lineage
     from dlrover_lite.jobs.endings import why_none
     from dlrover_lite.jobs.restore_point import Gone, found_damaged, lineage_of, own_checkpoint
@@ -210,7 +210,7 @@ def _head(located: Located) -> dict[str, Any]:
 
 
 def _as_object(cut: Cut, stall: CheckpointStall | None) -> dict[str, Any]:
-    """One entry of ``--json``; its keys are documented and stay."""
+    """Return one entry of ``--json``; its keys are documented and stay."""
     manifest = cut.manifest
     return {
         "number": cut.number,
@@ -230,7 +230,7 @@ def _as_object(cut: Cut, stall: CheckpointStall | None) -> dict[str, Any]:
 
 
 def _row(cut: Cut) -> tuple[object, ...]:
-    """All but its state."""
+    """Return all columns of a cut but its state."""
     from dlrover_lite.core.units import format_bytes
     from dlrover_lite.core.words import at_time, count
 

@@ -78,7 +78,7 @@ def synth(
 
 @contextmanager
 def _progress_bar() -> Iterator[Progress | None]:
-    """A bar on standard error; nothing where that is no terminal."""
+    """Show a bar on standard error; nothing where that is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -68,7 +68,7 @@ def _expected_end(job: str) -> ExpectedEnd | None:
 
 
 def _chosen(found: list[StoredDecision], job: str, number: int | None) -> StoredDecision:
-    """Raises JobError."""
+    """Choose the newest decision that acts, else the newest. Raises JobError where there is none."""
     if not found:
         which = f"decision {number}" if number is not None else "decision"
         raise JobError(f"The brain has made no {which} for {job}", hint=f"Those there are: dlrover-lite history {job}")
@@ -77,7 +77,7 @@ def _chosen(found: list[StoredDecision], job: str, number: int | None) -> Stored
 
 
 def _as_object(one: StoredDecision, lines: list[Line], shown: Explained) -> dict[str, Any]:
-    """Its keys are documented and stay."""
+    """Return the object of ``--json``; its keys are documented and stay."""
     from dlrover_lite.cli.plan import band, candidates_json
 
     decision, effect = one.decision, one.effect

@@ -19,7 +19,7 @@ _HANDLED = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Signals:
-    """While a job is followed, the first signal stops it and the next one kills it; before ``hold`` they end this process.
+    """Signals while a job is followed: the first one stops it and the next one kills it; before ``hold`` they end this process.
 
     A signal that is ignored (nohup, a shell's background job) stays so.
     """
@@ -32,7 +32,7 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def hold(self, handle: JobHandle) -> None:
-        """From now on signals are about this job."""
+        """Have signals be about this job from now on."""
         self._handle = handle
 
     def __enter__(self) -> Signals:

@@ -11,7 +11,7 @@ __all__ = ["CommandGroup", "LazyCommand", "LazyGroup"]
 
 
 class LazyCommand(NamedTuple):
-    """Where a command is (``module:attribute``), and its short help, which must equal the command's own."""
+    """Module and attribute of a command (``module:attribute``), and its short help, which must equal the command's own."""
 
     target: str
     help: str

@@ -65,7 +65,7 @@ def history(job: str, conditions: tuple[str, ...], limit: int | None, as_json: b
 
 
 def open_history() -> ConfigStore | None:
-    """None where there is no history; looking doesn't make one."""
+    """Open the history; None where there is none: looking doesn't make one."""
     from dlrover_lite.brain_server.files import BrainFiles
 
     files = BrainFiles()
@@ -77,7 +77,7 @@ def open_history() -> ConfigStore | None:
 
 
 def _entries(store: ConfigStore, conditions: tuple[str, ...], limit: int | None) -> list[tuple[JobEntry, Plan | None]]:
-    """Oldest first, each with the plan it had last."""
+    """List the entries, oldest first, each with the plan it had last."""
     import msgspec
 
     from dlrover_lite.brain.store import queries
@@ -92,7 +92,7 @@ def _entries(store: ConfigStore, conditions: tuple[str, ...], limit: int | None)
 
 
 def _as_it_is(entry: JobEntry) -> JobEntry:
-    """A job may have got on, or ended, without anybody to tell: its files say so."""
+    """Return the entry as it is now: a job may have got on, or ended, without anybody to tell; its files say so."""
     import msgspec
 
     if entry.state not in ("starting", "running", "queued"):
@@ -129,7 +129,7 @@ def _samples_by_files(directory: str) -> int:
 
 
 def find_entry(store: ConfigStore, reference: str) -> JobEntry:
-    """Raises JobError naming the nearest ids."""
+    """Find the entry of a job. Raises JobError naming the nearest ids."""
     from difflib import get_close_matches
 
     from dlrover_lite.brain.store import queries
@@ -202,7 +202,7 @@ def _memory(size: int | None) -> str | None:
 
 
 def _as_object(entry: JobEntry, plan: Plan | None) -> dict[str, Any]:
-    """One entry of ``--json``; its keys are documented and stay."""
+    """Return one entry of ``--json``; its keys are documented and stay."""
     end = entry.outcome
     return {
         "id": entry.id,
@@ -259,7 +259,7 @@ def _tell(store: ConfigStore, entry: JobEntry, as_json: bool) -> None:
 
 
 def _decisions(store: ConfigStore, job: str) -> list[StoredDecision]:
-    """None where there are none: reading them takes a moment."""
+    """List a job's decisions. Whether there are any is looked up first: reading them takes a moment."""
     from dlrover_lite.brain.store import queries
 
     with store.errors():

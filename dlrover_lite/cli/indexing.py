@@ -16,7 +16,7 @@ __all__ = ["TerminalDisplay", "indexing"]
 
 @contextmanager
 def indexing() -> Iterator[Progress]:
-    """A progress bar for each thing that is worked on, shown from its first report on."""
+    """Show a progress bar for each thing that is worked on, from its first report on."""
     from dlrover_lite.cli.output import progress
 
     with ExitStack() as stack:
@@ -40,7 +40,7 @@ class TerminalDisplay:
 
     @contextmanager
     def steps(self) -> Iterator[Steps]:
-        """A progress line for each step, one after the other."""
+        """Yield a progress line for each step, one after the other."""
         from dlrover_lite.cli.output import progress
 
         with ExitStack() as stack:

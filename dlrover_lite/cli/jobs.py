@@ -53,7 +53,7 @@ def jobs(as_json: bool) -> None:
 
 
 def _job_json(job: Job) -> dict[str, Any]:
-    """One entry of ``jobs --json``. A job whose files can't be read is in the list too."""
+    """Return one entry of ``jobs --json``. A job whose files can't be read is in the list too."""
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.jobs import final_status
 
@@ -81,7 +81,7 @@ def _job_json(job: Job) -> dict[str, Any]:
 
 
 def _auc(status: Status) -> float | None:
-    """Of the last evaluation, or of training while there is none."""
+    """Return the AUC of the last evaluation, or of training while there is none."""
     return status.evaluations[-1].auc if status.evaluations else status.auc
 
 
@@ -144,7 +144,7 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
 
 
 def _working(now: Status) -> list[str]:
-    """How far a checkpoint that is restored is, or the model that is written, and since when."""
+    """Say how far a checkpoint that is restored is, or the model that is written, and since when."""
     from dlrover_lite.core.words import at_time
 
     lines = []
@@ -156,7 +156,7 @@ def _working(now: Status) -> list[str]:
 
 
 def _print_nodes(now: Status) -> None:
-    """With the slots of parameter servers where there are several to share them."""
+    """Print the nodes, with the slots of parameter servers where there are several to share them."""
     from dlrover_lite.cli.output import table
     from dlrover_lite.core.words import count
 
@@ -171,12 +171,12 @@ def _print_nodes(now: Status) -> None:
 
 
 def _limits(now: Status) -> list[str]:
-    """How the nodes are kept within their resources, and what isn't: a phrase each."""
+    """Return how the nodes are kept within their resources, and what isn't: a phrase each."""
     return [now.enforcement or "not known", *(f"not enforced: {what}" for what in now.not_enforced)]
 
 
 def _node_row(node: NodeStatus, elapsed_seconds: float) -> tuple[object, ...]:
-    """Used of given. Throttled: the share of the time it was ready to run in which its CPU limit held it back."""
+    """Return the row of a node, used of given. Throttled: the share of the time it was ready to run in which its CPU limit held it back."""
     from dlrover_lite.core.units import format_bytes
 
     cores = node.cpu_seconds / elapsed_seconds if elapsed_seconds else 0.0

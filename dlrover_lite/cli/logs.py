@@ -21,7 +21,7 @@ POLL_SECONDS = 0.25
 _CHUNK_BYTES = 1 << 18
 _LONGEST_LINE_BYTES = 1 << 16
 _ROLES = {"keeper": ("keeper", "template"), "master": ("master",), "ps": ("ps-",), "worker": ("worker-",)}
-"""By role: how the names of its logs start."""
+"""Beginnings of the names of logs, by role."""
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
 
 
@@ -84,7 +84,7 @@ def _check_node(handle: JobHandle, node: str) -> None:
 
 
 def _order(name: str) -> tuple[int, str, int]:
-    """keeper, template, master, then nodes by role and number."""
+    """Return a sort key: keeper, template, master, then nodes by role and number."""
     first = ("keeper", "template", "master")
     stem, _, number = name.rpartition("-")
     if name in first:
@@ -105,7 +105,7 @@ class LogFile:
             self._position = _start_of_last_lines(path, last_lines)
 
     def new_lines(self, *, at_end: bool = False) -> Iterator[str]:
-        """Whole lines written since the last call; with ``at_end`` also a last one without a newline."""
+        """Yield whole lines written since the last call; with ``at_end`` also a last one without a newline."""
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
@@ -130,7 +130,7 @@ class LogFile:
 
 
 def _start_of_last_lines(path: Path, count: int) -> int:
-    """Where the last ``count`` lines start; read from the end."""
+    """Return where the last ``count`` lines start; read from the end."""
     try:
         with path.open("rb") as file:
             position = end = file.seek(0, 2)

@@ -119,7 +119,8 @@ def _no_room(error: OSError) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Started with stdout or stderr closed (">&-"), Python has none, and the next file opened would be taken for it."""
+    """Open streams that are closed: started with stdout or stderr closed (">&-"), Python has none, and the next file opened would be taken
+    for it."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
@@ -174,7 +175,7 @@ def _shortage(error: Exception) -> Shortage | None:
 
 
 def _bug(error: Exception) -> int:
-    """One line that says where the traceback is; the traceback itself if it can't be kept."""
+    """Report a bug in one line that says where the traceback is; with the traceback itself if it can't be kept."""
     import traceback
     from datetime import UTC, datetime
 

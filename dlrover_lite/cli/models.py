@@ -98,6 +98,6 @@ def export_(
 
 
 def _check_one(other: str | None, origin: str | None) -> None:
-    """Raises click.UsageError when a checkpoint is named, and something else too."""
+    """Check that one model is meant. Raises click.UsageError when a checkpoint is named, and something else too."""
     if origin is not None and other is not None:
         raise click.UsageError(f"Either {other} or --from {origin}: which model is meant?")

@@ -37,12 +37,12 @@ class Number(click.FloatRange):
 
 
 def recipe_options(command: F) -> F:
-    """RECIPE, ``--set`` and ``--data``: parameters ``recipe`` (str), ``settings`` and ``data`` (tuples of str)."""
+    """Add RECIPE, ``--set`` and ``--data``: parameters ``recipe`` (str), ``settings`` and ``data`` (tuples of str)."""
     return click.argument("recipe", type=click.Path())(recipe_changes(command))
 
 
 def recipe_changes(command: F) -> F:
-    """``--set`` and ``--data`` alone."""
+    """Add ``--set`` and ``--data`` alone."""
     data = click.option(
         "--data", multiple=True, metavar="FILE", help="Train on this file instead of data.train; may be repeated."
     )
@@ -57,7 +57,7 @@ def recipe_changes(command: F) -> F:
 
 
 def from_option(command: F) -> F:
-    """``--from``: parameter ``origin``, for ``jobs.checkpoint_location``."""
+    """Add ``--from``: parameter ``origin``, for ``jobs.checkpoint_location``."""
     return click.option(
         "--from",
         "origin",
@@ -67,12 +67,12 @@ def from_option(command: F) -> F:
 
 
 def job_argument(command: F) -> F:
-    """JOB, the newest by default: parameter ``job`` (str), for ``JobHandle.find``."""
+    """Add JOB, the newest by default: parameter ``job`` (str), for ``JobHandle.find``."""
     return click.argument("job", metavar="[JOB]", default="last")(command)
 
 
 def overrides(settings: Sequence[str] = (), data: Sequence[str] = ()) -> dict[str, Any]:
-    """What ``load_recipe`` takes as overrides. Paths in ``--data`` start at the current directory.
+    """Return what ``load_recipe`` takes as overrides. Paths in ``--data`` start at the current directory.
 
     Raises click.UsageError for a setting that isn't KEY=VALUE.
     """

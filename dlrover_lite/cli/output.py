@@ -23,23 +23,23 @@ PLAIN_INTERVAL_SECONDS = 10.0
 _NARROWEST = 12
 """Characters of a column that still say something."""
 _NUMBER = re.compile(r"-|-?[0-9,]+(\.[0-9]+)?%?")
-"""Numbers written out already."""
+"""Pattern of numbers that are written out already."""
 
 
 def emit_json(value: Any) -> None:
-    """One JSON object (or any value; msgspec structs included) on one line of stdout."""
+    """Print one JSON object (or any value; msgspec structs included) on one line of stdout."""
     import msgspec
 
     sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
 
 
 def note(text: str) -> None:
-    """A remark for the person: stderr, so that it never mixes with data."""
+    """Print a remark for the person on stderr, so that it never mixes with data."""
     print(cleaned(text, keep_lines=True), file=sys.stderr, flush=True)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, key: int = 0, drop: Sequence[str] = ()) -> None:
-    """Rows under headings, on stdout. None is shown as "-"; numbers are aligned to the right.
+    """Print rows under headings, on stdout. None is shown as "-"; numbers are aligned to the right.
 
     On a terminal it is never wider than that: columns in ``drop`` are left out, in this order, as long as there is no room for a
     dozen characters of each (or all of them, where they are fewer); then the other columns are cut ("…") before column ``key`` loses a
@@ -70,14 +70,14 @@ def _cell(value: object) -> str:
 
 
 def terminal_width() -> int | None:
-    """Of stdout; None where that is no terminal, and lines are not broken."""
+    """Return the width of stdout in columns; None where that is no terminal, and lines are not broken."""
     import shutil
 
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def hanging(head: str, text: str, width: int | None) -> list[str]:
-    """``head`` and the text beside it: its own lines, and those too long for ``width``, go on below its beginning."""
+    """Return ``head`` and the text beside it: its own lines, and those too long for ``width``, go on below its beginning."""
     import textwrap
 
     room = None if width is None else max(_NARROWEST_TEXT, width - len(head))
@@ -99,7 +99,7 @@ def _plain_table(columns: Sequence[str], cells: list[list[str]], right: list[boo
 
 
 def _kept(columns: Sequence[str], cells: list[list[str]], key: int, drop: Sequence[str]) -> list[int]:
-    """Which columns there is room for on this terminal."""
+    """Return which columns there is room for on this terminal."""
     from rich.cells import cell_len
     from rich.console import Console
 
@@ -137,7 +137,7 @@ def _terminal_table(columns: Sequence[str], cells: list[list[str]], right: list[
 
 
 def fit(wanted: Sequence[int], room: int, key: int) -> list[int]:
-    """Column widths that add up to at most ``room``: the widest ones give way first, and the key column last."""
+    """Return column widths that add up to at most ``room``: the widest ones give way first, and the key column last."""
     widths = list(wanted)
     others = [at for at in range(len(widths)) if at != key]
     while sum(widths) > room and any(widths[at] > 1 for at in others):
@@ -149,7 +149,7 @@ def fit(wanted: Sequence[int], room: int, key: int) -> list[int]:
 
 class Reporter(Protocol):
     def __call__(self, done: float | None = None, note: str = "") -> None:
-        """``done`` of the total so far, and a short text that is shown beside it."""
+        """Show ``done`` of the total so far, and a short text beside it."""
 
 
 @contextmanager
@@ -161,8 +161,8 @@ def progress(
     clock: Callable[[], float] = time.monotonic,
     stream: IO[str] | None = None,
 ) -> Iterator[Reporter]:
-    """A live line on stderr: a bar when ``total`` is known, and a text. Call what it yields with each news. With ``unit``, what the total
-    is of, it says how much is done, how fast, and how long the rest takes.
+    """Show a live line on stderr: a bar when ``total`` is known, and a text. Call what it yields with each news. With ``unit``, what the
+    total is of, it says how much is done, how fast, and how long the rest takes.
 
     Without a terminal it is a plain line at most every ten seconds, and the last one::
 

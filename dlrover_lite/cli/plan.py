@@ -49,7 +49,7 @@ def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everythi
 
 
 def plan_json(decision: Decision, lines: list[Line]) -> dict[str, Any]:
-    """Its keys are documented and stay."""
+    """Return the object of ``--json``; its keys are documented and stay."""
     predicted = decision.predicted
     return {
         "index": decision.index,

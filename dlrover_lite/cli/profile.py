@@ -174,7 +174,7 @@ def _print_servers(newest: Profile) -> None:
 
 
 def told(verdict: Bottleneck) -> str:
-    """In words: which limit is the nearest, how far away the others are, and what that rests on."""
+    """Say in words which limit is the nearest, how far away the others are, and what that rests on."""
     from dlrover_lite.core.words import count, plural
 
     nearest, *others = verdict.limits
@@ -199,7 +199,7 @@ def told(verdict: Bottleneck) -> str:
 
 
 def _sizes(cores: Sequence[float]) -> str:
-    """2 x 0.5 where all have the same, else 1 + 0.5."""
+    """Write sizes as 2 x 0.5 where all have the same, else as 1 + 0.5."""
     if len(set(cores)) == 1:
         return f"{len(cores)} x {cores[0]:g}"
     return " + ".join(f"{each:g}" for each in cores) or "-"

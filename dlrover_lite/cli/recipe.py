@@ -60,7 +60,7 @@ def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_j
 
 
 def _tried_json(found: Found) -> dict[str, Any]:
-    """Its keys are documented and stay."""
+    """Return what was tried, for ``--json``; its keys are documented and stay."""
     return {
         "lines": found.lines,
         "bad_lines": found.bad_lines,
@@ -71,7 +71,7 @@ def _tried_json(found: Found) -> dict[str, Any]:
 
 
 def _tried(found: Found) -> list[tuple[str, str]]:
-    """What the trial has found, as (subject, text)."""
+    """Return what the trial has found, as (subject, text)."""
     from dlrover_lite.core.words import count, plural
 
     told = []
@@ -94,7 +94,7 @@ def _error(problem: Any) -> dict[str, Any]:
 
 
 def _summary(recipe: Recipe, first: FirstPlan, found: Found) -> list[tuple[str, str]]:
-    """What a run of this recipe does, as (subject, text)."""
+    """Return what a run of this recipe does, as (subject, text)."""
     training = recipe.training
     order = "shuffled" if training.shuffle else "in order"
     epochs = "1 epoch" if training.epochs == 1 else f"{training.epochs} epochs"
@@ -145,7 +145,7 @@ def _resources(limits: ResourceLimits, plan: Plan) -> str:
 
 
 def _chosen(first: FirstPlan, found: Found) -> list[str]:
-    """Who chooses what the recipe leaves open, and by what."""
+    """Say who chooses what the recipe leaves open, and by what."""
     if first.by_brain:
         samples = f"about {found.samples:,} samples, by the files' sizes" if found.estimated else ""
         by = f", for {samples}" if samples else ""
@@ -177,7 +177,7 @@ def schema() -> None:
 
 
 def _write(path: Path, text: str, *, replace: bool) -> None:
-    """Whole or not at all; a pipe or device is written to and never replaced. Raises OSError."""
+    """Write a file whole or not at all; a pipe or device is written to and never replaced. Raises OSError."""
     from dlrover_lite.data.files import atomic_file
 
     if replace and path.exists() and not path.is_file():

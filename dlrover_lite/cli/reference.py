@@ -27,7 +27,7 @@ interrupted. `DLROVER_LITE_HOME` moves everything that dlrover-lite keeps (jobs,
 
 
 def walk() -> Iterator[tuple[str, click.Command, click.Context]]:
-    """Every command with its full name, groups before what is in them; commands of absent modules are left out."""
+    """Yield every command with its full name, groups before what is in them; commands of absent modules are left out."""
     root = click.Context(cli, info_name="dlrover-lite", terminal_width=WIDTH, **cli.context_settings)
     yield from _walk(cli, root, "dlrover-lite")
 
@@ -49,7 +49,7 @@ def _walk(
 
 
 def undocumented() -> list[str]:
-    """Commands without help, and options without one: "dlrover-lite run --set"."""
+    """List commands without help, and options without one: "dlrover-lite run --set"."""
     found = []
     for name, command, _ in walk():
         if not (command.help or "").strip():
@@ -60,7 +60,7 @@ def undocumented() -> list[str]:
 
 
 def reference() -> str:
-    """The text of docs/cli.md."""
+    """Return the text of docs/cli.md."""
     parts = [_HEAD]
     for name, command, context in walk():
         parts.append(f"## {name}\n\n```\n{command.get_help(context)}\n```\n")

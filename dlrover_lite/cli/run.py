@@ -156,7 +156,7 @@ def _check_options(
     cut: int | None,
     only_parameters: bool,
 ) -> None:
-    """Raises click.UsageError for options that don't go together."""
+    """Check which options are given. Raises click.UsageError for options that don't go together."""
     if resume and origin is not None:
         raise click.UsageError("--resume goes on with a job, --from begins a new one: choose one of them.")
     if resume and (settings or data):
@@ -182,7 +182,7 @@ def _to_run(recipe: str, changes: dict[str, Any], options_for: _OptionsFor) -> _
 
 
 def _to_resume(reference: str, cut: int | None, options_for: _OptionsFor) -> _Start:
-    """Raises JobError when it can't go on."""
+    """Choose what a job goes on from. Raises JobError when it can't go on."""
     from dlrover_lite.cli.output import note
     from dlrover_lite.client import resuming
     from dlrover_lite.client.handle import go_on
@@ -203,7 +203,7 @@ def _to_begin_with(
     only_parameters: bool,
     options_for: _OptionsFor,
 ) -> _Start:
-    """Raises JobError when the recipe doesn't fit."""
+    """Choose what a new job begins with. Raises JobError when the recipe doesn't fit."""
     from dlrover_lite.cli.output import note
     from dlrover_lite.client import resuming
     from dlrover_lite.client.handle import launch, this_machine
@@ -250,7 +250,7 @@ def prepare_data(recipe: Recipe) -> int:
 
 
 def _check_index(recipe: Recipe, samples: int, index: str) -> None:
-    """Raises JobError when the world has moved."""
+    """Check that the plan is still the one with this index. Raises JobError when the world has moved."""
     from dlrover_lite.client.dry_run import foresee
 
     now = foresee(recipe, samples).decision
@@ -273,7 +273,7 @@ def _say_detached(handle: JobHandle, as_json: bool) -> None:
 
 
 def _forget_terminal() -> None:
-    """It was closed: what is printed to it would be an error. A file or pipe is still written to."""
+    """Print nothing more to a terminal that was closed: that would be an error. A file or pipe is still written to."""
     import os
     import stat
 
@@ -285,7 +285,7 @@ def _forget_terminal() -> None:
 
 
 def _stay(handle: JobHandle, signals: Signals) -> Result:
-    """Until the job has ended, also if nobody sees it any more: then it is stopped."""
+    """Stay until the job has ended, also if nobody sees it any more: then it is stopped."""
     from dlrover_lite.cli.follow import silence
     from dlrover_lite.client.progress_line import ProgressLine, follow
 
@@ -335,7 +335,7 @@ def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, 
 
 
 def job_error(handle: JobHandle, result: Result) -> DlroverLiteError:
-    """A failed job as an error, with the traceback of the person's own code."""
+    """Return a failed job as an error, with the traceback of the person's own code."""
     hint = "\n".join(part for part in (result.hint, f"More: dlrover-lite logs {handle.id}") if part)
     error = JobError(result.message or f"{handle.id} has {result.state}.", hint=hint)
     if result.traceback:

@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _ending(command: F) -> F:
-    """``--wait`` and ``--json``."""
+    """Add ``--wait`` and ``--json``."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     return click.option("--wait", is_flag=True, help="Return when it is done, and not when it has begun.")(
         as_json(command)
@@ -189,7 +189,7 @@ def _cores(text: str | None) -> float | None:
 
 
 def _check_move(slots: str | None, source: str | None, to: str | None, cancel: bool) -> None:
-    """Raises UsageError for options that don't go together."""
+    """Check the options of a move. Raises UsageError for options that don't go together."""
     if cancel:
         if slots is not None or source is not None or to is not None:
             raise UsageError("--cancel is for all moves: write it without --slots, --from and --to")

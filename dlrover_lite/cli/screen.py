@@ -20,7 +20,7 @@ _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 """The other screen, no cursor, no new line after the last column."""
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
-"""What is between them is shown at once, by terminals that know of it."""
+"""Sequences around what is shown at once, by terminals that know of it."""
 _COLOURS: dict[Tone, str] = {
     "plain": "",
     "dim": "2",
@@ -37,7 +37,7 @@ def is_screen(stream: IO[str]) -> bool:
 
 
 def coloured(spans: Iterable[Span]) -> str:
-    """With NO_COLOR: without any sequences."""
+    """Return the text of spans with their colours; with NO_COLOR: without any sequences."""
     plain = bool(os.environ.get("NO_COLOR"))
     parts = []
     for span in spans:
@@ -47,7 +47,7 @@ def coloured(spans: Iterable[Span]) -> str:
 
 
 class Screen:
-    """While it is entered, ``draw`` shows lines, and ``wait`` says which key was pressed.
+    """A terminal screen. While it is entered, ``draw`` shows lines, and ``wait`` says which key was pressed.
 
     ctrl-C raises KeyboardInterrupt as ever; SIGTERM and SIGHUP raise SystemExit; ctrl-Z gives the terminal back until it goes on.
     """
@@ -58,7 +58,7 @@ class Screen:
         self._shown: list[str] = []
         self._size = (0, 0)
         self._before: list[Any] | None = None
-        """How the terminal took keys."""
+        """Settings of the terminal for keys, as they were before."""
         self._handlers: dict[int, Any] = {}
         self._woken, self._waker = -1, -1
 
@@ -83,7 +83,7 @@ class Screen:
         os.close(self._waker)
 
     def _handle(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
-        """A signal that is ignored (nohup) stays so."""
+        """Handle a signal, unless it is ignored (nohup): that stays so."""
         if signal.getsignal(number) != signal.SIG_IGN:
             self._handlers[number] = signal.signal(number, handler)
 
@@ -108,12 +108,12 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines, as of now."""
+        """Number of columns and lines, as of now."""
         size = os.get_terminal_size(self._out.fileno())
         return size.columns, size.lines
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """Those that differ from what is there, and nothing beyond the last line."""
+        """Draw the lines that differ from what is there, and nothing beyond the last line."""
         size, texts = self.size, [coloured(one) for one in lines]
         parts = []
         if size != self._size:
@@ -129,12 +129,12 @@ class Screen:
             self._write("".join([_BEGIN, *parts, _END]))
 
     def wake(self) -> None:
-        """``wait`` returns. From any thread."""
+        """Let ``wait`` return. From any thread."""
         with suppress(BlockingIOError):  # it is told already
             os.write(self._waker, b"\0")
 
     def wait(self, seconds: float) -> str:
-        """Until a key is pressed (returned), the size changes, somebody wakes it, or time is up ("")."""
+        """Wait until a key is pressed (returned), the size changes, somebody wakes it, or time is up ("")."""
         watched = [self._woken, *([] if self._keys is None else [self._keys])]
         ready = select.select(watched, [], [], seconds)[0]
         if self._woken in ready:

@@ -64,7 +64,7 @@ def _print(job_id: str, report: SlotsReport) -> None:
 
 
 def _measured(servers: Sequence[PsSlots]) -> str:
-    """``measured 1.5 s ago``: the oldest of what is shown."""
+    """Say how old the oldest of what is shown is: ``measured 1.5 s ago``."""
     from dlrover_lite.core.words import duration
 
     ages = [server.measured_seconds_ago for server in servers if server.slots]
@@ -117,7 +117,7 @@ def _print_hottest(hottest: Sequence[HotSlot]) -> None:
 
 
 def print_moves(moves: Sequence[MoveStatus]) -> None:
-    """After an empty line; nothing where there are none."""
+    """Print moves after an empty line; nothing where there are none."""
     from dlrover_lite.cli.output import table
     from dlrover_lite.core.units import format_bytes
     from dlrover_lite.core.words import count, duration
@@ -146,7 +146,7 @@ def print_moves(moves: Sequence[MoveStatus]) -> None:
 
 
 def _share(busy: float | None) -> str | None:
-    """37.5%, 0.012%"""
+    """Write a share as a percentage: 37.5%, 0.012%."""
     if busy is None:
         return None
     return f"{busy:.1%}" if busy >= 0.01 else f"{busy:.3%}"

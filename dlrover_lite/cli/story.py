@@ -66,7 +66,7 @@ def _print(job_id: str, wanted: str, found: Story, began: float) -> None:
 
 
 def timeline(entries: list[StoryEntry], began: float, width: int | None) -> Iterator[str]:
-    """Lines of time since ``began``, time of day, subject and text. Texts are broken at ``width``; their own lines stay."""
+    """Yield lines of time since ``began``, time of day, subject and text. Texts are broken at ``width``; their own lines stay."""
     from dlrover_lite.cli.output import hanging
     from dlrover_lite.core.words import cleaned
 
@@ -79,7 +79,7 @@ def timeline(entries: list[StoryEntry], began: float, width: int | None) -> Iter
 
 
 def _since(seconds: float) -> str:
-    """+0:02.31, +1:20:00.00"""
+    """Write a time since the beginning: +0:02.31, +1:20:00.00."""
     hundredths = round(abs(seconds) * 100)
     minutes, rest = divmod(hundredths, 6000)
     hours, minutes = divmod(minutes, 60)
@@ -88,7 +88,7 @@ def _since(seconds: float) -> str:
 
 
 def _time_of_day(at: float, began: float) -> str:
-    """With the date on other days than the first."""
+    """Write a time of day, with the date on other days than the first."""
     then = time.localtime(at)
     same_day = then[:3] == time.localtime(began)[:3]
     return time.strftime("%H:%M:%S" if same_day else "%m-%d %H:%M:%S", then)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["next_commands", "run_json", "summary_lines", "what_runs"]
 
 _TEXT_WIDTH = 80 - 11
-"""Beside the subject of a line, on a terminal of the usual width."""
+"""Width in characters beside the subject of a line, on a terminal of the usual width."""
 
 
 def run_json(job: Job, result: Result, status: Status, best: float | None) -> dict[str, Any]:
-    """The object that ``run --json`` prints; its keys are documented and stay."""
+    """Return the object that ``run --json`` prints; its keys are documented and stay."""
     from dlrover_lite.protocol.messages import to_builtins
 
     last = status.evaluations[-1] if status.evaluations else None
@@ -59,7 +59,7 @@ def _average(status: Status) -> float:
 
 
 def summary_lines(export: str | None, status: Status, best: float | None) -> list[str]:
-    """A line for each thing that is known of an ended job."""
+    """Return a line for each thing that is known of an ended job."""
     return [f"{name:<10} {text}" for name, text in _known(export, status, best)]
 
 
@@ -110,7 +110,7 @@ def _quality(last: EvaluationResult, samples: int) -> str:
 
 
 def next_commands(job: Job, result: Result, again: Sequence[str], width: int | None = None) -> list[str]:
-    """What is useful now, with everything filled in. ``again``: the arguments that ``run`` was given.
+    """Return what is useful now, with everything filled in. ``again``: the arguments that ``run`` was given.
 
     In lines longer than ``width`` the explanation is left out.
     """
@@ -145,7 +145,7 @@ def _without_epochs(again: Sequence[str]) -> list[str]:
 
 
 def what_runs(recipe: Recipe, samples: int) -> str:
-    """One line on a job that is about to start."""
+    """Say in one line what a job that is about to start runs."""
     from dlrover_lite.client.handle import planned
     from dlrover_lite.protocol.demands import autoscale_of
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["top"]
 
 _WIDTH, _HEIGHT = 100, 200
-"""Where there is no terminal."""
+"""Width and height where there is no terminal."""
 _STALE_SECONDS = 3.0
 
 
@@ -68,7 +68,7 @@ def _there(detail: JobDetail | None, name: str) -> JobDetail:
 
 
 def _watch(screen: Screen, feed: Feed[JobDetail | None], name: str) -> JobDetail | None:
-    """How the job ended; None: the person left."""
+    """Watch a job. Return how it ended; None: the person left."""
     from dlrover_lite.tui.text import line
     from dlrover_lite.tui.top_page import screenful
 
@@ -89,7 +89,7 @@ def _watch(screen: Screen, feed: Feed[JobDetail | None], name: str) -> JobDetail
 
 
 def _stale(feed: Feed[JobDetail | None], detail: JobDetail | None) -> Line:
-    """What is old, and why; nothing while all is well."""
+    """Say what is old, and why; nothing while all is well."""
     from dlrover_lite.core.words import duration
     from dlrover_lite.tui.text import line
 
@@ -112,7 +112,7 @@ def _print_all(detail: JobDetail) -> int:
 
 
 def _print_end(detail: JobDetail) -> int:
-    """What stays of it on the terminal: its headline."""
+    """Print what stays of the screen on the terminal: its headline."""
     from dlrover_lite.cli.output import terminal_width
     from dlrover_lite.cli.screen import coloured
     from dlrover_lite.tui.job_page import headline

@@ -88,7 +88,7 @@ def tui(
 
 
 def job_found(source: Source, reference: str) -> str:
-    """Raises JobError naming the nearest ids."""
+    """Find a job's id. Raises JobError naming the nearest ids."""
     return _named(reference, tuple(source.jobs().jobs), "All: dlrover-lite tui --once")
 
 
@@ -108,14 +108,14 @@ def _width() -> int:
 
 
 def _hidden() -> list[Path]:
-    """Directories that aren't for others."""
+    """List directories that aren't for others."""
     from dlrover_lite.core.files.paths import state_directory
 
     return [state_directory(), Path.home()]
 
 
 def _check_screen() -> None:
-    """Raises UsageError where there is no terminal, or textual isn't installed."""
+    """Check that there is a screen. Raises UsageError where there is no terminal, or textual isn't installed."""
     _check_terminal()
     if find_spec("textual") is None:
         raise UsageError(
@@ -172,7 +172,7 @@ def _source(recording: Recording, speed: float, explain: Explain | None = None) 
 
 
 def _history(reference: str) -> tuple[str, Timeline, Explain]:
-    """Raises JobError for what is neither a file nor a job that the brain knows."""
+    """Return a job with its history. Raises JobError for what is neither a file nor a job that the brain knows."""
     from dlrover_lite.brain.store.timeline import jobs_known, timeline
     from dlrover_lite.brain_server.files import BrainFiles
 

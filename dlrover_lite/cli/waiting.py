@@ -20,11 +20,11 @@ __all__ = ["check_moved", "has_checkpoint", "has_left", "has_limits", "has_nodes
 POLL_SECONDS = 0.2
 
 Judge = Callable[["Status"], bool]
-"""Whether it is done. Raises JobError when it isn't going to be."""
+"""Function that says whether a wish is done. Raises JobError when it isn't going to be."""
 
 
 def until(handle: JobHandle, label: str, judge: Judge, *, outlives: bool = False) -> None:
-    """Raises JobError when the job ends first; with ``outlives`` only if it isn't done then."""
+    """Wait until ``judge`` says so. Raises JobError when the job ends first; with ``outlives`` only if it isn't done then."""
     from dlrover_lite.cli.output import progress
 
     with progress(label) as report:
@@ -43,7 +43,7 @@ def until(handle: JobHandle, label: str, judge: Judge, *, outlives: bool = False
 
 
 def _status(handle: JobHandle) -> Status | None:
-    """None while the master is just being started again."""
+    """Return the status; None while the master is just being started again."""
     try:
         return handle.status()
     except JobError:
@@ -51,7 +51,7 @@ def _status(handle: JobHandle) -> Status | None:
 
 
 def under_way(status: Status) -> str:
-    """``move 3: 512 slots from ps-0 to ps-1, copying, 12,345 rows; ps-2 started``"""
+    """Say what is under way: ``move 3: 512 slots from ps-0 to ps-1, copying, 12,345 rows; ps-2 started``."""
     parts = []
     for move in status.moves:
         rows = f", {plural(move.rows, 'row')}" if move.state == "copying" and move.rows else ""
@@ -66,14 +66,14 @@ def under_way(status: Status) -> str:
 
 
 def has_checkpoint(number: int) -> Judge:
-    """This one, or a newer one, is durable."""
+    """Judge whether this checkpoint, or a newer one, is durable."""
     from dlrover_lite.jobs import final_status
 
     return lambda status: final_status.has_checkpoint(status, number)
 
 
 def has_nodes(workers: int | None, ps: int | None) -> Judge:
-    """So many nodes are up, and no others run; slots are where they are to be. None: whatever number there is."""
+    """Judge whether so many nodes are up, and no others run; slots are where they are to be. None: whatever number there is."""
 
     def judge(status: Status) -> bool:
         running = _running(status)
@@ -91,7 +91,7 @@ def has_nodes(workers: int | None, ps: int | None) -> Judge:
 
 
 def is_at_rest(status: Status) -> bool:
-    """No slot moves, or is going to."""
+    """Judge whether no slot moves, or is going to."""
     return status.slots_settled
 
 
@@ -106,7 +106,7 @@ def has_left(node: str) -> Judge:
 
 
 def has_limits(node: str, cores: float | None, memory: int | None) -> Judge:
-    """It has what it was to have; None: whatever it has."""
+    """Judge whether a node has what it was to have; None: whatever it has."""
 
     def judge(status: Status) -> bool:
         found = next((other for other in _running(status) if other.id == node), None)
@@ -125,7 +125,7 @@ def has_limits(node: str, cores: float | None, memory: int | None) -> Judge:
 
 
 def check_moved(handle: JobHandle, members: SlotSet, target: str) -> None:
-    """Raises JobError unless these slots are where they were to go."""
+    """Check that these slots are where they were to go. Raises JobError unless they are."""
     from dlrover_lite.client import scaling
 
     missing = int((members & ~scaling.slots_of(handle.slot_map(), target)).sum())

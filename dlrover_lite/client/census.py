@@ -19,7 +19,7 @@ _RUN_ONE = "Run one: dlrover-lite run recipes/census.yaml"
 
 
 def check(job: Job, progress: Callable[[int], object] | None = None) -> CensusReport:
-    """What the census of a job that has succeeded says. It imports torch, and builds the job's model.
+    """Return what the census of a job that has succeeded says. It imports torch, and builds the job's model.
 
     ``progress`` is called with the number of keys done. Raises UsageError for a job that can't be checked, ModelError when its export
     can't be read.
@@ -31,7 +31,7 @@ def check(job: Job, progress: Callable[[int], object] | None = None) -> CensusRe
 
 
 def exported(job: Job) -> Path:
-    """The directory of a census' exported model. Raises UsageError, with what to do, for a job that can't be checked."""
+    """Return the directory of a census' exported model. Raises UsageError, with what to do, for a job that can't be checked."""
     recipe = job.recipe
     if recipe.model.use != CENSUS:
         raise UsageError(f"{job.id} is no census: its model is {recipe.model.use}.", hint=_RUN_ONE)

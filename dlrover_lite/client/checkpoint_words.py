@@ -22,7 +22,7 @@ __all__ = [
 
 
 def saving(status: Status) -> str:
-    """``saving 3``: for the progress line; empty while nothing is written."""
+    """Say what is being saved, for the progress line: ``saving 3``; empty while nothing is written."""
     known = status.checkpoints
     if known is None or known.under_way is None:
         return ""
@@ -33,7 +33,7 @@ def saving(status: Status) -> str:
 
 
 def open_problem(status: Status) -> CheckpointProblem | None:
-    """What went wrong since the newest checkpoint, if anything did."""
+    """Return what went wrong with checkpoints since the newest one, if anything did."""
     known = status.checkpoints
     if known is None or known.problem is None:
         return None
@@ -42,7 +42,7 @@ def open_problem(status: Status) -> CheckpointProblem | None:
 
 
 def problem_text(problem: CheckpointProblem) -> str:
-    """``checkpoint 4 failed: …``"""
+    """Say what is wrong with checkpoints: ``checkpoint 4 failed: …``."""
     if problem.too_slow:
         return f"{problem.why}. {problem.hint}"
     what = f"checkpoint {problem.number}" if problem.number else "checkpoints"
@@ -51,7 +51,7 @@ def problem_text(problem: CheckpointProblem) -> str:
 
 
 def checkpoint_lines(status: Status) -> list[str]:
-    """For the summary: the newest one, and what has gone wrong since."""
+    """List lines for the summary: the newest checkpoint, and what has gone wrong since."""
     known = status.checkpoints
     if known is None:
         return []
@@ -66,7 +66,7 @@ def checkpoint_lines(status: Status) -> list[str]:
 
 
 def newest_text(newest: CheckpointStatus) -> str:
-    """``3, at 2,150,400 samples (2026-11-21 12:10:08): 208,009 rows, 30 MiB in 1.2 s``"""
+    """Describe the newest checkpoint: ``3, at 2,150,400 samples (2026-11-21 12:10:08): 208,009 rows, 30 MiB in 1.2 s``."""
     took = f" in {duration(newest.seconds)}" if newest.seconds else ""
     held = "" if newest.stall_seconds is None else f", held training up by {pause(newest.stall_seconds)}"
     size = f"{plural(newest.rows, 'row')}, {format_bytes(newest.bytes)}{took}{held}"
@@ -74,7 +74,7 @@ def newest_text(newest: CheckpointStatus) -> str:
 
 
 def stalls_of(job: Job) -> dict[int, CheckpointStall]:
-    """How its last checkpoints held training up, by number: as its master wrote last."""
+    """Return how its last checkpoints held training up, by number: as its master wrote last."""
     from dlrover_lite.protocol.messages import CheckpointStall
 
     result = job.result()

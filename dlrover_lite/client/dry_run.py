@@ -35,7 +35,7 @@ class FirstPlan(NamedTuple):
     plan: Plan
     by_brain: bool
     why: str = ""
-    """The brain would have chosen it, but has none."""
+    """Why the brain, which would have chosen the nodes, has no plan; empty: it has chosen them, or isn't asked."""
 
 
 class Foreseen(NamedTuple):
@@ -44,7 +44,7 @@ class Foreseen(NamedTuple):
     decision: Decision
     """The decision that the brain would make, with its index."""
     inputs: RoundInputs
-    """What it would be made from."""
+    """Inputs that the decision would be made from."""
 
     @property
     def plan(self) -> Plan | None:
@@ -93,7 +93,7 @@ def first_plan(recipe: Recipe, samples: int | None) -> FirstPlan:
 
 
 def foresee(recipe: Recipe, samples: int) -> Foreseen:
-    """``samples``: of one epoch. Raises HistoryError when the history can't be read."""
+    """Foresee what the brain would decide for a job. ``samples``: of one epoch. Raises HistoryError when the history can't be read."""
     at, files = time.time(), BrainFiles()
     files.make()
     with ConfigStore(files.database) as store:
@@ -125,7 +125,8 @@ def foresee(recipe: Recipe, samples: int) -> Foreseen:
 
 
 def _standing(directory: Path, plan: Plan) -> Standing | None:
-    """Of a job that could shrink for another; None for one whose plan isn't to be changed now, or that doesn't say so."""
+    """Return the standing of a job that could shrink for another; None for one whose plan isn't to be changed now, or that doesn't say
+    so."""
     try:
         told = JobHandle(Job(directory)).autoscale()
     except DlroverLiteError:

@@ -48,15 +48,15 @@ __all__ = [
 ]
 
 _ANSWER_DEADLINE_SECONDS = 20.0
-"""A master that was killed is back before, on a slow machine too."""
+"""Seconds to wait for the master's answer: a master that was killed is back before, on a slow machine too."""
 _POLL_SECONDS = 0.1
 _NO_SLOTS = "there are no slots to move"
 _GRACE_WITH_CHECKPOINT_SECONDS = 90.0
-"""A master that is to stop takes a last checkpoint, for at most a minute, then ends its nodes."""
+"""Seconds that a master gets which is to stop: it takes a last checkpoint, for at most a minute, then ends its nodes."""
 
 A = TypeVar("A")
 Recipes = str | Path | Mapping[str, Any] | Recipe
-"""What a recipe may be given as: a file, a mapping, or itself."""
+"""Types that a recipe may be given as: a file, a mapping, or itself."""
 Autoscaling = Literal["status", "pause", "resume", "accept", "reject"]
 
 
@@ -81,7 +81,7 @@ def run(recipe: Recipes, *, wait: bool = False, detach: bool = False, **override
 
 
 def resolve(recipe: Recipes, overrides: Mapping[str, Any]) -> Recipe:
-    """A recipe as a job on this machine gets it, with every default filled in; ``run`` says what the arguments may be.
+    """Return a recipe as a job on this machine gets it, with every default filled in; ``run`` says what the arguments may be.
 
     Raises RecipeError.
     """
@@ -103,21 +103,21 @@ def dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def this_machine() -> Resources:
-    """The cores and memory that jobs can have here."""
+    """Return the cores and memory that jobs can have here."""
     from dlrover_lite.backends.local.machine import machine_resources
 
     return machine_resources()
 
 
 def planned(recipe: Recipe) -> Plan:
-    """The nodes that a job of this recipe would get on this machine."""
+    """Return the nodes that a job of this recipe would get on this machine."""
     from dlrover_lite.protocol.plans import initial_plan
 
     return initial_plan(recipe.resources, this_machine())
 
 
 def enforcement() -> Enforcement:
-    """How limits would be enforced on a job that is started now.
+    """Return how limits would be enforced on a job that is started now.
 
     Raises JobError when that can't be found out.
     """
@@ -141,7 +141,7 @@ class JobHandle:
 
     @classmethod
     def find(cls, reference: str = "last") -> JobHandle:
-        """A handle on the job with this id, unique start of one, or the newest; it need not have been started here."""
+        """Return a handle on the job with this id, unique start of one, or the newest; it need not have been started here."""
         return cls(find_job(reference))
 
     @property
@@ -160,7 +160,7 @@ class JobHandle:
         return self.job.state()
 
     def result(self) -> Result | None:
-        """How the job ended, and in ``hint`` what it can go on from now; None while it runs."""
+        """Return how the job ended, and in ``hint`` what it can go on from now; None while it runs."""
         from dlrover_lite.jobs import endings
 
         return endings.ended(self.job)
@@ -202,7 +202,7 @@ class JobHandle:
             send_signal(keeper, signal.SIGQUIT if kill else signal.SIGTERM)
 
     def _stop_now(self) -> bool:
-        """Whether there was a master to tell."""
+        """Return whether there was a master to tell."""
         from dlrover_lite.protocol.messages import Ack, StopRequest
 
         record = self.job.record()
@@ -236,13 +236,13 @@ class JobHandle:
         return number
 
     def hang_up(self) -> None:
-        """As ``stop``, for the reason that the terminal of the command that started the job was closed."""
+        """Stop the job as ``stop`` does, for the reason that the terminal of the command that started it was closed."""
         keeper = self.job.record().keeper
         if keeper is not None:
             send_signal(keeper, signal.SIGHUP)
 
     def status(self) -> Status:
-        """What the job is doing, from its master; once it has ended, how it was at the end.
+        """Return what the job is doing, from its master; once it has ended, how it was at the end.
 
         Raises JobError when the master doesn't answer.
         """
@@ -344,7 +344,7 @@ class JobHandle:
         return self._wish(AutoscaleRequest(what, decision), AutoscaleStatus, "there is no plan to change")
 
     def slots(self, hottest: int = 10) -> SlotsReport:
-        """What is measured of parameter servers and their slots, and the ``hottest`` slots, those that keep a PS the busiest first.
+        """Return what is measured of parameter servers and their slots, and the ``hottest`` slots, those that keep a PS the busiest first.
 
         Raises JobError when the job has ended, or there is no slot map yet.
         """
@@ -356,7 +356,8 @@ class JobHandle:
         return report
 
     def profiles(self, *, on_damage: Callable[[str], None] = lambda _: None) -> Sequence[Profile | Gap]:
-        """What was measured of its nodes, an interval after the other, whether or not it runs. ``on_damage`` is told what can't be read.
+        """Return what was measured of its nodes, an interval after the other, whether or not it runs. ``on_damage`` is told what can't be
+        read.
 
         Raises JobError when the file can't be read."""
         from dlrover_lite.jobs import profiles
@@ -364,7 +365,7 @@ class JobHandle:
         return profiles.read(self.directory, on_damage)
 
     def slot_map(self) -> Topology:
-        """Which PS owns which slots now. Raises JobError when the job has ended, or there is no map yet."""
+        """Ask which PS owns which slots now. Raises JobError when the job has ended, or there is no map yet."""
         from dlrover_lite.protocol.messages import Topology, TopologyRequest
 
         if self.state() == "running" and not self.status().slot_map_version:
@@ -375,7 +376,7 @@ class JobHandle:
         return JobError(f"{self.id} has no slot map yet: its parameter servers are starting; ask again in a moment")
 
     def _slots_of(self, node: str) -> SlotSet:
-        """Raises UsageError for a PS that has none."""
+        """Return the slots of a PS. Raises UsageError for one that has none."""
         from dlrover_lite.client import scaling
 
         return scaling.slots_of(self.slot_map(), node)
@@ -397,9 +398,9 @@ class JobHandle:
             raise
 
     def story(self, subject: str = "", *, on_damage: Callable[[str], None] = lambda _: None) -> Story:
-        """What has happened to a node (``worker-1``, ``master``), to minibatches (``0/17``, ``0/100-200``, ``eval:0/5``), or ("")
-        everything that is kept: from the master, or where there is none any more from the job's directory; ``on_damage`` is told
-        what couldn't be read there.
+        """Return what has happened to a node (``worker-1``, ``master``), to minibatches (``0/17``, ``0/100-200``, ``eval:0/5``), or ("")
+        everything that is kept: from the master, or where there is none any more from the job's directory; ``on_damage`` is told what
+        couldn't be read there.
 
         Raises UsageError for a subject that can't be or never was, naming the nearest ones; JobError when the master doesn't answer.
         """
@@ -418,11 +419,11 @@ class JobHandle:
         return events.find(events.read(self.directory, on_damage), subject, nodes=nodes)
 
     def _has_ended(self) -> bool:
-        """Whether there will never be a master again."""
+        """Return whether there will never be a master again."""
         return self.state() not in ("starting", "running")
 
     def _has_master(self, record: JobRecord) -> bool:
-        """Raises JobError where only somebody else may know."""
+        """Return whether the job has a master's socket. Raises JobError where only somebody else may know."""
         try:
             return record.has_master
         except PermissionError as error:
@@ -431,7 +432,8 @@ class JobHandle:
             ) from error
 
     def _ask_master(self, record: JobRecord, question: msgspec.Struct, answer: type[A]) -> A:
-        """Raises JobError when the master doesn't answer, or can't do it; UsageError when what it was asked for can't be."""
+        """Ask the master. Raises JobError when the master doesn't answer, or can't do it; UsageError when what it was asked for can't
+        be."""
         from dlrover_lite.protocol.messages import MasterReplies
         from dlrover_lite.transport.connector import Connector, read_key
         from dlrover_lite.transport.frames import UNUSABLE
@@ -488,7 +490,7 @@ def launch(
 
 
 def default_options(recipe: Recipe, brain: BrainMode | None = None, transport: TransportKind = "unix") -> KeeperOptions:
-    """Choose how a keeper runs a job of this recipe. ``brain``: None: what the environment says, or else the user's daemon."""
+    """Return how a keeper runs a job of this recipe. ``brain``: None: what the environment says, or else the user's daemon."""
     mode = brain_mode(brain)
     if recipe.checkpoint == "off":
         return KeeperOptions(brain=mode, transport=transport)
@@ -516,7 +518,7 @@ def go_on(
     options: KeeperOptions | None = None,
     say: Callable[[str], None] = _to_stderr,
 ) -> JobHandle:
-    """With a job that has ended, from this checkpoint. Raises JobError."""
+    """Go on with a job that has ended, from this checkpoint. Raises JobError."""
     from dlrover_lite.client import resuming
 
     check_process_limits(job.recipe)

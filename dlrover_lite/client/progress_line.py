@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ProgressLine", "evaluation_text", "follow", "progress_text", "redraws"]
 
 LIVE_SECONDS, PLAIN_SECONDS = 0.5, 1.0
-"""Time between two looks at a job, where its line is redrawn and where not."""
+"""Seconds between two looks at a job, where its line is redrawn and where not."""
 PLAIN_INTERVAL_SECONDS = 5.0
 _NOTEBOOK_WIDTH = 100
 """Characters that the output of a notebook cell has room for."""
@@ -32,7 +32,8 @@ GAP = "  "
 
 
 def progress_text(status: Status, width: int | None = None, *, now: float | None = None) -> str:
-    """What the job is doing, in at most ``width`` characters: what matters least gives way first. ``now``: seconds since the epoch."""
+    """Return what the job is doing, in at most ``width`` characters: what matters least gives way first. ``now``: seconds since the
+    epoch."""
     now = time.time() if now is None else now
     short = [part for part in _parts(status, compact, now) if part]
     full = [part for part in _parts(status, count, now) if part]
@@ -45,7 +46,7 @@ def progress_text(status: Status, width: int | None = None, *, now: float | None
 
 
 def _parts(status: Status, number: Callable[[float], str], now: float) -> list[str]:
-    """From the most to the least important."""
+    """List the parts of the line, from the most to the least important."""
     share = status.samples / status.total_samples if status.total_samples else 0.0
     rate = status.samples_per_second
     waiting = f" ({status.message})" if status.state == "starting" and status.message else ""
@@ -66,7 +67,7 @@ def _parts(status: Status, number: Callable[[float], str], now: float) -> list[s
 
 
 def _working(status: Status) -> str:
-    """What is done beside training, or instead of it, and how far it is. A job that is starting says so in its message."""
+    """Say what is done beside training, or instead of it, and how far it is. A job that is starting says so in its message."""
     if status.restoring is not None and status.restoring.text and status.state != "starting":
         return f"reading checkpoint {status.restoring.checkpoint}: {status.restoring.text}"
     return status.exporting.text if status.exporting is not None and status.state == "exporting" else ""
@@ -86,7 +87,7 @@ def _moving(status: Status) -> str:
 
 
 def evaluation_text(evaluation: EvaluationResult, width: int = 80) -> str:
-    """A line; with rounded numbers where it would be longer than ``width``."""
+    """Return the line of an evaluation; with rounded numbers where it would be longer than ``width``."""
     quality = f"AUC {metric(evaluation.auc)}, loss {metric(evaluation.loss)}"
 
     def line(number: Callable[[float], str]) -> str:
@@ -98,12 +99,13 @@ def evaluation_text(evaluation: EvaluationResult, width: int = 80) -> str:
 
 
 def in_notebook(stream: IO[str]) -> bool:
-    """Whether a notebook shows what is written to ``stream``."""
+    """Return whether a notebook shows what is written to ``stream``."""
     return type(stream).__module__.partition(".")[0] == "ipykernel"
 
 
 def redraws(stream: IO[str]) -> bool:
-    """Whether a line that was written to ``stream`` can be replaced by another: on a terminal that isn't a dumb one, and in a notebook."""
+    """Return whether a line that was written to ``stream`` can be replaced by another: on a terminal that isn't a dumb one, and in a
+    notebook."""
     return in_notebook(stream) or (stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"))
 
 
@@ -172,8 +174,8 @@ class ProgressLine:
         self._waited = False
 
     def show(self, status: Status) -> None:
-        """The line, and before it a line of its own for each evaluation, each ended node and each trouble with checkpoints that is new;
-        for the plan that it begins with, and for what it waits for."""
+        """Show the line, and before it a line of its own for each evaluation, each ended node and each trouble with checkpoints that is
+        new; for the plan that it begins with, and for what it waits for."""
         for evaluation in status.evaluations[self._evaluations :]:
             self.say(evaluation_text(evaluation))
             for warning in warnings_of(evaluation.unknown_ids, evaluation.unusual_ids):
@@ -208,7 +210,7 @@ class ProgressLine:
                     self.say(f"{node.id} {node.state}")
 
     def _tell_problem(self, status: Status) -> None:
-        """Of checkpoints, unless it is the same again: a destination that is gone may be so for hours."""
+        """Tell the problem of checkpoints, unless it is the same again: a destination that is gone may be so for hours."""
         problem, told = open_problem(status), self._problem
         if problem is not None and (told is None or told.why != problem.why):
             self.say(problem_text(problem))
@@ -224,13 +226,13 @@ class ProgressLine:
             print(progress_text(status), file=self._stream, flush=True)
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self.live:
             self._live("")
         print(cleaned(text), file=self._stream, flush=True)
 
     def clear(self) -> None:
-        """Nothing stays of the live line."""
+        """Clear the live line: nothing of it stays."""
         if self.live:
             self._live("")
 
@@ -240,7 +242,7 @@ class ProgressLine:
         return self._console().width - 1  # in the last column some terminals start a new line
 
     def _live(self, text: str) -> None:
-        """In place. rich's own live display would hide the cursor, and leave it so if this process is killed."""
+        """Show the live line in place. rich's own live display would hide the cursor, and leave it so if this process is killed."""
         if self._notebook:  # of control characters notebooks know the return to the beginning of the line
             self._stream.write(f"\r{' ' * self._drawn}\r{text}")
             self._stream.flush()

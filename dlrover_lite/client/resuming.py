@@ -52,18 +52,18 @@ class Chosen(NamedTuple):
     url: str
     manifest: Manifest
     exactly: bool
-    """It was named: no older one will do."""
+    """The checkpoint was named: no older one will do."""
     passed_over: list[str]
     """What is wrong with newer ones, in words."""
     only_parameters: bool = False
-    """A job that began so at epoch 0 begins there again."""
+    """The job began at epoch 0 with only the parameters, and begins there again."""
 
 
 # --- which ----------------------------------------------------------------------------------------------------------------
 
 
 def choose(located: Located, cut: int | None = None) -> Chosen:
-    """The one that is meant (``cut`` goes before), or else the newest that is whole. Raises JobError when there is none."""
+    """Return the one that is meant (``cut`` goes before), or else the newest that is whole. Raises JobError when there is none."""
     job, wanted = located.job, located.cut if cut is None else cut
     point = own_checkpoint(job) if job is not None else restore_point(located.store)
     if wanted is not None and isinstance(point, Usable | Unusable):
@@ -73,7 +73,7 @@ def choose(located: Located, cut: int | None = None) -> Chosen:
 
 
 def _usable(point: RestorePoint, job: Job | None, url: str) -> Chosen:
-    """Raises JobError for what can't be gone on from."""
+    """Return what is chosen by a restore point. Raises JobError for what can't be gone on from."""
     if isinstance(point, Usable):
         origin = origin_of(job) if point.is_origin and job is not None else None
         exactly = origin is not None and origin.exactly
@@ -114,7 +114,7 @@ def _numbers(cuts: Iterator[int]) -> str:
 
 
 def chosen_for(job: Job, cut: int | None = None) -> Chosen:
-    """To go on with this job. Raises JobError when it can't."""
+    """Choose the checkpoint to go on with this job. Raises JobError when it can't."""
     state = job.state()
     if state == "succeeded" and job.is_over():
         more = 2 * job.recipe.training.epochs
@@ -132,7 +132,7 @@ def chosen_for(job: Job, cut: int | None = None) -> Chosen:
 
 
 def recipe_of(located: Located, chosen: Chosen) -> Recipe:
-    """That the checkpoint was taken with. Raises JobError when it isn't known."""
+    """Return the recipe that the checkpoint was taken with. Raises JobError when it isn't known."""
     from dlrover_lite.master.checkpoints.restored_ledger import cut_facts
 
     if located.job is not None:
@@ -154,8 +154,8 @@ _NAME_RECIPE = "Name one: dlrover-lite run --from CHECKPOINT RECIPE"
 
 
 def check_fits(chosen: Chosen, recipe: Recipe, *, only_parameters: bool) -> None:
-    """Whether a job of this recipe can begin with the checkpoint. Raises JobError that names what differs; reads the data, and builds the
-    model unless it is known to be the same."""
+    """Check whether a job of this recipe can begin with the checkpoint. Raises JobError that names what differs; reads the data, and builds
+    the model unless it is known to be the same."""
     from dlrover_lite.master.checkpoints.restored_ledger import cut_facts
 
     manifest = chosen.manifest
@@ -193,7 +193,7 @@ def _check_data(chosen: Chosen, recipe: Recipe) -> None:
 
 
 def _look_at_data(chosen: Chosen, recipe: Recipe) -> JobData:
-    """The recipe's data. Raises DataError when its ids are of another kind than those that the checkpoint was trained with."""
+    """Return the recipe's data. Raises DataError when its ids are of another kind than those that the checkpoint was trained with."""
     from dlrover_lite.master.work.shard_plan import look_at_data
 
     manifest = chosen.manifest
@@ -201,7 +201,7 @@ def _look_at_data(chosen: Chosen, recipe: Recipe) -> JobData:
 
 
 def _check_order(manifest: Manifest, then: Recipe, now: Recipe) -> None:
-    """Minibatch numbers mean the same samples."""
+    """Check that minibatch numbers mean the same samples. Raises JobError."""
     before, after = _data(then), _data(now)
     before["training.shuffle"], after["training.shuffle"] = then.training.shuffle, now.training.shuffle
     wrong = [
@@ -217,7 +217,7 @@ def _check_order(manifest: Manifest, then: Recipe, now: Recipe) -> None:
 
 
 def _data(recipe: Recipe) -> dict[str, Any]:
-    """What says which samples there are in which order; files by their names, as they may have been moved."""
+    """Return what says which samples there are in which order; files by their names, as they may have been moved."""
     found = {f"data.{key}": value for key, value in msgspec.to_builtins(recipe.data).items()}
     for key in ("data.eval", "data.eval_samples", "data.max_bad_share"):
         found.pop(key, None)
@@ -236,15 +236,15 @@ def _differences(there: Configure, recipe: Recipe) -> Iterator[str]:
 
 
 def _optimizers(there: Configure, recipe: Recipe) -> Iterator[tuple[str, Optimizer, Optimizer]]:
-    """Key of the recipe, what the checkpoint was taken with, what the job trains with."""
+    """Yield the key of the recipe, what the checkpoint was taken with, and what the job trains with."""
     training = recipe.training
     yield "training.optimizer", there.optimizer, training.optimizer
     yield "training.embedding_optimizer", there.embedding_optimizer, training.embedding_optimizer or training.optimizer
 
 
 def changes_of(chosen: Chosen, recipe: Recipe) -> list[str]:
-    """What a job of this recipe does otherwise than the checkpoint's, in lines: what it trains with (where it begins with the parameters
-    only), and which optimizer state and counts of updates begin anew."""
+    """Return what a job of this recipe does otherwise than the checkpoint's, in lines: what it trains with (where it begins with the
+    parameters only), and which optimizer state and counts of updates begin anew."""
     from dlrover_lite.master.checkpoints.restored_ledger import begun_anew, settings_of
 
     manifest = chosen.manifest
@@ -276,7 +276,7 @@ def _other_tables(there: Configure, here: Configure) -> Iterator[str]:
 
 
 def beginning_of(chosen: Chosen, job: Job | None = None, *, only_parameters: bool = False) -> Beginning:
-    """For a new job; or ``job``, which goes on."""
+    """Return the beginning for a new job; or for ``job``, which goes on."""
     generation = 1 if job is None else (job.generation() or 0) + 1
     found = Beginning(
         generation,
@@ -290,7 +290,7 @@ def beginning_of(chosen: Chosen, job: Job | None = None, *, only_parameters: boo
 
 
 def go_on(job: Job, chosen: Chosen, *, detach: bool, options: KeeperOptions) -> Started:
-    """Raises JobError."""
+    """Start the job again from the chosen checkpoint. Raises JobError."""
     from dlrover_lite.backends.local.leftovers import sweep
 
     sweep()
@@ -302,7 +302,7 @@ def go_on(job: Job, chosen: Chosen, *, detach: bool, options: KeeperOptions) -> 
 
 
 def fitting_recipe(known: Recipe, changes: dict[str, Any]) -> Recipe:
-    """The recipe of a checkpoint with changes. Raises RecipeError."""
+    """Return the recipe of a checkpoint with changes. Raises RecipeError."""
     from dlrover_lite.client.handle import this_machine
     from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 

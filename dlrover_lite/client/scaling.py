@@ -24,7 +24,7 @@ _OPTIONS: tuple[tuple[Literal["worker", "ps"], str, str], ...] = (
 
 
 def check(workers: int | None, ps: int | None) -> None:
-    """Raises UsageError unless there is a number, and each is one that some job could have."""
+    """Check numbers of nodes. Raises UsageError unless there is a number, and each is one that some job could have."""
     if workers is None and ps is None:
         raise UsageError("Nothing to change: write --workers N, --ps N, or both")
     for (_, option, what), count in zip(_OPTIONS, (workers, ps), strict=True):
@@ -39,8 +39,8 @@ def check(workers: int | None, ps: int | None) -> None:
 
 
 def limits(cores: float | None, memory: int | str | None) -> tuple[float | None, int | None]:
-    """Cores and bytes. Raises UsageError unless there is one of them, and each is what some node could have. What this machine can give is
-    for the master to judge."""
+    """Return cores and bytes. Raises UsageError unless there is one of them, and each is what some node could have. What this machine can
+    give is for the master to judge."""
     if cores is None and memory is None:
         raise UsageError("Nothing to change: write --cores X, --memory SIZE, or both")
     if cores is not None and not LEAST_CORES <= cores <= MOST_CORES:
@@ -57,7 +57,8 @@ def limits(cores: float | None, memory: int | str | None) -> tuple[float | None,
 
 
 def has_ended(job: Job, last: Status, workers: int | None, ps: int | None) -> JobError:
-    """How the job ended, and the command that goes on with these numbers, or trains it again where there is nothing to go on from."""
+    """Return an error that says how the job ended, and the command that goes on with these numbers, or trains it again where there is
+    nothing to go on from."""
     from dlrover_lite.jobs.endings import again, look
     from dlrover_lite.jobs.restore_point import Usable
 
@@ -69,12 +70,12 @@ def has_ended(job: Job, last: Status, workers: int | None, ps: int | None) -> Jo
 
 
 def too_late(job: Job, last: Status, what: str) -> JobError:
-    """``what``: "there are no slots to move"."""
+    """Return the error for a wish that comes after the job's end. ``what``: "there are no slots to move"."""
     return JobError(f"{what}: {job.id} has {_end(job, last)}")
 
 
 def _end(job: Job, last: Status) -> str:
-    """``failed at 12:00:00 on 2025-01-01 (ps-0 has run out of memory)``"""
+    """Describe how the job ended: ``failed at 12:00:00 on 2025-01-01 (ps-0 has run out of memory)``."""
     result = job.result()
     at = (result.ended_at if result else job.record().ended_at) or None
     when = time.strftime(" at %H:%M:%S on %Y-%m-%d", time.localtime(at)) if at else ""
@@ -89,7 +90,7 @@ def _ended(job: Job) -> str:
 
 
 def _settings(job: Job, last: Status, workers: int | None, ps: int | None) -> list[str]:
-    """Of a role whose resources were chosen for it, all must be given."""
+    """List the settings for these numbers of nodes. Of a role whose resources were chosen for it, all must be given."""
     settings = []
     for (role, _, _), count in zip(_OPTIONS, (workers, ps), strict=True):
         if count is None:
@@ -102,7 +103,7 @@ def _settings(job: Job, last: Status, workers: int | None, ps: int | None) -> li
 
 
 def slot_set(wanted: Iterable[int] | str) -> SlotSet:
-    """Raises UsageError for slots that there aren't."""
+    """Return the set of these slots. Raises UsageError for slots that there aren't."""
     from dlrover_lite.core import slots
 
     if isinstance(wanted, str):
@@ -114,7 +115,7 @@ def slot_set(wanted: Iterable[int] | str) -> SlotSet:
 
 
 def slots_of(topology: Topology, node: str) -> SlotSet:
-    """Those that a PS owns. Raises UsageError for one that has none."""
+    """Return the slots that a PS owns. Raises UsageError for one that has none."""
     import numpy as np
 
     ids = [server for server, _ in topology.ps]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Display", "Evaluation", "WrittenModel", "best_auc", "evaluate", "export", "exported_model"]
 
 _MOST_JUDGED = 1_000_000
-"""Generated samples that the best reachable AUC is computed from."""
+"""Number of generated samples that the best reachable AUC is computed from."""
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class WrittenModel(msgspec.Struct, frozen=True):
     directory: str
     """Directory that it was written to."""
     format: str
-    """Format of its tables: ``npz`` or ``parquet``."""
+    """Format of the model's tables: ``npz`` or ``parquet``."""
     tables: int
     """Number of embedding tables."""
     rows: int
@@ -108,7 +108,7 @@ class _Source(NamedTuple):
     part: Literal["train", "eval"]
     job: str | None
     name: str
-    """Its name in messages: "the model of JOB"."""
+    """Name of the model in messages: "the model of JOB"."""
     files_given: bool
     """The data is of files that were named, not the recipe's."""
 
@@ -181,7 +181,7 @@ class _OfCut(NamedTuple):
 
 
 def _cut_of(checkpoint: str, display: Display) -> _OfCut:
-    """Raises JobError when there is no such checkpoint."""
+    """Find the model in a checkpoint. Raises JobError when there is no such checkpoint."""
     from dlrover_lite.client import resuming
     from dlrover_lite.jobs.checkpoint_location import locate
 
@@ -251,7 +251,7 @@ def _exported(directory: Path, files: list[str]) -> _Source:
 
 
 def _data_of(manifest: Manifest, files: list[str], directory: Path) -> Data:
-    """These files, read as the training data was."""
+    """Return the data in these files, read as the training data was."""
     from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
 
     if manifest.data_format == "census":
@@ -298,7 +298,7 @@ def _data_for(recipe: Recipe, files: list[str]) -> tuple[Data, Literal["train", 
 
 
 def exported_model(handle: JobHandle) -> Path:
-    """The directory of a job's exported model. Raises JobError where there is none, and says what to do."""
+    """Return the directory of a job's exported model. Raises JobError where there is none, and says what to do."""
     result = handle.result()
     if result is None and handle.state() in ("starting", "running"):
         raise JobError(
@@ -321,7 +321,7 @@ def exported_model(handle: JobHandle) -> Path:
 
 
 def _of_checkpoint(handle: JobHandle) -> str:
-    """How its model can be had all the same; empty: it can't."""
+    """Say how the model of a checkpoint can be had all the same; empty: it can't."""
     from dlrover_lite.jobs.endings import look, model_commands
     from dlrover_lite.jobs.restore_point import Usable
 
@@ -378,7 +378,7 @@ def _evaluate(
 
 
 def _check_format(source: _Source) -> None:
-    """Raises DataError for a file of another format than the model was trained on."""
+    """Check the format of the files. Raises DataError for a file of another format than the model was trained on."""
     from dlrover_lite.core.errors import DataError
     from dlrover_lite.recipe.file_preview import other_format
 

@@ -26,7 +26,7 @@ from dlrover_lite.recipe.schema import Recipe
 __all__ = ["DEADLINE_SECONDS", "problems_of", "try_recipe", "warnings_of"]
 
 DEADLINE_SECONDS = 60.0
-"""For a model and a thousand lines a file; most of the few seconds that it usually takes go into importing torch."""
+"""Seconds for a model and a thousand lines a file; most of the few seconds that it usually takes go into importing torch."""
 _MOSTLY_BAD = 0.5
 """Share of bad lines among those read, from which on the files are not what the recipe says."""
 _MOST_OUTPUT_BYTES = 4096
@@ -93,7 +93,7 @@ def _silent(code: int | None, deadline_seconds: float, output: str, machine: Res
 def problems_of(
     found: Found, recipe: Recipe, path: str | Path | None, overrides: Mapping[str, Any]
 ) -> RecipeError | None:
-    """Why the recipe can't be run, with the lines of its keys; None if nothing was found."""
+    """Return why the recipe can't be run, with the lines of its keys; None if nothing was found."""
     error = found.error
     if error is None and _mostly_bad(found, recipe):
         hint = "Mend the data, check data.format and the columns, or allow more with data.max_bad_share."
@@ -108,7 +108,7 @@ def problems_of(
 
 
 def warnings_of(found: Found, recipe: Recipe) -> list[str]:
-    """What may go wrong by what was found, a phrase each."""
+    """Return what may go wrong by what was found, a phrase each."""
     warnings = []
     if found.error is not None and found.error.what == "here":
         warnings.append(f"the model was not tried: {found.error.message}. {found.error.hint}")
@@ -122,7 +122,7 @@ def _allowed(found: Found, recipe: Recipe) -> float:
 
 
 def _mostly_bad(found: Found, recipe: Recipe) -> bool:
-    """A job would fail for certain, or almost."""
+    """Return whether a job would fail for certain, or almost, because of bad lines."""
     too_many = found.bad_lines > _allowed(found, recipe)
     return too_many and (found.whole or found.bad_lines >= _MOSTLY_BAD * found.lines)
 

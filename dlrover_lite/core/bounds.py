@@ -41,7 +41,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
-"""How many of anything; also its number, where they are numbered."""
+"""Number of anything; also the number of one of them, where they are numbered."""
 OptionalIndex = Annotated[int, Meta(ge=-1, le=1 << 53)]
 """A number; -1: none."""
 Bytes = Annotated[int, Meta(ge=0, le=1 << 53)]
@@ -51,7 +51,7 @@ Nice = Annotated[int, Meta(ge=-20, le=19)]
 SignalNumber = Annotated[int, Meta(ge=1, le=64)]
 Pid = Annotated[int, Meta(ge=0, le=1 << 31)]
 ExitCode = Annotated[int, Meta(ge=-(1 << 16), le=1 << 32)]
-"""Minus the number of a signal, or what the process has returned."""
+"""Exit code of a process: minus the number of a signal, or what the process has returned."""
 
 Seconds = Annotated[float, Meta(ge=0, le=1e10)]
 """A duration of up to 300 years."""
@@ -64,12 +64,12 @@ Number = Annotated[float, Meta(ge=-1.7e308, le=1.7e308)]
 """Any finite number: a loss, for instance."""
 
 Name = Annotated[str, Meta(max_length=1024)]
-"""A node, a job, a table, a version: what something is called."""
+"""Name of a node, a job, a table, a version."""
 Url = Annotated[str, Meta(max_length=16384)]
 """A path, an endpoint, a URL."""
 LONGEST_TEXT = 1 << 20
 Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
-"""What is said to people, tracebacks included."""
+"""Text for people, tracebacks included."""
 
 SlotBits = Annotated[bytes, Meta(max_length=512)]
 """A set of slots, ``slots.pack``."""
@@ -79,7 +79,7 @@ Blob = Annotated[bytes, Meta(max_length=1 << 25)]
 
 Items = Annotated[list[T], Meta(max_length=1 << 20)]
 Row = Annotated[tuple[T, ...], Meta(max_length=1 << 20)]
-"""As ``Items``, for structs that are compared or hashed."""
+"""A row of items, as ``Items``, for structs that are compared or hashed."""
 ByKey = Annotated[dict[K, V], Meta(max_length=1 << 20)]
 
 

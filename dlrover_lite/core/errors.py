@@ -66,8 +66,8 @@ class DlroverLiteError(Exception):
 
 
 class RecipeError(DlroverLiteError):
-    """``message`` has a line for each problem; ``problems`` holds the same for programs. ``user_traceback``: as of ModelError, where a
-    model that was tried has failed."""
+    """A recipe is wrong. ``message`` has a line for each problem; ``problems`` holds the same for programs. ``user_traceback``: as of
+    ModelError, where a model that was tried has failed."""
 
     exit_code = 2
 
@@ -88,7 +88,7 @@ class DataError(DlroverLiteError):
 
 
 class ModelError(DlroverLiteError):
-    """``user_traceback`` holds the traceback of the user's own code, trimmed to its frames; empty if there is none."""
+    """A model fails. ``user_traceback`` holds the traceback of the user's own code, trimmed to its frames; empty if there is none."""
 
     def __init__(self, message: str, *, hint: str = "", user_traceback: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -100,7 +100,7 @@ class JobError(DlroverLiteError):
 
 
 class DiskFull(JobError):
-    """Or the quota is used up. It may be tried again: there may be room by then, in ``directory``."""
+    """The disk is full, or the quota is used up. It may be tried again: there may be room by then, in ``directory``."""
 
     def __init__(self, message: str, *, directory: Path, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -108,7 +108,7 @@ class DiskFull(JobError):
 
 
 class CheckpointDamaged(JobError):
-    """``file`` is the damaged one; an older cut may be whole."""
+    """A checkpoint is damaged. ``file`` is the damaged one; an older cut may be whole."""
 
     def __init__(self, message: str, *, file: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -116,7 +116,7 @@ class CheckpointDamaged(JobError):
 
 
 class CheckpointForeign(JobError):
-    """Nothing is wrong with it: it was written by a version of another major format."""
+    """A checkpoint was written by a version of another major format. Nothing else is wrong with it."""
 
 
 class BrainError(DlroverLiteError):
@@ -132,7 +132,7 @@ class HistoryBusy(HistoryError):
 
 
 class RowRefused(HistoryError):
-    """Trying again is no use. Nothing of the transaction is written."""
+    """The database refuses a row: trying again is no use. Nothing of the transaction is written."""
 
 
 class BackendError(DlroverLiteError):

@@ -18,13 +18,13 @@ from dlrover_lite.core.bounds import Seconds, Timestamp
 __all__ = ["ExpectedEnd", "PlanIntervals", "PlanShape", "PredictedRate", "TrainedInterval", "expected_end"]
 
 _WINDOW = 12
-"""Newest intervals that the estimate goes by."""
+"""Number of the newest intervals that the estimate goes by."""
 _ENOUGH = 3
-"""Intervals of the plan from which on they count instead of what was predicted."""
+"""Number of intervals of the plan from which on they count instead of what was predicted."""
 _LONGEST_SECONDS = 1e9
-"""A job that takes longer has no end that is worth telling."""
+"""Remaining seconds above which a job has no end that is worth telling."""
 _SHORTEST_SECONDS = 1e-3
-"""Intervals below this length say nothing."""
+"""Length in seconds below which intervals say nothing."""
 _T_90 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383, 1.372, 1.363)
 """90% quantiles of Student's t distribution for 1 to 11 degrees of freedom: 80% lie within plus and minus this."""
 
@@ -55,7 +55,7 @@ class ExpectedEnd(msgspec.Struct, frozen=True):
 
 
 class PlanShape(NamedTuple):
-    """Cores of each node, by role: what of a plan its throughput follows from."""
+    """Shape of a plan: cores of each node, by role. Its throughput follows from that."""
 
     workers: tuple[float, ...]
     servers: tuple[float, ...]
@@ -66,7 +66,7 @@ class PlanShape(NamedTuple):
 
     @classmethod
     def of_nodes(cls, workers: Iterable[float], servers: Iterable[float]) -> PlanShape:
-        """Return that of nodes with so many cores each, in whatever order."""
+        """Return the shape of a plan of nodes with so many cores each, in whatever order."""
         return cls(tuple(sorted(round(one, 3) for one in workers)), tuple(sorted(round(one, 3) for one in servers)))
 
 
@@ -80,7 +80,8 @@ class PlanIntervals:
         self._newest.append((shape, interval))
 
     def since(self, shape: PlanShape) -> list[TrainedInterval]:
-        """Return those since the plan has had this shape, the oldest first; none if it had another one when the last was measured."""
+        """Return the intervals since the plan has had this shape, the oldest first; none if it had another one when the last was
+        measured."""
         found: list[TrainedInterval] = []
         for measured, interval in reversed(self._newest):
             if measured != shape:
@@ -122,7 +123,7 @@ def expected_end(
 
 
 def _by_intervals(intervals: Sequence[TrainedInterval], left: float) -> tuple[float, float]:
-    """Seconds and half the width of their 80% band, with intervals taken as independent of each other.
+    """Estimate the seconds and half the width of their 80% band, with intervals taken as independent of each other.
 
     What is to come scatters as well as what was: of the mean over as many intervals as are still to come, the variance is theirs, too.
     """

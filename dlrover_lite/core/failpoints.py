@@ -41,7 +41,7 @@ Scenario = Literal["training", "moves", "cuts", "restoring"]
 
 
 class Point(NamedTuple):
-    """``scenario``: in which of those that ``tests/chaos`` plays it is passed."""
+    """A failpoint. ``scenario``: in which of those that ``tests/chaos`` plays it is passed."""
 
     process: Process
     scenario: Scenario
@@ -81,11 +81,11 @@ POINTS: dict[str, Point] = {
     **_points_of("master", "restoring", "restore.noted", "restore.ended", "restore.ledger", "restore.over"),
     **_points_of("ps", "restoring", "restore.begun", "restore.rows", "restore.marked", "restore.done"),
 }
-"""Each is in the source once."""
+"""All failpoints by name. Each is in the source once."""
 
 
 WRITES = ("job.ledger", "job.file", "job.log", "export")
-"""What is written to a job's directory, and a model's export."""
+"""Names of what is written to a job's directory, and of a model's export."""
 
 
 class Died(BaseException):
@@ -95,12 +95,12 @@ class Died(BaseException):
 class FailPoint(msgspec.Struct):
     action: str
     number: float = 1
-    """Hits until it acts; of ``slow`` the seconds."""
+    """Number of hits until it acts; of ``slow`` the seconds."""
     once: str = ""
-    """The file that makes sure that it acts once; of ``slow``, that ends it."""
+    """The file that makes sure that the failpoint acts once; of ``slow``, that ends it."""
 
     also: list[FailPoint] = []
-    """What else is to happen there, after it."""
+    """Other actions that are done there after this one."""
 
     def hit(self) -> None:
         self._hit()
@@ -118,11 +118,11 @@ class FailPoint(msgspec.Struct):
 
     @property
     def spent(self) -> bool:
-        """The file is there: another process has acted already."""
+        """Whether another process has acted already: the file ``once`` is there."""
         return bool(self.once) and Path(self.once).exists()
 
     def stopped(self) -> None:
-        """A kernel has stopped here, and can't go on: act, whatever another process did meanwhile."""
+        """Act where a kernel has stopped and can't go on, whatever another process did meanwhile."""
         self._is_first()
         self.act()
 
@@ -142,7 +142,7 @@ class FailPoint(msgspec.Struct):
 
 
 def parse(text: str) -> dict[str, FailPoint]:
-    """Raises UsageError for what isn't written as above."""
+    """Parse failpoints. Raises UsageError for what isn't written as above."""
     points: dict[str, FailPoint] = {}
     for piece in filter(None, text.split(",")):
         name, _, what = piece.partition("=")
@@ -167,25 +167,25 @@ _points = parse(os.environ.get(VARIABLE, ""))
 
 
 def failpoint(name: str) -> None:
-    """The process is here."""
+    """Act if a failpoint is set at the place that the process has come to."""
     if _points and (point := _points.get(name)) is not None:
         point.hit()
 
 
 def needs_room(name: str) -> None:
-    """Something is about to be written. Raises OSError where a test says that the disk is full."""
+    """Announce that something is about to be written. Raises OSError where a test says that the disk is full."""
     if _points and (point := _points.get(name)) is not None and point.action == "full" and point.spent:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def active(name: str) -> FailPoint | None:
-    """For code that can't call ``failpoint`` itself, as kernels."""
+    """Return the failpoint that is set, for code that can't call ``failpoint`` itself, as kernels."""
     return _points.get(name)
 
 
 @contextmanager
 def armed(text: str) -> Iterator[None]:
-    """These instead, in this process, for a while."""
+    """Set these failpoints instead, in this process, for a while."""
     saved = dict(_points)
     _points.clear()
     _points.update(parse(text))

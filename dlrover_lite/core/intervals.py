@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 __all__ = ["IntervalSet", "Range"]
 
 Range = tuple[int, int]
-"""Half-open: (start, stop) stands for start, start + 1, …, stop - 1."""
+"""Half-open range: (start, stop) stands for start, start + 1, …, stop - 1."""
 
 
 class IntervalSet:
@@ -81,20 +81,20 @@ class IntervalSet:
             self.remove(start, stop)
 
     def covers(self, start: int, stop: int) -> bool:
-        """Whether every number of [start, stop) is in the set."""
+        """Say whether every number of [start, stop) is in the set."""
         if stop <= start:
             return True
         i = bisect_right(self._starts, start) - 1
         return i >= 0 and stop <= self._stops[i]
 
     def within(self, start: int, stop: int) -> list[Range]:
-        """The parts of [start, stop) that are in the set."""
+        """List the parts of [start, stop) that are in the set."""
         low = bisect_right(self._stops, start)
         high = bisect_left(self._starts, stop, low)
         return [(max(start, self._starts[i]), min(stop, self._stops[i])) for i in range(low, high)]
 
     def missing(self, start: int, stop: int) -> list[Range]:
-        """The parts of [start, stop) that are not in the set."""
+        """List the parts of [start, stop) that are not in the set."""
         gaps: list[Range] = []
         for a, b in self.within(start, stop):
             if start < a:
@@ -105,12 +105,12 @@ class IntervalSet:
         return gaps
 
     def first_gap(self, start: int = 0) -> int:
-        """The lowest number from ``start`` on that is not in the set."""
+        """Find the lowest number from ``start`` on that is not in the set."""
         i = bisect_right(self._starts, start) - 1
         return self._stops[i] if i >= 0 and start < self._stops[i] else start
 
     def first(self) -> Range | None:
-        """The lowest range; None when the set is empty."""
+        """Return the lowest range; None when the set is empty."""
         return (self._starts[0], self._stops[0]) if self._starts else None
 
     def copy(self) -> IntervalSet:
@@ -126,7 +126,7 @@ class IntervalSet:
         return iter(zip(self._starts, self._stops, strict=True))
 
     def __len__(self) -> int:
-        """How many ranges; ``total`` is how many numbers."""
+        """Count the ranges; ``total`` is how many numbers there are."""
         return len(self._starts)
 
     def __eq__(self, other: object) -> bool:

@@ -26,13 +26,13 @@ class BinaryMetrics:
 
     def __init__(self) -> None:
         self.counts: NDArray[np.int64] = np.zeros((2, BINS), np.int64)
-        """[negative and positive, bins]."""
+        """[2, bins]: counts of negative and of positive samples."""
         self.nans = 0
-        """Samples whose logit is NaN: they are in no bin, and there is no loss nor AUC then."""
+        """Number of samples whose logit is NaN: they are in no bin, and there is no loss nor AUC then."""
         self.loss_sum = 0.0
 
     def add(self, logits: ArrayLike, labels: ArrayLike) -> None:
-        """Adds samples: logits [n] or [n, 1], labels [n] of 0 and 1 (above 0.5 is positive).
+        """Add samples: logits [n] or [n, 1], labels [n] of 0 and 1 (above 0.5 is positive).
 
         Raises ValueError when the lengths differ.
         """
@@ -49,7 +49,7 @@ class BinaryMetrics:
         self.loss_sum += float(np.logaddexp(0.0, np.where(y, -x, x)).sum())
 
     def merge(self, other: BinaryMetrics) -> None:
-        """Adds all samples of ``other``."""
+        """Add all samples of ``other``."""
         self.counts += other.counts
         self.nans += other.nans
         self.loss_sum += other.loss_sum
@@ -60,7 +60,7 @@ class BinaryMetrics:
 
     @property
     def positives(self) -> int:
-        """Positive samples, those with a NaN aside."""
+        """Number of positive samples, those with a NaN aside."""
         return int(self.counts[1].sum())
 
     @property
@@ -95,7 +95,7 @@ class BinaryMetrics:
         return 0.0 if self.nans else float(negatives) * float(positives)
 
     def to_bytes(self) -> bytes:
-        """Compact form: used bins only, so at most about 6 bytes a sample and 48 KiB to 144 KiB in all."""
+        """Encode in compact form: used bins only, so at most about 6 bytes a sample and 48 KiB to 144 KiB in all."""
         parts = []
         wide = 8 if self.counts.max() > 0xFFFFFFFF else 4
         used = [np.flatnonzero(row) for row in self.counts]
@@ -106,7 +106,7 @@ class BinaryMetrics:
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> BinaryMetrics:
-        """The metrics that ``to_bytes`` was called on. Raises ValueError for anything else."""
+        """Decode the metrics that ``to_bytes`` was called on. Raises ValueError for anything else."""
         if len(data) < _HEADER.size:
             raise ValueError(f"metrics cut off at {len(data)} bytes")
         version, wide, *lengths, nans, loss_sum = _HEADER.unpack_from(data)

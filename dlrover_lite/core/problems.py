@@ -60,7 +60,7 @@ class Problems:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that ``word`` is most likely a misspelling of, or None."""
+    """Find the known word that ``word`` is most likely a misspelling of, or None."""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
     close = close or difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)

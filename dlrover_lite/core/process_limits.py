@@ -14,20 +14,21 @@ from typing import NamedTuple
 __all__ = ["Shortage", "descriptor_shortage", "exhausted", "process_shortage", "raise_descriptors"]
 
 _DESCRIPTORS, _DESCRIPTORS_PER_NODE = 192, 16
-"""Of the process of a job that has the most: data files, sockets, memory that nodes share."""
+"""Numbers of descriptors that the process of a job with the most needs, in any case and for each node: data files, sockets, memory that
+nodes share."""
 _THREADS, _THREADS_PER_NODE = 64, 24
-"""Of all processes of a job: the kernel counts each thread as a process."""
+"""Numbers of threads of all processes of a job, in any case and for each node: the kernel counts each thread as a process."""
 
 
 class Shortage(NamedTuple):
-    """``message`` says which limit it is and what would be needed, ``hint`` how to raise it."""
+    """A limit that is too low. ``message`` says which one it is and what would be needed, ``hint`` how to raise it."""
 
     message: str
     hint: str
 
 
 def raise_descriptors(nodes: int) -> None:
-    """Lets this process and those it starts have the open files that a job with so many nodes needs, as far as that is allowed."""
+    """Let this process and those it starts have the open files that a job with so many nodes needs, as far as that is allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _needed_descriptors(nodes)
     wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -36,7 +37,7 @@ def raise_descriptors(nodes: int) -> None:
 
 
 def descriptor_shortage(nodes: int) -> Shortage | None:
-    """Why a job with so many nodes couldn't open its files, even if this process raises its limit as far as it may."""
+    """Say why a job with so many nodes couldn't open its files, even if this process raises its limit as far as it may; None: it can."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     needed = _needed_descriptors(nodes)
     if hard == resource.RLIM_INFINITY or hard >= needed:
@@ -48,8 +49,8 @@ def descriptor_shortage(nodes: int) -> Shortage | None:
 
 
 def process_shortage(nodes: int, *, user: int | None = None, threads: int | None = None) -> Shortage | None:
-    """Why a job with so many nodes couldn't start its processes and threads. ``user``: who it is for (None: whoever runs this; the limit
-    isn't in force for root); ``threads``: how many that user has already (None: they are counted)."""
+    """Say why a job with so many nodes couldn't start its processes and threads; None: it can. ``user``: who it is for (None: whoever runs
+    this; the limit isn't in force for root); ``threads``: how many that user has already (None: they are counted)."""
     user = os.geteuid() if user is None else user
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if user == 0 or limit == resource.RLIM_INFINITY:
@@ -66,7 +67,7 @@ def process_shortage(nodes: int, *, user: int | None = None, threads: int | None
 
 
 def exhausted(error: BaseException) -> Shortage | None:
-    """What has run out, if that is what an error says, whichever library raised it."""
+    """Say what has run out, if that is what an error says, whichever library raised it."""
     code = getattr(error, "errno", None)
     if code in (errno.EMFILE, errno.ENFILE):
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -88,7 +89,7 @@ def _needed_descriptors(nodes: int) -> int:
 
 
 def _threads_of(user: int) -> int:
-    """0 where processes can't be seen."""
+    """Count the threads of a user's processes; 0 where processes can't be seen."""
     count = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:

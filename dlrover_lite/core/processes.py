@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 JOB_VARIABLE = "DLROVER_LITE_JOB"
-"""Holds the job's directory in the environment of its master and nodes, and of whatever these start."""
+"""Variable that holds the job's directory in the environment of its master and nodes, and of whatever these start."""
 
 LINUX = sys.platform.startswith("linux")
 
@@ -36,7 +36,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """The running process with this pid; None when there is none, or when it has ended and merely waits to be reaped."""
+    """Identify the running process with this pid; None when there is none, or when it has ended and merely waits to be reaped."""
     if LINUX:
         try:
             # The name in parentheses may hold anything; the state and the rest follow the last parenthesis.
@@ -72,7 +72,7 @@ def is_alive(process: ProcessIdentity) -> bool:
 
 
 def is_foreign(process: ProcessIdentity) -> bool:
-    """True when the process belongs to another container on this machine, so that nothing can be said about it from here."""
+    """Say whether the process belongs to another container on this machine, so that nothing can be said about it from here."""
     if not LINUX:
         return False
     boot, _, rest = process.started.partition(" ")

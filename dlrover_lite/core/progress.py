@@ -23,27 +23,27 @@ def no_steps(_what: str, _done: float, _total: float, _unit: Unit) -> None:
 
 
 def work_text(done: float, total: float | None, unit: Unit, seconds: float) -> str:
-    """``412 MiB of 1.2 GiB, 210 MiB/s, 0:04 left``, of work that began so many ``seconds`` ago; what isn't known is left out."""
+    """Write ``412 MiB of 1.2 GiB, 210 MiB/s, 0:04 left``, of work that began so many ``seconds`` ago; what isn't known is left out."""
     rate = done / seconds if done > 0 and seconds > 0 else None
     left = (total - done) / rate if rate and total and total > done else None
     return ", ".join(part for part in (amount_text(done, total, unit), rate_text(rate, unit, left)) if part)
 
 
 def amount_text(done: float, total: float | None, unit: Unit) -> str:
-    """``412 MiB of 1.2 GiB``, ``12.3 M of 36.0 M rows``, ``417 rows``"""
+    """Write ``412 MiB of 1.2 GiB``, ``12.3 M of 36.0 M rows``, ``417 rows``."""
     number, noun = (format_bytes, "") if unit == "bytes" else (compact, f" {unit}")
     return f"{number(done)} of {number(total)}{noun}" if total else f"{number(done)}{noun}"
 
 
 def rate_text(per_second: float | None, unit: Unit, seconds_left: float | None) -> str:
-    """``210 MiB/s, 0:04 left``; empty where nothing is known."""
+    """Write ``210 MiB/s, 0:04 left``; empty where nothing is known."""
     rate = "" if not per_second else format_bytes(per_second) if unit == "bytes" else f"{compact(per_second)} {unit}"
     left = "" if seconds_left is None else f"{remaining(seconds_left)} left"
     return ", ".join(part for part in (f"{rate}/s" if rate else "", left) if part)
 
 
 def percent(done: float, total: float) -> str:
-    """``34%``: 100% not before all is done; empty where there is nothing to do."""
+    """Write ``34%``: 100% not before all is done; empty where there is nothing to do."""
     return f"{int(100 * min(done, total) / total)}%" if total else ""
 
 
@@ -56,7 +56,7 @@ class Tally:
         self._lock = threading.Lock()
 
     def add(self, amount: float) -> None:
-        """So much more is done."""
+        """Count so much more as done."""
         with self._lock:
             self.done += amount
             self._report(self.done, self.total)

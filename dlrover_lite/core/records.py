@@ -40,32 +40,32 @@ __all__ = [
 ]
 
 HASH_LOW, HASH_HIGH, TABLE_EPOCH = (np.uint64(word) for word in range(3))
-"""Words of a record's head."""
+"""Positions of the words of a record's head."""
 HEAD_WORDS = 3
 EPOCH_BITS = np.uint32(20)
 EPOCH_MASK = np.uint32((1 << 20) - 1)
 EPOCHS_MOST = (1 << 20) - 1
 TABLES_MOST = (1 << 12) - 1
-"""Tables of one dim."""
+"""The most tables of one dim."""
 _SLOT_SHIFT = np.uint32(20)
-"""Of the hash's upper half."""
+"""Bits that the upper half of the hash is shifted by to give the slot."""
 _SHIFT = np.uint64(33)
 _FIRST, _SECOND = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
 _WORD = 1 << 64
 
 
 class RecordShape(NamedTuple):
-    """Of one group's records."""
+    """Shape of one group's records."""
 
     dim: int
     state: int
-    """Floats of the optimizer's state."""
+    """Number of floats of the optimizer's state."""
     counted: bool
-    """There is a count of updates."""
+    """Records have a count of updates."""
 
     @property
     def values_at(self) -> int:
-        """The word that values begin with."""
+        """Position of the word that values begin with."""
         return HEAD_WORDS + self.counted
 
     @property
@@ -78,12 +78,12 @@ class RecordShape(NamedTuple):
 
 
 def table_salt(table: str) -> np.uint64:
-    """Tells the tables' keys apart; depends on the name alone, so that a slot map can outlive a job."""
+    """Compute the number that tells a table's keys from others'; it depends on the name alone, so that a slot map can outlive a job."""
     return np.uint64(int.from_bytes(hashlib.blake2b(table.encode(), digest_size=8).digest(), "little"))
 
 
 def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """``mix64``, the finalizer of MurmurHash3 (public domain constants), of each: uint64 -> uint64, bijective."""
+    """Apply ``mix64``, the finalizer of MurmurHash3 (public domain constants), to each: uint64 -> uint64, bijective."""
     x = x ^ (x >> _SHIFT)
     x *= np.uint64(_FIRST)
     x ^= x >> _SHIFT
@@ -93,7 +93,7 @@ def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _unmixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """What ``mixed`` has made these of."""
+    """Return what ``mixed`` has made these of."""
     x = x ^ (x >> _SHIFT)  # shifted by more than half of the bits: it undoes itself
     x *= np.uint64(pow(_SECOND, -1, _WORD))
     x ^= x >> _SHIFT
@@ -103,29 +103,29 @@ def _unmixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def hashes_of(records: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """Of the keys of records [n, words]."""
+    """Return the hashes of the keys of records [n, words]."""
     return records[:, int(HASH_HIGH)].astype(np.uint64) << np.uint64(32) | records[:, int(HASH_LOW)]
 
 
 def slots_of(records: NDArray[np.uint32]) -> NDArray[np.uint16]:
-    """Of records [n, words]."""
+    """Return the slots of records [n, words]."""
     return (records[:, int(HASH_HIGH)] >> _SLOT_SHIFT).astype(np.uint16)
 
 
 def epochs_of(records: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Of the last changes of records [n, words]."""
+    """Return the epochs of the last changes of records [n, words]."""
     epochs: NDArray[np.uint32] = records[:, int(TABLE_EPOCH)] & EPOCH_MASK
     return epochs
 
 
 def positions_of(records: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Of the tables of records [n, words] within their group, from 1 on; 0: there is no row."""
+    """Return the positions of the tables of records [n, words] within their group, from 1 on; 0: there is no row."""
     positions: NDArray[np.uint32] = records[:, int(TABLE_EPOCH)] >> EPOCH_BITS
     return positions
 
 
 def pack_rows(rows: RowData, shape: RecordShape, salts: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """As records [n, words], of epoch 0. ``salts``: of the group's tables."""
+    """Pack rows as records [n, words], of epoch 0. ``salts``: of the group's tables."""
     records = np.empty((len(rows.ids), shape.words), np.uint32)
     hashes = mixed(rows.ids ^ salts[rows.tables])
     records[:, int(HASH_LOW)] = hashes & np.uint64(0xFFFFFFFF)
@@ -142,9 +142,10 @@ def pack_rows(rows: RowData, shape: RecordShape, salts: NDArray[np.uint64]) -> N
 def unpack_rows(
     records: NDArray[np.uint32], shape: RecordShape, salts: NDArray[np.uint64], *, with_state: bool = True
 ) -> RowData:
-    """Copies of what live records [n, words] hold. Counts are 0 where none are kept; without ``with_state``, state is [n, 0].
+    """Copy what live records [n, words] hold. Counts are 0 where none are kept; without ``with_state``, state is [n, 0].
 
-    Raises ValueError for one that is free, or of a table that there isn't."""
+    Raises ValueError for one that is free, or of a table that there isn't.
+    """
     positions = positions_of(records)
     if len(positions) and not (positions.min() > 0 and positions.max() <= len(salts)):
         odd = positions[(positions == 0) | (positions > len(salts))][0]

@@ -14,12 +14,12 @@ class RowData(NamedTuple):
     """Copies of n rows of a group."""
 
     ids: NDArray[np.uint64]
-    """[n]"""
+    """[n]: ids of the rows."""
     tables: NDArray[np.uint16]
     """[n]: positions of their tables within the group."""
     counts: NDArray[np.uint32]
-    """[n]: of updates; 0 where none are counted."""
+    """[n]: numbers of updates; 0 where none are counted."""
     values: NDArray[np.float32]
-    """[n, dim]"""
+    """[n, dim]: values of the rows."""
     state: NDArray[np.float32]
-    """[n, dim x parts]: of the optimizer."""
+    """[n, dim x parts]: state of the optimizer."""

@@ -25,7 +25,7 @@ def none() -> SlotSet:
 
 
 def of(slots: Iterable[int]) -> SlotSet:
-    """The set of these slots. Raises IndexError for a number that is none."""
+    """Make the set of these slots. Raises IndexError for a number that is none."""
     members = none()
     members[list(slots)] = True
     return members
@@ -36,21 +36,21 @@ def pack(members: SlotSet) -> bytes:
 
 
 def unpack(bitmap: bytes | memoryview) -> SlotSet:
-    """Raises ValueError for anything but 512 bytes."""
+    """Unpack a set of slots. Raises ValueError for anything but 512 bytes."""
     if len(bitmap) != BITMAP_BYTES:
         raise ValueError(f"a set of slots of {len(bitmap)} bytes")
     return np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little").view(np.bool_)
 
 
 def describe(members: SlotSet) -> str:
-    """``0-99, 200``."""
+    """Write a set of slots in words: ``0-99, 200``."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], members, [False])).astype(np.int8)))
     pairs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
     return ", ".join(f"{start}-{stop - 1}" if stop - start > 1 else str(start) for start, stop in pairs)
 
 
 def parse(text: str) -> SlotSet:
-    """What ``describe`` writes. Raises UsageError for anything else, and for an empty set."""
+    """Parse what ``describe`` writes. Raises UsageError for anything else, and for an empty set."""
     members = none()
     for piece in text.split(","):
         first, dash, last = (part.strip() for part in piece.partition("-"))

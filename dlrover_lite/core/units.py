@@ -11,10 +11,10 @@ from dlrover_lite.core.bounds import Bytes, Cores
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
 LEAST_CORES, MOST_CORES = 0.01, 100_000.0
-"""Of a node, or of a job: less can't be enforced (the kernel's smallest quota is a hundredth of a core in a tenth of a second), and no
-machine has more."""
+"""Least and most cores of a node, or of a job: less can't be enforced (the kernel's smallest quota is a hundredth of a core in a tenth of a
+second), and no machine has more."""
 LEAST_MEMORY, MOST_MEMORY = 16 * MIB, 1024 * TIB
-"""The same of memory, in bytes: less than that isn't enough for any process of ours to start."""
+"""Least and most bytes of memory of a node, or of a job: less isn't enough for any process of ours to start."""
 
 _SUFFIXES = {
     "": 1,
@@ -39,7 +39,7 @@ class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_memory(text: str | int) -> int:
-    """Bytes of ``"512MiB"``, ``"1.5 GiB"``, ``"2GB"`` or a plain number.
+    """Parse ``"512MiB"``, ``"1.5 GiB"``, ``"2GB"`` or a plain number into bytes.
 
     Raises ValueError when the text is not an amount of memory; the message says what is accepted.
     """
@@ -53,7 +53,7 @@ def parse_memory(text: str | int) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """``count`` bytes as a short text for people, in binary units."""
+    """Write ``count`` bytes as a short text for people, in binary units."""
     for suffix, unit in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if abs(count) >= unit:
             value = count / unit

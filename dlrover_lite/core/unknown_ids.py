@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping
 __all__ = ["unknown_text", "unusual_ids", "usual_shares", "warnings_of"]
 
 LEAST_SAMPLES = 100
-"""Below, shares say little."""
+"""Number of samples below which shares say little."""
 LEAST_DIFFERENCE = 0.1
 ODDS = 4.0
-"""Far above is a share whose odds are more than so many times the usual ones. Data of another day has up to twice; ids that are written in
+"""Factor on the usual odds above which a share's odds are far above them. Data of another day has up to twice; ids that are written in
 another way are all unknown."""
 ALONE = 0.5
-"""Where nothing is known to compare with, a share is too large above this."""
+"""Share above which it is too large where nothing is known to compare with."""
 
 
 def unusual_ids(shares: Mapping[str, float], usual: Mapping[str, float], *, samples: int) -> dict[str, float | None]:
-    """The columns whose share of unknown ids is far above the usual one, and that one (None: it isn't known)."""
+    """Find the columns whose share of unknown ids is far above the usual one, and that one (None: it isn't known)."""
     return {
         column: usual.get(column)
         for column, share in shares.items()
@@ -32,14 +32,14 @@ def _is_far_above(share: float, usual: float | None) -> bool:
 
 
 def usual_shares(shares: Mapping[str, float], unusual: Mapping[str, float | None]) -> dict[str, float]:
-    """What the next evaluation's shares are to be compared with: those of the last one, or where they were unusual what those were
+    """Return what the next evaluation's shares are to be compared with: those of the last one, or where they were unusual what those were
     compared with. Columns that nothing is known of are left out."""
     known = {column: unusual.get(column, share) for column, share in shares.items()}
     return {column: share for column, share in known.items() if share is not None}
 
 
 def unknown_text(shares: Mapping[str, float], most: int) -> str:
-    """The columns with the largest shares, ``most`` of them: "user 3.1%, item 0.2%, 24 more at most 0.1%"; "" without any column."""
+    """Write the columns with the largest shares, ``most`` of them: "user 3.1%, item 0.2%, 24 more at most 0.1%"; "" without any column."""
     ordered = sorted(shares, key=lambda column: -shares[column])
     shown = [f"{column} {_percent(shares[column])}" for column in ordered[:most]]
     if more := ordered[most:]:
@@ -48,7 +48,7 @@ def unknown_text(shares: Mapping[str, float], most: int) -> str:
 
 
 def warnings_of(shares: Mapping[str, float], unusual: Mapping[str, float | None]) -> Iterator[str]:
-    """A sentence for each unusual column."""
+    """Write a sentence for each unusual column."""
     for column, usual in unusual.items():
         before = "" if usual is None else f", where {_percent(usual)} are usual"
         yield (

@@ -31,12 +31,12 @@ def cleaned(text: str, *, keep_lines: bool = False) -> str:
 
 
 def count(number: float) -> str:
-    """1,234,567"""
+    """Write a whole number: 1,234,567."""
     return f"{number:,.0f}"
 
 
 def compact(number: float) -> str:
-    """Three digits: 417, 52.2 k, 1.23 M."""
+    """Write a number with three digits: 417, 52.2 k, 1.23 M."""
     for step, suffix in _STEPS:
         if abs(number) >= step * 0.9995:
             value = number / step
@@ -45,17 +45,17 @@ def compact(number: float) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """1 epoch, 1,024 epochs"""
+    """Write a number of things: 1 epoch, 1,024 epochs."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def metric(value: float | None) -> str:
-    """A loss or AUC; "-" when there is none."""
+    """Write a loss or AUC; "-" when there is none."""
     return "-" if value is None or math.isnan(value) else f"{value:.4f}"
 
 
 def duration(seconds: float | None) -> str:
-    """13.5 s, 2 min 5 s, 3 h 20 min, 2 d 4 h; "-" when unknown."""
+    """Write a duration: 13.5 s, 2 min 5 s, 3 h 20 min, 2 d 4 h; "-" when unknown."""
     if seconds is None:
         return "-"
     if seconds < 59.95:
@@ -68,12 +68,12 @@ def duration(seconds: float | None) -> str:
 
 
 def pause(seconds: float) -> str:
-    """14 ms, 1.2 s"""
+    """Write a short time: 14 ms, 1.2 s."""
     return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else duration(seconds)
 
 
 def remaining(seconds: float) -> str:
-    """0:12, 12:05, 3:20:00, 2 d 4 h"""
+    """Write how long something still takes: 0:12, 12:05, 3:20:00, 2 d 4 h."""
     if seconds >= 86400:
         return duration(seconds)
     whole = math.ceil(seconds)
@@ -82,7 +82,7 @@ def remaining(seconds: float) -> str:
 
 
 def short_duration(seconds: float) -> str:
-    """45s, 12m, 3h20, 2d4h: at most five characters or so."""
+    """Write a duration in few characters: 45s, 12m, 3h20, 2d4h: at most five characters or so."""
     if seconds < 99.5:
         return f"{max(0.0, seconds):.0f}s"
     if seconds < 99.5 * 60:
@@ -94,17 +94,17 @@ def short_duration(seconds: float) -> str:
 
 
 def give_or_take(error_seconds: float | None) -> str:
-    """Half the width of a band around a time: ±45s; ±? where that isn't known."""
+    """Write half the width of a band around a time: ±45s; ±? where that isn't known."""
     return "±?" if error_seconds is None else f"±{short_duration(error_seconds)}"
 
 
 def time_left(at: float, error_seconds: float | None, now: float) -> str:
-    """Until an end that is expected: ``0:53 left ±4s``"""
+    """Write the time until an end that is expected: ``0:53 left ±4s``"""
     return f"{remaining(max(0.0, at - now))} left {give_or_take(error_seconds)}"
 
 
 def next_look(at: float | None, why: str, now: float) -> str:
-    """Of the brain at a job: ``next look in 7 s``; ``no look for now: autoscaling is paused``"""
+    """Say when the brain looks at a job next: ``next look in 7 s``; ``no look for now: autoscaling is paused``"""
     if at is None:
         return f"no look for now: {why}" if why else "no look for now"
     seconds = math.ceil(at - now)
@@ -113,5 +113,5 @@ def next_look(at: float | None, why: str, now: float) -> str:
 
 
 def at_time(epoch_seconds: float) -> str:
-    """Local time, to the second."""
+    """Write local time, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch_seconds))

@@ -32,11 +32,11 @@ class Batch(NamedTuple):
     """Samples in the order asked for, without the bad ones (``len(labels)`` may be below the number asked for)."""
 
     labels: NDArray[np.float32]
-    """[n], 0 or 1."""
+    """Labels [n], 0 or 1."""
     dense: NDArray[np.float32]
-    """[n, dense columns]."""
+    """Dense features [n, dense columns]."""
     ids: NDArray[np.uint64]
-    """[categorical columns, n]: column-major, since ids are de-duplicated table by table. 0 stands for an empty field."""
+    """Ids [categorical columns, n]: column-major, since ids are de-duplicated table by table. 0 stands for an empty field."""
     bad: list[BadLine]
 
 
@@ -46,9 +46,9 @@ class Dataset(Protocol):
     """Number of samples, bad lines included: a bad line is a hole, not a shift."""
 
     def read(self, numbers: NDArray[np.int64]) -> Batch:
-        """The samples with these numbers (0 <= number < ``samples``), in this order. Raises DataError."""
+        """Return the samples with these numbers (0 <= number < ``samples``), in this order. Raises DataError."""
 
     def look_at_ids(self) -> list[FileIds]:
-        """What the first lines of each file show of its categorical columns: see ``recipe.id_kinds.reconcile``."""
+        """Return what the first lines of each file show of its categorical columns: see ``recipe.id_kinds.reconcile``."""
 
     def close(self) -> None: ...

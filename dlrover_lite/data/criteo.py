@@ -66,7 +66,7 @@ class CriteoParser:
 
 
 def category_id(text: str) -> int:
-    """The id of one category field: its hexadecimal value plus 1, a hash if it isn't one, 0 if it is empty."""
+    """Return the id of one category field: its hexadecimal value plus 1, a hash if it isn't one, 0 if it is empty."""
     data = np.frombuffer(text.encode(), np.uint8)
     return int(_category(data, np.uint64(0), np.uint64(len(data)), _HEX)[0])
 
@@ -77,7 +77,7 @@ def category_id(text: str) -> int:
 
 @kernel
 def _eight_digits(buffer, start):  # type: ignore[no-untyped-def]
-    """(value, True) of the eight hexadecimal digits that start here, or (anything, False); all eight at once."""
+    """Return (value, True) of the eight hexadecimal digits that start here, or (anything, False); all eight at once."""
     word = np.uint64(0)
     for i in range(8):  # compiles to one load
         word |= np.uint64(buffer[start + np.uint64(i)]) << np.uint64(8 * i)
@@ -99,7 +99,7 @@ def _eight_digits(buffer, start):  # type: ignore[no-untyped-def]
 
 @kernel
 def _category(buffer, position, end, hex_digits):  # type: ignore[no-untyped-def]
-    """(id of the field that starts here, where it ends)."""
+    """Return (id of the field that starts here, where it ends)."""
     one = np.uint64(1)
     eighth = position + np.uint64(8)
     if eighth == end or (eighth < end and buffer[eighth] == 9):  # as nearly all fields that aren't empty
@@ -126,7 +126,7 @@ def _category(buffer, position, end, hex_digits):  # type: ignore[no-untyped-def
 
 @kernel
 def _integer(buffer, position, end):  # type: ignore[no-untyped-def]
-    """(magnitude, negative, good, where the field ends); an empty field is 0."""
+    """Return (magnitude, negative, good, where the field ends); an empty field is 0."""
     one = np.uint64(1)
     start = position
     negative = position < end and buffer[position] == 45
@@ -147,7 +147,7 @@ def _integer(buffer, position, end):  # type: ignore[no-untyped-def]
 
 @kernel
 def _missing_end(buffer, start, end):  # type: ignore[no-untyped-def]
-    """Where the field that starts here ends if it is NaN, a missing value; else ``start``."""
+    """Return where the field that starts here ends if it is NaN, a missing value; else ``start``."""
     stop = start
     while stop < end and buffer[stop] != 9:
         stop += np.uint64(1)
@@ -156,7 +156,7 @@ def _missing_end(buffer, start, end):  # type: ignore[no-untyped-def]
 
 @kernel
 def _parse_line(buffer, start, end, row, logarithms, hex_digits, labels, dense, ids):  # type: ignore[no-untyped-def]
-    """The line's code."""
+    """Parse a line; return its code."""
     one = np.uint64(1)
     if end > start and buffer[end - one] == 13:
         end -= one

@@ -53,7 +53,7 @@ class CsvParser:
             self._roles.append(self._role_of_each(columns, data.label))
 
     def _role_of_each(self, columns: Sequence[str], label: str) -> NDArray[np.int32]:
-        """[columns]: dense column d is d, categorical column c is (number of dense columns) + c."""
+        """Return the role of each column [columns]: dense column d is d, categorical column c is (number of dense columns) + c."""
         roles = {name: number for number, name in enumerate((*self.schema.dense, *self.schema.categorical))}
         roles[label] = _IS_LABEL
         return np.array([roles.get(name, _IGNORED) for name in columns], np.int32)
@@ -90,7 +90,7 @@ class CsvParser:
 
 
 def check_columns(label: str, schema: Schema, columns: Sequence[str], where: str) -> None:
-    """Raises DataError unless the wanted columns are all different and all among ``columns`` exactly once."""
+    """Check columns. Raises DataError unless the wanted columns are all different and all among ``columns`` exactly once."""
     wanted = [label, *schema.dense, *schema.categorical]
     for name in wanted:
         if wanted.count(name) > 1:
@@ -120,7 +120,8 @@ def _read_header(path: Path, delimiter: str) -> list[str]:
 
 @kernel
 def _number(buffer, start, stop):  # type: ignore[no-untyped-def]
-    """(value, whether it can be used, whether there is any). Spaces around it are left out; nothing, and NaN, is a missing value: 0."""
+    """Return (value, whether it can be used, whether there is any). Spaces around it are left out; nothing, and NaN, is a missing value:
+    0."""
     while start < stop and buffer[start] == 32:
         start += 1
     while stop > start and buffer[stop - 1] == 32:
@@ -133,7 +134,7 @@ def _number(buffer, start, stop):  # type: ignore[no-untyped-def]
 
 @kernel
 def _field_end(buffer, position, end, delimiter):  # type: ignore[no-untyped-def]
-    """(first byte of the content, its end, where the field ends, kind of error or 0)."""
+    """Return (first byte of the content, its end, where the field ends, kind of error or 0)."""
     if position == end or buffer[position] != 34:
         start = position
         while position < end and buffer[position] != delimiter:
@@ -157,7 +158,7 @@ def _field_end(buffer, position, end, delimiter):  # type: ignore[no-untyped-def
 
 @kernel
 def _category(buffer, start, stop, quoted):  # type: ignore[no-untyped-def]
-    """The id of a field with this content; in a quoted one two quotes stand for one."""
+    """Return the id of a field with this content; in a quoted one two quotes stand for one."""
     if start == stop:
         return np.uint64(0)
     state = np.uint64(FNV_START)
@@ -169,7 +170,7 @@ def _category(buffer, start, stop, quoted):  # type: ignore[no-untyped-def]
 
 @kernel
 def _parse_line(buffer, start, end, row, roles, delimiter, labels, dense, ids):  # type: ignore[no-untyped-def]
-    """The line's code."""
+    """Parse a line; return its code."""
     if end > start and buffer[end - 1] == 13:
         end -= 1
     if end == start:

@@ -29,20 +29,20 @@ INSTEAD_OF_ZERO = 1 << 63
 
 @kernel
 def fnv_step(state, byte):  # type: ignore[no-untyped-def]
-    """One byte of a 64-bit FNV-1a hash, which starts with ``FNV_START``."""
+    """Add one byte to a 64-bit FNV-1a hash, which starts with ``FNV_START``."""
     return (state ^ np.uint64(byte)) * np.uint64(0x100000001B3)
 
 
 @kernel
 def fnv_finish(state):  # type: ignore[no-untyped-def]
-    """The hash of the bytes that led to ``state``: all its bits are mixed, and it is never 0."""
+    """Return the hash of the bytes that led to ``state``: all its bits are mixed, and it is never 0."""
     value = mix64(state)
     return value if value != np.uint64(0) else np.uint64(INSTEAD_OF_ZERO)
 
 
 @kernel
 def byte_hash(buffer, start, stop):  # type: ignore[no-untyped-def]
-    """The hash of ``buffer[start:stop]``."""
+    """Return the hash of ``buffer[start:stop]``."""
     state = np.uint64(FNV_START)
     for i in range(start, stop):
         state = fnv_step(state, buffer[i])
@@ -51,19 +51,19 @@ def byte_hash(buffer, start, stop):  # type: ignore[no-untyped-def]
 
 @kernel
 def hash_strings(buffer, offsets, out):  # type: ignore[no-untyped-def]
-    """Ids of strings lying one after the other, string i at ``offsets[i]:offsets[i + 1]``: 0 for an empty one."""
+    """Compute ids of strings lying one after the other, string i at ``offsets[i]:offsets[i + 1]``: 0 for an empty one."""
     for i in range(out.shape[0]):
         out[i] = np.uint64(0) if offsets[i] == offsets[i + 1] else byte_hash(buffer, offsets[i], offsets[i + 1])
 
 
 def category_id(text: str | bytes) -> int:
-    """The id that CSV and Parquet data give a category (Criteo's are hexadecimal, see ``criteo.category_id``)."""
+    """Return the id that CSV and Parquet data give a category (Criteo's are hexadecimal, see ``criteo.category_id``)."""
     data = text.encode() if isinstance(text, str) else text
     return int(byte_hash(np.frombuffer(data, np.uint8), 0, len(data))) if data else 0
 
 
 def integer_ids(values: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Ids of integer categories: the value plus 1 (modulo 2^64; -1, which would be 0, gets 2^63)."""
+    """Return ids of integer categories: the value plus 1 (modulo 2^64; -1, which would be 0, gets 2^63)."""
     ids = values.astype(np.uint64) + np.uint64(1)
     ids[ids == 0] = INSTEAD_OF_ZERO
     return ids
@@ -71,7 +71,7 @@ def integer_ids(values: NDArray[np.integer]) -> NDArray[np.uint64]:
 
 @kernel
 def _digits(buffer, position, stop):  # type: ignore[no-untyped-def]
-    """(value, where the digits end)."""
+    """Return (value, where the digits end)."""
     value = 0.0
     while position < stop and 48 <= buffer[position] <= 57:
         value = value * 10.0 + (buffer[position] - 48)
@@ -81,7 +81,7 @@ def _digits(buffer, position, stop):  # type: ignore[no-untyped-def]
 
 @kernel
 def _sign(buffer, position, stop):  # type: ignore[no-untyped-def]
-    """(1 or -1, where the number's digits start)."""
+    """Return (1 or -1, where the number's digits start)."""
     if position < stop and buffer[position] == 45:
         return -1.0, position + 1
     if position < stop and buffer[position] == 43:
@@ -91,8 +91,8 @@ def _sign(buffer, position, stop):  # type: ignore[no-untyped-def]
 
 @kernel
 def parse_float(buffer, start, stop):  # type: ignore[no-untyped-def]
-    """``buffer[start:stop]`` as (value, True), or (0, False) when it isn't an integer, decimal or exponent number
-    that a float32 can hold. Nothing at all is 0."""
+    """Return ``buffer[start:stop]`` as (value, True), or (0, False) when it isn't an integer, decimal or exponent number that a float32 can
+    hold. Nothing at all is 0."""
     if start == stop:
         return 0.0, True
     sign, first = _sign(buffer, start, stop)
@@ -126,7 +126,7 @@ def parse_float(buffer, start, stop):  # type: ignore[no-untyped-def]
 
 @kernel
 def is_nan(buffer, start, stop):  # type: ignore[no-untyped-def]
-    """Whether ``buffer[start:stop]`` is NaN in letters of either case, with a sign or without."""
+    """Return whether ``buffer[start:stop]`` is NaN in letters of either case, with a sign or without."""
     if start < stop and (buffer[start] == 43 or buffer[start] == 45):
         start += 1
     if stop - start != 3:

@@ -18,11 +18,11 @@ from dlrover_lite.core.files.regular import NotRegularFile, open_regular
 __all__ = ["Progress", "atomic_file", "is_disk_full", "resolve", "unnamed_file"]
 
 Progress = Callable[[str, int, int], None]
-"""Called as ``progress(what, done, total)`` now and then during long work; done and total are bytes or samples."""
+"""Callback, called as ``progress(what, done, total)`` now and then during long work; done and total are bytes or samples."""
 
 
 def resolve(patterns: Sequence[str], directory: Path) -> list[Path]:
-    """The files that ``patterns`` name, absolute: in the order of the patterns, sorted within a glob.
+    """Return the files that ``patterns`` name, absolute: in the order of the patterns, sorted within a glob.
 
     Relative patterns start at ``directory``. Raises DataError for a glob that matches no file, and for a path that
     is missing, empty, a directory or otherwise not a readable file.
@@ -71,19 +71,19 @@ def _check(path: Path) -> None:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether ``error`` means that no more can be written here (no space, or a quota reached)."""
+    """Return whether ``error`` means that no more can be written here (no space, or a quota reached)."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def unnamed_file(directory: Path) -> BinaryIO:
-    """A new file without a name: gone when it is closed, also by SIGKILL."""
+    """Open a new file without a name: gone when it is closed, also by SIGKILL."""
     return tempfile.TemporaryFile(dir=directory)
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
-    """A file to write that replaces ``path`` when the block ends without an exception, and vanishes otherwise. It is durable then; with
-    ``private`` it is its owner's alone, else as the umask says.
+    """Yield a file to write that replaces ``path`` when the block ends without an exception, and vanishes otherwise. It is durable then;
+    with ``private`` it is its owner's alone, else as the umask says.
 
     On Linux it has no name until it is whole, so that even SIGKILL leaves nothing behind. Raises OSError.
     """
@@ -106,7 +106,7 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
 
 
 def _open_nameless(directory: Path) -> BinaryIO | None:
-    """None where the platform or the file system has no O_TMPFILE."""
+    """Open a file without a name; None where the platform or the file system has no O_TMPFILE."""
     if not hasattr(os, "O_TMPFILE") or not os.path.exists("/proc/self/fd"):  # noqa: PTH110
         return None
     try:

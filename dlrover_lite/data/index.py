@@ -41,14 +41,14 @@ _MOST_INDEX_BYTES = 1 << 30
 _FORMAT = 0x314C4449  # "IDL1"
 _HEADER = 7  # format, source size, source mtime_ns, text size, text mtime_ns, lines, CRC of what follows
 _LATER_NANOSECONDS = 2_000_000_000
-"""Age difference of an unpacked text to what it was unpacked from: not equal, and the same whoever unpacks it, so that who has an index
-of it can go on with the text that another process has unpacked anew."""
+"""Age difference in nanoseconds of an unpacked text to what it was unpacked from: not equal, and the same whoever unpacks it, so that who
+has an index of it can go on with the text that another process has unpacked anew."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
 class TextIndex:
-    """Where the lines of ``source`` are in ``text``: the file itself, or what it holds unpacked."""
+    """Positions of the lines of ``source`` in ``text``: the file itself, or what it holds unpacked."""
 
     source: Path
     text: Path
@@ -58,14 +58,14 @@ class TextIndex:
     """Modification time of ``text``, to notice when it is changed."""
     lines: int
     offsets: NDArray[np.int64]
-    """[ceil(lines / 1024)]: byte offset in ``text`` at which line 1024 * i starts."""
+    """Byte offsets [ceil(lines / 1024)] in ``text`` at which line 1024 * i starts."""
     checksums: NDArray[np.int64]
     """CRC-32 of each 32,768 lines of an unpacked text; empty for a file that isn't ours."""
     unnamed: BinaryIO | None = None
     """The unpacked text where no cache can be written: a file without a name, gone with this object."""
 
     def open(self) -> int:
-        """A descriptor of the text, to be closed by the caller. Raises DataError when the text isn't as indexed."""
+        """Return a descriptor of the text, to be closed by the caller. Raises DataError when the text isn't as indexed."""
         try:
             descriptor = os.dup(self.unnamed.fileno()) if self.unnamed else open_descriptor(self.text)
         except OSError as error:
@@ -78,7 +78,7 @@ class TextIndex:
         return descriptor
 
     def is_whole(self, buffer: NDArray[np.uint8], window: int) -> bool:
-        """Whether the lines from 32,768 * ``window`` on are in ``buffer``, the text, as they were unpacked."""
+        """Return whether the lines from 32,768 * ``window`` on are in ``buffer``, the text, as they were unpacked."""
         if not len(self.checksums):
             return True
         first, after = (number * (LINES_PER_CHECKSUM // LINES_PER_MARK) for number in (window, window + 1))
@@ -86,14 +86,14 @@ class TextIndex:
         return zlib.crc32(buffer[int(self.offsets[first]) : end].data) == int(self.checksums[window])
 
     def check(self, descriptor: int) -> None:
-        """Raises DataError when the open text was changed since it was indexed."""
+        """Check that the open text wasn't changed since it was indexed. Raises DataError when it was."""
         status = os.fstat(descriptor)
         if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
             raise _changed(self.text)
 
 
 def find_index(source: Path) -> TextIndex | None:
-    """The cached index of a file, if there is one that still fits. Raises OSError when ``source`` can't be read."""
+    """Return the cached index of a file, if there is one that still fits. Raises OSError when ``source`` can't be read."""
     status = source.stat()
     try:
         stored = np.frombuffer(_whole_words(read_file(_index_path(source), _MOST_INDEX_BYTES)), np.int64)
@@ -112,7 +112,7 @@ def find_index(source: Path) -> TextIndex | None:
 
 
 def index_text(source: Path, progress: Progress | None = None) -> TextIndex:
-    """The index of a text file or .gz, cached or built now. Several processes may build the same one at once.
+    """Return the index of a text file or .gz, cached or built now. Several processes may build the same one at once.
 
     ``progress(what, done, total)`` is called in bytes of ``source``. Raises DataError.
     """
@@ -123,8 +123,8 @@ def index_text(source: Path, progress: Progress | None = None) -> TextIndex:
 
 
 def unpack_again(damaged: TextIndex) -> TextIndex:
-    """The index of a text whose unpacked copy turned out to be ``damaged``, unpacked anew. Raises DataError, also where its source is
-    another one by now."""
+    """Return the index of a text whose unpacked copy turned out to be ``damaged``, unpacked anew. Raises DataError, also where its source
+    is another one by now."""
     try:
         found = _build(damaged.source, None)
     except OSError as error:
@@ -137,7 +137,7 @@ def unpack_again(damaged: TextIndex) -> TextIndex:
 
 
 def _build(source: Path, progress: Progress | None) -> TextIndex:
-    """Raises DataError and OSError."""
+    """Build the index of a file. Raises DataError and OSError."""
     with open_regular(source) as file:
         status = os.fstat(file.fileno())
         packed = file.read(2) == _GZIP_MAGIC
@@ -151,7 +151,7 @@ def _build(source: Path, progress: Progress | None) -> TextIndex:
 
 
 def open_head(source: Path, byte_count: int) -> bytes:
-    """The first bytes of a text file, or of what a .gz holds: at most ``byte_count``. Raises DataError."""
+    """Return the first bytes of a text file, or of what a .gz holds: at most ``byte_count``. Raises DataError."""
     try:
         with open_regular(source) as file:
             if file.peek(2)[:2] != _GZIP_MAGIC:
@@ -165,7 +165,7 @@ class _Marks(NamedTuple):
     """See ``TextIndex``."""
 
     lines: int
-    """A last one without newline counts."""
+    """Number of lines; a last one without newline counts."""
     offsets: NDArray[np.int64]
     checksums: NDArray[np.int64]
 
@@ -177,10 +177,10 @@ class _Builder:
         self.size = 0
         self._with_checksums = with_checksums
         self._checksum = 0
-        """Of the lines since the last whole 32,768."""
+        """CRC-32 of the lines since the last whole 32,768."""
         self._checksums: list[int] = []
         self._found = 1
-        """Marks."""
+        """Number of marks found."""
         self._newlines = 0
         self._ends_with_newline = True
         self._marks = [np.zeros(1, np.int64)]
@@ -213,7 +213,7 @@ class _Builder:
 
 @kernel
 def _mark_lines(piece, newlines, base, marks):  # type: ignore[no-untyped-def]
-    """Adds the piece's newlines to ``newlines``; where it reaches a multiple of 1,024 the next line's offset goes to
+    """Add the piece's newlines to ``newlines``; where it reaches a multiple of 1,024 the next line's offset goes to
     ``marks``. ``base`` is the offset of the piece. Returns (newlines, marks found)."""
     found = 0
     length = piece.shape[0]
@@ -249,7 +249,7 @@ def _scan(source: Path, file: BinaryIO, status: os.stat_result, progress: Progre
 
 
 def _unpack(source: Path, file: BinaryIO, status: os.stat_result, progress: Progress | None) -> TextIndex:
-    """Unpacks into the cache directory, or where that can't be written into a file without a name."""
+    """Unpack into the cache directory, or where that can't be written into a file without a name."""
     needed = _unpacked_size(source, file, status.st_size)
     text = _unpacked_path(source, status)
     if _writable(text.parent):
@@ -303,7 +303,8 @@ def _unpacked_chunks(source: Path, file: BinaryIO, limit: int | None = None) -> 
 
 
 def _unpacked_size(source: Path, file: BinaryIO, packed_size: int) -> int:
-    """Estimated from how the first few MB unpack (the size stored in a .gz is wrong above 4 GiB, or with several members)."""
+    """Estimate the unpacked size from how the first few MB unpack (the size stored in a .gz is wrong above 4 GiB, or with several
+    members)."""
     file.seek(0)
     unpacked = sum(map(len, _unpacked_chunks(source, file, _SAMPLE_BYTES)))
     return unpacked if unpacked < _SAMPLE_BYTES else int(unpacked * (packed_size / min(file.tell(), packed_size)))
@@ -362,7 +363,7 @@ def _version(status: os.stat_result) -> tuple[int, int]:
 
 
 def _whole_words(data: bytes) -> bytes:
-    """Cuts off what a damaged index may end in."""
+    """Cut off what a damaged index may end in."""
     return data[: len(data) // 8 * 8]
 
 

@@ -22,7 +22,7 @@ _LARGEST_EXACT = 1 << 53
 def keys_of(
     values: Sequence[Any] | NDArray[Any], column: str, kind: IdKind | None, data_format: str
 ) -> NDArray[np.uint64]:
-    """Keys, uint64 [n], of a categorical column's values: integers, or str or bytes; None and NaN are the empty field.
+    """Return keys, uint64 [n], of a categorical column's values: integers, or str or bytes; None and NaN are the empty field.
 
     Text that a model of the format ``criteo`` is asked about is hexadecimal, as there. ``kind`` None: nothing is known, the values say.
     Raises DataError for values of another kind.
@@ -44,7 +44,7 @@ def keys_of(
 
 
 def _kind_of(value: Any, column: str) -> Literal["integer", "text"] | None:
-    """None for a missing value. Raises DataError for what can't be an id."""
+    """Return the kind of a value; None for a missing one. Raises DataError for what can't be an id."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, str | bytes):

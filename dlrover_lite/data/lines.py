@@ -50,7 +50,7 @@ class _OpenFile:
 
 class _Window(NamedTuple):
     starts: NDArray[np.int64]
-    """[lines + 1]: where each line starts; the last one is where the next would."""
+    """Positions [lines + 1] where each line starts; the last one is where the next would."""
     file: _OpenFile
 
 
@@ -68,7 +68,7 @@ class LineReader:
         self._kept_lines = 0
 
     def find(self, file: int, lines: NDArray[np.int64]) -> Iterator[Spans]:
-        """Spans that together cover ``lines`` (which exist) of file number ``file``. Raises DataError."""
+        """Yield spans that together cover ``lines`` (which exist) of file number ``file``. Raises DataError."""
         mapped = self._open(file)
         mapped.index.check(mapped.descriptor)
         windows = lines // _WINDOW_LINES
@@ -81,7 +81,7 @@ class LineReader:
             yield Spans(window.file.buffer, rows, starts[local], starts[local + 1] - 1)
 
     def line(self, file: int, line: int) -> bytes:
-        """One line without its newline, of which at most 64 KiB."""
+        """Return one line without its newline, of which at most 64 KiB."""
         span = next(self.find(file, np.array([line])))
         return bytes(span.buffer[span.starts[0] : min(span.ends[0], span.starts[0] + (64 << 10))])
 
@@ -102,7 +102,7 @@ class LineReader:
         return opened
 
     def _open_whole(self, file: int, window: int) -> _OpenFile:
-        """The file, with the lines of this window as they were unpacked: where they no longer are, it is unpacked anew."""
+        """Return the file, with the lines of this window as they were unpacked: where they no longer are, it is unpacked anew."""
         mapped = self._open(file)
         index = mapped.index
         if index.is_whole(mapped.buffer, window):
@@ -153,7 +153,7 @@ class LineReader:
 
 
 def line_starts(buffer: NDArray[np.uint8], offset: int, count: int) -> NDArray[np.int64] | None:
-    """Where ``count`` lines from ``offset`` start, and where the one after them would: int64 [count + 1].
+    """Return where ``count`` lines from ``offset`` start, and where the one after them would: int64 [count + 1].
 
     The end of the buffer ends a line as a newline would. None when there aren't that many lines.
     """
@@ -164,7 +164,8 @@ def line_starts(buffer: NDArray[np.uint8], offset: int, count: int) -> NDArray[n
 
 @kernel
 def _line_starts(buffer, words, offset, starts):  # type: ignore[no-untyped-def]
-    """``words`` is the buffer eight bytes at a time. Indices are unsigned: numba checks signed ones for being negative."""
+    """Find where lines start. ``words`` is the buffer eight bytes at a time. Indices are unsigned: numba checks signed ones for being
+    negative."""
     one = np.uint64(1)
     newlines = np.uint64(0x0A0A0A0A0A0A0A0A)
     low_bits = np.uint64(0x7F7F7F7F7F7F7F7F)

@@ -25,7 +25,7 @@ __all__ = ["Description", "View", "describe", "estimate_samples", "index_data", 
 
 _MOST_HEADS = 100
 _UNPACKED_TIMES = 3.0
-"""What gzip saves of logs of clicks, usually."""
+"""Factor by which gzip makes logs of clicks smaller, usually."""
 FileData = CriteoData | CsvData | ParquetData
 
 
@@ -33,12 +33,12 @@ class Description(NamedTuple):
     """What is known of a recipe's data without reading it all."""
 
     train_samples: int | None
-    """None until the files have been indexed; bad lines are included."""
+    """Number of samples to train on; None until the files have been indexed; bad lines are included."""
     eval_samples: int | None
-    """None until the files have been indexed; 0 when there is nothing to evaluate on."""
+    """Number of samples to evaluate on; None until the files have been indexed; 0 when there is nothing to evaluate on."""
     schema: Schema
     fingerprint: str
-    """Changes when the settings that decide what a sample holds, or a file's name, size or modification time, do."""
+    """Text that changes when the settings that decide what a sample holds, or a file's name, size or modification time, do."""
 
 
 class View:
@@ -66,7 +66,7 @@ class View:
 def open_data(
     data: Data, *, directory: Path, part: Literal["train", "eval"], progress: Progress | None = None
 ) -> Dataset | None:
-    """The samples to train or to evaluate on; None only for ``eval`` when there are none.
+    """Return the samples to train or to evaluate on; None only for ``eval`` when there are none.
 
     Relative paths start at ``directory``. Text files are indexed unless their index is cached; meanwhile
     ``progress(what, done, total)`` is called. The dataset may be used in processes forked later. Raises DataError.
@@ -106,10 +106,7 @@ def index_data(data: Data, directory: Path, progress: Progress | None = None) ->
 
 
 def describe(data: Data, directory: Path) -> Description:
-    """Checks the files (existence, columns, their first lines) and counts samples as far as that is cheap.
-
-    Raises DataError.
-    """
+    """Check the files (existence, columns, their first lines) and count samples as far as that is cheap. Raises DataError."""
     if isinstance(data, CensusData):
         from dlrover_lite.data.census import CENSUS_SCHEMA
 
@@ -134,7 +131,7 @@ def describe(data: Data, directory: Path) -> Description:
 
 
 def read_heads(data: FileData, directory: Path) -> list[Head]:
-    """The first lines (Parquet: rows) of each file to train or evaluate on, of the first hundred of them; without an index. Raises
+    """Return the first lines (Parquet: rows) of each file to train or evaluate on, of the first hundred of them; without an index. Raises
     DataError."""
     files = resolve([*data.train, *data.eval], directory)[:_MOST_HEADS]
     if isinstance(data, ParquetData):
@@ -148,7 +145,8 @@ def read_heads(data: FileData, directory: Path) -> list[Head]:
 
 
 def estimate_samples(data: CriteoData | CsvData, directory: Path, heads: Sequence[Head]) -> int:
-    """About how many samples there are to train on in an epoch, by the files' sizes and the lines of their ``heads``. Raises DataError."""
+    """Estimate how many samples there are to train on in an epoch, by the files' sizes and the lines of their ``heads``. Raises
+    DataError."""
     files = resolve(data.train, directory)
     line_bytes = sum(head.bytes for head in heads) / max(1, sum(head.lines for head in heads))
     size = sum(path.stat().st_size * (_UNPACKED_TIMES if path.suffix == ".gz" else 1) for path in files)

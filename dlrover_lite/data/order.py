@@ -17,7 +17,7 @@ BLOCK_SIZE = 32_768
 
 
 def minibatch_count(samples: int, batch_size: int) -> int:
-    """Minibatches of an epoch's grid; the last one may be short."""
+    """Return the number of minibatches in an epoch's grid; the last one may be short."""
     return -(-samples // batch_size)
 
 
@@ -41,7 +41,7 @@ class EpochOrder:
             self._lacking = blocks * block_size - samples
 
     def numbers(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Sample numbers at positions [start, stop) of the order: int64 [stop - start]."""
+        """Return sample numbers at positions [start, stop) of the order: int64 [stop - start]."""
         if not 0 <= start <= stop <= self.samples:
             raise ValueError(f"positions [{start}, {stop}) are not within the epoch's {self.samples} samples")
         if not self._shuffle or start == stop:
@@ -60,13 +60,13 @@ class EpochOrder:
         return place * self._block_size - (self._lacking if place > self._short_place else 0)
 
     def _place(self, position: int) -> int:
-        """Which place of the block order holds ``position``."""
+        """Return which place of the block order holds ``position``."""
         if position < self._first_position(self._short_place + 1):
             return position // self._block_size
         return (position + self._lacking) // self._block_size
 
     def _block(self, block: int) -> NDArray[np.int64]:
-        """The sample numbers of one block in their order; the two blocks used last are kept."""
+        """Return the sample numbers of one block in their order; the two blocks used last are kept."""
         for known, numbers in self._recent:
             if known == block:
                 return numbers
@@ -78,7 +78,7 @@ class EpochOrder:
 
 
 def _permutation(count: int, name: str) -> NDArray[np.int64]:
-    """A permutation of ``range(count)`` by ``name``: the order of the hashes, all different, of 1..count."""
+    """Return a permutation of ``range(count)`` by ``name``: the order of the hashes, all different, of 1..count."""
     salt = np.uint64(int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little"))
     keys = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + salt
     keys ^= keys >> np.uint64(33)

@@ -30,9 +30,9 @@ __all__ = ["ParquetDataset", "parquet_samples", "read_head"]
 
 _KEPT_BYTES, _LEAST_KEPT = 64 << 20, 4
 _LARGE_ROWS = 2 * PIECE_ROWS
-"""More than these in a row group are not held all at once."""
+"""Number of rows in a row group beyond which they are not held all at once."""
 _SPILLED_BYTES = 4 << 30
-"""On the disk, and at least two groups."""
+"""Bytes of row groups kept on the disk, at most; two groups are kept all the same."""
 _BUFFER_BYTES = 1 << 16
 """Bytes of a column's data that are read ahead of the decoder."""
 _KEPT_FILES = 64
@@ -52,7 +52,7 @@ def _pyarrow() -> Any:
 
 
 def parquet_samples(files: Sequence[Path], data: ParquetData) -> int:
-    """Rows of all the files, from their footers. Raises DataError, also for columns that are missing, of a type that
+    """Return the number of rows of all the files, from their footers. Raises DataError, also for columns that are missing, of a type that
     can't be used, or of another kind than in the files before."""
     total = 0
     schema = Schema(tuple(data.dense), tuple(data.categorical))
@@ -68,7 +68,7 @@ def parquet_samples(files: Sequence[Path], data: ParquetData) -> int:
 
 
 def read_head(path: Path, data: ParquetData) -> Head:
-    """The first 1,000 rows of a file. Raises DataError, also when none of them can be used."""
+    """Return the first 1,000 rows of a file. Raises DataError, also when none of them can be used."""
     dataset = ParquetDataset([path], data)
     try:
         count = min(_HEAD_ROWS, dataset.samples)
@@ -89,11 +89,11 @@ class _Piece(NamedTuple):
 
     file: int
     group: int
-    """In the file."""
+    """Number of the row group in the file."""
     number: int
-    """In the group."""
+    """Number of the piece in the row group."""
     first: int
-    """Row of the file that it begins with."""
+    """Row of the file that the piece begins with."""
     group_rows: int
 
 
@@ -182,7 +182,7 @@ class ParquetDataset:
         return decoded
 
     def _large(self, piece: _Piece) -> SpilledGroup:
-        """The group of a piece, as far as it has been decoded. Only one of them is being decoded at any time."""
+        """Return the group of a piece, as far as it has been decoded. Only one of them is being decoded at any time."""
         key = (piece.file, piece.group)
         if key in self._spilled:
             self._spilled.move_to_end(key)
@@ -197,7 +197,7 @@ class ParquetDataset:
         return found
 
     def _parts(self, piece: _Piece) -> Iterator[Columns]:
-        """The rows of a group, decoded a part at a time, without ever having a whole column in memory."""
+        """Yield the rows of a group, decoded a part at a time, without ever having a whole column in memory."""
         pa = _pyarrow()
         try:
             path = self._paths[piece.file]
@@ -274,7 +274,7 @@ def _check_types(path: Path, found: pa.Schema, data: ParquetData, schema: Schema
 
 
 def _numbers(pa: Any, column: pa.ChunkedArray, *, empty: float) -> NDArray[np.float32]:
-    """Values as float32, nulls as ``empty``; what float32 can't hold becomes infinite."""
+    """Return the values as float32, nulls as ``empty``; what float32 can't hold becomes infinite."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     with np.errstate(over="ignore"):

@@ -23,7 +23,8 @@ from dlrover_lite.data.text import Columns, new_columns
 __all__ = ["PIECE_ROWS", "SpilledGroup"]
 
 PIECE_ROWS = 32_768
-"""As many as the blocks of samples that are shuffled (``data.order``), so that a block lies in two pieces at most."""
+"""Number of rows in a piece: as many as in the blocks of samples that are shuffled (``data.order``), so that a block lies in two pieces at
+most."""
 
 
 class SpilledGroup:
@@ -40,11 +41,11 @@ class SpilledGroup:
 
     @property
     def bytes(self) -> int:
-        """Room on the disk that all of it takes."""
+        """Return the bytes on the disk that all of the group takes."""
         return self._piece_bytes * -(-self._rows // PIECE_ROWS)
 
     def piece(self, number: int) -> Columns:
-        """Rows [number * PIECE_ROWS, …) of the group. Raises DataError, also when there are fewer rows than there should be."""
+        """Return rows [number * PIECE_ROWS, …) of the group. Raises DataError, also when there are fewer rows than there should be."""
         while self._written <= number:
             self._write(self._next())
         columns = new_columns(self._schema, self._size(number))
@@ -54,7 +55,7 @@ class SpilledGroup:
         return columns
 
     def _read(self, view: memoryview, offset: int) -> int:
-        """How much it has read: all of it."""
+        """Return how much it has read: all of it."""
         done = 0
         while done < len(view):
             got = os.preadv(self._file.fileno(), [view[done:]], offset + done)
@@ -64,7 +65,7 @@ class SpilledGroup:
         return done
 
     def finish(self) -> None:
-        """Decodes what is left, so that the decoder's memory is free."""
+        """Decode what is left, so that the decoder's memory is free."""
         while self._parts is not None:
             self._write(self._next())
 
@@ -76,7 +77,7 @@ class SpilledGroup:
         return min(PIECE_ROWS, self._rows - number * PIECE_ROWS)
 
     def _next(self) -> Columns:
-        """The piece that follows those written."""
+        """Return the piece that follows those written."""
         assert self._parts is not None
         wanted = self._size(self._written)
         found, count = [self._rest], len(self._rest.labels)
@@ -123,7 +124,7 @@ def _joined(parts: list[Columns]) -> Columns:
 
 
 def _cut(columns: Columns, start: int, stop: int) -> Columns:
-    """A copy of these rows."""
+    """Return a copy of these rows."""
     return Columns(
         columns.labels[start:stop].copy(),
         columns.dense[start:stop].copy(),
@@ -133,12 +134,12 @@ def _cut(columns: Columns, start: int, stop: int) -> Columns:
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:
-    """The memory of a contiguous array."""
+    """Return the memory of a contiguous array."""
     return memoryview(array.reshape(-1).view(np.uint8).data)
 
 
 def _directory() -> Path:
-    """Where there is most likely room on a disk: the cache, else where temporary files go."""
+    """Return where there is most likely room on a disk: the cache, else where temporary files go."""
     with suppress(OSError):
         directory = make_cache()
         if os.access(directory, os.W_OK):

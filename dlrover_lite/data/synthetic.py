@@ -45,9 +45,9 @@ class _Teacher(NamedTuple):
 
     salt: np.uint64
     cumulative: NDArray[np.float64]
-    """[ids per field]: probability of this rank or a more frequent one."""
+    """Probability [ids per field] of this rank or a more frequent one."""
     guide: NDArray[np.int64]
-    """[2^16 + 1]: first rank that a uniform number with these leading bits can have."""
+    """First rank [2^16 + 1] that a uniform number with these leading bits can have."""
     scale: float
     offset: float
 
@@ -77,7 +77,7 @@ class SyntheticDataset:
 
 
 def best_auc(data: SyntheticData, start: int | None = None, stop: int | None = None) -> float:
-    """AUC that the teacher's own probabilities reach on samples [start, stop); no model can be expected to do better.
+    """Compute the AUC that the teacher's own probabilities reach on samples [start, stop); no model can be expected to do better.
 
     By default on the evaluation samples, or where there are none on the training samples. NaN without both labels.
     """
@@ -158,7 +158,7 @@ def _sigmoid(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 def _generate(
     teacher: _Teacher, numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint64], NDArray[np.int64], NDArray[np.float64]]:
-    """(labels, dense, ids as in ``Batch``; counts int64 [n, 13] behind the dense features, -2 for empty; logits [n])."""
+    """Generate (labels, dense, ids as in ``Batch``; counts int64 [n, 13] behind the dense features, -2 for empty; logits [n])."""
     count = len(numbers)
     labels = np.empty(count, np.float32)
     dense = np.empty((count, DENSE), np.float32)
@@ -216,7 +216,7 @@ def _offset(logits: NDArray[np.float64]) -> float:
 
 
 def _expected_auc(ordered_logits: NDArray[np.float64]) -> float:
-    """AUC to be expected of probabilities that are true, given as ascending logits."""
+    """Compute the AUC to be expected of probabilities that are true, given as ascending logits."""
     positive = _sigmoid(ordered_logits)
     negative = 1.0 - positive
     below = np.cumsum(negative) - negative / 2

@@ -29,13 +29,13 @@ _DENSE_WEIGHTS = np.array([0.5, -0.4, 0.3, -0.25, 0.2, -0.2, 0.15, -0.15, 0.1, -
 
 @kernel
 def _unit(bits):  # type: ignore[no-untyped-def]
-    """Uniform in [0, 1) from the upper 53 bits."""
+    """Return a number uniform in [0, 1) from the upper 53 bits."""
     return np.float64(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @kernel
 def _normal(bits):  # type: ignore[no-untyped-def]
-    """About normal, mean 0, deviation 1, within 3.47: the sum of four 16-bit uniform numbers."""
+    """Return a number that is about normal, mean 0, deviation 1, within 3.47: the sum of four 16-bit uniform numbers."""
     mask = np.uint64(0xFFFF)
     total = (
         (bits & mask) + ((bits >> np.uint64(16)) & mask) + ((bits >> np.uint64(32)) & mask) + (bits >> np.uint64(48))
@@ -50,7 +50,7 @@ def _draw(sample_key, number):  # type: ignore[no-untyped-def]
 
 @kernel
 def _rank(bits, cumulative, guide):  # type: ignore[no-untyped-def]
-    """Rank (from 0) of the id that a draw stands for: the inverse of the cumulative distribution."""
+    """Return the rank (from 0) of the id that a draw stands for: the inverse of the cumulative distribution."""
     unit = _unit(bits)
     bucket = np.int64(bits >> np.uint64(48))
     low, high = guide[bucket], guide[bucket + 1]
@@ -65,7 +65,7 @@ def _rank(bits, cumulative, guide):  # type: ignore[no-untyped-def]
 
 @kernel
 def _scramble(field, rank):  # type: ignore[no-untyped-def]
-    """A field's rank as a 32-bit category, different for different ranks (a bijection of 32 bits)."""
+    """Return a field's rank as a 32-bit category, different for different ranks (a bijection of 32 bits)."""
     mask = np.uint64(0xFFFFFFFF)
     value = (np.uint64(rank) + np.uint64(field + 1) * np.uint64(0x9E3779B9)) & mask
     value ^= value >> np.uint64(16)
@@ -78,7 +78,7 @@ def _scramble(field, rank):  # type: ignore[no-untyped-def]
 
 @kernel
 def generate(numbers, salt, cumulative, guide, scale, offset, labels, dense, ids, counts, logits):  # type: ignore[no-untyped-def]
-    """Fills labels [n], dense [n, 13], ids [26, n], counts [n, 13] and logits [n] for sample ``numbers`` [n]."""
+    """Fill labels [n], dense [n, 13], ids [26, n], counts [n, 13] and logits [n] for sample ``numbers`` [n]."""
     second = np.zeros(2 * _PAIRS)
     for i in range(numbers.shape[0]):
         key = mix64(salt + np.uint64(numbers[i]) * np.uint64(_GOLDEN))
@@ -140,7 +140,7 @@ def _append_integer(text, position, value):  # type: ignore[no-untyped-def]
 
 @kernel
 def format_lines(labels, counts, ids, text):  # type: ignore[no-untyped-def]
-    """Samples as lines of Criteo TSV into ``text`` (512 bytes a sample are enough); returns the bytes used."""
+    """Write samples as lines of Criteo TSV into ``text`` (512 bytes a sample are enough); returns the bytes used."""
     position = 0
     for i in range(labels.shape[0]):
         text[position] = 49 if labels[i] > 0 else 48

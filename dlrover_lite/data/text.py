@@ -48,16 +48,16 @@ class Columns(NamedTuple):
 class LineParser(Protocol):
     schema: Schema
     header_lines: int
-    """Lines at the start of each file that are no samples."""
+    """Number of lines at the start of each file that are no samples."""
 
     def parse(self, file: int, spans: Spans, rows: NDArray[np.int64], out: Columns) -> int:
         """Parse line i of the spans, of file number ``file``, into row ``rows[i]`` of ``out``; how many were bad."""
 
     def explain(self, file: int, code: int, line: bytes) -> str:
-        """Why a line got this code."""
+        """Return why a line got this code."""
 
     def data(self) -> CriteoData | CsvData:
-        """What the recipe says of the files."""
+        """Return what the recipe says of the files."""
 
 
 def new_columns(schema: Schema, count: int) -> Columns:
@@ -70,7 +70,7 @@ def new_columns(schema: Schema, count: int) -> Columns:
 
 
 def keep_good(columns: Columns, bad: list[BadLine]) -> Batch:
-    """The batch of the rows whose code is 0."""
+    """Return the batch of the rows whose code is 0."""
     if not bad:
         return Batch(columns.labels, columns.dense, columns.ids, bad)
     good = columns.codes == 0
@@ -78,13 +78,13 @@ def keep_good(columns: Columns, bad: list[BadLine]) -> Batch:
 
 
 def show(field: bytes) -> str:
-    """A field quoted for a message, cut to a readable length."""
+    """Return a field quoted for a message, cut to a readable length."""
     text = field[:41].decode("utf-8", "replace")
     return repr(text if len(text) <= 40 else text[:40] + "…")
 
 
 def cached_samples(files: Sequence[Path], header_lines: int) -> int | None:
-    """How many samples the files hold, if all of them have been indexed already."""
+    """Return how many samples the files hold, if all of them have been indexed already."""
     total = 0
     for path in files:
         index = find_index(path)
@@ -99,11 +99,11 @@ class Head(NamedTuple):
 
     batch: Batch
     lines: int
-    """How many were read, bad ones included."""
+    """Number of lines that were read, bad ones included."""
     whole: bool
-    """These are all that the file has."""
+    """The samples are all that the file has."""
     bytes: int = 0
-    """Their length, with their ends; 0 where lines have none."""
+    """Length of the lines in bytes, with their ends; 0 where lines have none."""
 
 
 def check_head(path: Path, file: int, parser: LineParser) -> Head:

@@ -20,13 +20,13 @@ _NUMBERED = re.compile(r"(.*[^:/]):(\d{1,12})")
 class Located(NamedTuple):
     store: CheckpointStore
     job: Job | None
-    """None where a path or URL was given."""
+    """The job; None where a path or URL was given."""
     cut: int | None
-    """The one that was named; None: none in particular."""
+    """Number of the checkpoint that was named; None: none in particular."""
 
 
 def destination(recipe: Recipe, job: str, directory: Path) -> str:
-    """Where the checkpoints of the job with this id and directory go (or would, were they not off): a path or URL of its own."""
+    """Return where the checkpoints of the job with this id and directory go (or would, were they not off): a path or URL of its own."""
     chosen = recipe.checkpoint.directory if isinstance(recipe.checkpoint, Checkpoint) else ""
     if not chosen:
         return str(directory / "checkpoints")
@@ -36,13 +36,13 @@ def destination(recipe: Recipe, job: str, directory: Path) -> str:
 
 
 def store_of(job: Job) -> CheckpointStore:
-    """Raises JobError for a job whose recipe can't be read."""
+    """Return the store of a job's checkpoints. Raises JobError for a job whose recipe can't be read."""
     return CheckpointStore(destination(job.recipe, job.id, job.directory))
 
 
 def locate(reference: str) -> Located:
-    """A job (its id, the start of one, or ``last``); or a path or URL, of all of a job's cuts. Each with ``:12`` or ``/cut-00000012`` at
-    its end for a single one.
+    """Find a job (its id, the start of one, or ``last``); or a path or URL, of all of a job's cuts. Each with ``:12`` or ``/cut-00000012``
+    at its end for a single one.
 
     Raises JobError for a job that isn't found and for a URL of an unknown kind.
     """

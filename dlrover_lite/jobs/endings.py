@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["again", "ended", "explained", "last_status", "look", "model_commands", "next_steps", "why_none"]
 
 PATIENCE_SECONDS = 10.0
-"""A destination that hasn't answered by then is called unreachable: nobody who asks for a status waits longer."""
+"""Seconds after which a destination that hasn't answered is called unreachable: nobody who asks for a status waits longer."""
 _MOST_NAMED = 3
 
 
 def look(job: Job) -> RestorePoint:
-    """``restore_point_of``, but a destination that hangs is ``Unreachable`` after a while. Raises as that."""
+    """Return the restore point as ``restore_point_of``, but a destination that hangs is ``Unreachable`` after a while. Raises as that."""
     found: list[RestorePoint | BaseException] = []
 
     def ask() -> None:
@@ -58,13 +58,13 @@ def look(job: Job) -> RestorePoint:
 
 
 def ended(job: Job) -> Result | None:
-    """How the job ended, and in ``hint`` what it can go on from now; None while it runs."""
+    """Return how the job ended, and in ``hint`` what it can go on from now; None while it runs."""
     result = _result(job)
     return None if result is None else explained(job, result)
 
 
 def last_status(job: Job) -> Status | None:
-    """How the job stood at its end; None while it runs."""
+    """Return how the job stood at its end; None while it runs."""
     result = _result(job)
     return None if result is None else _with_checkpoint(job, final_status.final(job, result))
 
@@ -75,7 +75,7 @@ def _result(job: Job) -> Result | None:
 
 
 def explained(job: Job, result: Result) -> Result:
-    """The result, with what the job can go on from at the end of its hint."""
+    """Return the result, with what the job can go on from at the end of its hint."""
     if result.state == "succeeded":
         return result
     try:
@@ -87,8 +87,8 @@ def explained(job: Job, result: Result) -> Result:
 
 
 def _with_checkpoint(job: Job, last: Status) -> Status:
-    """The last status of a job that is over, with the newest checkpoint that there is now: its master may not have known of it, or it is
-    gone since."""
+    """Return the last status of a job that is over, with the newest checkpoint that there is now: its master may not have known of it, or
+    it is gone since."""
     from dlrover_lite.protocol.messages import CheckpointProblem, CheckpointsStatus, CheckpointStatus
 
     try:
@@ -112,7 +112,7 @@ def _with_checkpoint(job: Job, last: Status) -> Status:
 
 
 def next_steps(job: Job, result: Result, point: RestorePoint) -> list[str]:
-    """What can be done with a job that was stopped, has failed or was lost: lines, each with the command that does it."""
+    """Return what can be done with a job that was stopped, has failed or was lost: lines, each with the command that does it."""
     if isinstance(point, InMemory):
         return []
     if not isinstance(point, Usable):
@@ -128,7 +128,7 @@ def next_steps(job: Job, result: Result, point: RestorePoint) -> list[str]:
 
 
 def model_commands(job: Job, point: Usable) -> list[str]:
-    """How to have the model in the job's own checkpoint without training on: a line for each command."""
+    """Return how to have the model in the job's own checkpoint without training on: a line for each command."""
     number = point.manifest.cut
     export = f"To have its model of checkpoint {number}: dlrover-lite export --from {job.id} --to DIR"
     if job.recipe.model.use == "census":
@@ -137,7 +137,7 @@ def model_commands(job: Job, point: Usable) -> list[str]:
 
 
 def why_none(job: Job, point: NeverTaken | Gone | Unreachable | Unusable) -> tuple[str, str]:
-    """Message and hint where there is no checkpoint that the job could go on from."""
+    """Return message and hint where there is no checkpoint that the job could go on from."""
     match point:
         case NeverTaken(off):
             why = "its recipe says `checkpoint: off`" if off else "none was complete before it ended"
@@ -162,7 +162,7 @@ def why_none(job: Job, point: NeverTaken | Gone | Unreachable | Unusable) -> tup
 
 
 def again(job: Job) -> str:
-    """The command that trains the job again from its beginning, which may be another job's checkpoint."""
+    """Return the command that trains the job again from its beginning, which may be another job's checkpoint."""
     command, recipe = ["dlrover-lite", "run"], str(job.directory / "recipe.yaml")
     if (origin := origin_of(job)) is not None:
         command += ["--from", f"{origin.url}:{origin.cut}"]

@@ -42,7 +42,7 @@ class Minibatches(msgspec.Struct, frozen=True):
     last: int
 
     def __str__(self) -> str:
-        """As entries name them: ``0/17``, ``0/100-200``, ``eval 0/5``."""
+        """Return the minibatches as entries name them: ``0/17``, ``0/100-200``, ``eval 0/5``."""
         to = "" if self.last == self.first else f"-{self.last}"
         return f"{'eval ' if self.kind == 'eval' else ''}{self.index}/{self.first}{to}"
 
@@ -51,13 +51,13 @@ class Minibatches(msgspec.Struct, frozen=True):
         return same and self.first <= other.last and other.first <= self.last
 
     def distance(self, other: Minibatches) -> tuple[int, int, int]:
-        """The larger, the less alike: by kind, then by pass, then by the minibatches between."""
+        """Return a distance, the larger the less alike: by kind, then by pass, then by the minibatches between."""
         between = max(self.first - other.last, other.first - self.last, 0)
         return int(self.kind != other.kind), abs(self.index - other.index), between
 
 
 Subject = str | Minibatches
-"""A node's id, or minibatches; "" is everything."""
+"""Node's id, or minibatches; "" is everything."""
 
 
 class _Line(msgspec.Struct):
@@ -73,7 +73,7 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def parse_subject(text: str) -> Subject:
-    """Raises UsageError for a text that can be neither a node's id nor minibatches."""
+    """Parse a subject. Raises UsageError for a text that can be neither a node's id nor minibatches."""
     text = " ".join(text.split())
     if not text:
         return ""
@@ -93,7 +93,7 @@ def parse_subject(text: str) -> Subject:
 
 
 def select(story: Story, subject: Subject) -> Story:
-    """The entries about this subject: of a node, also those about minibatches it had trouble with; of minibatches, all whose range
+    """Return the entries about this subject: of a node, also those about minibatches it had trouble with; of minibatches, all whose range
     overlaps theirs."""
     if subject == "":
         return story
@@ -116,7 +116,7 @@ def _minibatches(entry: StoryEntry) -> Minibatches | None:
 
 
 def find(story: Story, subject: str, *, nodes: Iterable[str] = ()) -> Story:
-    """What ``select`` gives for a subject as a person writes it. ``nodes``: ids that are known beside those in the story.
+    """Return what ``select`` gives for a subject as a person writes it. ``nodes``: ids that are known beside those in the story.
 
     Raises UsageError for a subject that nothing is known of; it names the nearest ones that something is known of.
     """
@@ -135,7 +135,7 @@ def find(story: Story, subject: str, *, nodes: Iterable[str] = ()) -> Story:
 
 
 def known_subjects(story: Story, nodes: Iterable[str] = ()) -> list[Subject]:
-    """Everything that something is known of, each once: nodes, then minibatches."""
+    """List everything that something is known of, each once: nodes, then minibatches."""
     found: dict[str, Subject] = {name: name for name in nodes}
     for entry in story.entries:
         about = _minibatches(entry)
@@ -185,8 +185,8 @@ def append(job_directory: Path, entries: Iterable[StoryEntry]) -> None:
 
 
 def read(job_directory: Path, on_damage: Callable[[str], None] = lambda _: None) -> Story:
-    """All that is kept, the oldest first; empty when nothing is. Lines that can't be understood are left out, and ``on_damage`` is told
-    once: the last one may have been cut off when its writer was killed. Raises JobError when the file can't be read."""
+    """Read all that is kept, the oldest first; empty when nothing is. Lines that can't be understood are left out, and ``on_damage`` is
+    told once: the last one may have been cut off when its writer was killed. Raises JobError when the file can't be read."""
     path = job_directory / FILE
     try:
         lines = path.read_bytes().split(b"\n")

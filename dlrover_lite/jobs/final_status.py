@@ -21,7 +21,7 @@ __all__ = ["final", "has_checkpoint", "lost", "starting"]
 
 
 def final(job: Job, result: Result) -> Status:
-    """The master's last status, with how the job ended."""
+    """Return the master's last status, with how the job ended."""
     known = {**_blank(job.id), **(_ended(job.status()) if result.status is None else result.status)}
     status = status_of(known)
     return msgspec.structs.replace(
@@ -37,7 +37,7 @@ def final(job: Job, result: Result) -> Status:
 
 
 def _ended(status: dict[str, Any] | None) -> dict[str, Any]:
-    """A status that was written while the job ran: whatever ran then was killed."""
+    """Return a status that was written while the job ran, as it is now: whatever ran then was killed."""
     if status is None:
         return {}
     nodes = [
@@ -48,7 +48,7 @@ def _ended(status: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _checkpoints(known: dict[str, Any] | None) -> CheckpointsStatus | None:
-    """Whatever was under way isn't any more."""
+    """Return the last known checkpoints: whatever was under way isn't any more."""
     if known is None:
         return None
     newest, problem = known["newest"], known["problem"]
@@ -60,7 +60,7 @@ def _checkpoints(known: dict[str, Any] | None) -> CheckpointsStatus | None:
 
 
 def has_checkpoint(status: Status, number: int) -> bool:
-    """Whether this one, or a newer one, is complete. Raises JobError when it couldn't be written."""
+    """Return whether this checkpoint, or a newer one, is complete. Raises JobError when it couldn't be written."""
     known = status.checkpoints
     if known is None:
         return False
@@ -73,12 +73,12 @@ def has_checkpoint(status: Status, number: int) -> bool:
 
 
 def starting(job: Job) -> Status:
-    """Of a job without a master so far."""
+    """Return the status of a job without a master so far."""
     return Status(**_blank(job.id))
 
 
 def lost(job: Job) -> Result:
-    """How a job ended whose keeper was killed, and had no time to say so."""
+    """Return how a job ended whose keeper was killed, and had no time to say so."""
     record = job.record()
     said = job.log("keeper")
     hint = f"Its last words: {said}" if said.is_file() and said.stat().st_size else ""

@@ -22,7 +22,7 @@ __all__ = ["FILE", "Gap", "ProfileLog", "read"]
 
 FILE = "profiles.jsonl"
 KEPT = 4096
-"""Lines; a profile of a job with 26 tables takes 3 KB."""
+"""Number of lines that are kept; a profile of a job with 26 tables takes 3 KB."""
 
 
 class Gap(msgspec.Struct, frozen=True, tag_field="kind", tag="gap"):
@@ -31,7 +31,7 @@ class Gap(msgspec.Struct, frozen=True, tag_field="kind", tag="gap"):
     at: float
     """Seconds since the epoch at its end."""
     seconds: float | None
-    """Its length, where that is known."""
+    """Length of the gap in seconds, where that is known."""
     why: str
 
 
@@ -66,7 +66,7 @@ class ProfileLog:
             raise unwritable(self._path, error) from error
 
     def _count_and_mend(self) -> int:
-        """Lines that there are; one that its writer could not end is ended."""
+        """Count the lines that there are; one that its writer could not end is ended."""
         with suppress(FileNotFoundError):
             data = self._path.read_bytes()
             if data and not data.endswith(b"\n"):
@@ -84,8 +84,8 @@ class ProfileLog:
 
 
 def read(job_directory: Path, on_damage: Callable[[str], None] = lambda _: None) -> Sequence[Profile | Gap]:
-    """All that are kept, the oldest first; none for a job of which nothing was measured. Lines that can't be understood are left out, and
-    ``on_damage`` is told once. Raises JobError when the file can't be read."""
+    """Read all profiles that are kept, the oldest first; none for a job of which nothing was measured. Lines that can't be understood are
+    left out, and ``on_damage`` is told once. Raises JobError when the file can't be read."""
     path = job_directory / FILE
     try:
         lines = path.read_bytes().splitlines()

@@ -43,22 +43,22 @@ class Usable(NamedTuple):
     url: str
     manifest: Manifest
     passed_over: list[str]
-    """Newer ones that can't be used, or are abandoned, and why, newest first."""
+    """Newer checkpoints that can't be used, or are abandoned, and why, newest first."""
     is_origin: bool = False
-    """It is another job's: the one that this job began with, while it has none of its own."""
+    """The checkpoint is another job's: the one that this job began with, while it has none of its own."""
     only_parameters: bool = False
-    """The job began at epoch 0 with it, and does so again."""
+    """The job began at epoch 0 with the checkpoint, and does so again."""
 
 
 class NeverTaken(NamedTuple):
-    """No checkpoint of it has ever been complete."""
+    """No checkpoint of the job has ever been complete."""
 
     off: bool
-    """Its recipe says ``checkpoint: off``."""
+    """The job's recipe says ``checkpoint: off``."""
 
 
 class Gone(NamedTuple):
-    """There was a complete one by the job's own record, and none is at the destination: it isn't mounted, or was emptied."""
+    """There was a complete checkpoint by the job's own record, and none is at the destination: it isn't mounted, or was emptied."""
 
     url: str
     recorded: int
@@ -74,13 +74,14 @@ class Unreachable(NamedTuple):
 
 
 class Unusable(NamedTuple):
-    """There are some, all damaged, of a format that this version can't read, or abandoned."""
+    """There are some checkpoints, all damaged, of a format that this version can't read, or abandoned."""
 
     url: str
     passed_over: list[str]
-    """What is wrong with each, newest first."""
+    """Reasons why each checkpoint can't be used, newest first."""
     abandoned: list[int]
-    """Numbers of those that are whole, newest first: the job has gone on without them, and does so from them only if a person says so."""
+    """Numbers of the checkpoints that are whole, newest first: the job has gone on without them, and does so from them only if a person
+    says so."""
 
 
 class InMemory(NamedTuple):
@@ -91,12 +92,12 @@ RestorePoint = Usable | NeverTaken | Gone | Unreachable | Unusable | InMemory
 
 
 def passed_over(cut: Cut) -> str:
-    """``checkpoint 12: PART is damaged: …``"""
+    """Say why a checkpoint is passed over: ``checkpoint 12: PART is damaged: …``."""
     return f"checkpoint {cut.number}: {cut.why}"
 
 
 def _left_behind(numbers: list[int]) -> list[str]:
-    """``checkpoints 20, 19, 18: abandoned, …``, if there are any."""
+    """Return a line for abandoned checkpoints, if there are any: ``checkpoints 20, 19, 18: abandoned, …``."""
     if not numbers:
         return []
     named = ", ".join(map(str, numbers[:_MOST_NAMED]))
@@ -141,7 +142,7 @@ def restore_point(
 
 
 def own_checkpoint(job: Job) -> Usable | NeverTaken | Gone | Unreachable | Unusable:
-    """The job's own newest checkpoint, whether or not it runs. Raises JobError for a job whose files can't be read."""
+    """Return the job's own newest checkpoint, whether or not it runs. Raises JobError for a job whose files can't be read."""
     store = store_of(job)
     recorded = recorded_cut(job, store.url, job.beginning())
     off = job.recipe.checkpoint == "off"
@@ -150,7 +151,7 @@ def own_checkpoint(job: Job) -> Usable | NeverTaken | Gone | Unreachable | Unusa
 
 
 def newest_checkpoint(job: Job) -> Usable | NeverTaken | Gone | Unreachable | Unusable:
-    """The job's own newest checkpoint; before it has any, the one that it began with, of another job. Whether or not it runs.
+    """Return the job's own newest checkpoint; before it has any, the one that it began with, of another job. Whether or not it runs.
 
     Raises as ``own_checkpoint``.
     """
@@ -172,12 +173,12 @@ def newest_checkpoint(job: Job) -> Usable | NeverTaken | Gone | Unreachable | Un
 
 
 def restore_point_of(job: Job) -> RestorePoint:
-    """What this job can go on from now. Raises as ``own_checkpoint``."""
+    """Return what this job can go on from now. Raises as ``own_checkpoint``."""
     return newest_checkpoint(job) if job.is_over() else InMemory()
 
 
 def origin_of(job: Job) -> Origin | None:
-    """The checkpoint of another job that this one began with, whatever it has gone on from since. Raises as ``own_checkpoint``."""
+    """Return the checkpoint of another job that this one began with, whatever it has gone on from since. Raises as ``own_checkpoint``."""
     beginning = job.beginning()
     return None if beginning is None else beginning.began_with(store_of(job).url)
 
@@ -189,13 +190,13 @@ def lineage_of(job: Job) -> Lineage:
 
 
 def found_damaged(job: Job, url: str) -> Mapping[int, str]:
-    """Numbers of the checkpoints at ``url`` that were found damaged when the job last went back to one, and why."""
+    """Return the numbers of the checkpoints at ``url`` that were found damaged when the job last went back to one, and why."""
     beginning = job.beginning()
     return {} if beginning is None else beginning.damaged.get(url, {})
 
 
 def recorded_cut(job: Job, url: str, beginning: Beginning | None) -> int:
-    """Number of the newest checkpoint at ``url`` that the job's own files know to have been complete; 0: they know of none."""
+    """Return the number of the newest checkpoint at ``url`` that the job's own files know to have been complete; 0: they know of none."""
     result = job.result()
     kept: list[dict[str, Any] | None] = [job.status(), result.status if result is not None else None]
     newest = [((one or {}).get("checkpoints") or {}).get("newest") or {} for one in kept]

@@ -72,7 +72,7 @@ __all__ = [
 State = Literal["starting", "running", "succeeded", "failed", "stopped", "lost"]
 
 _EPOCH_SECONDS = 1_704_067_200
-"""2024-01-01, where the time in job ids starts."""
+"""Seconds since the epoch at 2024-01-01, where the time in job ids starts."""
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _SUFFIX_LENGTH = 8
 _RESERVE = ".reserve"
@@ -101,7 +101,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     started_at: float | None = None
     ended_at: float | None = None
     master_exit_code: int | None = None
-    """Minus the signal's number when a signal ended it."""
+    """Exit code of the master; minus the signal's number when a signal ended it."""
     stop_reason: str = ""
     """Why the keeper has asked the master to end; the master puts it into the result."""
     transport: TransportKind = "unix"
@@ -136,7 +136,7 @@ class Result(msgspec.Struct, frozen=True):
     message: str = ""
     hint: str = ""
     traceback: str = ""
-    """Of the person's own code, if that is what failed."""
+    """Traceback of the person's own code, if that is what failed."""
     export: str | None = None
     """Directory of the exported model."""
     status: dict[str, Any] | None = None
@@ -163,7 +163,7 @@ class Result(msgspec.Struct, frozen=True):
         return value
 
     def __repr__(self) -> str:
-        """Short, as a notebook shows it: the status alone may have pages."""
+        """Return a short text, as a notebook shows it: the status alone may have pages."""
         first, _, rest = self.message.partition("\n")
         message = first if len(first) <= _SHOWN_CHARACTERS and not rest else first[:_SHOWN_CHARACTERS] + "…"
         parts = [self.state + (f": {message}" if message else "")]
@@ -180,10 +180,10 @@ class Beginning(msgspec.Struct, frozen=True):
 
     generation: int
     url: str
-    """A ``CheckpointStore``."""
+    """URL of a ``CheckpointStore``."""
     cut: int
     why: str = ""
-    """In words: "the parameters of ps-0 are lost"; empty: a person wanted it."""
+    """Why the job goes on from this cut, in words: "the parameters of ps-0 are lost"; empty: a person wanted it."""
     exactly: bool = False
     """No older cut may be used in its place."""
     only_parameters: bool = False
@@ -191,19 +191,19 @@ class Beginning(msgspec.Struct, frozen=True):
     went_back: int = 0
     """How often the job has gone back by itself."""
     damaged: dict[str, dict[int, str]] = {}
-    """By URL, cuts that were found damaged when they were read, and why: they aren't tried again."""
+    """Cuts that were found damaged when they were read, and why, by URL: they aren't tried again."""
     waits_since: float | None = None
-    """The job gave way to others then, or was resumed, and waits until the brain has a plan for it. None: it begins at once."""
+    """Time since which the job waits for a plan of the brain, as it gave way to others or was resumed then. None: it begins at once."""
     decision: int = 0
-    """Of the brain, that it gave way by; 0: it didn't."""
+    """Number of the brain's decision that the job gave way by; 0: it didn't."""
     lineage: Lineage = Lineage()
-    """Of the job's checkpoints, up to this generation."""
+    """Lineage of the job's checkpoints, up to this generation."""
     origin: Origin | None = None
-    """What the job began with, whatever it has gone on from since; None: with nothing, or an older version has noted this."""
+    """Checkpoint that the job began with, whatever it has gone on from since; None: with nothing, or an older version has noted this."""
 
     def after(self, before: Beginning | None, own: str, taken_in: int | None) -> Beginning:
-        """The same with lineage and origin, which follow from what was noted ``before``. ``own``: URL of the job's own checkpoints; empty:
-        it is a new job. ``taken_in``: the generation that has taken the cut, if it is one of those."""
+        """Return the beginning with lineage and origin, which follow from what was noted ``before``. ``own``: URL of the job's own
+        checkpoints; empty: it is a new job. ``taken_in``: the generation that has taken the cut, if it is one of those."""
         is_own = bool(own) and self.url == own
         lineage = (before.lineage if before is not None else Lineage()).begin(
             self.generation, self.cut, taken_in if is_own else None
@@ -212,14 +212,14 @@ class Beginning(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, lineage=lineage, origin=known.began_with(own))
 
     def began_with(self, own: str) -> Origin | None:
-        """The checkpoint of another job that the job began with. ``own``: URL of its own checkpoints."""
+        """Return the checkpoint of another job that the job began with. ``own``: URL of its own checkpoints."""
         if self.origin is not None or self.url in ("", own):
             return self.origin
         return Origin(self.url, self.cut, self.exactly, self.only_parameters)
 
     @property
     def by_itself(self) -> bool:
-        """Nobody had ended the job."""
+        """Whether nobody had ended the job: it went on by itself."""
         return self.went_back > 0 or self.decision > 0
 
 
@@ -241,7 +241,7 @@ class Job:
         return self.id.rpartition("-")[2]
 
     def log(self, process: str) -> Path:
-        """The log of ``keeper``, ``master``, ``template`` or a node. Raises JobError for a name that no process has."""
+        """Return the log of ``keeper``, ``master``, ``template`` or a node. Raises JobError for a name that no process has."""
         try:
             return self.logs / checked_name(f"{process}.log")
         except UnsafeName as error:
@@ -267,17 +267,17 @@ class Job:
         _write(self.directory / "job.json", _json(record))
 
     def status(self) -> dict[str, Any] | None:
-        """The master's ``Status`` as last written, by field names; None where there is none that can be read."""
+        """Return the master's ``Status`` as last written, by field names; None where there is none that can be read."""
         with suppress(JobError):
             return _read(self.directory / "status.json", dict[str, Any])
         return None
 
     def write_status(self, status: dict[str, Any]) -> None:
-        """Not synced to the disk: it is about processes that were killed, not about power that has failed."""
+        """Write the status, not synced to the disk: it is about processes that were killed, not about power that has failed."""
         _write(self.directory / "status.json", _json(status), sync=False)
 
     def result(self) -> Result | None:
-        """None while the job runs, and for one that was lost."""
+        """Return the job's result; None while the job runs, and for one that was lost."""
         path = self.directory / "result.json"
         return _read(path, Result) if path.exists() else None
 
@@ -297,7 +297,7 @@ class Job:
         return written
 
     def beginning(self) -> Beginning | None:
-        """Of its newest generation; None for a job that began with nothing, and never went back."""
+        """Return the beginning of the job's newest generation; None for a job that began with nothing, and never went back."""
         path = self.directory / "beginning.json"
         return _read(path, Beginning) if path.exists() else None
 
@@ -305,17 +305,17 @@ class Job:
         _write(self.directory / "beginning.json", _json(beginning))
 
     def ledger(self, generation: int | None = None) -> Path:
-        """Of a generation; by default of the newest that has one (or will be the first)."""
+        """Return the path of a generation's ledger; by default of the newest that has one (or will be the first)."""
         generation = self.generation() or 0 if generation is None else generation
         return self.directory / (f"ledger-{generation}.sqlite" if generation else "ledger.sqlite")
 
     def generation(self) -> int | None:
-        """The newest that has a ledger; None: none has."""
+        """Return the newest generation that has a ledger; None: none has."""
         found = [int(match[1] or 0) for path in self.directory.iterdir() if (match := _LEDGER.fullmatch(path.name))]
         return max(found, default=None)
 
     def state(self) -> State:
-        """What the job is doing or how it ended; ``lost`` when it has no result and nobody runs it any more."""
+        """Return what the job is doing or how it ended; ``lost`` when it has no result and nobody runs it any more."""
         if (result := self.result()) is not None:
             return result.state
         record = self.record()
@@ -326,7 +326,7 @@ class Job:
         return "lost" if (result := self.result()) is None else result.state
 
     def start_again(self, beginning: Beginning, *, detached: bool, clock: Callable[[], float] = time.time) -> None:
-        """It is to go on with this cut: what it ended with is gone, all else stays. Raises JobError when somebody else is at it."""
+        """Have the job go on with this cut: what it ended with is gone, all else stays. Raises JobError when somebody else is at it."""
         close_to_others(self.directory)
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -352,7 +352,7 @@ class Job:
             os.close(descriptor)
 
     def is_over(self) -> bool:
-        """True when nothing of the job runs any more (a result may be there a moment earlier)."""
+        """Return whether nothing of the job runs any more (a result may be there a moment earlier)."""
         record = self.record()
         return not is_alive(record.keeper or record.launcher)
 
@@ -373,7 +373,7 @@ def _jobs_directory() -> Path:
 def create_job(
     recipe: Recipe, recipe_text: str, *, detached: bool = False, clock: Callable[[], float] = time.time
 ) -> Job:
-    """A directory for a new run of ``recipe``, which it gets with everything in it, or not at all.
+    """Create a directory for a new run of ``recipe``, which it gets with everything in it, or not at all.
 
     Raises JobError, naming the path, when it can't be written.
     """
@@ -416,7 +416,7 @@ def _name(made: Path, name: str, milliseconds: int) -> Job:
 
 
 def list_jobs() -> list[Job]:
-    """All jobs, oldest first. Where they are is closed to other users, if an older version has left it open."""
+    """List all jobs, oldest first. Where they are is closed to other users, if an older version has left it open."""
     try:
         close_to_others(state_directory())
         entries = [entry for entry in _jobs_directory().iterdir() if not entry.name.startswith(".")]
@@ -429,7 +429,7 @@ def list_jobs() -> list[Job]:
 
 
 def find_job(reference: str) -> Job:
-    """The job with this id, the only one whose id (or the part after the name) starts so, or with ``last`` the newest.
+    """Return the job with this id, the only one whose id (or the part after the name) starts so, or with ``last`` the newest.
 
     Raises JobError naming the nearest ids.
     """
@@ -485,7 +485,7 @@ def _read(path: Path, kind: type[T]) -> T:
 
 
 def _write(path: Path, data: bytes, *, replace: bool = True, sync: bool = True) -> bool:
-    """``files.write_whole``, whose errors become ours."""
+    """Write a file with ``files.write_whole``, whose errors become ours."""
     try:
         needs_room("job.file")
         return write_whole(path, data, replace=replace, sync=sync)

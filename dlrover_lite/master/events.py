@@ -21,8 +21,8 @@ KEPT_LEASES = 10_000
 
 
 _Leased = tuple[float, str, int, int, int, str, str]
-"""When, the minibatches [start, stop) of a pass (kind, index), what happened, the worker. Formatted if somebody asks: there may be
-thousands a second. Nothing in it is watched by the garbage collector, so neither are they."""
+"""Time, the minibatches [start, stop) of a pass (kind, index), what happened, and the worker. Formatted if somebody asks: there may be
+thousands a second. The garbage collector tracks nothing in it, so it doesn't track these either."""
 
 
 def _entry(leased: _Leased) -> StoryEntry:
@@ -43,7 +43,7 @@ class StoryLog:
         *,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``before``: what an earlier master of this job has written. ``say`` is told of nodes, a line for each entry."""
+        """Create the log. ``before``: what an earlier master of this job has written. ``say`` is told of nodes, a line for each entry."""
         self._say = say
         self._write = write
         self._clock = clock
@@ -57,12 +57,12 @@ class StoryLog:
         self._say(f"{node}: {text}")
 
     def lease(self, of: Pass, start: int, stop: int, text: str, worker: str) -> None:
-        """Minibatches [start, stop) went their usual way: ``text`` is "leased to" or "done by"."""
+        """Record that minibatches [start, stop) went their usual way: ``text`` is "leased to" or "done by"."""
         self._told_leases += 1
         self._leases.append((self._clock(), of.kind, of.index, start, stop, text, worker))
 
     def trouble(self, of: Pass, start: int, stop: int, text: str, worker: str) -> None:
-        """Something happened to minibatches [start, stop) that doesn't happen to most: "given back by"."""
+        """Record what happens to minibatches [start, stop) and doesn't happen to most: "given back by"."""
         self._add(_entry((self._clock(), of.kind, of.index, start, stop, text, worker)))
 
     def _add(self, entry: StoryEntry) -> None:
@@ -81,20 +81,20 @@ class StoryLog:
         self.flush()
 
     def about(self, subject: str, nodes: Iterable[str]) -> Story:
-        """Raises UsageError for a subject that nothing is known of."""
+        """Return the story of a subject. Raises UsageError for one that nothing is known of."""
         entries = [*self._entries, *map(_entry, self._leases)]
         entries.sort(key=lambda entry: entry.at)
         return find(Story(entries, self._told_leases - len(self._leases)), subject, nodes=nodes)
 
     def answer(self, subject: str, nodes: Iterable[str]) -> Story | Failure:
-        """``about``, to whoever asks."""
+        """Return the story of a subject as ``about`` does, or a failure for whoever asks."""
         try:
             return self.about(subject, nodes)
         except UsageError as error:
             return Failure(UNUSABLE, error.message, error.hint)
 
     def last_words(self, nodes: Iterable[str], most: int = 6) -> list[str]:
-        """The last entries about these nodes, as lines."""
+        """Return the last entries about these nodes, as lines."""
         wanted = set(nodes)
         told = [entry for entry in self._entries if entry.subject in wanted]
         return [f"{entry.subject}: {entry.text}" for entry in told[-most:]]

@@ -39,11 +39,11 @@ FIRST_DELAY_SECONDS = 0.25
 LONGEST_DELAY_SECONDS = 10.0
 _TURN_SECONDS = 0.1
 AGAIN_SECONDS = 60.0
-"""A disk that is full again so soon is tried as seldom as it was."""
+"""Seconds within which a disk that is full again is tried as seldom as before."""
 
 
 def delay_seconds(tries: int) -> float:
-    """Before the next try, after so many that have failed."""
+    """Return the seconds to wait before the next try, after ``tries`` that have failed."""
     return min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(tries, 32))
 
 
@@ -62,11 +62,11 @@ class FullDisk:
         self.waits = ""
         """What training waits for, in words; empty: it doesn't."""
         self.interrupted = False
-        """It has waited since somebody has last put this back: what was measured means nothing."""
+        """Training has waited since this was last reset: what was measured means nothing."""
         self.given_up = False
         """The job ends: nothing that isn't durable is insisted on any more."""
         self.asked_to_stop: StopRequest | None = None
-        """Somebody wants the job to end, and nobody has taken that up yet."""
+        """Request to end the job that nobody has taken up yet; None: there is none."""
         self.meanwhile = meanwhile
         self._clock = clock
         self.free = free
@@ -146,7 +146,7 @@ def serve_meanwhile(
 def answer_meanwhile(
     request: Request, answer: Callable[[Request], msgspec.Struct | None], waits: str
 ) -> msgspec.Struct | Failure | Later | None:
-    """What is answered while the disk is full: questions by ``answer``; nodes ask again until there is room; people are told why not."""
+    """Answer while the disk is full: questions by ``answer``; nodes ask again until there is room; people are told why not."""
     match request.body:
         case StatusRequest() | StoryRequest() | SlotsRequest() | Heartbeat():
             return answer(request)

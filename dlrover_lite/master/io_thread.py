@@ -29,16 +29,16 @@ class Background:
             end.setblocking(False)
 
     def fileno(self) -> int:
-        """Readable when there is something to take up."""
+        """Return a descriptor that is readable when there is something to take up."""
         return self._bell.fileno()
 
     @property
     def is_done(self) -> bool:
-        """There is something to take up."""
+        """Whether there is something to take up."""
         return not self._done.empty()
 
     def submit(self, action: Callable[[], T], then: Callable[[Future[T]], None]) -> Future[T]:
-        """``then`` is called by ``take`` when ``action`` has ended, however."""
+        """Run ``action`` on the thread; ``take`` calls ``then`` when it has ended, however."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -47,7 +47,7 @@ class Background:
         return future
 
     def take(self) -> None:
-        """Take up what has come of what was submitted. Never waits."""
+        """Handle what has come of what was submitted. Never waits."""
         with suppress(BlockingIOError):
             self._bell.recv(4096)
         while True:
@@ -58,7 +58,7 @@ class Background:
             then(future)
 
     def close(self, patience_seconds: float) -> bool:
-        """Nothing more is begun after what has been submitted; whether that has come to its end in time."""
+        """Begin nothing more after what has been submitted; return whether that has come to its end in time."""
         if self._thread is not None:
             self._todo.put(None)
             self._thread.join(patience_seconds)

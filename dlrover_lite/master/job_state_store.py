@@ -40,27 +40,27 @@ _EXPORTER, _EXPORTED, _OUTCOME, _STOPPING, _FAILING = "exporter", "exported", "o
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """Which this is, and how it began: put into a ledger when it is made from a cut."""
+    """The generation of the job, and how it began: put into a ledger when it is made from a cut."""
 
     number: int = 0
-    """0: with nothing."""
+    """Number of the generation; 0: the job began with nothing."""
     told: str = ""
-    """The same for people: "went back to checkpoint 12: …"."""
+    """How the generation began, for people: "went back to checkpoint 12: …"."""
     went_back: int = 0
     """How often the job has gone back by itself."""
     restarts: int = 0
-    """Of the master before."""
+    """How often the master was restarted before this generation."""
     url: str = ""
     cut: int = 0
     exactly: bool = False
     only_parameters: bool = False
     damaged: dict[str, dict[int, str]] = {}
-    """As in ``Beginning``."""
+    """Damaged cuts, as in ``Beginning``."""
     lineage: Lineage = Lineage()
 
 
 class Facts:
-    """Over the facts of the ledger: the shard service's next commit writes what is kept here, except where it says otherwise."""
+    """Facts kept in the ledger: the shard service's next commit writes what is kept here, except where it says otherwise."""
 
     def __init__(self, shards: ShardService, wall_clock: Callable[[], float]) -> None:
         self._shards = shards
@@ -68,7 +68,7 @@ class Facts:
         before = self._fact(RESTARTS, int)
         self.generation = self._fact(GENERATION, Generation) or Generation()
         self.taken_over = before is not None
-        """An earlier master has left all this."""
+        """The state was left by an earlier master."""
         self.restarts = self.generation.restarts if before is None else before + 1
         """How often the master of this job has been restarted."""
         if self._fact(BEGAN, float) is None:
@@ -80,12 +80,12 @@ class Facts:
         return self._fact(FLEET, Fleet)
 
     def keep_fleet(self, fleet: Fleet) -> None:
-        """At once. Raises JobError when it can't be written."""
+        """Write the fleet at once. Raises JobError when it can't be written."""
         self._keep(FLEET, fleet)
         self._shards.commit()
 
     def slots(self) -> SlotState | None:
-        """Raises JobError when what was kept can't be."""
+        """Return the slot map that was kept, or None. Raises JobError when it is damaged."""
         state = self._fact(SLOTS, SlotState)
         try:
             if state is not None:
@@ -97,22 +97,23 @@ class Facts:
         return state
 
     def keep_slots(self, state: SlotState) -> None:
-        """With the next commit: nothing may be told that follows from it before."""
+        """Write the slot map with the next commit: nothing that follows from it may be told before."""
         self._keep(SLOTS, state)
 
     def restore(self) -> RestoreOrder | None:
-        """The cut that parameter servers still have to restore."""
+        """Return the cut that parameter servers still have to restore."""
         return self._fact(RESTORE, RestoreOrder)
 
     def keep_restore(self, order: RestoreOrder | None) -> None:
-        """With the next commit: nothing may be told that follows from it before."""
+        """Write the restore order with the next commit: nothing that follows from it may be told before."""
         self._keep(RESTORE, order)
 
     def autoscaler(self) -> Autoscaler | None:
         return self._fact(AUTOSCALER, Autoscaler)
 
     def keep_autoscaler(self, state: Autoscaler) -> None:
-        """At once: a step that was asked for is known to a restarted master. Raises JobError when it can't be written."""
+        """Write the autoscaler's state at once: a restarted master must know a step that was asked for. Raises JobError when it can't be
+        written."""
         self._keep(AUTOSCALER, state)
         self._shards.commit()
 
@@ -120,11 +121,11 @@ class Facts:
         return self._fact(CUTS, CutNumbers)
 
     def keep_cuts(self, numbers: CutNumbers) -> None:
-        """With the next commit: nothing may be begun under a new number before."""
+        """Write the cut numbers with the next commit: nothing may be begun under a new number before."""
         self._keep(CUTS, numbers)
 
     def stopping(self) -> str:
-        """Why the job is to stop; empty while it isn't."""
+        """Return why the job is to stop; empty while it isn't."""
         return self._fact(_STOPPING, str) or ""
 
     def keep_stopping(self, reason: str) -> None:
@@ -153,7 +154,7 @@ class Facts:
         return self._fact(_OUTCOME, kind)
 
     def keep_outcome(self, outcome: msgspec.Struct) -> None:
-        """At once; a ledger that can't be written must not take the job's result with it."""
+        """Write the outcome at once; a ledger that can't be written must not take the job's result with it."""
         self._keep(_OUTCOME, outcome)
         try:
             self._shards.commit()
@@ -161,7 +162,7 @@ class Facts:
             print(error, flush=True)
 
     def restore_progress(self, progress: Progress, *, now: float) -> None:
-        """Metrics of the last samples begin anew; what is counted goes on, and so does the time since the job began."""
+        """Restore the counters and the time since the job began. Metrics of the last samples begin anew."""
         began = self._fact(BEGAN, float)
         if began is not None:
             progress.began = now - max(0.0, self._wall_clock() - began)
@@ -180,5 +181,5 @@ class Facts:
 
 
 def decoded(text: str | None, kind: type[T]) -> T | None:
-    """A fact as it was kept; None where there is none."""
+    """Return a fact as it was kept; None where there is none."""
     return None if text is None or text == "null" else msgspec.json.decode(text, type=kind)

@@ -67,9 +67,9 @@ __all__ = ["Master", "Outcome"]
 RECONCILE_SECONDS = 0.1
 REMEMBER_SECONDS = 1.0
 SHOW_SECONDS = 2.0
-"""Between two writings of the status for those who can't ask any more."""
+"""Seconds between two writings of the status for those who can't ask any more."""
 STILL_READING_SECONDS = 10.0
-"""After which a worker that waits for parameter servers is told that they read a checkpoint."""
+"""Seconds after which a worker that waits for parameter servers is told that they read a checkpoint."""
 _BY_REQUEST = "stopped by request"
 
 
@@ -99,16 +99,16 @@ class Master:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it. ``checkpoints``: where
-        they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status now
-        and then, ``profiles`` what is measured. ``go_back`` notes with which checkpoint the job goes on when parameters are lost, or raises
-        JobError. ``autoscaler``: None: it is off. ``disk``: what ``shards`` insist by."""
+        """Create the master. ``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it.
+        ``checkpoints``: where they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show``
+        is given the status now and then, ``profiles`` what is measured. ``go_back`` notes with which checkpoint the job goes on when
+        parameters are lost, or raises JobError. ``autoscaler``: None: it is off. ``disk``: what ``shards`` insist by."""
         self.job = job
         self.recipe = recipe
         self.shards = shards
         self.outcome: Outcome | None = None
         self.beginning: Beginning | None = None
-        """The job goes on from another checkpoint, in another generation; this one ends."""
+        """Beginning of another generation, in which the job goes on from another checkpoint; this one ends."""
         self.story = story
         self.enforcement = backend.enforcement()
         self._server = server
@@ -194,7 +194,7 @@ class Master:
         return self.reconciler.fleet
 
     def _remember(self) -> None:
-        """What an earlier master of this job knew."""
+        """Restore what an earlier master of this job knew."""
         if not self.facts.taken_over and not self.facts.generation.number:
             return
         if self.facts.taken_over:
@@ -212,7 +212,7 @@ class Master:
         return self._clock()
 
     def run(self) -> Outcome | None:
-        """Until the job has ended, or (None) is to go on as another generation, which is noted; and no node runs any more."""
+        """Run until the job has ended, or (None) is to go on as another generation, which is noted; and no node runs any more."""
         if self.outcome is None:
             self._guarded(self.reconciler.begin)
         while self.outcome is None and self.beginning is None:
@@ -231,7 +231,7 @@ class Master:
         return self.outcome
 
     def _end_generation(self) -> None:
-        """Nothing of it may reach the next one."""
+        """End all nodes of the generation: nothing of it may reach the next one."""
         if self.checkpoints is not None:
             self.checkpoints.end()
         self.reconciler.end_all(meanwhile=self._answer_in_between)
@@ -248,7 +248,7 @@ class Master:
                 self._server.reply(request, body)
 
     def _while_disk_is_full(self, seconds: float) -> bool:
-        """Whether the job is to end."""
+        """Serve requests while the disk is full. Return whether the job is to end."""
         asked = serve_meanwhile(self._server, seconds, self._try, self.disk.waits)
         self.disk.asked_to_stop = asked or self.disk.asked_to_stop
         self._show_in_time()
@@ -283,7 +283,7 @@ class Master:
                 self._guarded(self._take_cuts)
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """An error that nobody else takes ends the job."""
+        """Do something; an error that nobody else takes ends the job."""
         try:
             action()
         except DlroverLiteError as error:
@@ -295,7 +295,7 @@ class Master:
         return self._server.attempt(request, self._handle)
 
     def _handle(self, request: Request) -> msgspec.Struct | None:
-        """The reply, to be sent after the commit; None when there is none yet."""
+        """Handle a request. Return the reply, to be sent after the commit; None when there is none yet."""
         if (refused := self._strangers.refuse(request.body, self.fleet)) is not None:
             return None if isinstance(request.body, Heartbeat) else refused
         match request.body:
@@ -352,7 +352,7 @@ class Master:
             self._begin_to_stop(asked.reason)
 
     def _export_failed(self, failed: ExportFailed) -> None:
-        """It is tried again, and what was trained is saved meanwhile, if it can be. Once it is, only a disk that is full is waited for."""
+        """Try the export again, and save what was trained meanwhile, if that can be. Once it is saved, only a full disk is waited for."""
         if self.exporting.failed(failed):
             self.story.node("master", self.exporting.waits)
         if self.checkpoints is None:
@@ -421,7 +421,7 @@ class Master:
             self._fail(failed_by(failed, self.job))
 
     def _begin_anew(self, failed: NodeFailed, go_back: GoingBack) -> None:
-        """Or end the job, if there is no checkpoint to go back to."""
+        """Go back to a checkpoint, or end the job if there is none."""
         try:
             self.beginning, said = go_back(failed, self.facts.generation)
         except JobError as error:
@@ -431,8 +431,8 @@ class Master:
                 self.story.node("master", line)
 
     def _have_wait(self, node: str, request: Request) -> Wait | None:
-        """Until there is a map; while a checkpoint is read, which may take longer than a worker waits in vain, it is told so now and
-        then."""
+        """Let a worker wait until there is a slot map. While a checkpoint is read, which may take longer than a worker waits in vain, it is
+        told so now and then."""
         now = self._clock()
         if self.servers.restore is not None and now - self._waits_since.setdefault(node, now) >= STILL_READING_SECONDS:
             self._waits_since[node] = now
@@ -442,7 +442,7 @@ class Master:
         return None
 
     def _answer_waiting(self) -> None:
-        """The map that they wait for has been committed."""
+        """Answer those who wait for the map that has been committed."""
         if self._waiting and (topology := self.servers.topology(self.fleet)) is not None:
             for request in self._waiting.values():
                 self._server.reply(request, topology)
@@ -498,7 +498,7 @@ class Master:
     # --- the end --------------------------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        """Whether the job has ended."""
+        """Judge whether the job has ended."""
         self._judge_failure()
         if self.outcome is not None:
             return
@@ -535,7 +535,7 @@ class Master:
         return msgspec.structs.replace(self.failing, hint="\n".join(filter(None, (self.failing.hint, missing))))
 
     def _begin_to_stop(self, reason: str) -> None:
-        """What runs goes on until a last checkpoint is complete; nothing is started any more."""
+        """Begin to stop: what runs goes on until a last checkpoint is complete; nothing is started any more."""
         if not self.stopping and self.outcome is None:
             self.stopping = reason
             self.facts.keep_stopping(reason)
@@ -556,7 +556,7 @@ class Master:
         self._end(Outcome("stopped", self.stopping + (f", {missing}" if missing else "")))
 
     def _end(self, outcome: Outcome) -> None:
-        """The first word counts."""
+        """End the job; the first word counts."""
         if self.outcome is None:
             if self.failing is not None and outcome.state == "stopped":
                 outcome = self._failed()  # before its last checkpoint was complete
@@ -586,7 +586,7 @@ class Master:
                 self._server.reply(request, body)
 
     def _commit_late(self) -> None:
-        """A ledger that can't be written must not take the job's result with it."""
+        """Commit after the end; a ledger that can't be written must not take the job's result with it."""
         try:
             self.shards.commit()
         except DlroverLiteError as error:

@@ -35,7 +35,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def failed_by(failed: NodeFailed, job: str) -> Outcome:
-    """A node can't go on, and so the job can't."""
+    """Return the outcome of a job that can't go on because a node can't."""
     message, _, hint = failed.message.partition("\n")
     if failed.user_error:
         return Outcome("failed", message, hint, failed.traceback)
@@ -44,7 +44,7 @@ def failed_by(failed: NodeFailed, job: str) -> Outcome:
 
 
 def stopped_amid(failed: NodeFailed, why: str) -> Outcome:
-    """Parameters were lost while the job took its last checkpoint."""
+    """Return the outcome of a job that has lost parameters while it took its last checkpoint."""
     message, _, hint = failed.message.partition("\n")
     return Outcome("stopped", f"{why}, without a last checkpoint: {message}", hint)
 
@@ -52,7 +52,8 @@ def stopped_amid(failed: NodeFailed, why: str) -> Outcome:
 def answer_in_between(
     request: Request, answer: Callable[[Request], msgspec.Struct | None]
 ) -> msgspec.Struct | Failure | None:
-    """While all nodes of a generation end: nothing of them counts any more, and nothing can be wished for. ``answer`` is for questions."""
+    """Answer a request while all nodes of a generation end: nothing of them counts any more, and nothing can be wished for. ``answer`` is
+    for questions."""
     match request.body:
         case StatusRequest() | StoryRequest() | SlotsRequest():
             return answer(request) or Ack()
@@ -67,7 +68,7 @@ def answer_in_between(
 
 
 def answer_late(request: Request, answer: Callable[[Request], msgspec.Struct | None]) -> msgspec.Struct | None:
-    """After the job's end only reports and questions still count. What ``answer`` takes is to be committed first."""
+    """Answer a request after the job's end: only reports and questions still count. What ``answer`` takes is to be committed first."""
     match request.body:
         case StatusRequest() | SlotsRequest() | StoryRequest() | CheckpointRequest():
             return answer(request) or Ack()

@@ -60,7 +60,7 @@ class WaitingRoom:
         return bool(self.stopped) or self._stop()
 
     def waits(self, why: str) -> None:
-        """It is in the queue, for this reason."""
+        """Say that the job is in the queue, for this reason."""
         if (self.status.state, self.status.message) != ("queued", why):
             self.status = msgspec.structs.replace(self.status, state="queued", message=why, next_look=QUEUED)
             self.story.node("master", why)
@@ -94,7 +94,7 @@ class WaitingRoom:
 
 
 def blank(job: str, *, epochs: int, total_samples: int) -> Status:
-    """Of a job that hasn't begun."""
+    """Return the status of a job that hasn't begun."""
     return Status(
         job=job,
         state="starting",
@@ -118,7 +118,7 @@ def blank(job: str, *, epochs: int, total_samples: int) -> Status:
 
 
 def without_nodes(status: Status, why: str) -> Status:
-    """Of a job that has given way: all that ran has ended."""
+    """Return the status of a job that has given way: all that ran has ended."""
 
     def ended(node: NodeStatus) -> NodeStatus:
         state = node.state if node.state.startswith("ended") else "ended (Succeeded)"

@@ -121,7 +121,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, connector: Con
 
 
 def _disk(story: StoryLog, server: Server, room: WaitingRoom, stop: Callable[[], bool]) -> FullDisk:
-    """Before there is a ``Master`` to answer."""
+    """Create what waits for room on the disk before there is a ``Master`` to answer."""
 
     def answer(request: Request) -> msgspec.Struct | None:
         match request.body:
@@ -146,7 +146,7 @@ def _disk(story: StoryLog, server: Server, room: WaitingRoom, stop: Callable[[],
 
 
 def _opened(job: Job, disk: FullDisk) -> LedgerStore:
-    """Raises JobError, also when the job is to end before there is room for it."""
+    """Open the job's ledger. Raises JobError, also when the job is to end before there is room for it."""
     found: list[LedgerStore] = []
     if not disk.insist(lambda: found.append(LedgerStore(job.ledger()))):
         raise JobError(f"The disk of {job.directory} is full: the job was stopped before it could begin")
@@ -154,7 +154,7 @@ def _opened(job: Job, disk: FullDisk) -> LedgerStore:
 
 
 def _stopped(job: Job, room: WaitingRoom, brain: BrainLink | None, story: StoryLog) -> Outcome:
-    """While it waited, without a node."""
+    """Write the result of a job that was stopped while it waited, without a node."""
     outcome = Outcome("stopped", room.stopped or job.record().stop_reason or "stopped by request")
     status = msgspec.structs.replace(room.status, state="stopped", message=outcome.message)
     result = Result(outcome.state, time.time(), outcome.message, status=to_builtins(status))
@@ -169,7 +169,7 @@ def _stopped(job: Job, room: WaitingRoom, brain: BrainLink | None, story: StoryL
 def _waited(
     job: Job, noted: Beginning, backend: Backend, brain: BrainLink | None, room: WaitingRoom, nodes: FirstPlan
 ) -> FirstPlan:
-    """A job that has given way, or was resumed, waits for the plan that it goes on with."""
+    """Wait for the plan that a job which has given way, or was resumed, goes on with."""
     fleet = end_generation(job, backend, time.monotonic)
     before = fleet.plan if fleet is not None else nodes.plan
     assert noted.waits_since is not None
@@ -196,7 +196,7 @@ def _generations(
     brain: BrainLink | None,
     disk: FullDisk,
 ) -> Outcome:
-    """One after the other, until the job has ended."""
+    """Run one generation after the other, until the job has ended."""
     recipe, plan = job.recipe, data.plan
     decision = 0
     while True:
@@ -270,7 +270,7 @@ def _generations(
 def _room(
     job: Job, noted: Beginning, plan: ShardPlan, server: Server, story: StoryLog, stop: Callable[[], bool]
 ) -> WaitingRoom:
-    """For a job that has given way, or was resumed: it is as it was then."""
+    """Create the room of a job that has given way, or was resumed: its status is as it was then."""
     known = job.status()
     status = blank(job.id, epochs=plan.epochs, total_samples=plan.samples * plan.epochs)
     if known is not None:
@@ -282,7 +282,7 @@ def _room(
 
 
 def _write_result(job: Job, master: Master, outcome: Outcome) -> Result:
-    """As it stands then: another's word may have been first."""
+    """Write the job's result, and return it as it stands then: another's word may have been first."""
     result = Result(
         state=outcome.state,
         ended_at=time.time(),

@@ -17,17 +17,17 @@ from dlrover_lite.core.errors import BrainError
 __all__ = ["BrainRestart", "Starting", "start_process"]
 
 FIRST_PAUSE_SECONDS = 2.0
-"""From the moment it is seen to be dead: who has killed it by request removes its record first."""
+"""Seconds from the moment a brain is seen to be dead until one is started: who has killed it by request removes its record first."""
 LONGEST_PAUSE_SECONDS = 600.0
 LIVED_SECONDS = 60.0
-"""A brain that has lived so long was a sound one."""
+"""Seconds that a brain must have lived to count as a sound one."""
 
 
 class Starting(Protocol):
     """A process that starts a brain, and then ends."""
 
     def ended(self) -> tuple[bool, str] | None:
-        """Whether there is a brain now, and what it has said; None: it still runs."""
+        """Return whether there is a brain now, and what it has said; None: it still runs."""
 
 
 class BrainRestart:
@@ -51,7 +51,7 @@ class BrainRestart:
         self._starting: Starting | None = None
         self._pause = FIRST_PAUSE_SECONDS
         self._due_at: float | None = None
-        """When one is started; None: there is no need."""
+        """Time when a brain is started; None: there is no need."""
         self._found_at: float | None = None
 
     def find(self) -> str:

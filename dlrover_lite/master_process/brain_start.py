@@ -38,8 +38,8 @@ def linked(
     say: Callable[[str], None],
     log: Callable[[str], None],
 ) -> Iterator[BrainLink | None]:
-    """The link for as long as the job runs; None with ``off``. ``rows``: training samples. ``say`` is for the job's story, ``log`` for what
-    an embedded brain has to say."""
+    """Yield the link for as long as the job runs; None with ``off``. ``rows``: training samples. ``say`` is for the job's story, ``log``
+    for what an embedded brain has to say."""
     if mode == "off":
         yield None
         return
@@ -57,7 +57,7 @@ def linked(
 
 
 def find_daemon(files: BrainFiles | None = None) -> str:
-    """Where the user's brain listens. Raises BrainError when there is none that can be reached from here."""
+    """Return where the user's brain listens. Raises BrainError when there is none that can be reached from here."""
     files = files or BrainFiles()
     record = files.record() if files.lives() else None
     if record is None:
@@ -85,7 +85,7 @@ def registration(job: Job, rows: int, demand: Demand | None = None) -> RegisterJ
 
 
 def tell_end(link: BrainLink, job: Job, result: Result, fleet: Fleet | None) -> None:
-    """Nothing is waited for that isn't there: the brain finds the result in the job's files, too."""
+    """Tell the brain how the job has ended. Nothing is waited for that isn't there: the brain finds the result in the job's files, too."""
     status = result.status or {}
     link.end(
         EndJob(

@@ -28,13 +28,13 @@ class EmbeddedBrain:
         self._thread.start()
 
     def find(self) -> str:
-        """Where it listens, or is about to. Raises BrainError when it has ended."""
+        """Return where the brain listens, or is about to. Raises BrainError when it has ended."""
         if self._why:
             raise BrainError(self._why)
         return _ENDPOINT
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """What it has answered is in the database already."""
+        """Stop the brain. What it has answered is in the database already."""
         self._stop.set()
         self._thread.join(timeout_seconds)
 

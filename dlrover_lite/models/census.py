@@ -35,7 +35,7 @@ class Census(nn.Module):
         self.values = nn.Parameter(torch.randint(-_STEPS, _STEPS, (values,)) / _STEPS)
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
-        """The sum of all values that a sample has a share in, float32 [batch]; ``embedded`` is [batch, 2 * dim]."""
+        """Return the sum of all values that a sample has a share in, float32 [batch]; ``embedded`` is [batch, 2 * dim]."""
         share: Tensor = self.values.sum() / max(1, len(embedded))
         return embedded.sum(1) + share
 

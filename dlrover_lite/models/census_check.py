@@ -36,9 +36,9 @@ from dlrover_lite.tables.optimizers import init_state, update_rows
 __all__ = ["CensusReport", "TableCount", "WrongKey", "check_export", "reference"]
 
 MOST_EXAMPLES = 5
-"""Of each table."""
+"""Maximum number of examples of each table."""
 _FEW_UPDATES = 8
-"""Up to here, finding equal initial values costs more than updating each of them."""
+"""Number of updates up to which finding equal initial values costs more than updating each of them."""
 
 Floats = NDArray[np.float32]
 Progress = Callable[[int], object]
@@ -53,15 +53,15 @@ class WrongKey(msgspec.Struct, frozen=True):
     expected_updates: int | None = None
     found_updates: int | None = None
     where: str = ""
-    """The first value that differs, as ``value 3``, or else the first of the state, as ``state 3``; empty: the updates alone do."""
+    """The first value that differs, as ``value 3``, or else the first of the state, as ``state 3``; empty: the updates alone differ."""
     expected: float | None = None
-    """What is to be there."""
+    """The value that is to be there."""
     found: float | None = None
 
 
 class TableCount(msgspec.Struct, frozen=True):
-    """``keys`` are to be there, each with so many ``updates``. The key of a dense parameters' row is its block's number; in
-    dense.safetensors, each value's position."""
+    """Result for one table. ``keys`` are to be there, each with so many ``updates``. The key of a dense parameters' row is its block's
+    number; in dense.safetensors, each value's position."""
 
     table: str
     keys: int
@@ -75,14 +75,14 @@ class CensusReport(msgspec.Struct, frozen=True):
     samples: int
     epochs: int
     minibatches: int
-    """Of each epoch."""
+    """Number of minibatches in each epoch."""
     tables: list[TableCount]
     examples: list[WrongKey]
-    """The first few of each table."""
+    """The first few wrong keys of each table."""
 
     @property
     def errors(self) -> int:
-        """Keys that aren't as they must be."""
+        """Number of keys that aren't as they must be."""
         return sum(table.missing + table.extra + table.wrong for table in self.tables)
 
     @property
@@ -92,7 +92,7 @@ class CensusReport(msgspec.Struct, frozen=True):
 
 @kernel
 def _repeat(kind, hyper, row, size, grads, updates):  # type: ignore[no-untyped-def]
-    """All values as one long row with its state behind them, updated so many times with the same gradients."""
+    """Update all values, as one long row with its state behind them, so many times with the same gradients."""
     zero, one = np.uint64(0), np.uint64(1)
     rows = np.zeros(1, np.uint64)
     steps = np.zeros(1, np.uint32)
@@ -103,7 +103,7 @@ def _repeat(kind, hyper, row, size, grads, updates):  # type: ignore[no-untyped-
 
 
 def reference(optimizer: Optimizer, start: Floats, gradient: float, updates: int) -> tuple[Floats, Floats]:
-    """Rows [n, dim] that began as ``start`` [n, dim], after so many updates with the same gradient in each value; and their state
+    """Return rows [n, dim] that began as ``start`` [n, dim], after so many updates with the same gradient in each value; and their state
     [n, dim x parts]."""
     flat: Floats = start.reshape(-1)
     back: NDArray[np.int64] | None = None
@@ -135,7 +135,7 @@ class _Expected(NamedTuple):
     updates: int
     initial: Callable[[NDArray[np.int64]], Floats]
     values: int
-    """Of all rows; what the last row has more is padding."""
+    """Number of values in all rows together; what the last row has more is padding."""
 
     @property
     def parts(self) -> int:
@@ -145,7 +145,7 @@ class _Expected(NamedTuple):
         return reference(self.optimizer, self.initial(keys), self.gradient, self.updates)
 
     def counted(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[n, dim]: False for padding."""
+        """Return which values of these keys' rows count [n, dim]: False for padding."""
         counted: NDArray[np.bool_] = keys[:, None] * self.dim + np.arange(self.dim) < self.values
         return counted
 
@@ -172,7 +172,7 @@ class _Tally:
             self._compare(rows.ids[fresh].astype(np.int64), rows.vectors[fresh], counts[fresh], state[fresh])
 
     def _fresh(self, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which of the rows are of keys that must be there, for the first time."""
+        """Return which of the rows are of keys that must be there, for the first time."""
         fresh = np.zeros(len(ids), np.bool_)
         fresh[np.unique(ids, return_index=True)[1]] = True
         fresh &= ids < np.uint64(self.expected.keys)
@@ -208,7 +208,7 @@ class _Tally:
         self.examples.append(WrongKey(self.expected.table, key, problem, **more))
 
     def finish(self) -> TableCount:
-        """After all rows."""
+        """Return the result after all rows have been added."""
         for key in self._sample(~self._seen):
             self._example(key, "missing", expected_updates=self.expected.updates)
         missing = int((~self._seen).sum())
@@ -217,7 +217,7 @@ class _Tally:
 
 
 def _differ(one: Floats, other: Floats) -> NDArray[np.bool_]:
-    """Bit by bit: a NaN equals itself, and 0 isn't -0."""
+    """Compare bit by bit: a NaN equals itself, and 0 isn't -0."""
     different: NDArray[np.bool_] = _bits(one) != _bits(other)
     return different
 
@@ -271,7 +271,7 @@ def check_export(directory: Path, recipe: Recipe, progress: Progress | None = No
 
 
 def _initial(recipe: Recipe) -> tuple[Floats, list[EmbeddingField]]:
-    """The dense parameters that every worker starts with, one after the other, and the model's embedding fields."""
+    """Return the dense parameters that every worker starts with, one after the other, and the model's embedding fields."""
     seed = recipe.training.seed
     module = build_model(recipe.model, CENSUS_SCHEMA, directory=Path(recipe.directory), seed=seed)
     with torch.no_grad():
@@ -320,7 +320,7 @@ def _blocks(recipe: Recipe, start: Floats) -> _Expected:
 
 
 def _rows(export: ExportReader, entry: TableEntry | None, expected: _Expected) -> Iterator[TableRows]:
-    """None where the export doesn't have the table at all."""
+    """Return the rows of a table; none where the export doesn't have it at all."""
     if entry is None:
         return iter(())
     (path,) = export.files(entry.file)
@@ -328,7 +328,7 @@ def _rows(export: ExportReader, entry: TableEntry | None, expected: _Expected) -
 
 
 def _check_tensors(export: ExportReader, blocks: _Expected, start: Floats) -> tuple[TableCount, list[WrongKey]]:
-    """The dense parameters as the trained model has them, which came by another way than their blocks."""
+    """Check the dense parameters as the trained model has them, which came by another way than their blocks."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

@@ -22,7 +22,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def loss_of(module: nn.Module) -> Loss:
-    """The module's ``loss(logits, labels)`` if it has one, else the mean binary cross-entropy with logits.
+    """Return the module's ``loss(logits, labels)`` if it has one, else the mean binary cross-entropy with logits.
 
     Both get float32 [batch] tensors.
     """
@@ -31,7 +31,7 @@ def loss_of(module: nn.Module) -> Loss:
 
 
 def fields_of_model(module: nn.Module) -> list[EmbeddingField]:
-    """The module's ``embedding_fields``. Raises ModelError when it has none, or something else under that name."""
+    """Return the module's ``embedding_fields``. Raises ModelError when it has none, or something else under that name."""
     name = type(module).__name__
     fields = getattr(module, "embedding_fields", None)
     example = 'self.embedding_fields = [EmbeddingField("C1", 16), ...]'
@@ -65,8 +65,8 @@ def check_model(module: nn.Module, schema: Schema, *, directory: Path | None = N
 
 
 def check_samples(module: nn.Module, dense: Tensor, labels: Tensor, *, directory: Path) -> None:
-    """Raises ModelError unless one dry step with these samples works: dense float32 [n, columns], labels float32 [n]. As of
-    ``check_model``, which goes before it, nothing is changed by it."""
+    """Raise ModelError unless one dry step with these samples works: dense float32 [n, columns], labels float32 [n]. As by ``check_model``,
+    which goes before it, nothing is changed."""
     _dry_step(module, fields_of_model(module), dense, labels, "of the data's samples", directory)
 
 
@@ -123,7 +123,7 @@ def _check_parameters(module: nn.Module, fields: list[EmbeddingField]) -> None:
 
 
 def _check_buffers(module: nn.Module) -> None:
-    """Non-persistent buffers are constants, as torch itself sees them; ``_dry_step`` checks that they stay."""
+    """Check the buffers. Non-persistent ones are constants, as torch itself sees them; ``_dry_step`` checks that they stay."""
     name = type(module).__name__
     averaged = bool(getattr(module, "averaged_buffers", False))
     persistent = module.state_dict(keep_vars=True).keys()

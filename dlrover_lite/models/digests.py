@@ -51,7 +51,8 @@ def write_digests(directory: Path, steps: Steps = no_steps) -> Path:
 
 
 class Digests:
-    """Those of the export in ``directory``, or, with ``digests`` None, of one by a version that wrote none: nothing is compared then."""
+    """The digests of the export in ``directory``, or, with ``digests`` None, of one by a version that wrote none: nothing is compared
+    then."""
 
     def __init__(self, directory: Path, digests: Mapping[str, str] | None) -> None:
         self.directory = directory
@@ -59,7 +60,7 @@ class Digests:
 
     @classmethod
     def read(cls, directory: Path) -> Digests:
-        """Raises ModelError when the file is there but can't be read, or is damaged."""
+        """Read the digests of an export. Raises ModelError when the file is there but can't be read, or is damaged."""
         path = directory / DIGESTS_FILE
         try:
             text = read_file(path, _MOST_BYTES).decode()
@@ -77,21 +78,21 @@ class Digests:
 
     @property
     def known(self) -> bool:
-        """False for an export by a version that wrote none."""
+        """Whether there are digests; False for an export by a version that wrote none."""
         return self._digests is not None
 
     def missing(self) -> ModelError:
-        """Of an export that says that it has them, and doesn't."""
+        """Make the error for an export that says that it has digests, and doesn't."""
         return _damaged(
             self.directory / DIGESTS_FILE, "it is missing: the export was only half written, or half copied"
         )
 
     def named(self, folder: str) -> list[str]:
-        """Files in a folder of the export."""
+        """Return the names of the files in a folder of the export."""
         return [name for name in self._digests or () if name.startswith(f"{folder}/")]
 
     def check_bytes(self, name: str, data: bytes) -> None:
-        """What was read of a whole file. Raises ModelError when it isn't what was exported."""
+        """Check what was read of a whole file. Raises ModelError when it isn't what was exported."""
         if self._digests is not None:
             self._compare(name, hashlib.sha256(data).hexdigest())
 
@@ -119,7 +120,7 @@ class Digests:
 
 
 def _digests(paths: list[Path], what: str, steps: Steps) -> list[str]:
-    """Of each file. Raises OSError with the file's name."""
+    """Compute the digest of each file. Raises OSError with the file's name."""
     workers = max(1, min(_MOST_THREADS, os.cpu_count() or 1, len(paths)))
     total = sum(map(_size, paths))
     tally = Tally(total, lambda done, total: steps(what, done, total, "bytes"))
@@ -128,7 +129,7 @@ def _digests(paths: list[Path], what: str, steps: Steps) -> list[str]:
 
 
 def _size(path: Path) -> int:
-    """0 for one that can't be looked at: reading it will say why."""
+    """Return the size of a file in bytes; 0 for one that can't be looked at: reading it will say why."""
     try:
         return path.stat().st_size
     except OSError:

@@ -66,8 +66,8 @@ class DLRM(nn.Module):
 
 
 def _pair_positions(vectors: int) -> tuple[Tensor, Tensor]:
-    """Where the pairs (row > column) are in a flattened [vectors, vectors]; and, for each place of such a matrix,
-    which pair it belongs to, plus 1 (0 on the diagonal)."""
+    """Return where the pairs (row > column) are in a flattened [vectors, vectors]; and, for each place of such a matrix, which pair it
+    belongs to, plus 1 (0 on the diagonal)."""
     rows, columns = torch.tril_indices(vectors, vectors, -1)
     mirror = torch.zeros(vectors, vectors, dtype=torch.int64)
     mirror[rows, columns] = mirror[columns, rows] = torch.arange(1, len(rows) + 1)

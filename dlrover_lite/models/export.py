@@ -48,7 +48,7 @@ DENSE_FILE = "dense.safetensors"
 DENSE_BLOCKS = "dense_blocks"
 MODEL_DIRECTORY = "model"
 BUFFERED_BYTES = 32 << 20
-"""Rows handed in are held back up to this much over all tables, so that files get large writes."""
+"""Maximum bytes of rows that are held back over all tables, so that files get large writes."""
 
 Format = Literal["npz", "parquet"]
 
@@ -64,7 +64,7 @@ class TensorEntry(msgspec.Struct, frozen=True):
 class TableEntry(msgspec.Struct, frozen=True):
     name: str
     file: str
-    """Relative to the export directory."""
+    """Path of the file, relative to the export directory."""
     dim: int
     init_scale: float
     rows: int = 0
@@ -77,7 +77,7 @@ class TableEntry(msgspec.Struct, frozen=True):
 
 
 class Optimizers(msgspec.Struct, frozen=True):
-    """Whose state an export holds."""
+    """Optimizers whose state an export holds."""
 
     embeddings: Optimizer
     dense: Optimizer
@@ -88,30 +88,31 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     file, ``model``."""
 
     version: int = FORMAT_VERSION
-    """Of the format."""
+    """Version of the export's format."""
     digests: str = ""
-    """The file with the digests of all others, ``SHA256SUMS``; empty: written by a version that kept none."""
+    """Name of the file with the digests of all others, ``SHA256SUMS``; empty: written by a version that kept none."""
     model: Model
     schema: Schema
     fields: list[EmbeddingField]
     seed: int
-    """The job's: unknown ids get their initial values by it."""
+    """Seed of the job: unknown ids get their initial values by it."""
     data_format: str = ""
     """Format of the training data: criteo, csv, parquet, synthetic or census."""
     data_options: dict[str, Any] = {}
-    """How its lines are read, of CSV and Parquet: label, delimiter and columns, as in the recipe."""
+    """How the data's lines are read, of CSV and Parquet: label, delimiter and columns, as in the recipe."""
     id_kinds: dict[str, IdKind] = {}
-    """By categorical column: what its ids were in training. Columns that nothing is known of are left out, as are all in older exports."""
+    """What each categorical column's ids were in training. Columns that nothing is known of are left out, as are all in older exports."""
     unknown_ids: dict[str, float] = {}
-    """By categorical column: share of ids in the job's last evaluation (or else in fresh training data) that had never been trained."""
+    """Share of ids that had never been trained, by categorical column, in the job's last evaluation (or else in fresh training data)."""
     transform: str = ""
     """What the reader does with a line's values before they are ids and dense features, by name."""
     tables: list[TableEntry] = []
     dense: list[TensorEntry] = []
     optimizers: Optimizers | None = None
-    """Given for an export with their state; else None."""
+    """Optimizers of an export that has their state; else None."""
     dense_blocks: TableEntry | None = None
-    """With optimizer state: the dense parameters once more, as blocks of one flat vector (``tables.layout``), with theirs."""
+    """The dense parameters once more, in an export with optimizer state: as blocks of one flat vector (``tables.layout``), with their
+    state."""
 
 
 class _Table:
@@ -134,7 +135,7 @@ class _Table:
             self.writer.add(chunks)
 
     def finish(self, copied: Callable[[int], object]) -> TableEntry:
-        """Write all that is left; what the manifest says of the table. ``copied``: see ``TableWriter.close``. Raises OSError."""
+        """Write all that is left; return what the manifest says of the table. ``copied``: see ``TableWriter.close``. Raises OSError."""
         return msgspec.structs.replace(self.entry, rows=self.writer.close(copied))
 
 
@@ -162,7 +163,7 @@ class ExportWriter:
         overwrite: bool = True,
         elsewhere: str = "export to another directory",
     ) -> None:
-        """``elsewhere``: what to do, beside making room, where ``directory`` can't be written."""
+        """Begin an export. ``elsewhere``: what to do, beside making room, where ``directory`` can't be written."""
         self.directory = directory.absolute()
         self.manifest = manifest
         self._overwrite = overwrite
@@ -203,7 +204,7 @@ class ExportWriter:
         self._blocks = _Table(TableEntry(PARAMETERS.name, writer.path.name, BLOCK, 0.0, 0, shape.state_parts), writer)
 
     def write_dense(self, tensors: Mapping[str, NDArray[np.generic]]) -> None:
-        """The dense parameters and averaged buffers, by their names in the module's ``state_dict``; once."""
+        """Write the dense parameters and averaged buffers, by their names in the module's ``state_dict``; once."""
         from safetensors.numpy import save
 
         arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
@@ -220,10 +221,10 @@ class ExportWriter:
         counts: NDArray[np.uint32] | None = None,
         state: NDArray[np.float32] | None = None,
     ) -> None:
-        """Rows of a table: ids uint64 [n], vectors float32 [n, dim]; any number of times, tables in any order.
+        """Add rows of a table: ids uint64 [n], vectors float32 [n, dim]; any number of times, tables in any order.
 
-        In an export with optimizer state, also counts of updates uint32 [n], and state float32 [n, dim x parts].
-        An id must be added once. Raises ValueError for an unknown table or arrays of another shape.
+        In an export with optimizer state, also counts of updates uint32 [n], and state float32 [n, dim x parts]. An id must be added once.
+        Raises ValueError for an unknown table or arrays of another shape.
         """
         if table not in self._tables:
             raise ValueError(f"no table {table!r} in this export")
@@ -236,7 +237,7 @@ class ExportWriter:
         counts: NDArray[np.uint32],
         state: NDArray[np.float32],
     ) -> None:
-        """In an export with optimizer state: blocks of the flat vector of all parameters, as rows of a table are added."""
+        """Add blocks of the flat vector of all parameters, as rows of a table are added, in an export with optimizer state."""
         if self._blocks is None:
             raise ValueError("this export is one without optimizer state")
         self._add(self._blocks, TableRows(numbers, values, counts, state))
@@ -312,7 +313,7 @@ class ExportWriter:
         self.abort()
 
     def _check_target(self) -> None:
-        """An export may be replaced, an empty directory filled; anything else there is somebody's data."""
+        """Check the directory: an export may be replaced, an empty directory filled; anything else there is somebody's data."""
         target = self.directory
         if not target.exists() and not target.is_symlink():
             return

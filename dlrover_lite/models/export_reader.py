@@ -19,7 +19,7 @@ from dlrover_lite.models.export import DENSE_FILE, FORMAT_VERSION, MANIFEST_FILE
 __all__ = ["ExportReader", "Say"]
 
 Say = Callable[[str], object]
-"""Is told what a person should know, though nothing is wrong."""
+"""A function that is told what a person should know, though nothing is wrong."""
 
 _MOST_MANIFEST_BYTES = 64 * MIB
 
@@ -38,19 +38,19 @@ class ExportReader:
         _check_names(directory, self.manifest)
 
     def files(self, *names: str, steps: Steps = no_steps) -> list[Path]:
-        """Their paths. Raises ModelError, naming the first that isn't as it was exported; which needs as long as reading them takes:
-        ``steps`` is told how far it is."""
+        """Return the files' paths. Raises ModelError, naming the first that isn't as it was exported; which needs as long as reading them
+        takes: ``steps`` is told how far it is."""
         self._digests.check(names, steps)
         if not self._digests.known and names:
             self._tell()
         return [self.directory / name for name in names]
 
     def dense(self) -> Path:
-        """The file of dense parameters. Raises ModelError as ``files`` does."""
+        """Return the file of dense parameters. Raises ModelError as ``files`` does."""
         return self.files(DENSE_FILE)[0]
 
     def code(self) -> Path:
-        """The directory with the code of a user's model; empty for a model of ours. Raises ModelError as ``files`` does."""
+        """Return the directory with the code of a user's model; empty for a model of ours. Raises ModelError as ``files`` does."""
         file, colon, _ = self.manifest.model.use.rpartition(":")
         if colon:
             self.files(f"{MODEL_DIRECTORY}/{file}", *self._digests.named(MODEL_DIRECTORY))

@@ -17,12 +17,12 @@ __all__ = ["LinearAndDeep", "fields_of", "mlp", "require_columns"]
 
 
 def fields_of(schema: Schema, dim: int, init_scale: float) -> list[EmbeddingField]:
-    """One field, with a table of its own, for each categorical column."""
+    """Return one field, with a table of its own, for each categorical column."""
     return [EmbeddingField(column, dim, init_scale=init_scale) for column in schema.categorical]
 
 
 def require_columns(schema: Schema) -> None:
-    """Raises ModelError for data without any feature."""
+    """Raise ModelError for data without any feature."""
     if not schema.dense and not schema.categorical:
         raise ModelError(
             "The data has neither dense nor categorical columns to learn from.",
@@ -75,7 +75,7 @@ class LinearAndDeep(nn.Module):
 def _forward(
     dense: Tensor, embedded: Tensor, is_linear: Tensor, fields: int, dim: int, linear_dense: Tensor, *layers: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Logits, and what the backward needs: padded weights, dense columns with a column of ones, hidden layers."""
+    """Return logits, and what the backward needs: padded weights, dense columns with a column of ones, hidden layers."""
     first, bias = layers[:2]
     # A zero in the weights for each linear weight in ``embedded``: multiplying by zeros is cheaper than copying all
     # embeddings of a batch without their value 0.

@@ -12,7 +12,7 @@ from torch import Tensor
 __all__ = ["is_intel", "onednn", "use_onednn"]
 
 _LARGEST_ERROR = 1e-5
-"""Relative, of a product of positive numbers: float32 stays well below, factors rounded to bfloat16 go well above."""
+"""Maximum relative error of a product of positive numbers: float32 stays well below, factors rounded to bfloat16 go well above."""
 _SHAPES = ((256, 512, 128), (64, 64, 64))
 """Rows, inner size and columns of the products that are tried."""
 _CPUINFO = Path("/proc/cpuinfo")
@@ -36,7 +36,7 @@ def use_onednn() -> bool:
 
 @contextmanager
 def onednn() -> Iterator[bool]:
-    """Within, matrices are multiplied as in a worker; give whether that is with oneDNN."""
+    """Multiply matrices as in a worker within the context; give whether that is with oneDNN."""
     before = torch.get_float32_matmul_precision()
     try:
         yield use_onednn()

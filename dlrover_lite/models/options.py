@@ -20,7 +20,7 @@ __all__ = ["choice", "did_you_mean", "non_negative_int", "non_negative_number", 
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint for a name that isn't known: the nearest known one, or all of them. Empty when nothing is known."""
+    """Return a hint for a name that isn't known: the nearest known one, or all of them. Empty when nothing is known."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     if close:
@@ -35,27 +35,27 @@ def _checked(option: str, value: Any, rule: Rule) -> Any:
 
 
 def positive_int(option: str, value: Any) -> int:
-    """Raises ModelError unless ``value`` is a whole number of at least 1."""
+    """Return ``value``. Raises ModelError unless it is a whole number of at least 1."""
     return int(_checked(option, value, POSITIVE_INT))
 
 
 def non_negative_int(option: str, value: Any) -> int:
-    """Raises ModelError unless ``value`` is a whole number of at least 0."""
+    """Return ``value``. Raises ModelError unless it is a whole number of at least 0."""
     return int(_checked(option, value, NON_NEGATIVE_INT))
 
 
 def non_negative_number(option: str, value: Any) -> float:
-    """Raises ModelError unless ``value`` is a finite number of at least 0."""
+    """Return ``value``. Raises ModelError unless it is a finite number of at least 0."""
     return float(_checked(option, value, NON_NEGATIVE_NUMBER))
 
 
 def sizes(option: str, value: Any) -> tuple[int, ...]:
-    """Layer sizes. Raises ModelError unless ``value`` is a non-empty list of whole numbers of at least 1."""
+    """Return layer sizes. Raises ModelError unless ``value`` is a non-empty list of whole numbers of at least 1."""
     return tuple(_checked(option, value, SIZES))
 
 
 def choice(option: str, value: Any, known: Sequence[str]) -> str:
-    """Raises ModelError unless ``value`` is one of the ``known`` words."""
+    """Return ``value``. Raises ModelError unless it is one of the ``known`` words."""
     try:
         return str(_checked(option, value, one_of(*known)))
     except ModelError as error:

@@ -26,7 +26,7 @@ BUILT_IN = {
     "dlrm": ("dlrover_lite.models.dlrm", "DLRM"),
     "census": ("dlrover_lite.models.census", "Census"),
 }
-"""Where each built-in model is: module and class."""
+"""Module and class of each built-in model."""
 
 
 def build_model(model: Model, schema: Schema, *, directory: Path, seed: int) -> nn.Module:
@@ -51,7 +51,7 @@ def build_model(model: Model, schema: Schema, *, directory: Path, seed: int) -> 
 
 
 def _find(use: str, directory: Path) -> tuple[Any, Path]:
-    """What makes the module, and the directory of its code."""
+    """Return what makes the module, and the directory of its code."""
     named = split_use(use)
     if named is not None:
         return load_user_class(use, directory), (directory / named[0]).resolve().parent

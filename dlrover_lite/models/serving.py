@@ -43,37 +43,37 @@ __all__ = [
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """``loss`` is the mean log loss; ``auc`` is None when all samples have the same label."""
+    """Metrics of an evaluated model. ``loss`` is the mean log loss; ``auc`` is None when all samples have the same label."""
 
     samples: int
     loss: float | None
     auc: float | None
     unknown_ids: dict[str, float] = {}
-    """By embedded column: share of the ids that have never been trained."""
+    """Share of the ids that have never been trained, by embedded column."""
     unusual_ids: dict[str, float | None] = {}
-    """Of the columns where that is far above what the job had seen: what that was; None: that isn't known."""
+    """Share of such ids that the job had seen, by column where ``unknown_ids`` is far above it; None: that isn't known."""
     warnings: list[str] = []
-    """Why the ids may hardly be those that were trained on."""
+    """Reasons why the ids may hardly be those that were trained on."""
 
 
 _SHOWN = 4
-"""Columns in a message."""
+"""Maximum number of columns in a message."""
 
 
 class EmbeddingTable:
     """Rows in memory, sorted by id. Ids it doesn't hold get what training would have started them with."""
 
     def __init__(self, entry: TableEntry, ids: NDArray[np.uint64], vectors: NDArray[np.float32], *, seed: int) -> None:
-        """``ids`` rise."""
+        """Take over ``ids``, which rise, and their vectors."""
         self.entry, self.seed = entry, seed
         self.ids, self.vectors = ids, vectors
 
     def lookup(self, ids: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """float32 [n, dim] of ids uint64 [n]."""
+        """Return the vectors float32 [n, dim] of ids uint64 [n]."""
         return self.find(ids)[0]
 
     def find(self, ids: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """float32 [n, dim] of ids uint64 [n], and whether the table holds each."""
+        """Return the vectors float32 [n, dim] of ids uint64 [n], and whether the table holds each."""
         from dlrover_lite.tables.hashing import initial_rows
 
         if not len(self.ids):
@@ -112,13 +112,13 @@ class ServingModel(nn.Module):
         return self.manifest.schema
 
     def forward(self, dense: Tensor | NDArray[np.float32], ids: Tensor | NDArray[np.uint64]) -> Tensor:
-        """Logits, float32 [n]. Raises ModelError for inputs of another shape."""
+        """Return logits, float32 [n]. Raises ModelError for inputs of another shape."""
         return self.forward_and_count(dense, ids)[0]
 
     def forward_and_count(
         self, dense: Tensor | NDArray[np.float32], ids: Tensor | NDArray[np.uint64]
     ) -> tuple[Tensor, dict[str, int]]:
-        """As ``forward``; and by embedded column the samples whose id has never been trained."""
+        """Return the logits as ``forward`` does; and by embedded column the number of samples whose id has never been trained."""
         device = next(self.network.parameters(), torch.empty(0)).device
         keys = ids.cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids)
         x = torch.as_tensor(dense, dtype=torch.float32, device=device)
@@ -139,8 +139,8 @@ class ServingModel(nn.Module):
         return logits.reshape(len(x)), unknown
 
     def keys(self, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> NDArray[np.uint64]:
-        """Keys of ids, uint64 [categorical columns, n], as ``forward`` and ``predict`` take them; of values by column: integers or text, as
-        in training, None for an empty field.
+        """Return keys of ids, uint64 [categorical columns, n], as ``forward`` and ``predict`` take them; of values by column: integers or
+        text, as in training, None for an empty field.
 
         Raises DataError, naming the column, for values of another kind than were trained on; ModelError for other columns, or lengths.
         """
@@ -170,8 +170,8 @@ class ServingModel(nn.Module):
         return ", ".join(parts) or "keys that its data's reader made"
 
     def _embed(self, ids: NDArray[np.uint64]) -> tuple[NDArray[np.float32], dict[str, int]]:
-        """float32 [n, sum of dims], and by column the samples whose id the table doesn't hold (of a column that is embedded several times,
-        the first table)."""
+        """Return float32 [n, sum of dims], and by column the number of samples whose id the table doesn't hold (of a column that is
+        embedded several times, the first table)."""
         out = np.empty((ids.shape[1], sum(field.dim for field in self.fields)), np.float32)
         unknown: dict[str, int] = {}
         start = 0
@@ -182,25 +182,27 @@ class ServingModel(nn.Module):
         return out, unknown
 
     def predict(self, dense: Tensor | NDArray[np.float32], ids: Tensor | NDArray[np.uint64]) -> Tensor:
-        """Probabilities of label 1, float32 [n], without gradients."""
+        """Return probabilities of label 1, float32 [n], without gradients."""
         with torch.no_grad():
             return torch.sigmoid(self(dense, ids))
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """``model.json`` of an export. Raises ModelError when it is missing, damaged, or of a newer format."""
+    """Read ``model.json`` of an export. Raises ModelError when it is missing, damaged, or of a newer format."""
     return ExportReader(directory).manifest
 
 
 def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
-    """By categorical column, the kinds that a model was trained on: as its export says, or else as follows from its data's format."""
+    """Return the kinds of ids that a model was trained on, by categorical column: as its export says, or else as follows from its data's
+    format."""
     return {**kinds_of_format(manifest.data_format, manifest.schema.categorical), **manifest.id_kinds}
 
 
 def load_model(
     directory: Path | str | None, device: str = "cpu", *, say: Say | None = None, steps: Steps = no_steps
 ) -> ServingModel:
-    """The exported model in evaluation mode, with its dense part on ``device`` and its tables in memory. ``steps`` is told how far it is.
+    """Return the exported model in evaluation mode, with its dense part on ``device`` and its tables in memory. ``steps`` is told how far
+    it is.
 
     ``directory`` may be a result's ``export``. A user's model runs its own code from the export. All files are compared with what was
     exported before they are used; ``say`` is told of an export that is too old for that (by default it is a Python warning). Raises
@@ -268,10 +270,10 @@ def evaluate_export(
     say: Say | None = None,
     steps: Steps = no_steps,
 ) -> Metrics:
-    """Log loss, AUC and unknown ids of an exported model over all samples of ``dataset``; bad lines are left out.
+    """Compute log loss, AUC and unknown ids of an exported model over all samples of ``dataset``; bad lines are left out.
 
-    ``progress`` is called with the number of samples done, ``say`` and ``steps`` as by ``load_model``; ``name`` is the model's in
-    messages. Raises ModelError, and DataError when the columns differ, or ids are of another kind than in training.
+    ``progress`` is called with the number of samples done, ``say`` and ``steps`` as by ``load_model``; ``name`` is the model's in messages.
+    Raises ModelError, and DataError when the columns differ, or ids are of another kind than in training.
     """
     model = load_model(directory, say=say, steps=steps)
     code = Path(directory) / "model"
@@ -287,7 +289,7 @@ def evaluate_model(
     name: str,
     code: Path,
 ) -> Metrics:
-    """As ``evaluate_export``, of a model that is loaded; ``code``: where a user's own is."""
+    """Evaluate a model that is loaded, as ``evaluate_export`` does; ``code``: where a user's own code is."""
     if dataset.schema != model.schema:
         columns = {*model.schema.dense, *model.schema.categorical} - {
             *dataset.schema.dense,

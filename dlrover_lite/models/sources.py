@@ -30,7 +30,7 @@ def copy_sources(use: str, directory: Path, target: Path) -> str:
 
 
 def _local_sources(path: Path) -> list[Path]:
-    """``path`` and the modules and packages of its directory that it imports, themselves or through each other."""
+    """Return ``path`` and the modules and packages of its directory that it imports, themselves or through each other."""
     found, waiting = {path}, [path]
     while waiting:
         for name in _imported_names(waiting.pop()):
@@ -44,7 +44,7 @@ def _local_sources(path: Path) -> list[Path]:
 
 
 def _imported_names(path: Path) -> set[str]:
-    """First parts of the modules that the file imports, wherever in it."""
+    """Return the first parts of the modules that the file imports, wherever in it."""
     try:
         tree = ast.parse(read_file(path, MOST_SOURCE_BYTES), str(path))
     except OSError as error:

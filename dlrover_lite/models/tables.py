@@ -39,27 +39,27 @@ class TableRows(NamedTuple):
     """Rows of one table; ``counts`` and ``state`` are both there, or neither."""
 
     ids: NDArray[np.uint64]
-    """[n]"""
+    """Ids of the rows [n]."""
     vectors: NDArray[np.float32]
-    """[n, dim]"""
+    """Vectors of the rows [n, dim]."""
     counts: NDArray[np.uint32] | None = None
-    """[n]: updates so far."""
+    """Number of updates so far of each row [n]."""
     state: NDArray[np.float32] | None = None
-    """[n, dim x state parts]: of each row the first part, then the second."""
+    """Optimizer state [n, dim x state parts]: of each row the first part, then the second."""
 
     @property
     def bytes(self) -> int:
         return sum(array.nbytes for array in self if array is not None)
 
     def copied(self) -> TableRows:
-        """In arrays of their own, of the types above."""
+        """Copy the rows into arrays of their own, of the types above."""
         counts = None if self.counts is None else self.counts.astype(np.uint32)
         state = None if self.state is None else self.state.astype(np.float32)
         return TableRows(self.ids.astype(np.uint64), self.vectors.astype(np.float32), counts, state)
 
 
 def joined(chunks: Sequence[TableRows]) -> TableRows:
-    """At least one, all with state or all without."""
+    """Join chunks of rows: at least one, all with state or all without."""
     ids, vectors = np.concatenate([rows.ids for rows in chunks]), np.concatenate([rows.vectors for rows in chunks])
     counts = [rows.counts for rows in chunks if rows.counts is not None]
     state = [rows.state for rows in chunks if rows.state is not None]
@@ -89,7 +89,7 @@ class RowShape(NamedTuple):
         return sum(np.dtype(dtype).itemsize * math.prod(width) for dtype, width in self.columns.values())
 
     def fits(self, rows: TableRows) -> bool:
-        """Whether all arrays have the lengths they must have."""
+        """Say whether all arrays have the lengths they must have."""
         n, parts = len(rows.ids), self.state_parts
         if rows.ids.ndim != 1 or rows.vectors.shape != (n, self.dim):
             return False
@@ -98,7 +98,7 @@ class RowShape(NamedTuple):
         return rows.counts.shape == (n,) and rows.state.shape == (n, self.dim * parts)
 
     def rows(self, arrays: Mapping[str, NDArray[Any]]) -> TableRows:
-        """From arrays by the names of ``columns``."""
+        """Make rows of arrays by the names of ``columns``."""
         ids = arrays["ids"]
         if self.state_parts is None:
             return TableRows(ids, arrays["vectors"])
@@ -107,7 +107,7 @@ class RowShape(NamedTuple):
 
 
 def escape(name: str, *, every: bool = False) -> str:
-    """A file name for a table: letters, digits, ``_``, ``-`` and ``.`` stay, other bytes of its UTF-8 become %XX.
+    """Return a file name for a table: letters, digits, ``_``, ``-`` and ``.`` stay, other bytes of its UTF-8 become %XX.
 
     So do a leading dot and, if asked for, ``every`` byte. ``unescape`` gives the name back.
     """
@@ -122,7 +122,7 @@ def _percent(text: str) -> str:
 
 
 def unescape(file: str) -> str:
-    """The table name that ``escape`` was given."""
+    """Return the table name that ``escape`` was given."""
     if file == "%":
         return ""
     raw = re.sub(rb"%([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), file.encode())
@@ -147,14 +147,14 @@ class TableWriter(Protocol):
 
 
 def table_writer(stem: Path, shape: RowShape, format: Literal["npz", "parquet"]) -> TableWriter:
-    """Writes ``stem`` with the format's suffix. Raises JobError when the format's package isn't installed."""
+    """Make a writer of ``stem`` with the format's suffix. Raises JobError when the format's package isn't installed."""
     path = stem.with_name(f"{stem.name}.{format}")
     return _ParquetWriter(path, shape) if format == "parquet" else _NpzWriter(path, shape)
 
 
 class _NpzWriter:
-    """An .npy file starts with its shape, which is known at the end only, and a zip member can't be changed: rows go
-    to plain files first, which are copied into the zip, one table after the other, when all are there."""
+    """Writes npz files. An .npy file starts with its shape, which is known at the end only, and a zip member can't be changed: rows go to
+    plain files first, which are copied into the zip, one table after the other, when all are there."""
 
     def __init__(self, path: Path, shape: RowShape) -> None:
         self.path, self.rows = path, 0
@@ -195,8 +195,8 @@ _PARQUET_NAMES = {"ids": "id", "vectors": "vector", "counts": "count", "state": 
 
 
 class _ParquetWriter:
-    """Row groups of some megabytes; columns ``id`` (uint64) and ``vector`` (fixed-size list of float32), with state ``count``
-    (uint32) and ``state`` (fixed-size list of float32) too."""
+    """Writes Parquet files: row groups of some megabytes; columns ``id`` (uint64) and ``vector`` (fixed-size list of float32), with state
+    ``count`` (uint32) and ``state`` (fixed-size list of float32) too."""
 
     def __init__(self, path: Path, shape: RowShape) -> None:
         self._arrow = _import_parquet(JobError)
@@ -248,9 +248,9 @@ def _import_parquet(error: type[JobError] | type[ModelError]) -> Any:
 
 
 def read_table(path: Path, *, rows: int, dim: int, progress: Callable[[int], object] = lambda _: None) -> TableRows:
-    """ids and vectors of a table file, without optimizer state, by rising ids. Memory beside these is for a chunk of ``iterate_table``: the
-    file is read once for the ids, and once more for the vectors, each of which goes to its place. ``progress`` is called with the
-    number of rows that are there.
+    """Read ids and vectors of a table file, without optimizer state, by rising ids. Memory beside these is for a chunk of
+    ``iterate_table``: the file is read once for the ids, and once more for the vectors, each of which goes to its place. ``progress`` is
+    called with the number of rows that are there.
 
     Raises ModelError, naming the file, when it is missing, damaged, or has other numbers of rows or values.
     """
@@ -282,21 +282,21 @@ class SortedTable:
     """Vectors by rising ids, put at their places as they come: in no more memory than they need."""
 
     def __init__(self, ids: NDArray[np.uint64], dim: int) -> None:
-        """``ids``: all of them, in any order; they are put in order where they are."""
+        """Begin with all ``ids``, in any order; they are put in order where they are."""
         ids.sort()
         self.ids = ids
         self.vectors: NDArray[np.float32] = np.empty((len(ids), dim), np.float32)
         self.filled = 0
-        """Rows that have been put at their places."""
+        """Number of rows that have been put at their places."""
 
     @property
     def twice(self) -> bool:
-        """An id is there more than once."""
+        """Whether an id is there more than once."""
         first, second, step = self.ids[:-1], self.ids[1:], _CHUNK_BYTES // 8
         return any((first[at : at + step] == second[at : at + step]).any() for at in range(0, len(second), step))
 
     def put(self, ids: NDArray[np.uint64], vectors: NDArray[np.float32]) -> bool:
-        """Vectors of some of the ids; False, and nothing is done, where one of them isn't among these."""
+        """Put vectors of some of the ids at their places; False, and nothing is done, where one of them isn't among these."""
         order = np.argsort(ids)  # neighbours are found much faster one after the other
         wanted = ids[order]
         at = np.minimum(np.searchsorted(self.ids, wanted), max(0, len(self.ids) - 1))
@@ -308,7 +308,7 @@ class SortedTable:
 
 
 def iterate_table(path: Path, *, rows: int, dim: int, state_parts: int | None = None) -> Iterator[TableRows]:
-    """The rows of a table file in chunks of some megabytes, with optimizer state if ``state_parts`` is given.
+    """Yield the rows of a table file in chunks of some megabytes, with optimizer state if ``state_parts`` is given.
 
     Raises ModelError as ``read_table`` does.
     """
@@ -336,12 +336,12 @@ def _check_file(path: Path) -> None:
 
 
 _Columns = Mapping[str, tuple[str, tuple[int, ...]]]
-"""As ``RowShape.columns``, or some of them."""
+"""Columns as in ``RowShape.columns``, or some of them."""
 _Arrays = dict[str, NDArray[Any]]
 
 
 def _chunks(path: Path, columns: _Columns, count: int) -> Iterator[_Arrays]:
-    """These columns of a table file, of ``count`` rows at a time. Raises ModelError."""
+    """Yield these columns of a table file, of ``count`` rows at a time. Raises ModelError."""
     return _parquet_chunks(path, columns, count) if path.suffix == ".parquet" else _npz_chunks(path, columns, count)
 
 
@@ -363,7 +363,7 @@ def _npz_chunks(path: Path, columns: _Columns, count: int) -> Iterator[_Arrays]:
 
 
 def _npy_rows(files: Mapping[str, IO[bytes]], columns: _Columns) -> int:
-    """How many rows all of the arrays have. Raises ValueError when they don't go together."""
+    """Return how many rows all of the arrays have. Raises ValueError when they don't go together."""
     rows: int | None = None
     for name, (dtype, width) in columns.items():
         np.lib.format.read_magic(files[name])

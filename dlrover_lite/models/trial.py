@@ -36,17 +36,17 @@ class Found(msgspec.Struct, kw_only=True):
     lines: int = 0
     bad_lines: int = 0
     bad_examples: list[str] = []
-    """``file:line: why``, a few."""
+    """A few bad lines, as ``file:line: why``."""
     whole: bool = False
-    """These are all lines that there are."""
+    """Whether these are all lines that there are."""
     samples: int | None = None
-    """To train on in an epoch; None: the data can't be read."""
+    """Number of samples to train on in an epoch; None: the data can't be read."""
     estimated: bool = False
-    """``samples`` follows from the files' sizes and the lines read, since they have not been indexed yet."""
+    """Whether ``samples`` follows from the files' sizes and the lines read, since they have not been indexed yet."""
     dense_parameters: int | None = None
-    """Values in the model's own parameters; None: it could not be built."""
+    """Number of values in the model's own parameters; None: it could not be built."""
     embedding_values: int = 0
-    """Values that are looked up for a sample."""
+    """Number of values that are looked up for a sample."""
     error: TrialError | None = None
 
 
@@ -99,7 +99,7 @@ def _try(recipe: Recipe, found: Found) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """``arguments``: the descriptor for what was found, and how many bytes of memory may be taken."""
+    """Try a recipe. ``arguments``: the descriptor for what was found, and how many bytes of memory may be taken."""
     _limit_memory(int(arguments[1]))
     found = try_recipe(msgspec.json.decode(sys.stdin.buffer.read(), type=Recipe))
     with os.fdopen(int(arguments[0]), "wb") as said:
@@ -108,7 +108,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _limit_memory(most_bytes: int) -> None:
-    """So that a model that is too large fails here, and no other process is killed for it."""
+    """Limit the process's memory, so that a model that is too large fails here, and no other process is killed for it."""
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]

@@ -20,13 +20,13 @@ __all__ = ["exit_error", "exits_as_errors", "load_user_class", "split_use", "use
 
 
 def split_use(use: str) -> tuple[str, str] | None:
-    """("file.py", "Class") of ``file.py:Class``; None for the name of a built-in model."""
+    """Split ``file.py:Class`` into ("file.py", "Class"); None for the name of a built-in model."""
     file, colon, name = use.rpartition(":")
     return (file, name) if colon else None
 
 
 def user_traceback(error: BaseException, directory: Path) -> str:
-    """The traceback with only the frames of files under ``directory``, those of an environment in it left out."""
+    """Return the traceback with only the frames of files under ``directory``, those of an environment in it left out."""
     report = traceback.TracebackException.from_exception(error)
     mine = [
         frame
@@ -41,7 +41,7 @@ def user_traceback(error: BaseException, directory: Path) -> str:
 
 @contextmanager
 def user_code(doing: str, directory: Path, *, hint: str = "") -> Iterator[None]:
-    """Anything raised inside becomes a ModelError with ``user_traceback``; ``doing`` starts its message."""
+    """Turn anything raised inside into a ModelError with ``user_traceback``; ``doing`` starts its message."""
     try:
         yield
     except ModelError as error:
@@ -75,10 +75,9 @@ def exits_as_errors(doing: Callable[[], str], directory: Path) -> Iterator[None]
 
 
 def load_user_class(use: str, directory: Path) -> Any:
-    """The class (or function) that ``use``, ``file.py:Class``, names. Relative files are taken from ``directory``.
+    """Return the class (or function) that ``use``, ``file.py:Class``, names. Relative files are taken from ``directory``.
 
-    The file's directory stays on ``sys.path``, as for a script, so that the model may import its neighbours.
-    Raises ModelError.
+    The file's directory stays on ``sys.path``, as for a script, so that the model may import its neighbours. Raises ModelError.
     """
     file, name = split_use(use) or ("", "")
     path = (directory / file).resolve()

@@ -74,14 +74,14 @@ class XDeepFM(nn.Module):
 
 
 def _chunks(rows: int, weight: Tensor) -> Iterator[slice]:
-    """Ranges of rows whose products fit into a core's cache."""
+    """Yield ranges of rows whose products fit into a core's cache."""
     after, before, fields = weight.shape
     step = max(1, _CHUNK_VALUES // (max(after, before) * fields))
     return (slice(start, start + step) for start in range(0, rows, step))
 
 
 def _compressed_products(maps: Tensor, start: Tensor, weight: Tensor) -> Tensor:
-    """out[n, h] = sum over i, j of weight[h, i, j] * maps[n, i] * start[n, j]."""
+    """Compute out[n, h] = sum over i, j of weight[h, i, j] * maps[n, i] * start[n, j]."""
     after, before, fields = weight.shape
     by_map = weight.permute(1, 2, 0).reshape(before, fields * after)
     out = maps.new_empty(len(maps), after)

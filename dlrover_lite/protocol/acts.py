@@ -28,21 +28,21 @@ MEMORY_CAUSES: tuple[Cause, ...] = ("memory ahead", "memory to spare", "ceiling"
 
 
 class SmallerShards(msgspec.Struct, frozen=True, tag="smaller shards"):
-    """Lease it ``factor`` times as many minibatches at once as its peers get."""
+    """Lease a worker ``factor`` times as many minibatches at once as its peers get."""
 
     factor: float
 
 
 class Replace(msgspec.Struct, frozen=True, tag="replace"):
-    """Start another one, and let this one go when that is there (a PS: when its slots have moved)."""
+    """Start another node, and let this one go when that is there (a PS: when its slots have moved)."""
 
     resources: Resources
     host: str = ""
-    """Where the other is to start; "": wherever there is room."""
+    """Host where the other node is to start; "": wherever there is room."""
 
 
 class Resize(msgspec.Struct, frozen=True, tag="resize"):
-    """In place, while it runs."""
+    """Change a node's limits in place, while it runs."""
 
     resources: Resources
     others: dict[str, Resources] = {}
@@ -50,7 +50,8 @@ class Resize(msgspec.Struct, frozen=True, tag="resize"):
 
 
 class MoveSlots(msgspec.Struct, frozen=True, tag="move slots"):
-    """Slots with ``share`` of its load, the hottest first, to the PS named: each with its part of them (they add up to 1)."""
+    """Move slots with ``share`` of a PS's load, the hottest first, to the PS named in ``to``: each gets its part of them (they add up to
+    1)."""
 
     share: float
     to: dict[str, float]

@@ -49,9 +49,9 @@ __all__ = [
 ]
 
 PROTOCOL = 1
-"""Of the messages below; rises with a change that an older peer can't leave unread."""
+"""Version of the messages below; rises with a change that an older peer can't leave unread."""
 OLDEST = 1
-"""The oldest that is understood."""
+"""The oldest version of the messages that is understood."""
 
 UNKNOWN_JOB, UNWRITTEN, REFUSED, NO_NEWER = "unknown job", "unwritten", "refused", "no newer"
 """``Failure.code``: register the job first; the database can't be written, so keep it and report it later; it makes no sense, so don't;
@@ -96,16 +96,16 @@ class RegisterJob(Message, frozen=True):
     created_at: Timestamp
     started_at: Timestamp | None
     features: ByKey[Name, Any]
-    """``JobFeatures`` by field names."""
+    """The job's ``JobFeatures`` by field names."""
     samples: Count = 0
-    """Consumed so far."""
+    """Number of samples consumed so far."""
     priority: Rate = 1.0
     demand: Demand | None = None
-    """None: it wants no advice."""
+    """What the job asks for; None: it wants no advice."""
     plan: Plan | None = None
-    """That it runs with; None: it waits for one."""
+    """The plan that the job runs with; None: it waits for one."""
     waits_since: Timestamp | None = None
-    """Without a plan: it has run, and gave way to others then (seconds since the epoch); None: it waits for its first one."""
+    """Seconds since the epoch at which a job without a plan gave way to others; None: it hasn't run yet, and waits for its first plan."""
 
 
 class Report(Message, frozen=True):
@@ -113,17 +113,17 @@ class Report(Message, frozen=True):
 
     job: Name
     samples: Count
-    """Consumed so far."""
+    """Number of samples consumed so far."""
     profiles: Items[Profile] = []
     events: Items[NodeRecord] = []
     plans: Items[PlanRecord] = []
     """What the job has been given (``granted``), and what it was to have (``desired``)."""
     standing: Standing | None = None
-    """How it stands now; None: it hasn't begun."""
+    """How the job stands now; None: it hasn't begun."""
     done: Items[Done] = []
     """What became of decisions."""
     levels: Items[Level] = []
-    """What the PS have held since; some may be missing."""
+    """What the PS have held since the last report; some may be missing."""
 
 
 class EndJob(Message, frozen=True):
@@ -141,7 +141,7 @@ class Advice(Message, frozen=True):
     """What the brain wants to be done about the job that was registered or reported."""
 
     number: Count
-    """Of the decision, within its job."""
+    """Number of the decision within its job."""
     decision: ByKey[Name, Any]
     """A ``brain.planning.decision.Decision``, by field names: ``understood`` makes of it what a master needs."""
 
@@ -180,7 +180,7 @@ class BrainJob(Message, frozen=True):
     job: Name
     samples: Count
     silent_seconds: Seconds
-    """Since its master's last word."""
+    """Seconds since the last message of the job's master."""
 
 
 class BrainStatus(Message, frozen=True):
@@ -191,12 +191,12 @@ class BrainStatus(Message, frozen=True):
     database: Url
     jobs: Items[BrainJob]
     idle_exit_seconds: Seconds | None
-    """Until it ends for want of jobs; None while there are any, and for one that stays."""
+    """Seconds until the brain ends because it has no jobs; None while there are any, and for a brain that stays."""
     problem: Text = ""
     """Why what is reported can't be written, or empty."""
     hint: Text = ""
     malformed: Count = 0
-    """Messages that couldn't be understood."""
+    """Number of messages that couldn't be understood."""
 
 
 class StopBrain(Message, frozen=True):
@@ -208,12 +208,12 @@ BrainReplies = BrainWelcome | BrainAck | Advice | BrainStatus
 
 
 def understand_each_other(protocol: int, oldest: int) -> bool:
-    """Whether a peer that speaks ``protocol``, and understands ``oldest`` and later, can be talked to."""
+    """Say whether a peer that speaks ``protocol``, and understands ``oldest`` and later, can be talked to."""
     return protocol >= OLDEST and oldest <= PROTOCOL
 
 
 def is_newer(one: tuple[str, int], other: tuple[str, int]) -> bool:
-    """Of two versions, each with its protocol: by protocol, then by the numbers in it."""
+    """Say whether version ``one`` is newer than ``other``, each with its protocol: compare protocols, then the numbers in the versions."""
     return (one[1], _numbers(one[0])) > (other[1], _numbers(other[0]))
 
 

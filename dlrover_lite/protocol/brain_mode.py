@@ -11,11 +11,12 @@ __all__ = ["BRAIN_VARIABLE", "BrainMode", "brain_mode"]
 
 BRAIN_VARIABLE = "DLROVER_LITE_BRAIN"
 BrainMode = Literal["daemon", "embedded", "off"]
-"""One for all of the user's jobs; one in each job's master; none, which keeps no history either."""
+"""Whom a job asks: one brain for all of the user's jobs; one in each job's master; none, which keeps no history either."""
 
 
 def brain_mode(chosen: BrainMode | None = None) -> BrainMode:
-    """What was chosen, or else the environment's DLROVER_LITE_BRAIN, or else the daemon. Raises UsageError for another word there."""
+    """Return what was chosen, or else the environment's DLROVER_LITE_BRAIN, or else the daemon. Raises UsageError for another word
+    there."""
     if chosen is not None:
         return chosen
     word = os.environ.get(BRAIN_VARIABLE, "") or "daemon"

@@ -36,26 +36,26 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
     counted: bool = False
     """Rows have a count of updates, whatever the optimizer."""
     most_ids: Rate | None = None
-    """That any table can come to have; None: not known."""
+    """The most distinct ids that any table can come to have; None: not known."""
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing of it changes while the job runs."""
+    """What a job asks for. Nothing of it changes while the job runs."""
 
     capacity: Resources
-    """Of the machine or cluster that it runs on."""
+    """Capacity of the machine or cluster that the job runs on."""
     total: Resources | None = None
-    """The recipe's ceiling."""
+    """The recipe's ceiling for all nodes of the job; None: it sets none."""
     ps: RolePlan | None = None
-    """As the recipe fixes it; None: left open."""
+    """The parameter servers as the recipe fixes them; None: left open."""
     worker: RolePlan | None = None
     total_samples: Rate | None = None
-    """To train on, over all epochs."""
+    """Number of samples to train on, over all epochs; None: not known."""
     epoch_samples: Rate | None = None
     autoscale: Autoscale = "on"
     facts: TableFacts = TableFacts()
     checkpoints: bool = False
-    """It takes some: it can give way to another job and go on later, and snapshots need memory of their own."""
+    """The job takes checkpoints: it can give way to another job and go on later, and snapshots need memory of their own."""
 
 
 class StandingNode(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class StandingNode(msgspec.Struct, frozen=True):
     host: Name
     resources: Resources
     used: Bytes = 0
-    """Bytes that it has used at most, as far as was seen; 0: not known."""
+    """The most bytes of memory that the node has been seen to use; 0: not known."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,15 +75,15 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     nodes: Row[StandingNode] = ()
     paused: Text = ""
-    """Why its plan isn't to be changed for now; empty: it may be."""
+    """Why the plan isn't to be changed for now; empty: it may be."""
     busy: bool = False
     """A change is under way, or waits to be accepted."""
     worker_peak: Bytes = 0
-    """Bytes that any worker has used at most."""
+    """The most bytes of memory that any worker has used."""
     evaluated: bool = True
     """An evaluation has ended, so that ``worker_peak`` has what that takes; or the job has none to come."""
     heard: Count = 0
-    """The newest decision that has arrived."""
+    """Number of the newest decision that has arrived."""
     move_rate: Rate = 0.0
     """Bytes/s at which rows have moved between PS of late, to two digits; 0: none have."""
 
@@ -94,31 +94,31 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     job: Name
     number: Count
     at: Timestamp
-    """When, seconds since the epoch."""
+    """Seconds since the epoch."""
     state: Literal["done", "given up", "rejected", "superseded"]
     why: Text = ""
     seconds: Seconds = 0.0
-    """From its arrival on."""
+    """Seconds from the decision's arrival until it came to this state."""
     samples: Count = 0
-    """Trained on in that time."""
+    """Number of samples trained on in that time."""
 
 
 def within(demand: Demand) -> Resources:
-    """The most that all its nodes may have together."""
+    """Return the most that all the job's nodes may have together."""
     if demand.total is None:
         return demand.capacity
     return Resources(min(demand.total.cores, demand.capacity.cores), min(demand.total.memory, demand.capacity.memory))
 
 
 def autoscale_of(recipe: Recipe) -> Autoscale:
-    """``auto``: on where the recipe leaves a role's resources open."""
+    """Return the recipe's autoscale mode; ``auto`` is on where the recipe leaves a role's resources open, else off."""
     if recipe.autoscale != "auto":
         return recipe.autoscale
     return "on" if recipe.resources.ps is None or recipe.resources.worker is None else "off"
 
 
 def demand_of(recipe: Recipe, capacity: Resources, *, samples: int) -> Demand:
-    """``samples``: of one epoch."""
+    """Make the demand of a job with this recipe. ``samples``: number of samples in one epoch."""
     limits = recipe.resources
     return Demand(
         capacity=capacity,
@@ -134,7 +134,7 @@ def demand_of(recipe: Recipe, capacity: Resources, *, samples: int) -> Demand:
 
 
 def _facts(recipe: Recipe) -> TableFacts:
-    """A model of a person's own may have several columns in one table."""
+    """Collect what the recipe tells of the tables. A model of a person's own may have several columns in one table."""
     data, training = recipe.data, recipe.training
     most: float | None = None
     if ":" not in recipe.model.use:
@@ -151,5 +151,5 @@ def _facts(recipe: Recipe) -> TableFacts:
 
 
 def fixed(role: RoleResources | None) -> RolePlan | None:
-    """What the recipe says of a role; None: nothing."""
+    """Return what the recipe fixes for a role; None: nothing."""
     return None if role is None else RolePlan(role.count, Resources(role.cores, role.memory))

@@ -1,4 +1,4 @@
-"""What is known of a job before it runs: by this it is told apart from others, and found again by those that are like it."""
+"""What is known of a job before it runs. It tells jobs apart, and finds past jobs that are like a new one."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ __all__ = ["JobFeatures", "features_of"]
 _CRITEO_COLUMNS, _CENSUS_COLUMNS = 26, 2
 _DIM = {"census": 4}
 _OTHER_DIM = 16
-"""Of the built-in models' embeddings, where the recipe doesn't say."""
+"""Dimension of the built-in models' embeddings (other than ``_DIM``'s) where the recipe doesn't say."""
 _WITH_WEIGHTS = ("wide_deep", "xdeepfm")
 """Built-in models whose rows have, beside the embedding, a weight of the linear model."""
 
 
 class JobFeatures(msgspec.Struct, frozen=True):
     model: str
-    """As the recipe says: a built-in one's name, or ``file.py:Class``."""
+    """The model as the recipe says: a built-in one's name, or ``file.py:Class``."""
     tables: int
     dims: int
-    """Of all tables, added up: floats of a sample's rows."""
+    """Sum of the dims of all tables: number of floats in a sample's rows."""
     batch_size: int
     rows: int
-    """Samples of the dataset."""
+    """Number of samples in the dataset."""
     optimizer: str = ""
     owner: str = ""
     name: str = ""
     pipeline_depth: int = 2
-    """Minibatches that a worker with a core of its own has pulled and not yet pushed."""
+    """Number of minibatches that a worker with a core of its own has pulled and not yet pushed."""
 
 
 def features_of(recipe: Recipe, *, rows: int, owner: str = "") -> JobFeatures:
-    """``rows``: training samples. Tables and dims of a person's own model aren't known before it is built: 0, which is compared with
-    nothing."""
+    """Collect the features of a job with this recipe. ``rows``: number of training samples. Tables and dims of a person's own model aren't
+    known before it is built: they are 0, which is compared with nothing."""
     tables, dims = _tables(recipe)
     return JobFeatures(
         model=recipe.model.use,
@@ -50,7 +50,7 @@ def features_of(recipe: Recipe, *, rows: int, owner: str = "") -> JobFeatures:
 
 
 def _tables(recipe: Recipe) -> tuple[int, int]:
-    """Their number, and the floats of a sample's rows."""
+    """Return the number of tables, and the number of floats in a sample's rows."""
     use = recipe.model.use
     dim = recipe.model.options.get("embedding_dim", _DIM.get(use, _OTHER_DIM))
     if ":" in use or not isinstance(dim, int):

@@ -177,11 +177,11 @@ class UnknownIds(Message, frozen=True):
 
     column: Name
     table: Name
-    """That they are looked up in."""
+    """The embedding table that the ids are looked up in."""
     unknown: Count
-    """Samples with such an id."""
+    """Number of samples with an id that had never been trained."""
     table_rows: Count
-    """Rows of the table then: ids that have been trained."""
+    """Number of rows of the table then: ids that have been trained."""
 
     def plus(self, other: UnknownIds) -> UnknownIds:
         """Add up both samples."""
@@ -196,21 +196,22 @@ class WorkReport(Message, frozen=True):
     minibatches: Count = 0
     bad_lines: Count = 0
     bad_examples: Items[Text] = []
-    """``file:line: why``, at most a few."""
+    """Examples of the bad lines, a few at most: ``file:line: why``."""
     metrics: Blob = b""
-    """``Metrics.to_bytes()`` of these samples' predictions before the update (train) or of the evaluation shard."""
+    """Metrics, as ``Metrics.to_bytes()``, of these samples' predictions before the update (train) or of the evaluation shard."""
     staleness: ByKey[Count, Count] = {}
     """Pushes applied between a pull and its push, the worker's own ones included -> number of minibatches."""
     seconds: ByKey[Name, Seconds] = {}
     """Wall seconds by phase: read, pull, compute, push, wait. ``pull`` and ``push`` last until all PS have answered, and overlap with
     others; ``wait`` is time in which there was nothing to compute."""
     cpu_seconds: ByKey[Name, Seconds] = {}
-    """CPU by phase: read, pull, compute, push; of compute, that of the computing thread. There is more: whatever else the process does."""
+    """CPU seconds by phase: read, pull, compute, push; for compute, those of the computing thread. The process uses more for whatever else
+    it does."""
     samples_per_second: Rate = 0.0
     longest_step_seconds: Seconds = 0.0
-    """From one acknowledged push to the next, where the worker had something to do all the while."""
+    """The longest time from one acknowledged push to the next, where the worker had something to do all the while."""
     unknown_ids: Items[UnknownIds] = []
-    """Of an evaluation."""
+    """Ids of an evaluation that had never been trained, by column."""
 
 
 class LeaseRequest(Message, frozen=True):
@@ -227,7 +228,7 @@ class LeaseRequest(Message, frozen=True):
     want: bool = True
     report: WorkReport | None = None
     holding: Items[Count] = []
-    """Tokens of all leases this worker knows of: what it doesn't was granted in an answer that got lost."""
+    """Tokens of all leases this worker knows of. A lease that isn't among them was granted in an answer that got lost."""
 
 
 class Lease(Message, frozen=True):
@@ -239,7 +240,7 @@ class Lease(Message, frozen=True):
     start: Count
     stop: Count
     cores: Cores = 0.0
-    """That the worker has now; 0: those it was started with."""
+    """Cores that the worker has now; 0: those it was started with."""
 
 
 class Wait(Message, frozen=True):
@@ -254,7 +255,7 @@ class Export(Message, frozen=True):
     destination: Url
     format: Literal["npz", "parquet"]
     id_kinds: ByKey[Name, IdKind] = {}
-    """By categorical column, for the model's ``Manifest``, as is ``unknown_ids``."""
+    """Kind of ids of each categorical column; goes into the model's ``Manifest``, as does ``unknown_ids``."""
     unknown_ids: ByKey[Name, Rate] = {}
 
 
@@ -294,11 +295,11 @@ class Heartbeat(Message, frozen=True):
 
     node: Name
     doing: Text = ""
-    """In words: ``minibatch 17 of epoch 0``."""
+    """What the worker is doing, in words: ``minibatch 17 of epoch 0``."""
     seconds: Seconds = 0.0
-    """For so long already."""
+    """Seconds for which the worker has been doing that."""
     exported_rows: Count = 0
-    """Of embeddings, that it has written so far while it exports the model."""
+    """Number of embedding rows that it has written so far while it exports the model."""
 
 
 class SnapshotReport(Message, frozen=True):
@@ -306,33 +307,33 @@ class SnapshotReport(Message, frozen=True):
 
     cut: Count
     state: Literal["taking", "written", "failed"]
-    """``taking``: its snapshot has begun: nothing that is pushed from now on is in it."""
+    """State of the PS's part of the cut. ``taking``: its snapshot has begun: nothing that is pushed from now on is in it."""
     rows: Count = 0
-    """Written so far."""
+    """Number of rows written so far."""
     bytes: Bytes = 0
     part: Blob = b""
     """When ``written``: the ``PartEntry`` of the manifest, as JSON."""
     why: Text = ""
-    """When ``failed``; this PS does nothing more for the cut."""
+    """Reason when ``failed``; this PS does nothing more for the cut."""
     hint: Text = ""
     layout: Blob = b""
-    """When ``written``: what the PS keeps, a ``checkpoint.manifest.Layout`` as JSON. It is the same of every PS."""
+    """When ``written``: what the PS keeps, a ``checkpoint.manifest.Layout`` as JSON. It is the same for every PS."""
 
 
 class RestoreReport(Message, frozen=True):
     """How far a PS is with the cut that it restores, or was when it was done."""
 
     generation: Count
-    """See RestoreOrder."""
+    """Number of the restore: see RestoreOrder."""
     rows: Count
-    """Taken from the cut, and those it builds on, so far."""
+    """Number of rows taken so far from the cut and those it builds on."""
     total_rows: Count
-    """That there are to be taken, about."""
+    """About how many rows are to be taken in all."""
     bytes: Bytes
-    """Of memory, that these rows have."""
+    """Bytes of memory that these rows have."""
     total_bytes: Bytes
     seconds: Seconds
-    """For which it has been at it, or was."""
+    """Seconds that the restore has taken so far, or took in all."""
 
 
 class TableCount(Message, frozen=True):
@@ -344,16 +345,16 @@ class TableCount(Message, frozen=True):
 
 
 class PsCounters(Message, frozen=True):
-    """For the profile of the job. What is counted is counted since the PS started."""
+    """Counters for the profile of the job. They count since the PS started."""
 
     busy_seconds: Seconds
-    """In which it answered pulls and pushes; wall time."""
+    """Wall seconds in which the PS answered pulls and pushes."""
     queue_seconds: Seconds
-    """That these waited before, all together."""
+    """Seconds that pulls and pushes waited before they were answered, summed over requests."""
     requests: Count
-    """Pulls and pushes answered."""
+    """Number of pulls and pushes answered."""
     row_bytes: Bytes
-    """Memory that rows of embeddings and their index take, free rows included."""
+    """Bytes of memory that rows of embeddings and their index take, free rows included."""
     tables: Items[TableCount] = []
 
 
@@ -363,10 +364,10 @@ class ReadySlots(Message, frozen=True):
 
     move: Count
     slots: SlotBits
-    """512 bytes: ``slots.pack``."""
+    """The slots, as 512 bytes: ``slots.pack``."""
     rows: Count = 0
     bytes: Bytes = 0
-    """Memory of these rows."""
+    """Bytes of memory that these rows take."""
 
 
 class PsReport(Message, frozen=True):
@@ -374,33 +375,33 @@ class PsReport(Message, frozen=True):
 
     node: Name
     rows: Count
-    """Of embeddings, in the slots it owns."""
+    """Number of embedding rows in the slots that the PS owns."""
     bytes: Bytes
-    """Memory that rows and index take, free rows included."""
+    """Bytes of memory that rows and index take, free rows included."""
     pushes: Count
     version: Count = 0
-    """Of the newest orders it follows; 0: none yet."""
+    """Version of the newest orders that the PS follows; 0: none yet."""
     tidy: bool = True
-    """It holds no row of a slot that it neither owns nor receives, and has given free memory back."""
+    """The PS holds no row of a slot that it neither owns nor receives, and has given free memory back."""
     ready: Items[ReadySlots] = []
     """Slots that are not its own yet, and of which it, the target of a move, holds all there is."""
     received: ByKey[Count, Count] = {}
-    """Rows received so far beside those of ``ready`` slots, by move."""
+    """Number of rows received so far, by move, without those of ``ready`` slots."""
     slowed: Rate = 0.0
-    """Share of the time for which it holds back pushes for slots that leave it."""
+    """Share of the time for which the PS holds back pushes for slots that leave it."""
     loads: Blob = b""
-    """Now and then: four float32 [4096] one after the other, for the slots it owns: requests/s, rows/s and busy seconds/s of the last
-    seconds, and bytes of its rows."""
+    """Loads of the slots it owns, sent now and then: four float32 [4096] one after the other: requests/s, rows/s and busy seconds/s of the
+    last seconds, and bytes of its rows."""
     requests_per_second: Rate = 0.0
-    """With ``loads``, and of the same seconds: pulls and pushes that it has answered."""
+    """Pulls and pushes per second that the PS has answered, over the same seconds as ``loads``, with which it is sent."""
     snapshot: SnapshotReport | None = None
-    """Of the newest cut that it was ordered to take part in."""
+    """How far the PS is with the newest cut that it was ordered to take part in."""
     restored: Count = 0
-    """The generation whose cut it holds: see RestoreOrder."""
+    """The generation whose cut the PS holds: see RestoreOrder."""
     counters: PsCounters | None = None
-    """Twice a second."""
+    """Counters for the profile, sent twice a second."""
     restoring: RestoreReport | None = None
-    """Of the cut that it was ordered to restore; None: it hasn't begun, or need not."""
+    """How far the PS is with the cut that it was ordered to restore; None: it hasn't begun, or need not."""
 
 
 class SnapshotOrder(Message, frozen=True):
@@ -413,17 +414,17 @@ class SnapshotOrder(Message, frozen=True):
     cut: Count
     job: Name
     url: Url
-    """``CheckpointStore(url).join(cut)`` writes the part."""
+    """URL of the checkpoint store: ``CheckpointStore(url).join(cut)`` writes the part."""
     since: Items[Count] = []
     """The epoch of each table group at the cut that this one builds on: rows changed later are written. Empty: all rows."""
     whole: SlotBits = b""
-    """512 bytes: slots of which all rows are written all the same, as they were elsewhere at the cut before."""
+    """Slots of which all rows are written all the same, as they were elsewhere at the cut before (512 bytes)."""
     compress: bool = False
     spill_bytes: Bytes = 0
-    """At most so much memory may be used for rows that change before they are written, and at most a quarter of what the rows take (but
-    16 MiB). 0: only the latter."""
+    """The most bytes of memory that may be used for rows that change before they are written; at most a quarter of what the rows take (but
+    16 MiB) in any case. 0: only the latter limit."""
     seconds: Seconds = 0.0
-    """Beside training the part may take so long, and takes no more of the processor than it has to for that; 0: no longer than need be,
+    """Seconds that the part may take beside training; it takes no more of the processor than it has to for that. 0: no longer than need be,
     which may be told later."""
 
 
@@ -443,9 +444,10 @@ class RestoreOrder(Message, frozen=True):
     url: Url
     cut: Count
     generation: Count
-    """From 1; each restore has a new one."""
+    """Number of the restore, from 1; each restore has a new one."""
     marks: bool = True
-    """False: only the rows. What had been applied where is forgotten: the job goes through its data from the beginning."""
+    """Restore the marks too. False: only the rows; what had been applied where is forgotten, and the job goes through its data from the
+    beginning."""
     training: TrainingSettings | None = None
     """What the job trains with; None: what the cut was trained with. Optimizer state that doesn't fit it begins anew, and so do counts of
     updates that the cut doesn't have."""
@@ -459,12 +461,12 @@ class MoveOrder(Message, frozen=True):
     source_endpoint: Url
     target: Name
     slots: SlotBits
-    """512 bytes: ``slots.pack``; those that are still the source's."""
+    """The slots that are still the source's, as 512 bytes: ``slots.pack``."""
     at_once: bool = False
     """The source is to freeze the slots before the first row is copied: it is slow, and what it would still train on meanwhile is less than
     what that would cost."""
     coldest_first: bool = False
-    """In which order slots go: those that keep the source the least busy first, as it is to be emptied; else the most."""
+    """Move the slots first that keep the source the least busy, as the source is to be emptied. False: those that keep it the most busy."""
 
 
 class PsOrders(Message, frozen=True):
@@ -476,19 +478,19 @@ class PsOrders(Message, frozen=True):
     """
 
     version: Count
-    """0: no map yet."""
+    """Version of the map and the moves; 0: no map yet."""
     owned: SlotBits = b""
-    """512 bytes: ``slots.pack``."""
+    """The slots that the PS owns, as 512 bytes: ``slots.pack``."""
     moves: Items[MoveOrder] = []
-    """Under way, with this PS as source or target."""
+    """Moves under way with this PS as source or target."""
     consumed_below: Count = 0
-    """All minibatches of the epochs below this one are consumed (or quarantined): their pushes change nothing any more."""
+    """Number of the epoch below which all minibatches are consumed (or quarantined): their pushes change nothing any more."""
     consumed: Items[tuple[Count, Items[tuple[Count, Count]]]] = []
-    """Of later epochs: (epoch, half-open ranges of minibatches)."""
+    """Consumed minibatches of the later epochs: (epoch, half-open ranges of minibatches)."""
     snapshot: SnapshotOrder | None = None
-    """It doesn't wait for a new ``version``, nor does it need one."""
+    """The snapshot to take. It doesn't wait for a new ``version``, nor does it need one."""
     restore: RestoreOrder | None = None
-    """Until all have followed it. It comes with the map, from the first version on."""
+    """The restore to do, until all PS have followed it. It comes with the map, from the first version on."""
 
 
 MasterRequests = (
@@ -532,7 +534,7 @@ MasterReplies = (
 
 
 def to_builtins(message: msgspec.Struct) -> Any:
-    """A message as plain dicts with field names, for ``--json`` (on the wire they are arrays)."""
+    """Turn a message into plain dicts with field names, for ``--json`` (on the wire messages are arrays)."""
     return {name: _plain(getattr(message, name)) for name in message.__struct_fields__}
 
 

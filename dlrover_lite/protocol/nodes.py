@@ -45,15 +45,15 @@ class NodeEvent(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What one node has used since it started, itself and whatever it has started; bytes of memory."""
+    """What one node has used since it started: the node itself and whatever it has started. Memory is in bytes."""
 
     cpu_seconds: Seconds
     memory: Bytes
-    """Working set: all it is charged for but file pages that may be dropped; shared memory included."""
+    """Working set in bytes: all that the node is charged for but file pages that may be dropped; shared memory included."""
     peak_memory: Bytes
     shared_memory: Bytes = 0
     throttled_seconds: Seconds = 0.0
-    """It was ready to run and held back by its CPU limit."""
+    """Seconds in which the node was ready to run and held back by its CPU limit."""
 
 
 class HostUsage(msgspec.Struct, frozen=True):
@@ -61,9 +61,9 @@ class HostUsage(msgspec.Struct, frozen=True):
 
     host: Name
     cores: Cores
-    """That this job's nodes and whoever shares them can use there."""
+    """Cores that this job's nodes, and whoever shares them, can use on this machine."""
     cpu_seconds: Seconds
-    """That everything has taken of these cores since some moment: this job, others, the system."""
+    """CPU seconds that everything (this job, others, the system) has taken of these cores since some moment."""
 
 
 class Readings(msgspec.Struct, frozen=True):
@@ -79,18 +79,18 @@ class Enforcement(msgspec.Struct, frozen=True):
     """How limits are enforced here."""
 
     kind: Text
-    """``cgroup v2``, ``cgroup v1``, ``watchdog``, …"""
+    """How limits are enforced, in words: ``cgroup v2``, ``cgroup v1``, ``watchdog``, …"""
     cannot: Items[Text] = []
-    """What isn't enforced, a phrase each: "fractions of a core"."""
+    """What isn't enforced, a phrase for each: "fractions of a core"."""
     why: Text = ""
     """Why nothing better is in force, and what to do about it; empty for the best there is."""
 
 
 class Backend(Protocol):
-    """All calls raise BackendError when the backend can't be reached, or refuses."""
+    """What runs the nodes of a job. All calls raise BackendError when the backend can't be reached, or refuses."""
 
     def capacity(self) -> Resources:
-        """What this job's nodes may use together at most."""
+        """Return what this job's nodes may use together at most."""
 
     def launch(self, spec: NodeSpec) -> None:
         """Start the node unless one with this id was ever started."""
@@ -108,13 +108,13 @@ class Backend(Protocol):
         """
 
     def events(self, after: int, *, timeout_seconds: float = 0.0) -> list[NodeEvent]:
-        """Events numbered above ``after``, in order; waits up to the timeout for the first one."""
+        """List the events numbered above ``after``, in order; wait up to the timeout for the first one."""
 
     def usage(self, node: str) -> Usage | None:
-        """None once the node has ended, or before it started."""
+        """Return what the node uses; None once it has ended, or before it started."""
 
     def readings(self) -> Readings:
-        """The usage of all nodes that run, and of the hosts they are on."""
+        """Measure the usage of all nodes that run, and of the hosts they are on."""
 
     def enforcement(self) -> Enforcement:
-        """How the limits of this job's nodes are enforced."""
+        """Say how the limits of this job's nodes are enforced."""

@@ -13,20 +13,20 @@ __all__ = ["JobOutcome", "outcome_of"]
 
 
 class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing is known of what is 0 or None."""
+    """What came of a job. A value that is 0 or None isn't known."""
 
     seconds: Seconds = 0.0
-    """From its beginning to its end."""
+    """Seconds from the job's beginning to its end."""
     samples_per_second: Rate = 0.0
-    """Over all that time."""
+    """Mean throughput over the whole job."""
     auc: Number | None = None
-    """Of the last evaluation, or of training while there is none."""
+    """AUC of the last evaluation, or of training while there is none."""
     peak_memory: ByKey[Name, Bytes] = {}
-    """Role -> bytes: the most that any one of its nodes has used."""
+    """Role -> the most bytes of memory that any one of its nodes has used."""
     nodes: ByKey[Name, Count] = {}
-    """Role -> nodes that it has had, those that took another's place included."""
+    """Role -> number of nodes that it has had, those that took another's place included."""
     oom_kills: Count = 0
-    """Nodes that were killed for memory."""
+    """Number of nodes that were killed for memory."""
 
 
 def outcome_of(status: Mapping[str, Any]) -> JobOutcome:

@@ -22,7 +22,7 @@ _WORKER_SHARE_OF_MEMORY = 0.25
 
 
 class RolePlan(msgspec.Struct, frozen=True):
-    """``count`` nodes of ``each``."""
+    """A role's nodes: ``count`` nodes of ``each``."""
 
     count: Count
     each: Resources
@@ -40,8 +40,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def initial_plan(limits: ResourceLimits, capacity: Resources) -> Plan:
-    """What the recipe fixes, and for a role left to ``auto`` a rule of thumb within the ceiling: as many workers as cores, one PS for
-    every eight of them, a quarter of the cores and half of the memory for the PS."""
+    """Plan what the recipe fixes, and for a role left to ``auto`` go by a rule of thumb within the ceiling: as many workers as cores, one
+    PS for every eight of them, a quarter of the cores and half of the memory for the PS."""
     cores = min(limits.total.cores, capacity.cores) if limits.total else capacity.cores
     memory = min(limits.total.memory, capacity.memory) if limits.total else capacity.memory
     workers = limits.worker.count if limits.worker else max(1, math.floor(cores))
@@ -106,7 +106,8 @@ def scaling_refusal(
 
 
 def more_than_there_is(limits: ResourceLimits, machine: Resources) -> list[str]:
-    """What a recipe fixes and this machine can't give, though it can be tried: a phrase each. What it leaves open is made to fit."""
+    """List what a recipe fixes and this machine can't give, though it can be tried: a phrase each. What the recipe leaves open is made to
+    fit."""
     found = []
     roles = [(name, role) for name, role in (("parameter server", limits.ps), ("worker", limits.worker)) if role]
     for name, role in roles:

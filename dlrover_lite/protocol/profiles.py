@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _SPEED_PRIOR = 2.0
-"""So many comparisons say that a host is as fast as the others, before any is made."""
+"""Weight of the prior that all hosts are equally fast, as a number of comparisons."""
 _LEAST_FREE_CORES = 0.05
 
 
@@ -39,16 +39,16 @@ class WorkerUse(msgspec.Struct, frozen=True):
     node: Name
     host: Name
     cores: Cores
-    """That it may use."""
+    """Cores that the worker may use."""
     minibatches: Count
-    """Consumed."""
+    """Number of minibatches consumed."""
     cpu_seconds: Seconds
     throttled_seconds: Seconds = 0.0
-    """Ready to run, and held back by its limit."""
+    """Seconds in which the worker was ready to run and held back by its CPU limit."""
     phase_seconds: ByKey[Name, Seconds] = {}
-    """Wall time by phase: read, pull, compute, push, wait. A pull or push lasts until all PS have answered, beside other phases."""
+    """Wall seconds by phase: read, pull, compute, push, wait. A pull or push lasts until all PS have answered, beside other phases."""
     phase_cpu_seconds: ByKey[Name, Seconds] = {}
-    """CPU by phase: read, pull, compute, push; what else ``cpu_seconds`` has is of none."""
+    """CPU seconds by phase: read, pull, compute, push; the rest of ``cpu_seconds`` belongs to no phase."""
 
 
 class PsUse(msgspec.Struct, frozen=True):
@@ -58,22 +58,22 @@ class PsUse(msgspec.Struct, frozen=True):
     host: Name
     cores: Cores
     minibatches: Count
-    """Whose pull and push it has answered: with all its slots in use, as many as the job has consumed."""
+    """Number of minibatches whose pull and push the PS has answered: with all its slots in use, as many as the job has consumed."""
     cpu_seconds: Seconds
     busy_seconds: Seconds = 0.0
-    """In which it worked on requests, wall time."""
+    """Wall seconds in which the PS worked on requests."""
     queue_seconds: Seconds = 0.0
-    """That requests waited before it began with them, summed over requests."""
+    """Seconds that requests waited before the PS began with them, summed over requests."""
     throttled_seconds: Seconds = 0.0
     rows: Count = 0
-    """Of embeddings, at the end."""
+    """Number of embedding rows at the end of the interval."""
     row_bytes: Bytes = 0
-    """Memory that rows and index take, at the end."""
+    """Bytes of memory that rows and index take at the end of the interval."""
     used_bytes: Bytes = 0
-    """Memory that it can't give back, at the end."""
+    """Bytes of memory that the PS can't give back, at the end of the interval."""
     peak_bytes: Bytes = 0
     requests: Count = 0
-    """Pulls and pushes that it has answered."""
+    """Number of pulls and pushes that the PS has answered."""
 
 
 class HostUse(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ class HostUse(msgspec.Struct, frozen=True):
 
     host: Name
     cores: Cores
-    """That nodes may use there."""
+    """Cores that nodes may use on this machine."""
     other_cores: Number = 0.0
     """CPU seconds per second that anything but this job's workers and PS took: its master and keeper, other jobs, strangers."""
 
@@ -92,14 +92,14 @@ class TableUse(msgspec.Struct, frozen=True):
     table: Name
     dim: Count
     rows: ByKey[Name, Count]
-    """By PS."""
+    """Number of rows by PS."""
 
     @property
     def total_rows(self) -> int:
         return sum(self.rows.values())
 
     def share(self, node: str) -> float:
-        """Of its rows that this PS has; 0 while there are none."""
+        """Return the share of the table's rows that this PS has; 0 while there are none."""
         return self.rows.get(node, 0) / max(1, self.total_rows)
 
 
@@ -110,12 +110,12 @@ class Profile(msgspec.Struct, frozen=True):
     at: Timestamp
     """Seconds since the epoch at its end."""
     seconds: Seconds
-    """Its length."""
+    """Length of the interval."""
     batch_size: Count
     samples: Count
-    """Consumed in it."""
+    """Number of samples consumed in the interval."""
     samples_so_far: Count
-    """Of training since the job began, over all epochs."""
+    """Number of samples trained on since the job began, over all epochs."""
     workers: Row[WorkerUse]
     ps: Row[PsUse]
     hosts: Row[HostUse]
@@ -161,13 +161,13 @@ class Level(msgspec.Struct, frozen=True):
     """Seconds since the epoch."""
     samples_so_far: Count
     samples_per_second: Rate
-    """Of the last seconds before."""
+    """Throughput of the last seconds before."""
     ps: Row[PsLevel]
     tables: Row[TableUse] = ()
 
     @staticmethod
     def of(profile: Profile) -> Level:
-        """As at a profile's end."""
+        """Make the level at a profile's end."""
         return Level(
             profile.at,
             profile.samples_so_far,
@@ -184,33 +184,33 @@ class Observation(msgspec.Struct, frozen=True):
     batch_size: float
     workers: float
     worker_cores: float
-    """Of a worker, the mean."""
+    """Mean cores of a worker."""
     worker_speed: float
-    """Of their hosts, the mean over cores."""
+    """Speed of the workers' hosts, the mean weighted by the workers' cores."""
     ps: float
     ps_cores: float
-    """Of the PS that is the busiest for what it may use."""
+    """Cores of the busiest PS: the one that uses the most CPU for what it may use."""
     ps_speed: float
-    """Of its host."""
+    """Speed of the busiest PS's host."""
     ps_share: float
-    """Of the work of all PS that it has: 1 / ps if all have the same."""
+    """Share of all PS's work that the busiest PS has: 1 / ps if all have the same."""
     free_power: float
-    """Of the host that is the fullest: cores that others don't take, times speed."""
+    """Power of the fullest host: cores that others don't take, times speed."""
     host_workers: float
-    """Share of the workers on that host."""
+    """Share of the workers that are on the fullest host."""
     host_ps: float
-    """Share of the PS on that host."""
+    """Share of the PS that are on the fullest host."""
     worker_cpu_seconds: float | None = None
-    """Per minibatch, on the worker that trains it."""
+    """CPU seconds per minibatch of the worker that trains it."""
     ps_cpu_seconds: float | None = None
-    """Per minibatch, on each PS, the mean over PS: its pull and its push."""
+    """CPU seconds per minibatch (its pull and its push) of each PS, the mean over PS."""
     relative_sd: float = 0.0
     weight: float = 1.0
-    """Of this observation: below 1 for those that are old, or of another job."""
+    """Weight of this observation: below 1 for those that are old, or of another job."""
 
 
 def observe(profile: Profile, speeds: Mapping[str, float] | None = None, *, weight: float = 1.0) -> Observation | None:
-    """What the throughput model needs of ``profile``; None if nothing was trained in it, or no node is known of a role.
+    """Compute what the throughput model needs of ``profile``; None if nothing was trained in it, or no node is known of a role.
 
     ``speeds`` of hosts: ``host_speeds``; 1 for those not named.
     """
@@ -246,7 +246,8 @@ def observe(profile: Profile, speeds: Mapping[str, float] | None = None, *, weig
 
 
 def _fullest_host(profile: Profile, speed: Mapping[str, float]) -> tuple[float, float, float]:
-    """Its power that others leave, and its shares of workers and PS: of the host whose nodes use the most of what is left."""
+    """Find the host whose nodes use the most of what others leave there. Return the power that others leave, and the host's shares of
+    workers and PS."""
     found, fullest = (math.inf, 1.0, 1.0), -1.0
     for host in profile.hosts:
         workers = [worker for worker in profile.workers if worker.host == host.host]
@@ -261,7 +262,8 @@ def _fullest_host(profile: Profile, speed: Mapping[str, float]) -> tuple[float, 
 
 
 def table_growth(profiles: Iterable[Profile | Level]) -> dict[str, tuple[list[int], list[int]]]:
-    """Of each table by name: samples since the job began, and the rows it had then, as ``table_rows.fit_rows`` takes them."""
+    """Collect the growth curve of each table by name: samples since the job began, and the rows it had then, as ``table_rows.fit_rows``
+    takes them."""
     curves: dict[str, tuple[list[int], list[int]]] = {}
     for profile in profiles:
         for table in profile.tables:
@@ -272,8 +274,8 @@ def table_growth(profiles: Iterable[Profile | Level]) -> dict[str, tuple[list[in
 
 
 def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
-    """How fast each host's cores are, 1 being the (geometric) mean: the same minibatches' CPU seconds, compared between workers of a job,
-    and between its PS, in the same interval. Hosts seen alone have 1; few comparisons pull towards 1."""
+    """Estimate how fast each host's cores are, 1 being the (geometric) mean. Compare the CPU seconds of the same minibatches between
+    workers of a job, and between its PS, in the same interval. Hosts seen alone have 1; few comparisons pull towards 1."""
     logs: list[Sequence[tuple[str, float]]] = []
     for profile in profiles:
         logs.append(_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.workers if use.minibatches))

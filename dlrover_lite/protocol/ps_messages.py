@@ -83,11 +83,11 @@ class Pull(Message, frozen=True):
 
 class Pulled(Message, frozen=True):
     version: Count
-    """Pushes applied so far."""
+    """Number of pushes applied so far."""
     table_rows: Items[Items[Count]] = []
-    """With ``unknown``, of each group of embeddings: rows of each of its tables that this PS has."""
+    """Number of rows that this PS has of each table of each group of embeddings; only with ``unknown``."""
     map_version: Count = 0
-    """Of the PS's orders. Who follows an older map should ask the master for one, before a request is refused."""
+    """Version of the PS's orders. A worker that follows an older map should ask the master for a new one before a request is refused."""
 
 
 class Moved(Message, frozen=True):
@@ -95,7 +95,7 @@ class Moved(Message, frozen=True):
     newer than the one that was followed, else a few milliseconds later."""
 
     version: Count
-    """Of the PS's orders."""
+    """Version of the PS's orders."""
 
 
 class Push(Message, frozen=True):
@@ -111,12 +111,13 @@ class Push(Message, frozen=True):
 
 
 class Pushed(Message, frozen=True):
-    """``version``: pushes applied before this one; ``applied`` False: it had been applied before in all its slots, nothing changed."""
+    """The push is applied. ``version``: pushes applied before this one; ``applied`` False: it had been applied before in all its slots,
+    nothing changed."""
 
     version: Count
     applied: bool
     map_version: Count = 0
-    """As in ``Pulled``."""
+    """Version of the PS's orders, as in ``Pulled``."""
 
 
 class Scan(Message, frozen=True):
@@ -133,9 +134,9 @@ class Scan(Message, frozen=True):
 
 class Rows(Message, frozen=True):
     next_start: Count | None
-    """None after the last row."""
+    """Row number to start from next; None after the last row."""
     total: Count
-    """Row numbers in use: the end of the scan."""
+    """Number of row numbers in use: the end of the scan."""
 
 
 class CopyBegin(Message, frozen=True):
@@ -151,9 +152,9 @@ class Shared(Message, frozen=True):
 
     process: Pid
     descriptor: Count
-    """Of an anonymous file, in that process."""
+    """File descriptor of an anonymous file in that process."""
     name: Name
-    """The file's; no other one has it."""
+    """Name of the file; no other one has it."""
     places: Count
     place_bytes: Bytes
 
@@ -161,11 +162,11 @@ class Shared(Message, frozen=True):
 class Copying(Message, frozen=True):
     session: IdBits
     rows: Items[Count]
-    """About so many of each group are to come."""
+    """About how many rows of each group are to come."""
     configuration: Configure | None
-    """None: no worker has configured the source yet."""
+    """What the source keeps; None: no worker has configured it yet."""
     memory: Shared | None = None
-    """In which the source can put rows instead of sending them, until this session ends."""
+    """Memory in which the source can put rows instead of sending them, until this session ends."""
 
 
 class CopyNext(Message, frozen=True):
@@ -173,11 +174,12 @@ class CopyNext(Message, frozen=True):
 
     session: IdBits
     number: Count
-    """0, 1, 2, …: a number that doesn't follow the last one is answered by NotNow, since a chunk may have been lost."""
+    """Number of the request: 0, 1, 2, … A number that doesn't follow the last one is answered by NotNow, since a chunk may have been
+    lost."""
     place: OptionalIndex = -1
-    """Where the source may put the rows: the target has done with what was there. -1: they are to be sent."""
+    """Place where the source may put the rows: the target has done with what was there. -1: they are to be sent."""
     batch: Count = 0
-    """The batch that the rest is meant for; the source does nothing of it while another one is copied."""
+    """The batch that the other fields are meant for; the source ignores them while another batch is copied."""
     freeze: bool = False
     """The source is to take no more pushes for the batch's slots until the master has spoken."""
     slowed: Rate = 0.0
@@ -192,30 +194,30 @@ class Copied(Message, frozen=True):
 
     session: IdBits
     group: OptionalIndex
-    """-1: none, there is nothing to send right now."""
+    """Number of the group; -1: none, there is nothing to send right now."""
     rows: Count
     round: Count
-    """1: all rows that the batch has; later ones: those changed since the one before began."""
+    """Round of the copying. 1: all rows that the batch has; later ones: those changed since the one before began."""
     left: Bytes
     """Bytes of the rows changed so far and not sent since."""
     complete: bool = False
     """The batch's slots are frozen and this was the last: the target holds all that is in them."""
     batch: Count = 0
-    """The slots that are copied, numbered within the session from 1 on; 0: none right now."""
+    """Number of the batch of slots that are copied, within the session from 1 on; 0: none right now."""
     slots: SlotBits = b""
-    """When ``complete``, the batch's (``slots.pack``)."""
+    """The batch's slots (``slots.pack``) when ``complete``."""
     pause_seconds: Seconds = 0.0
-    """The target should wait so long before it asks again: the source has something to do before."""
+    """Seconds that the target should wait before it asks again: the source has something to do before."""
     configuration: Configure | None = None
-    """If it has changed since ``Copying``."""
+    """What the source keeps, if it has changed since ``Copying``."""
     seconds: Seconds = 0.0
-    """That it took the source to gather them."""
+    """Seconds that it took the source to gather the rows."""
     busy: bool = False
     """The source has been asked by workers within the last half second."""
     place: OptionalIndex = -1
-    """Where it has put the rows, as the target said; -1: they come in frames."""
+    """Place where the source has put the rows, as the target said; -1: they come in frames."""
     kept_speed: Rate = 0.0
-    """Speed of training over that before the move, of the last second; 0: not known, or told before."""
+    """Throughput of the last second over that before the move; 0: not known, or told before."""
 
 
 class NotNow(Message, frozen=True):

@@ -68,7 +68,7 @@ class StatusRequest(Message, frozen=True):
 class StopRequest(Message, frozen=True):
     reason: Text = "stopped by request"
     now: bool = False
-    """Without a last checkpoint."""
+    """Stop at once, without a last checkpoint."""
 
 
 class CheckpointRequest(Message, frozen=True):
@@ -121,27 +121,27 @@ class ResizeRequest(Message, frozen=True):
 
 
 class Scaled(Message, frozen=True):
-    """What follows from it, in words: ``worker-3 is started``; empty: there are that many already."""
+    """What follows from the request, in words: ``worker-3 is started``; empty: there are that many already."""
 
     actions: Items[Text] = []
 
 
 class AutoscaleRequest(Message, frozen=True):
-    """Answer AutoscaleStatus, or Failure with the reason."""
+    """Ask for the state of autoscaling, or change it. Answer AutoscaleStatus, or Failure with the reason."""
 
     what: Literal["status", "pause", "resume", "accept", "reject"] = "status"
     decision: Count | None = None
-    """Accept or reject this one only; None: whichever there is."""
+    """Number of the only decision to accept or reject; None: whichever there is."""
 
 
 class AutoscaleStatus(Message, frozen=True):
     mode: Literal["off", "suggest", "on"]
     paused: Text = ""
-    """Why; empty: it isn't."""
+    """Why autoscaling is paused; empty: it isn't."""
     decision: Count | None = None
-    """That is under way, or waits to be accepted."""
+    """Number of the decision that is under way, or waits to be accepted; None: there is none."""
     what: Text = ""
-    """The same in words."""
+    """The same decision in words."""
     under_way: bool = False
 
 
@@ -149,7 +149,7 @@ class SlotsRequest(Message, frozen=True):
     """What is measured of parameter servers and their slots. Answer SlotsReport."""
 
     hottest: Count = 10
-    """How many slots at most."""
+    """The most slots that are listed as the hottest."""
 
 
 class StoryRequest(Message, frozen=True):
@@ -166,14 +166,14 @@ class StoryEntry(Message, frozen=True):
     """A node's id, or minibatches as ``EPOCH/FIRST-LAST``, evaluation as ``eval ROUND/FIRST-LAST``."""
     text: Text
     node: Name = ""
-    """For minibatches: the worker it happened with."""
+    """The worker it happened with, for minibatches."""
 
 
 class Story(Message, frozen=True):
     entries: Items[StoryEntry] = []
-    """The oldest first."""
+    """What happened, the oldest first."""
     forgotten: Count = 0
-    """Older entries that are no longer kept."""
+    """Number of older entries that are no longer kept."""
 
 
 class NodeStatus(Message, frozen=True):
@@ -188,12 +188,13 @@ class NodeStatus(Message, frozen=True):
     throttled_seconds: Seconds = 0.0
     peak_memory: Bytes = 0
     slots: Count | None = None
-    """How many a PS owns; None for others."""
+    """Number of slots that a PS owns; None for others."""
     wanted_cores: Cores | None = None
     wanted_memory: Bytes | None = None
-    """While it is to be resized: what it is to have; ``cores`` and ``memory`` are what it has."""
+    """Cores that a node to be resized is to have, beside ``wanted_memory``; ``cores`` and ``memory`` are what it has. None: no resize
+    waits."""
     waits_for: Text = ""
-    """Why it hasn't been resized yet, in words."""
+    """Why the node hasn't been resized yet, in words."""
 
 
 class ShardsStatus(Message, frozen=True):
@@ -201,13 +202,13 @@ class ShardsStatus(Message, frozen=True):
 
     done: Count
     leased: Count
-    """To workers, which are at them or about to be."""
+    """Number of minibatches leased to workers, which are at them or about to be."""
     left: Count
-    """Neither done nor leased."""
+    """Number of minibatches neither done nor leased."""
     quarantined: Count = 0
-    """Failed twice, and left out."""
+    """Number of minibatches that failed twice, and are left out."""
     workers: ByKey[Name, Count] = {}
-    """Leased, by worker."""
+    """Number of leased minibatches by worker."""
 
 
 class MoveStatus(Message, frozen=True):
@@ -215,27 +216,27 @@ class MoveStatus(Message, frozen=True):
     source: Name
     target: Name
     slots: Count
-    """That it is of, those that have moved already included."""
+    """Number of slots in the move, those that have moved already included."""
     state: Literal["queued", "copying", "committed", "cancelled"]
-    """``committed`` and ``cancelled``: until both PS have tidied up."""
+    """State of the move; ``committed`` and ``cancelled`` last until both PS have tidied up."""
     rows: Count = 0
-    """Received so far."""
+    """Number of rows received so far."""
     moved_slots: Count = 0
-    """Those that are the target's."""
+    """Number of slots that are the target's already."""
     bytes: Bytes = 0
-    """Memory of the rows in all its slots, about."""
+    """About how many bytes of memory the rows in all its slots take."""
     moved_bytes: Bytes = 0
-    """Of those in slots that have moved."""
+    """Bytes of memory of the rows in slots that have moved."""
     bytes_per_second: Rate | None = None
-    """Measured; None: nothing has moved yet."""
+    """Measured speed of the move; None: nothing has moved yet."""
     seconds_left: Seconds | None = None
-    """Until the rest has moved at that rate. None: not known, or nothing is to move any more."""
+    """Seconds until the rest has moved at that rate. None: not known, or nothing is to move any more."""
     slowed: Rate = 0.0
     """Share of the time for which the source holds back pushes to slots that are copied."""
 
     @property
     def left(self) -> int:
-        """Slots that are still to be moved."""
+        """Number of slots that are still to be moved."""
         return self.slots - self.moved_slots if self.state in ("queued", "copying") else 0
 
 
@@ -245,37 +246,37 @@ class PsSlots(Message, frozen=True):
     node: Name
     slots: Count
     bytes: Bytes | None = None
-    """Of the rows in them."""
+    """Bytes of memory of the rows in the slots."""
     requests_per_second: Rate | None = None
-    """Pulls and pushes."""
+    """Pulls and pushes per second."""
     rows_per_second: Rate | None = None
-    """Looked up and updated."""
+    """Rows looked up and updated per second."""
     busy: Rate | None = None
-    """Seconds/s: how much of one core the work on rows takes."""
+    """Busy seconds per second: how much of one core the work on rows takes."""
     measured_seconds_ago: Seconds | None = None
 
 
 class HotSlot(Message, frozen=True):
     slot: Count
     node: Name
-    """Its owner."""
+    """The PS that owns the slot."""
     requests_per_second: Rate
-    """Pulls and pushes with at least one row in this slot."""
+    """Pulls and pushes per second with at least one row in this slot."""
     rows_per_second: Rate
     busy: Rate
-    """Seconds/s."""
+    """Busy seconds per second."""
     bytes: Bytes
 
 
 class SlotsReport(Message, frozen=True):
     slot_map_version: Count
-    """0: there is no map yet, and nothing else to tell."""
+    """Version of the slot map; 0: there is no map yet, and nothing else to tell."""
     servers: Items[PsSlots] = []
-    """All that run, the oldest first."""
+    """All parameter servers that run, the oldest first."""
     hottest: Items[HotSlot] = []
-    """Of the slots that were asked for in the last seconds: those that keep a PS busy the longest, in that order."""
+    """The slots that keep a PS busy the longest, among those that were asked for in the last seconds, in that order."""
     moves: Items[MoveStatus] = []
-    """Those that are not over."""
+    """The moves that are not over."""
 
 
 class EvaluationResult(Message, frozen=True):
@@ -285,28 +286,28 @@ class EvaluationResult(Message, frozen=True):
     """Mean log loss; None: it isn't finite."""
     auc: Number | None
     unknown_ids: ByKey[Name, Number] = {}
-    """By categorical column: share of the ids that had never been trained."""
+    """Categorical column -> share of the ids that had never been trained."""
     unusual_ids: ByKey[Name, Number | None] = {}
-    """Of the columns where that is far above what was seen before: what was seen before; None: that isn't known."""
+    """Columns where that share is far above what was seen before -> the share seen before; None: not known."""
 
 
 class CheckpointStatus(Message, frozen=True):
-    """The newest that is complete."""
+    """The newest checkpoint that is complete."""
 
     number: Count
     at: Timestamp
-    """When it was taken: seconds since the epoch."""
+    """Seconds since the epoch when the checkpoint was taken."""
     samples: Count
-    """Consumed by then."""
+    """Number of samples consumed by then."""
     rows: Count
-    """Written, as are the bytes: of an increment, those that have changed."""
+    """Number of rows written. An increment writes only those that have changed; the same holds for the bytes."""
     bytes: Bytes
     seconds: Seconds
-    """From its beginning until it was durable."""
+    """Seconds from the checkpoint's beginning until it was durable."""
     stall_seconds: Seconds | None = None
-    """The longest step of a worker meanwhile, over its usual one; None: not known (yet)."""
+    """Seconds by which the longest step of a worker meanwhile exceeded its usual one; None: not known (yet)."""
     usual_stall_seconds: Seconds | None = None
-    """The same of as much time before it, without a checkpoint."""
+    """The same over as much time before the checkpoint, without one."""
 
 
 class CheckpointStall(Message, frozen=True):
@@ -321,9 +322,9 @@ class CheckpointStall(Message, frozen=True):
 class CheckpointUnderWay(Message, frozen=True):
     number: Count
     state: Literal["opening", "waiting", "taking", "committing"]
-    """``waiting``: for slots on their way, or parameter servers that aren't ready; ``taking``: they write."""
+    """State of the checkpoint. ``waiting``: for slots on their way, or parameter servers that aren't ready; ``taking``: they write."""
     rows: Count = 0
-    """Written so far."""
+    """Number of rows written so far."""
     bytes: Bytes = 0
 
 
@@ -335,18 +336,19 @@ class CheckpointProblem(Message, frozen=True):
     why: Text
     hint: Text = ""
     failures: Count = 0
-    """So many in a row couldn't be written; 0: it was given up for another reason, and is tried again at once or in a few seconds."""
+    """Number of checkpoints in a row that couldn't be written; 0: it was given up for another reason, and is tried again at once or in a
+    few seconds."""
     too_slow: bool = False
-    """It is complete, but took longer than the time from one to the next."""
+    """The checkpoint is complete, but took longer than the time from one to the next."""
 
 
 class CheckpointsStatus(Message, frozen=True):
     newest: CheckpointStatus | None = None
     under_way: CheckpointUnderWay | None = None
     problem: CheckpointProblem | None = None
-    """The last one."""
+    """The last problem."""
     stalls: Items[CheckpointStall] = []
-    """Of the last ones, the oldest first."""
+    """What the last checkpoints took, the oldest first."""
 
 
 class RestoreStatus(Message, frozen=True):
@@ -354,23 +356,23 @@ class RestoreStatus(Message, frozen=True):
 
     checkpoint: Count
     since: Timestamp | None
-    """None: none of them has begun."""
+    """Seconds since the epoch when the first of them began; None: none of them has begun."""
     rows: Count
-    """Taken so far, by all of them."""
+    """Number of rows taken so far, by all of them."""
     total_rows: Count
-    """Of the checkpoint and those it builds on, about."""
+    """About how many rows the checkpoint and those it builds on have."""
     bytes: Bytes
-    """Of memory, that these rows have."""
+    """Bytes of memory that these rows have."""
     total_bytes: Bytes
     rows_per_second: Rate | None = None
-    """All of them, since they began; None: not known yet."""
+    """Rate of all of them together since they began; None: not known yet."""
     bytes_per_second: Rate | None = None
     seconds_left: Seconds | None = None
-    """Until the last of them is through, at its rate; None: not known."""
+    """Seconds until the last of them is through, at its rate; None: not known."""
 
     @property
     def text(self) -> str:
-        """``34%, 12.2 M of 36.0 M rows, 1.2 GiB of 3.4 GiB, 210 MiB/s, 0:12 left``; empty before there is anything to say."""
+        """The progress in words: ``34%, 12.2 M of 36.0 M rows, 1.2 GiB of 3.4 GiB, 210 MiB/s, 0:12 left``; empty before there is any."""
         if not self.total_rows:
             return ""
         parts = [
@@ -387,15 +389,15 @@ class ExportStatus(Message, frozen=True):
 
     since: Timestamp
     rows: Count
-    """Of embeddings, written so far."""
+    """Number of embedding rows written so far."""
     total_rows: Count
     rows_per_second: Rate | None = None
     seconds_left: Seconds | None = None
-    """Until all rows are written, at this rate; None: not known, or they are, and the files are being finished."""
+    """Seconds until all rows are written, at this rate; None: not known, or they are, and the files are being finished."""
 
     @property
     def text(self) -> str:
-        """``34%, 12.2 M of 36.0 M rows, 3.1 M rows/s, 0:08 left``; empty before there is anything to say."""
+        """The progress in words: ``34%, 12.2 M of 36.0 M rows, 3.1 M rows/s, 0:08 left``; empty before there is any."""
         if not self.total_rows:
             return ""
         is_through = self.rows >= self.total_rows
@@ -411,9 +413,9 @@ class NextLook(Message, frozen=True):
     """When the brain is asked next whether something is to be done about a job."""
 
     at: Timestamp | None = None
-    """Seconds since the epoch: about then; None: not for now."""
+    """About when the brain is asked, in seconds since the epoch; None: not for now."""
     why: Text = ""
-    """Why not; or what it waits for until then, where that is something special."""
+    """Why the brain isn't asked; or what it waits for until then, where that is something special."""
 
 
 class Status(Message, frozen=True):
@@ -421,17 +423,17 @@ class Status(Message, frozen=True):
     state: Literal[
         "starting", "queued", "training", "evaluating", "exporting", "succeeded", "failed", "stopped", "lost"
     ]
-    """``queued``: it has no nodes, and waits for a plan. ``lost`` comes from no master: the job's keeper was killed, and the master with
-    it."""
+    """State of the job. ``queued``: it has no nodes, and waits for a plan. ``lost`` comes from no master: the job's keeper was killed, and
+    the master with it."""
     epoch: Count
     epochs: Count
     samples: Count
-    """Samples consumed over all epochs, and the number to consume in the whole job."""
+    """Number of samples consumed over all epochs; ``total_samples`` is the number to consume in the whole job."""
     total_samples: Count
     samples_per_second: Rate
     loss: Number | None
     auc: Number | None
-    """Of the recent training samples, predicted before the update."""
+    """AUC of the recent training samples, predicted before the update."""
     elapsed_seconds: Seconds
     nodes: Items[NodeStatus]
     evaluations: Items[EvaluationResult]
@@ -443,40 +445,40 @@ class Status(Message, frozen=True):
     message: Text = ""
     """Why the job failed or was stopped, or what it waits for."""
     bad_examples: Items[Text] = []
-    """Of the bad lines: ``file:line: why``, at most a few."""
+    """Examples of the bad lines, a few at most: ``file:line: why``."""
     enforcement: Text = ""
     """How limits are enforced: ``cgroup v1``."""
     not_enforced: Items[Text] = []
     generation: Count = 0
-    """How often it has begun with a checkpoint."""
+    """How often the job has begun with a checkpoint."""
     begun: Text = ""
-    """With which one the last time, in words: "went back to checkpoint 12 (…): 3,000 minibatches are done again"."""
+    """The checkpoint that it began with the last time, in words: "went back to checkpoint 12 (…): 3,000 minibatches are done again"."""
     master_restarts: Count = 0
     moves: Items[MoveStatus] = []
-    """Of slots, those under way and those to come."""
+    """Moves of slots, those under way and those to come."""
     slot_map_version: Count = 0
     slots_settled: bool = True
     """No slot moves or is going to: nothing is left of what was wanted of the parameter servers."""
     checkpoints: CheckpointsStatus | None = None
-    """None: there are none to be taken."""
+    """Checkpoints of the job; None: there are none to be taken."""
     plan: Text = ""
-    """With which plan it began, or went on last, and why, in words; empty: it has none yet."""
+    """The plan that the job began with, or went on with last, and why, in words; empty: it has none yet."""
     shards: ShardsStatus | None = None
-    """None: it has begun with nothing yet."""
+    """State of the minibatches; None: the job has begun with nothing yet."""
     next_look: NextLook | None = None
-    """None: it is over, or nobody says."""
+    """When the brain is asked next; None: the job is over, or nobody says."""
     waits: Text = ""
     """Why nothing goes on for now, in words: the disk is full, or the model can't be exported; empty: something does."""
     expected_end: ExpectedEnd | None = None
-    """When it will have gone through its samples; None: it has, or nothing is known to go by."""
+    """When the job will have gone through its samples; None: it has, or nothing is known to go by."""
     restoring: RestoreStatus | None = None
-    """None: no checkpoint is being restored."""
+    """Progress of a restore; None: no checkpoint is being restored."""
     exporting: ExportStatus | None = None
-    """None: the model isn't being written."""
+    """Progress of the export; None: the model isn't being written."""
 
 
 def status_of(fields: Mapping[str, Any]) -> Status:
-    """What ``to_builtins`` has made plain, as a message again; what isn't known is passed over."""
+    """Turn what ``to_builtins`` has made plain into a message again; leave out what isn't known."""
     plain = {name: value for name, value in fields.items() if name in Status.__struct_fields__}
     plain["nodes"] = [NodeStatus(**node) for node in plain["nodes"]]
     plain["moves"] = [MoveStatus(**move) for move in plain["moves"]]

@@ -30,6 +30,6 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     at: Timestamp
     node: Name
     event: Literal["launched", "up", "resized", "ended"]
-    """All but ``resized`` happen to a node once."""
+    """What happened to the node; all but ``resized`` happen to a node once."""
     reason: Text = ""
     data: ByKey[Name, Any] = {}

@@ -9,13 +9,13 @@ from dlrover_lite.recipe.schema import CensusData, Recipe
 __all__ = ["CENSUS", "census_problems"]
 
 CENSUS = "census"
-"""The model, and the data format."""
+"""Name of the model, and of the data format."""
 _LARGEST_BATCH = 1 << 24
-"""Up to here float32 holds every whole number."""
+"""The largest batch: up to here float32 holds every whole number."""
 
 
 def census_problems(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """(dotted key, what is wrong with it). Nothing for recipes of other models."""
+    """List (dotted key, what is wrong with it). Nothing for recipes of other models."""
     if recipe.model.use != CENSUS:
         return
     training, schedule, data = recipe.training, recipe.training.schedule, recipe.data

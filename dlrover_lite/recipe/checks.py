@@ -57,12 +57,12 @@ ONLY_FOR: dict[type, dict[str, tuple[str, ...]]] = {
 _DATA_HINT = "--data FILE takes the place of data.train."
 _FORMAT_HINT = "Check that it is the right file, and what the data section says of it."
 _MOST_HEADS = 100
-"""Files of one glob that are looked into."""
+"""The most files of one glob that are looked into."""
 
 
 def section_checks(directory: Path, *, check_files: bool, machine: Resources | None = None) -> dict[type, Check]:
-    """The checks by section. Files are looked for (relative to ``directory``), and extras, with ``check_files`` only.
-    No node may have more memory than ``machine``."""
+    """Return the checks by section. Files are looked for (relative to ``directory``), and extras, with ``check_files`` only. No node may
+    have more memory than ``machine``."""
 
     def model(value: Model, given: Given, tree: Node) -> None:
         _model(value, given, directory if check_files else None)
@@ -115,7 +115,7 @@ def _recipe(value: Recipe, given: Given, tree: Node) -> None:
 
 
 def _nothing_to_evaluate_on(data: Data) -> str:
-    """Why; "" where there is something."""
+    """Say why there is nothing to evaluate on; "" where there is something."""
     if isinstance(data, CensusData):
         return "data of the format census is to be counted only"
     if isinstance(data, SyntheticData):
@@ -124,7 +124,7 @@ def _nothing_to_evaluate_on(data: Data) -> str:
 
 
 def _written(tree: Node, dotted: str) -> Node:
-    """What was written for this key, or the innermost section around it that was."""
+    """Return what was written for this key, or the innermost section around it that was."""
     for name in dotted.split("."):
         if not isinstance(tree, Section) or name not in tree.entries:
             break
@@ -206,7 +206,7 @@ def _needs_pyarrow(field: str, what: str, given: Given) -> None:
 
 
 def _destination(written: str, directory: Path, given: Given, *, check: bool) -> None:
-    """Where checkpoints go: a path that is or may become a directory, or a URL for which there is a package."""
+    """Check where checkpoints go: a path that is or may become a directory, or a URL for which there is a package."""
     scheme, colon, rest = written.partition("://")
     if colon and scheme != "file":
         from fsspec.registry import get_filesystem_class, known_implementations
@@ -246,7 +246,7 @@ def _files(data: CriteoData | CsvData | ParquetData, field: str, given: Given, t
 
 
 def _kinds_of_ids(data: CriteoData | CsvData | ParquetData, given: Given, tree: Node, directory: Path) -> None:
-    """Those of Parquet, which may differ from file to file; in text they follow from the format."""
+    """Check the kinds of ids of Parquet files, which may differ from file to file; in text they follow from the format."""
     if not isinstance(data, ParquetData):
         return
     files = [path for pattern in (*data.train, *data.eval) for path in _matches(directory / pattern)]
@@ -273,7 +273,7 @@ def _add_finding(
 
 
 def _place(tree: Node, field: str, number: int) -> Place | None:
-    """Of an entry of a list, where it was written as one."""
+    """Return the place of an entry of a list, where it was written as one."""
     written = tree.entries.get(field) if isinstance(tree, Section) else None
     return written.items[number].place if isinstance(written, List) else None
 
@@ -283,13 +283,13 @@ def _overridden(place: Place | None) -> bool:
 
 
 def _matches(path: Path) -> list[Path]:
-    """The first regular files of a path or glob."""
+    """Return the first regular files of a path or glob."""
     found = [path] if path.exists() else map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
     return list(islice((file for file in found if file.is_file()), _MOST_HEADS))
 
 
 def _file_problem(path: Path) -> str:
-    """Why this path or glob can't be read as data; "" when it can."""
+    """Say why this path or glob can't be read as data; "" when it can."""
     if path.is_dir():
         return f"{path} is a directory; name its files, as in {path.name}/*.tsv"
     if not path.exists():
@@ -304,7 +304,7 @@ def _file_problem(path: Path) -> str:
 
 
 def _absent(path: Path) -> str:
-    """Why nothing can be read under a path that doesn't exist; "" when it is a glob that matches files."""
+    """Say why nothing can be read under a path that doesn't exist; "" when it is a glob that matches files."""
     if glob.has_magic(str(path)):
         matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
         return "" if any(Path(match).is_file() for match in matches) else f"no file matches {path}"
@@ -339,7 +339,7 @@ def _model(value: Model, given: Given, directory: Path | None) -> None:
 
 
 def _options(value: Model, given: Given, tree: Node) -> None:
-    """Those of built-in models; what a class of somebody's own takes isn't known before it is imported."""
+    """Check the options of built-in models; what a class of somebody's own takes isn't known before it is imported."""
     rules = BUILT_IN_OPTIONS.get(value.use)
     written = tree.entries.get("options") if isinstance(tree, Section) else None
     if rules is None or not isinstance(written, Section):
@@ -381,7 +381,7 @@ def _model_file(path: Path, file: str, name: str, given: Given) -> None:
 
 
 def _top_level(body: list[ast.stmt]) -> tuple[list[str], set[str]]:
-    """Names of the classes that a module defines, and the names of what else could be one."""
+    """List the names of the classes that a module defines, and the names of what else could be one."""
     classes: list[str] = []
     others: set[str] = set()
     for statement in body:

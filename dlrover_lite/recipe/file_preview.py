@@ -48,7 +48,7 @@ class Finding(NamedTuple):
 
 
 def examine(path: Path, data: CriteoData | CsvData | ParquetData) -> Iterator[Finding]:
-    """What shows in the first lines that this regular file isn't what ``data`` says. Nothing about files that can't be read."""
+    """Find what shows in the first lines that this regular file isn't what ``data`` says. Nothing about files that can't be read."""
     try:
         head = read_head(path)
     except (OSError, EOFError, zlib.error):
@@ -67,7 +67,8 @@ def examine(path: Path, data: CriteoData | CsvData | ParquetData) -> Iterator[Fi
 
 
 def wrong_format(path: Path, head: bytes, data_format: object) -> str:
-    """Why a file that begins with ``head`` isn't of a recipe's ``data.format``: Parquet where text is expected, or the reverse; else ""."""
+    """Say why a file that begins with ``head`` isn't of a recipe's ``data.format``: Parquet where text is expected, or the reverse; else
+    ""."""
     is_parquet = head.startswith(PARQUET_MAGIC)
     if is_parquet == (data_format == "parquet"):
         return ""
@@ -75,7 +76,7 @@ def wrong_format(path: Path, head: bytes, data_format: object) -> str:
 
 
 def other_format(path: Path, data_format: str) -> str:
-    """As ``wrong_format``, of a file that may not be there: then ""."""
+    """Say the same as ``wrong_format`` of a file that may not be there: then ""."""
     try:
         with open_regular(path) as file:
             return wrong_format(path, file.read(len(PARQUET_MAGIC)), data_format)
@@ -92,7 +93,7 @@ def read_head(path: Path) -> bytes:
 
 
 def whole_lines(head: bytes) -> list[bytes]:
-    """The whole lines in it, without their ends."""
+    """Return the whole lines in ``head``, without their ends."""
     lines = head.split(b"\n")
     if len(head) >= _HEAD_BYTES or not lines[-1]:
         lines.pop()  # cut off, or nothing behind the last newline
@@ -102,7 +103,7 @@ def whole_lines(head: bytes) -> list[bytes]:
 def _unusable(
     path: Path, lines: list[bytes], first: int, kind: str, problem_of: Callable[[bytes], str]
 ) -> Iterator[Finding]:
-    """A finding unless one of the lines, the first of which has this number, can be used."""
+    """Give a finding unless one of the lines, the first of which has this number, can be used."""
     seen = lines[:_HEAD_LINES]
     why = ""
     for line in seen:
@@ -204,7 +205,7 @@ def _parquet(path: Path, data: ParquetData) -> Iterator[Finding]:
 
 
 def parquet_types(path: Path, data: ParquetData, schema: Any) -> Iterator[Finding]:
-    """The columns of a pyarrow schema, which has them all, that are of a type that can't be used."""
+    """Find the columns of a pyarrow schema, which has them all, that are of a type that can't be used."""
     import pyarrow as pa
 
     types = pa.types

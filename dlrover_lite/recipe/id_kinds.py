@@ -41,27 +41,27 @@ class IdKind(msgspec.Struct, frozen=True, omit_defaults=True):
     """Kind of a categorical column's ids, and what it was told apart by."""
 
     kind: Literal["integer", "text"]
-    """``integer``: the key is the number plus 1; ``text``: the key is a hash of the bytes."""
+    """Kind of the ids. ``integer``: the key is the number plus 1; ``text``: the key is a hash of the bytes."""
     source: Text = ""
-    """Type or format, and the file it was seen in: ``int64 in day-1.parquet``."""
+    """Type or format of the column, and the file it was seen in: ``int64 in day-1.parquet``."""
     reads_as: Literal["", "integers", "floats"] = ""
     """Form of all text values looked at: ``1267`` or ``1267.0``; "": another one, or several."""
 
 
 IdKinds = Mapping[str, IdKind]
-"""By column. A column that nothing is known of, such as one without any value, is left out."""
+"""Kinds of ids by column. A column that nothing is known of, such as one without any value, is left out."""
 
 
 class TextValues(NamedTuple):
     """Values of a text column that were looked at, by what they read as."""
 
     looked_at: int
-    """Those that aren't empty."""
+    """Number of values that aren't empty."""
     integers: int
     floats: int
-    """Integral ones, such as ``1267.0``."""
+    """Number of integral floats, such as ``1267.0``."""
     a_float: str
-    """The most frequent one; "" without any."""
+    """The most frequent float; "" without any."""
 
     @property
     def reads_as(self) -> Literal["", "integers", "floats"]:
@@ -75,16 +75,16 @@ class SeenColumn(NamedTuple):
 
     kind: Literal["integer", "text"]
     source: str
-    """The type, of Parquet; else the format."""
+    """Type of the column in a Parquet file; else the format."""
     values: TextValues | None = None
-    """None where they weren't looked at."""
+    """Values that were looked at; None where they weren't."""
 
 
 class FileIds(NamedTuple):
     """The categorical columns of one file whose kind is known."""
 
     file: str
-    """Its path; "" for generated samples."""
+    """Path of the file; "" for generated samples."""
     columns: dict[str, SeenColumn]
 
 
@@ -93,7 +93,7 @@ class Agreement(NamedTuple):
 
     kinds: dict[str, IdKind]
     problems: list[tuple[str, str]]
-    """Column, and how it differs in which file: one for each column."""
+    """Columns, and how each differs in which file: one for each column."""
     warnings: list[str]
     hint: str = ""
     """What to do about the problems."""
@@ -122,8 +122,8 @@ def text_values(values: Iterable[str]) -> TextValues:
 
 
 def kinds_of_format(data_format: str, columns: Sequence[str]) -> dict[str, IdKind]:
-    """Kinds that follow from the format alone, for what was trained before kinds were kept; none for Parquet, which has both. ``columns``:
-    those that the recipe names."""
+    """Return the kinds that follow from the format alone, for what was trained before kinds were kept; none for Parquet, which has both.
+    ``columns``: those that the recipe names."""
     if data_format == "csv":
         return {column: IdKind("text", "csv") for column in columns}
     if data_format in ("criteo", "synthetic"):
@@ -152,7 +152,7 @@ def reconcile(files: Iterable[FileIds], expected: IdKinds | None = None, *, whos
 
 
 def compare(expected: IdKinds, found: IdKinds, *, whose: str) -> Agreement:
-    """As ``reconcile``, of what was looked at before."""
+    """Compare what was looked at before, as ``reconcile`` does."""
     both = [column for column in found if column in expected and expected[column].kind != found[column].kind]
     problems = [(column, _problem(column, found[column], expected[column], whose)) for column in both]
     return Agreement({**found, **expected}, problems, [], _HINTS[expected[both[0]].kind] if both else "")
@@ -180,7 +180,7 @@ def _problem(column: str, found: IdKind, known: IdKind, whose: str) -> str:
 
 
 def _warning(column: str, file: str, values: TextValues, known: IdKind, whose: str) -> str:
-    """Why its values are hardly what they are meant to be; "" where nothing is odd."""
+    """Say why a column's values are hardly what they are meant to be; "" where nothing is odd."""
     if known.reads_as == "integers" and values.floats:
         return (
             f"{values.floats:,} of {values.looked_at:,} ids looked at in column {column!r} of {file} read as {values.a_float!r}, "

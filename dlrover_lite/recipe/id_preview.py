@@ -26,12 +26,14 @@ from dlrover_lite.recipe.schema import CriteoData, CsvData, Data, ParquetData
 __all__ = ["look_at_files", "look_at_recipe", "types_of_ids"]
 
 _MOST_LINES, _LEAST_LINES, _ALL_LINES = 1000, 20, 50_000
-"""Looked at of one file: at most, and also of many; and about so many of all files together."""
+"""Numbers of lines looked at: of one file at most, of one file at least, also where there are many, and about so many of all files
+together."""
 _CRITEO_FIRST = 14
 
 
 def look_at_files(files: Sequence[Path], data: CriteoData | CsvData | ParquetData) -> Iterator[FileIds]:
-    """The categorical columns of each file, with the values in its first lines. Nothing of what can't be read: the readers say why."""
+    """Return the categorical columns of each file, with the values in its first lines. Nothing of what can't be read: the readers say
+    why."""
     lines = max(_LEAST_LINES, min(_MOST_LINES, _ALL_LINES // max(1, len(files))))
     for path in files:
         yield FileIds(
@@ -40,7 +42,7 @@ def look_at_files(files: Sequence[Path], data: CriteoData | CsvData | ParquetDat
 
 
 def look_at_recipe(data: Data, directory: Path) -> Agreement:
-    """What the files of a recipe say together: those to train on first."""
+    """Say what the files of a recipe say together: those to train on first."""
     if not isinstance(data, CriteoData | CsvData | ParquetData):
         return reconcile([])
     files: list[Path] = []
@@ -52,7 +54,7 @@ def look_at_recipe(data: Data, directory: Path) -> Agreement:
 
 
 def types_of_ids(data: ParquetData, schema: Any) -> dict[str, SeenColumn]:
-    """The categorical columns of a pyarrow schema; without those of nothing but nulls, or of a type that can't be used."""
+    """Return the categorical columns of a pyarrow schema; without those of nothing but nulls, or of a type that can't be used."""
     found = {}
     for name in data.categorical:
         if schema.names.count(name) == 1 and (kind := _kind_of_type(schema.field(name).type)):
@@ -117,7 +119,7 @@ def _text(path: Path, data: CriteoData | CsvData, lines: int) -> dict[str, SeenC
 
 
 def _split(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
-    """The fields of each line; none where it can't be split."""
+    """Split each line into its fields; none where it can't be split."""
     for line in lines:
         try:
             yield next(csv.reader([line], delimiter=delimiter), [])

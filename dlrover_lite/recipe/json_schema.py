@@ -16,7 +16,7 @@ __all__ = ["field_descriptions", "json_schema"]
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of a recipe. It is wider than ``load_recipe``, which checks what goes together too."""
+    """Make the JSON Schema (2020-12) of a recipe. It is wider than ``load_recipe``, which checks what goes together too."""
     made = msgspec.json.schema(schema.Recipe)
     descriptions = field_descriptions()
     for name, struct in made["$defs"].items():
@@ -36,7 +36,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _with_shorthands(field: str, kind: dict[str, Any]) -> dict[str, Any]:
-    """The schema of one field, together with the other ways in which it may be written."""
+    """Return the schema of one field, together with the other ways in which it may be written."""
     if "default" in kind:
         kind = {key: value for key, value in kind.items() if key != "default" or not isinstance(value, dict)}
     if "pattern" in kind:  # Python's anchors; JSON Schema has JavaScript's
@@ -63,7 +63,7 @@ def _with_shorthands(field: str, kind: dict[str, Any]) -> dict[str, Any]:
 
 
 def _allow_name(definitions: dict[str, Any], name: str) -> None:
-    """``model: dcn`` stands for ``model: {use: dcn}``, and so for everything that has a ``use``."""
+    """Allow ``model: dcn`` for ``model: {use: dcn}``, and so for everything that has a ``use``."""
     section = definitions[name]
     use = section["properties"]["use"]
     if name == "Model":
@@ -79,7 +79,7 @@ def _role() -> dict[str, Any]:
 
 
 def field_descriptions() -> dict[str, dict[str, str]]:
-    """By struct and field, the text below the field in ``schema.py`` (inherited fields included)."""
+    """Collect the text below each field in ``schema.py``, by struct and field (inherited fields included)."""
     found: dict[str, dict[str, str]] = {}
     for node in ast.parse(inspect.getsource(schema)).body:
         if not isinstance(node, ast.ClassDef):

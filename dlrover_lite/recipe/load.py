@@ -29,11 +29,11 @@ def load_recipe(
     check_files: bool = True,
     machine: Resources | None = None,
 ) -> Recipe:
-    """The recipe in the file at ``path``, with ``overrides`` (dotted key -> value; text is read as YAML) put on top.
+    """Read the recipe in the file at ``path``, with ``overrides`` (dotted key -> value; text is read as YAML) put on top.
 
-    Raises RecipeError with a line for every problem. ``check_files=False`` leaves out what depends on this
-    machine: whether the data and model files exist, and whether the extras that the recipe needs are installed.
-    With ``machine``, a node that is to have more memory than that is a problem too.
+    Raises RecipeError with a line for every problem. ``check_files=False`` leaves out what depends on this machine: whether the data and
+    model files exist, and whether the extras that the recipe needs are installed. With ``machine``, a node that is to have more memory than
+    that is a problem too.
     """
     path = Path(path)
     text = _read(path)
@@ -61,7 +61,7 @@ def parse_recipe(
     check_files: bool = True,
     machine: Resources | None = None,
 ) -> Recipe:
-    """A recipe from its text, or from plain data. ``source`` names it in errors; relative paths start at ``directory``."""
+    """Read a recipe from its text, or from plain data. ``source`` names it in errors; relative paths start at ``directory``."""
     problems = Problems()
     place = Place(source)
     root = read_text(recipe, source, problems) if isinstance(recipe, str) else read_mapping(recipe, place, problems)
@@ -85,7 +85,7 @@ def parse_recipe(
 
 
 def place_of(path: str | Path | None, overrides: Mapping[str, Any], dotted: str) -> Place:
-    """Where the value of a key was written, or the innermost section around it: in the file of a recipe that can be read, or in an
+    """Find where the value of a key was written, or the innermost section around it: in the file of a recipe that can be read, or in an
     override. ``path`` None: the recipe wasn't in a file."""
     for name in overrides:
         if name == dotted or dotted.startswith(f"{name}."):
@@ -141,7 +141,7 @@ def _not_a_recipe(root: Node | None, source: str, problems: Problems) -> None:
 
 
 def _refuse_newer(root: Section) -> None:
-    """What else is wrong with a recipe of a newer version is for that version to say: this is the only problem."""
+    """Refuse a recipe of a newer version: what else is wrong with it is for that version to say, so this is the only problem."""
     version = root.entries.get("version")
     if isinstance(version, Scalar) and isinstance(version.value, int) and version.value > 1:
         problems = Problems()
@@ -151,7 +151,7 @@ def _refuse_newer(root: Section) -> None:
 
 
 def resolved_yaml(recipe: Recipe) -> str:
-    """The recipe with every default written out, as YAML that ``load_recipe`` reads back to an equal recipe."""
+    """Write the recipe with every default written out, as YAML that ``load_recipe`` reads back to an equal recipe."""
     from ruamel.yaml import YAML
     from ruamel.yaml.compat import StringIO
 
@@ -164,7 +164,7 @@ def resolved_yaml(recipe: Recipe) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Plain data, without what was not chosen: fields that are None, or belong to another optimizer or schedule."""
+    """Turn a value into plain data, without what was not chosen: fields that are None, or belong to another optimizer or schedule."""
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
         fields = {config.tag_field: config.tag} if config.tag_field else {}

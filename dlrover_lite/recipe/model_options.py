@@ -10,7 +10,7 @@ __all__ = ["BUILT_IN_OPTIONS", "NON_NEGATIVE_INT", "NON_NEGATIVE_NUMBER", "POSIT
 
 
 class Rule(NamedTuple):
-    """``accepts`` says in words what ``fits`` is true for."""
+    """What an option accepts. ``accepts`` says in words what ``fits`` is true for."""
 
     accepts: str
     fits: Callable[[Any], bool]
@@ -25,7 +25,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def one_of(*words: str) -> Rule:
-    """One of these words."""
+    """Make the rule that accepts one of these words."""
     return Rule(f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words)
 
 
@@ -34,7 +34,7 @@ def _are_sizes(value: Any) -> bool:
 
 
 MOST = 1_000_000
-"""Of a size or number of anything in a model: what is larger takes more memory than any machine has."""
+"""The largest size or number of anything in a model: what is larger takes more memory than any machine has."""
 POSITIVE_INT = Rule(f"a whole number from 1 to {MOST:,}", lambda value: _is_int(value) and 1 <= value <= MOST)
 NON_NEGATIVE_INT = Rule(f"a whole number from 0 to {MOST:,}", lambda value: _is_int(value) and 0 <= value <= MOST)
 NON_NEGATIVE_NUMBER = Rule(f"a number from 0 to {MOST:,}", lambda value: _is_finite(value) and 0 <= value <= MOST)
@@ -55,4 +55,4 @@ BUILT_IN_OPTIONS: dict[str, dict[str, Rule]] = {
     "dlrm": {**_COMMON, "bottom": SIZES, "top": SIZES},
     "census": {"embedding_dim": POSITIVE_INT, "dense_values": POSITIVE_INT},
 }
-"""By model: the keyword arguments of its constructor, ``schema`` aside."""
+"""Options of each built-in model: the keyword arguments of its constructor, ``schema`` aside."""

@@ -16,13 +16,13 @@ _WORD = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 
 def number(text: str) -> float | None:
-    """The integer, decimal, exponent number, NaN or infinity in ``text``; None where there is none."""
+    """Parse the integer, decimal, exponent number, NaN or infinity in ``text``; None where there is none."""
     text = text.strip(" ")
     return float(text) if _NUMBER.fullmatch(text) or _WORD.fullmatch(text) else None
 
 
 def dense_problem(text: str) -> str:
-    """Why ``text`` can't be a dense feature; "" where it can. An empty field and NaN stand for a missing value."""
+    """Say why ``text`` can't be a dense feature; "" where it can. An empty field and NaN stand for a missing value."""
     value = number(text)
     if value is None:
         return "expected a number" if text.strip(" ") else ""

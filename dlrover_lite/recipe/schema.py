@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 MOST_NODES = 4096
-"""Of one role: each PS needs a slot of its own."""
+"""The most nodes of one role: each PS needs a slot of its own."""
 
 # What lies beyond these bounds no machine has, float32 doesn't hold, or no job would live to see.
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -50,7 +50,8 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Model(_Section, frozen=True, kw_only=True):
-    """``use`` is a built-in model (wide_deep, dcn, xdeepfm, dlrm; census, to test) or ``file.py:Class``; options go to its constructor."""
+    """The model. ``use`` is a built-in model (wide_deep, dcn, xdeepfm, dlrm; census, to test) or ``file.py:Class``; options go to its
+    constructor."""
 
     use: str
     options: dict[str, Any] = {}
@@ -63,7 +64,7 @@ class _FileData(_Section, frozen=True, kw_only=True):
     """Files to evaluate on; empty: ``eval_share`` of the training samples, the last ones, are held out."""
     eval_share: Share = 0.1
     max_bad_share: Share = 0.001
-    """The job fails when more than this share of the lines it has read can't be parsed."""
+    """The most of the lines read, as a share, that may not be parsable; with more the job fails."""
 
 
 class CriteoData(_FileData, frozen=True, kw_only=True, tag_field="format", tag="criteo"):
@@ -106,17 +107,17 @@ Data = CriteoData | CsvData | ParquetData | SyntheticData | CensusData
 
 
 class Optimizer(_Section, frozen=True, kw_only=True):
-    """Fields that the chosen optimizer doesn't have are refused by ``load.py``."""
+    """An optimizer. Fields that the chosen one doesn't have are refused by ``load.py``."""
 
     use: Literal["sgd", "adagrad", "adam", "ftrl"] = "adagrad"
     learning_rate: Rate = 0.02
     epsilon: Rate | None = None
-    """Adagrad (1e-10) and Adam (1e-8)."""
+    """Epsilon of Adagrad (default 1e-10) and Adam (1e-8)."""
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.999
     l1: Weight = 0.0
     l2: Weight = 0.0
-    """FTRL only, as are ``l1`` and ``beta``."""
+    """L2 penalty: FTRL only, as are ``l1`` and ``beta``."""
     beta: Weight = 1.0
 
 
@@ -136,16 +137,16 @@ class Training(_Section, frozen=True, kw_only=True):
     seed: NonNegative = 0
     shuffle: bool = True
     optimizer: Optimizer = Optimizer()
-    """For dense parameters and, unless ``embedding_optimizer`` is given, for embeddings too."""
+    """Optimizer for dense parameters and, unless ``embedding_optimizer`` is given, for embeddings too."""
     embedding_optimizer: Optimizer | None = None
     schedule: Schedule = Schedule()
     pipeline_depth: Annotated[int, Meta(ge=1, le=2)] = 2
-    """Minibatches that a worker has pulled and not yet pushed. 2: one is pulled while another is computed, so that each gradient misses the
-    push of the minibatch before it; 1: none does, and the worker waits for the parameter servers between two minibatches."""
+    """Number of minibatches that a worker has pulled and not yet pushed. 2: one is pulled while another is computed, so that each gradient
+    misses the push of the minibatch before it; 1: none does, and the worker waits for the parameter servers between two minibatches."""
     evaluate_every: NonNegative = 0
     """Consumed samples between evaluations while training; 0: evaluate at the end only."""
     max_skipped_minibatches: NonNegative = 0
-    """The job goes on with up to this many quarantined minibatches; one more fails it at once."""
+    """Number of quarantined minibatches with which the job goes on; one more fails it at once."""
 
 
 class RoleResources(_Section, frozen=True, kw_only=True):
@@ -164,7 +165,7 @@ class JobCeiling(Resources, frozen=True, forbid_unknown_fields=True):
 
 
 class ResourceLimits(_Section, frozen=True, kw_only=True):
-    """``total`` is a ceiling for the whole job (default: this machine); None for a role means ``auto``."""
+    """Resources of a job. ``total`` is a ceiling for the whole job (default: this machine); None for a role means ``auto``."""
 
     total: JobCeiling | None = None
     ps: RoleResources | None = None
@@ -175,16 +176,16 @@ class Checkpoint(_Section, frozen=True, kw_only=True):
     """What a job can go on from when memory is lost. ``checkpoint: off`` takes none."""
 
     directory: str = ""
-    """A path (relative ones are taken from the recipe's directory) or an fsspec URL such as ``s3://bucket/folder``, in which each job
-    gets a directory of its own; empty: in the job's directory."""
+    """Directory of the checkpoints: a path (relative ones are taken from the recipe's directory) or an fsspec URL such as
+    ``s3://bucket/folder``, in which each job gets a directory of its own; empty: in the job's directory."""
     every_seconds: Seconds = 600.0
-    """Between the beginnings of two cuts."""
+    """Seconds between the beginnings of two cuts."""
     keep: Count = 2
-    """The newest cuts, and what they build on."""
+    """Number of the newest cuts that are kept, with what they build on."""
     keep_every_hours: Annotated[float, Meta(ge=0.001, le=1e6)] | None = None
-    """Beside those, one for each so many hours."""
+    """Hours for each of which one more cut is kept, beside the newest."""
     full_every: Count = 10
-    """Each so many cuts, one has all rows; the others have those changed since the cut before."""
+    """Number of cuts of which one has all rows; the others have those changed since the cut before."""
     compress: bool = False
 
 
@@ -193,18 +194,19 @@ class Export(_Section, frozen=True, kw_only=True):
 
     format: Literal["npz", "parquet", "none"] = "npz"
     optimizer_state: bool = False
-    """With each row its optimizer's state and the number of its updates, and the same of the dense parameters."""
+    """Write with each row its optimizer's state and the number of its updates, and the same of the dense parameters."""
 
 
 class Health(_Section, frozen=True, kw_only=True):
     """When a node is given up and replaced."""
 
     startup_seconds: Seconds = 300.0
-    """From its launch until it says hello; the first job on a machine compiles kernels in this time."""
+    """Seconds from a node's launch until it says hello; the first job on a machine compiles kernels in this time."""
     heartbeat_seconds: Seconds = 30.0
-    """Without a sign of life: the process is stopped, or stuck in a call that lets nothing else run."""
+    """Seconds without a sign of life after which a node is replaced: the process is stopped, or stuck in a call that lets nothing else
+    run."""
     progress_seconds: Seconds = 900.0
-    """At one and the same minibatch (or at building the model, or at writing a part of it)."""
+    """Seconds at one and the same minibatch (or at building the model, or at writing a part of it) after which a node is replaced."""
 
 
 class Recipe(_Section, frozen=True, kw_only=True):
@@ -219,7 +221,7 @@ class Recipe(_Section, frozen=True, kw_only=True):
     autoscale: Literal["auto", "off", "suggest", "on"] = "auto"
     """Whether the brain changes the plan while the job runs; ``auto``: on where ``resources`` leaves a role open, else off."""
     priority: Annotated[float, Meta(ge=0.001, le=1000)] = 1.0
-    """Against other jobs, where they share the machine; one of twice another's may take its place."""
+    """Priority against other jobs, where they share the machine; one of twice another's may take its place."""
     checkpoint: Checkpoint | Literal["off"] = Checkpoint()
     backend: Literal["local"] = "local"
     export: Export = Export()

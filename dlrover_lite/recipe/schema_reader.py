@@ -25,7 +25,7 @@ MEMORY = "an amount of memory, as in 512MiB"
 
 
 class _Invalid:
-    """In place of a value that has at least one problem."""
+    """A mark in place of a value that has at least one problem."""
 
 
 INVALID = _Invalid()
@@ -40,7 +40,7 @@ class Given(msgspec.Struct, frozen=True):
     problems: Problems
 
     def add(self, field: str, message: str, *, place: Place | None = None, hint: str = "") -> None:
-        """A problem of ``field`` ("" for the section as a whole)."""
+        """Add a problem of ``field`` ("" for the section as a whole)."""
         dotted = ".".join(part for part in (self.key, field) if part)
         self.problems.add(place or self.keys.get(field, self.place), dotted, message, hint=hint)
 
@@ -49,7 +49,7 @@ Check = Callable[[Any, Given, Node], None]
 
 
 class Walker:
-    """``checks`` holds, by struct class, what to call with each valid section (value, keys given, tree)."""
+    """Reads sections. ``checks`` holds, by struct class, what to call with each valid section (value, keys given, tree)."""
 
     def __init__(self, problems: Problems, checks: dict[type, Check]) -> None:
         self._problems = problems
@@ -110,7 +110,7 @@ class Walker:
         return INVALID
 
     def _tagged(self, members: list[mi.StructType], node: Node, key: str) -> mi.StructType | None:
-        """The struct that the section's tag (``data.format``) names."""
+        """Find the struct that the section's tag (``data.format``) names."""
         tag = str(members[0].tag_field)
         by_tag = {str(member.tag): member for member in members}
         known = ", ".join(by_tag)
@@ -196,7 +196,7 @@ class Walker:
         return 1
 
     def _checkpoint(self, node: Scalar) -> Any:
-        """On or off (which YAML 1.1 reads as true and false), or nothing at all for the defaults."""
+        """Read on or off (which YAML 1.1 reads as true and false), or nothing at all for the defaults."""
         word = node.value.lower() if isinstance(node.value, str) else node.value
         if word is False or word in NO:
             return "off"
@@ -331,7 +331,7 @@ def _missing(field: mi.Field, dotted: str) -> str:
 
 @cache
 def _tags_of(key: str) -> dict[str, frozenset[str]]:
-    """The keys by tag of the tagged section at this key; empty when there is none."""
+    """Return the keys by tag of the tagged section at this key; empty when there is none."""
     for dotted, kind in _fields(mi.type_info(Recipe), ""):
         if dotted == key and isinstance(kind, mi.UnionType):
             members = [member for member in kind.types if isinstance(member, mi.StructType) and member.tag_field]
@@ -341,7 +341,7 @@ def _tags_of(key: str) -> dict[str, frozenset[str]]:
 
 @cache
 def _paths() -> dict[str, list[str]]:
-    """Where each key of the schema may stand."""
+    """List where each key of the schema may stand."""
     paths: dict[str, list[str]] = {}
     for dotted, _ in _fields(mi.type_info(Recipe), ""):
         places = paths.setdefault(dotted.rpartition(".")[2], [])

@@ -28,13 +28,13 @@ _TYPED_TAGS = {_TAG + "int", _TAG + "float", _TAG + "bool", _TAG + "null"}
 _COLLECTION_TAGS = {_TAG + "map", _TAG + "seq", "!"}
 DEEPEST = 50
 DEEPEST_PARSED = 4 * DEEPEST
-"""What is a little too deep is refused with its key; what is much too deep, before it takes time."""
+"""Greatest depths: what is a little too deep is refused with its key; what is much too deep, before it takes time."""
 MOST_VALUES = 20_000
-"""A recipe has dozens of values; more than this are another kind of file, or aliases of aliases."""
+"""The most values of a recipe: it has dozens, and more than this are another kind of file, or aliases of aliases."""
 
 
 class Scalar(msgspec.Struct, frozen=True):
-    """``text`` is the scalar as written, if it was written; ``value`` what YAML makes of it."""
+    """A single value. ``text`` is the scalar as written, if it was written; ``value`` what YAML makes of it."""
 
     place: Place
     value: Any
@@ -87,7 +87,7 @@ class _BoundedParser(Parser):
 
 
 def read_text(text: str, source: str, problems: Problems) -> Node | None:
-    """The tree of a YAML document; None when it is empty, or (with a problem noted) not YAML."""
+    """Read the tree of a YAML document; None when it is empty, or (with a problem noted) not YAML."""
     yaml = YAML(typ="safe", pure=True)
     yaml.Parser = _BoundedParser
     try:
@@ -135,7 +135,7 @@ def _explain(error: MarkedYAMLError) -> str:
 
 
 class _Reader:
-    """YAML nodes to our own, with duplicate keys, unknown tags, merges (``<<``) and endless aliases taken care of."""
+    """Turns YAML nodes into our own, with duplicate keys, unknown tags, merges (``<<``) and endless aliases taken care of."""
 
     def __init__(self, source: str, problems: Problems) -> None:
         self._source = source
@@ -217,7 +217,7 @@ def _unknown_tag(tag: str) -> str:
 
 
 def read_mapping(value: Any, place: Place, problems: Problems) -> Node:
-    """The tree of plain Python data. Paths become text, numpy's whole numbers int, tuples lists. Data that is nested deeper than any
+    """Read the tree of plain Python data. Paths become text, numpy's whole numbers int, tuples lists. Data that is nested deeper than any
     recipe, such as a list that contains itself, is a problem."""
     try:
         return _read_data(value, place, 0)

@@ -57,11 +57,11 @@ training:
 
 
 def starter(name: str = "my-job", file: str = "recipe.yaml") -> str:
-    """A commented recipe that runs as it stands. ``name`` is the job's name, ``file`` what its comments call it."""
+    """Write a commented recipe that runs as it stands. ``name`` is the job's name, ``file`` what its comments call it."""
     return _STARTER.format(name=name, file=file)
 
 
 def starter_name(file_stem: str) -> str:
-    """A job name made from a file's name; "my-job" when nothing of it can be used."""
+    """Make a job name from a file's name; "my-job" when nothing of it can be used."""
     name = re.sub(r"[^a-z0-9]+", "-", file_stem.lower()).strip("-")[:42].strip("-")
     return name or "my-job"

@@ -17,7 +17,7 @@ _PATTERNS = {
 
 
 def expected(kind: mi.Type) -> str:
-    """What this type accepts: "a whole number of at least 1"."""
+    """Say what this type accepts: "a whole number of at least 1"."""
     match kind:
         case mi.UnionType():
             members = [expected(member) for member in kind.types if not isinstance(member, mi.NoneType)]
@@ -79,7 +79,7 @@ def _text(kind: mi.StrType) -> str:
 
 
 def found(node: Node) -> str:
-    """What stands there: "the text 'abc'", "0", "a list"."""
+    """Say what stands there: "the text 'abc'", "0", "a list"."""
     if isinstance(node, List):
         return "a list"
     if not isinstance(node, Scalar):

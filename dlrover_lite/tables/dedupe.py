@@ -13,7 +13,7 @@ _U1 = np.uint64(1)
 
 @kernel
 def _unique(keys, counts, slots, unique, unique_counts, inverse):  # type: ignore[no-untyped-def]
-    """Distinct keys of each run in order of first appearance; ``slots`` is scratch: int32, -1 everywhere before and after."""
+    """Find the distinct keys of each run in order of first appearance; ``slots`` is scratch: int32, -1 everywhere before and after."""
     mask = np.uint64(slots.shape[0] - 1)
     start = np.uint64(0)
     total = np.int32(0)
@@ -48,7 +48,7 @@ def _unique(keys, counts, slots, unique, unique_counts, inverse):  # type: ignor
 
 @kernel
 def _sum_rows(grads, inverse, dim, out):  # type: ignore[no-untyped-def]
-    """``grads`` and ``out`` are flat: dim values a row."""
+    """Sum the gradients of equal keys into ``out``. ``grads`` and ``out`` are flat: dim values a row."""
     out[:] = np.float32(0.0)
     for i in range(np.uint64(inverse.shape[0])):
         target = np.uint64(inverse[i]) * dim
@@ -58,7 +58,7 @@ def _sum_rows(grads, inverse, dim, out):  # type: ignore[no-untyped-def]
 
 
 class Deduplicator:
-    """Keeps its scratch memory between calls."""
+    """Finds distinct keys, and sums their gradients. Keeps its scratch memory between calls."""
 
     def __init__(self) -> None:
         self._slots = np.full(1 << 12, -1, np.int32)
@@ -80,7 +80,7 @@ class Deduplicator:
     def sum_duplicates(
         self, keys: NDArray[np.uint64], counts: NDArray[np.int64], grads: NDArray[np.float32]
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]:
-        """Distinct keys, their counts, and the sum of each one's gradients [unique, dim]."""
+        """Return the distinct keys, their counts, and the sum of each one's gradients [unique, dim]."""
         unique, unique_counts, inverse = self.unique(keys, counts)
         out = np.empty((len(unique), grads.shape[1]), np.float32)
         _sum_rows(np.ascontiguousarray(grads).reshape(-1), inverse, np.uint64(grads.shape[1]), out.reshape(-1))

@@ -19,7 +19,7 @@ SLOT_SHIFT = 64 - (SLOTS - 1).bit_length()
 
 @kernel
 def mix64(x):  # type: ignore[no-untyped-def]  # numba infers
-    """The finalizer of MurmurHash3 (public domain constants): uint64 -> uint64, bijective."""
+    """Apply the finalizer of MurmurHash3 (public domain constants): uint64 -> uint64, bijective."""
     x = np.uint64(x)
     x ^= x >> np.uint64(33)
     x *= np.uint64(0xFF51AFD7ED558CCD)
@@ -31,7 +31,7 @@ def mix64(x):  # type: ignore[no-untyped-def]  # numba infers
 
 @kernel
 def initial_value(key_hash, salt, position, scale):  # type: ignore[no-untyped-def]
-    """Value at ``position`` of a row nobody has changed yet: uniform in [-scale, scale), a function of its arguments."""
+    """Return the value at ``position`` of a row nobody has changed yet: uniform in [-scale, scale), a function of its arguments."""
     bits = mix64(key_hash ^ (salt + (np.uint64(position) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)))
     unit = np.float32(bits >> np.uint64(40)) * np.float32(1.0 / 16777216.0)
     return (unit * np.float32(2.0) - np.float32(1.0)) * np.float32(scale)
@@ -39,14 +39,14 @@ def initial_value(key_hash, salt, position, scale):  # type: ignore[no-untyped-d
 
 @kernel
 def fill_hashes(keys, salt, out):  # type: ignore[no-untyped-def]
-    """Hashes of a table's keys (uint64 [n])."""
+    """Write the hashes of a table's keys (uint64 [n]) into ``out``."""
     for i in range(keys.shape[0]):
         out[i] = mix64(keys[i] ^ salt)
 
 
 @kernel
 def fill_initial(ids, table_salt, init_salt, scale, out):  # type: ignore[no-untyped-def]
-    """Initial rows of ``ids`` (uint64 [n]) into ``out`` (float32 [n, dim])."""
+    """Write the initial rows of ``ids`` (uint64 [n]) into ``out`` (float32 [n, dim])."""
     for i in range(ids.shape[0]):
         key_hash = mix64(ids[i] ^ table_salt)
         for j in range(out.shape[1]):
@@ -54,12 +54,12 @@ def fill_initial(ids, table_salt, init_salt, scale, out):  # type: ignore[no-unt
 
 
 def init_salt(seed: int, table: str) -> np.uint64:
-    """Seed of a table's initial values."""
+    """Return the seed of a table's initial values."""
     return np.uint64(int.from_bytes(hashlib.blake2b(f"{seed}/{table}".encode(), digest_size=8).digest(), "little"))
 
 
 def initial_rows(ids: NDArray[np.uint64], *, table: str, seed: int, dim: int, scale: float) -> NDArray[np.float32]:
-    """What a pull returns for ids that no push has touched: float32 [n, dim]."""
+    """Return what a pull returns for ids that no push has touched: float32 [n, dim]."""
     out = np.empty((len(ids), dim), np.float32)
     fill_initial(np.ascontiguousarray(ids, np.uint64), table_salt(table), init_salt(seed, table), scale, out)
     return out

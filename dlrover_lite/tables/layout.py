@@ -19,7 +19,7 @@ from dlrover_lite.tables.hashing import SLOT_SHIFT, fill_hashes
 __all__ = ["BLOCK", "BUFFERS", "PARAMETERS", "GroupSpec", "group_tables", "groups_of", "hashes_of", "slots_of"]
 
 BLOCK = 4096
-"""Values a block."""
+"""Number of values in a block."""
 
 PARAMETERS = TableSpec("dense parameters", BLOCK, 0.0)
 BUFFERS = TableSpec("dense buffers", BLOCK, 0.0)
@@ -44,7 +44,7 @@ class GroupSpec(NamedTuple):
 
 
 def group_tables(tables: list[TableSpec]) -> list[list[TableSpec]]:
-    """Tables of equal dim together, groups and tables in order of first appearance."""
+    """Put tables of equal dim together, groups and tables in order of first appearance."""
     groups: dict[int, list[TableSpec]] = {}
     for table in tables:
         groups.setdefault(table.dim, []).append(table)
@@ -52,7 +52,7 @@ def group_tables(tables: list[TableSpec]) -> list[list[TableSpec]]:
 
 
 def dense_groups(dense: DenseSpec, optimizer: Optimizer, *, counted: bool = False) -> list[GroupSpec]:
-    """Of those kinds that have blocks."""
+    """Return the groups of those kinds of dense parameters that have blocks."""
     kinds = (
         (dense.parameter_blocks, GroupSpec([PARAMETERS], optimizer, complete=True, counted=counted)),
         (dense.buffer_blocks, GroupSpec([BUFFERS], _SUBTRACT, scheduled=False, complete=True, counted=counted)),
@@ -61,19 +61,19 @@ def dense_groups(dense: DenseSpec, optimizer: Optimizer, *, counted: bool = Fals
 
 
 def groups_of(configuration: Configure) -> list[GroupSpec]:
-    """All groups, in the order of requests."""
+    """Return all groups, in the order of requests."""
     optimizer, counted = configuration.embedding_optimizer, configuration.counted
     tables = [GroupSpec(tables, optimizer, counted=counted) for tables in group_tables(configuration.tables)]
     return tables + dense_groups(configuration.dense, configuration.optimizer, counted=counted)
 
 
 def hashes_of(table: str, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Of each key [n] of a table."""
+    """Return the hash of each key [n] of a table."""
     hashes = np.empty(len(keys), np.uint64)
     fill_hashes(np.ascontiguousarray(keys, np.uint64), table_salt(table), hashes)
     return hashes
 
 
 def slots_of(table: str, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The slot of each key [n] of a table."""
+    """Return the slot of each key [n] of a table."""
     return (hashes_of(table, keys) >> np.uint64(SLOT_SHIFT)).astype(np.int64)

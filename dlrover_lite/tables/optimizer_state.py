@@ -7,13 +7,13 @@ from dlrover_lite.recipe.schema import Optimizer
 __all__ = ["COUNTING", "STATE_PARTS", "keeps_state"]
 
 STATE_PARTS = {"sgd": 0, "adagrad": 1, "adam": 2, "ftrl": 2}
-"""State floats per value."""
+"""Number of state floats per value, by optimizer."""
 COUNTING = {"adam"}
 """Optimizers that need to know how often a row was updated."""
 
 
 def keeps_state(before: Optimizer, now: Optimizer) -> bool:
-    """Whether the state that one optimizer has left means the same to the other.
+    """Say whether the state that one optimizer has left means the same to the other.
 
     Adam's means are by its betas. FTRL's sums stand for the weights only with the numbers that they were summed with.
     """

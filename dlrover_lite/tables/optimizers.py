@@ -22,7 +22,7 @@ LEARNING_RATE, EPSILON, BETA1, BETA2, L1, L2, BETA = range(7)
 
 
 def hyperparameters(optimizer: Optimizer) -> NDArray[np.float32]:
-    """The optimizer's numbers as the kernels take them, indexed by the constants above."""
+    """Return the optimizer's numbers as the kernels take them, indexed by the constants above."""
     epsilon = optimizer.epsilon if optimizer.epsilon is not None else _DEFAULT_EPSILON.get(optimizer.use, 0.0)
     return np.array(
         [
@@ -39,7 +39,7 @@ def hyperparameters(optimizer: Optimizer) -> NDArray[np.float32]:
 
 
 def first_state(optimizer: Optimizer, values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """State before the first update of rows with these values [n, dim]: float32 [n, dim x parts], as ``init_state`` makes it."""
+    """Return the state before the first update of rows with these values [n, dim]: float32 [n, dim x parts], as ``init_state`` makes it."""
     n, dim = values.shape
     state = np.zeros((n, dim * STATE_PARTS[optimizer.use]), np.float32)
     if optimizer.use == "ftrl":
@@ -51,8 +51,8 @@ def first_state(optimizer: Optimizer, values: NDArray[np.float32]) -> NDArray[np
 
 @kernel
 def init_state(kind, hyper, floats, start, dim):  # type: ignore[no-untyped-def]
-    """State of a row before its first update, behind its values, which begin at ``floats[start]``: zeros; FTRL's z such that the weights
-    it stands for are the values."""
+    """Set the state of a row before its first update, behind its values, which begin at ``floats[start]``: zeros; FTRL's z such that the
+    weights it stands for are the values."""
     parts = np.uint64(0 if kind == SGD else (1 if kind == ADAGRAD else 2))
     for j in range(dim, dim + parts * dim):
         floats[start + j] = np.float32(0.0)

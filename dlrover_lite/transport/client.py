@@ -30,7 +30,7 @@ RECONNECT_RETRIES = 4
 
 
 class Client:
-    """One peer. ``call`` sends and waits; ``send`` and ``receive`` let several requests be under way. Not for several threads.
+    """A client of one peer. ``call`` sends and waits; ``send`` and ``receive`` let several requests be under way. Not for several threads.
 
     With a ``key``, a peer that is reached over TCP must hold it too.
     """
@@ -84,13 +84,14 @@ class Client:
         return sequence
 
     def _reconnect(self) -> None:
-        """Who answered there doesn't speak as we do, so ZeroMQ has given up for good. It may be another one by now."""
+        """Connect anew: who answered there doesn't speak as we do, so ZeroMQ has given up for good. It may be another one by now."""
         self.socket.disconnect(self._endpoint)
         self.socket.connect(self._endpoint)
 
     def _look_for_another(self) -> None:
-        """ZeroMQ doesn't always say that it has given a peer up: one in some hundred times it goes on taking messages that nobody gets. So
-        silence is taken for it, ever longer each time, as the answer may just be slow, and what is on its way is lost."""
+        """Reconnect after silence. ZeroMQ doesn't always say that it has given a peer up: one in some hundred times it goes on taking
+        messages that nobody gets. So silence is taken for it, ever longer each time, as the answer may just be slow, and what is on its way
+        is lost."""
         now = self._clock()
         if self._unanswered_since is None:
             self._unanswered_since, self._reconnect_after = now, RECONNECT_RETRIES * RETRY_SECONDS
@@ -99,7 +100,7 @@ class Client:
             self._reconnect()
 
     def receive(self, timeout_seconds: float | None) -> Reply | None:
-        """The next reply, whichever request it answers; None after the timeout. Replies that make no sense are dropped."""
+        """Return the next reply, whichever request it answers; None after the timeout. Replies that make no sense are dropped."""
         while self._poller.poll(None if timeout_seconds is None else max(0, int(timeout_seconds * 1000))):
             try:
                 (header,), frames = receive_frames(self.socket, copied=1)
@@ -117,10 +118,10 @@ class Client:
         deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
         has_ended: Callable[[], bool] = lambda: False,
     ) -> Reply:
-        """The reply to ``body``, asked again every two seconds until the deadline, or until the peer ``has_ended`` for good.
+        """Return the reply to ``body``, asked again every two seconds until the deadline, or until the peer ``has_ended`` for good.
 
-        A peer that can't take it for now (``Later``) may take as long as it needs, as long as it says so.
-        Raises DeadlineExceeded when none came, RemoteError when the peer refused. Don't mix with requests under way.
+        A peer that can't take it for now (``Later``) may take as long as it needs, as long as it says so. Raises DeadlineExceeded when none
+        came, RemoteError when the peer refused. Don't mix with requests under way.
         """
         end = self._clock() + deadline_seconds
         sequence = self.send(body, frames)

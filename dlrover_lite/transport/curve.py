@@ -25,7 +25,7 @@ __all__ = ["Gate", "JobKey", "is_guarded", "present_key"]
 _BYTES = 32
 _DOMAIN = b"dlrover-lite"
 _AUTHENTICATION = "inproc://zeromq.zap.01"
-"""Where ZeroMQ asks whether a peer may come in (its RFC 27): one place in a context."""
+"""Address at which ZeroMQ asks whether a peer may come in (its RFC 27): one place in a context."""
 _MOST_AT_ONCE = 64
 
 
@@ -41,7 +41,8 @@ class JobKey:
 
     @classmethod
     def parse(cls, text: str, where: str = "the job's key") -> JobKey:
-        """The key that was written as ``text``; ``where`` says in errors what was read. Raises UsageError, which doesn't show the text."""
+        """Parse a key that was written as ``text``; ``where`` says in errors what was read. Raises UsageError, which doesn't show the
+        text."""
         digits = text.strip()
         if not re.fullmatch(rf"[0-9a-fA-F]{{{2 * _BYTES}}}", digits):
             found = f"has {len(digits)} characters" if digits else "is empty"
@@ -54,11 +55,11 @@ class JobKey:
         return cls(bytes.fromhex(digits))
 
     def text(self) -> str:
-        """For a Secret or an environment variable: 64 hexadecimal digits. Never for a command line or a log."""
+        """Write the key for a Secret or an environment variable: 64 hexadecimal digits. Never for a command line or a log."""
         return self.secret.hex()
 
     def pair(self, role: bytes) -> tuple[bytes, bytes]:
-        """The public and the secret key of this end, 32 bytes each. Raises WireError where libzmq has no CURVE."""
+        """Return the public and the secret key of this end, 32 bytes each. Raises WireError where libzmq has no CURVE."""
         if not zmq.has("curve"):
             raise WireError(
                 "this libzmq was built without CURVE, so that nothing can be encrypted over TCP",
@@ -72,7 +73,7 @@ _SERVER, _CLIENT = b"server", b"client"
 
 
 def is_guarded(endpoint: str) -> bool:
-    """Whether connections to ``endpoint`` need a key: TCP. A unix socket is guarded by its directory."""
+    """Say whether connections to ``endpoint`` need a key: TCP. A unix socket is guarded by its directory."""
     return endpoint.startswith("tcp://")
 
 

@@ -15,10 +15,10 @@ from dlrover_lite.core.bounds import IdBits, Name, Text
 
 WIRE_VERSION = 1
 MAX_FRAME_BYTES = 1 << 30
-"""ZeroMQ closes a connection that announces a longer frame."""
+"""The most bytes of a frame: ZeroMQ closes a connection that announces a longer one."""
 MAX_FRAMES = 256
 MAX_HEADER_BYTES = 1 << 26
-"""Of a longer one nothing is decoded."""
+"""The most bytes of a header: of a longer one nothing is decoded."""
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are no message: malformed, text that is no UTF-8, nested too deeply."""
@@ -58,7 +58,7 @@ class Request(NamedTuple):
     frames: list[zmq.Frame]
 
     def buffer(self, index: int) -> memoryview:
-        """Frame ``index`` as a read-only buffer that lives as long as the request."""
+        """Return frame ``index`` as a read-only buffer that lives as long as the request."""
         return self.frames[index].buffer
 
 
@@ -121,7 +121,7 @@ class ReplyCodec:
         return self._encoder.encode((WIRE_VERSION, session, sequence, body))
 
     def decode(self, header: bytes, frames: list[zmq.Frame]) -> Reply:
-        """A reply of which only the body can't be understood is a Failure: who asks again would get the same."""
+        """Decode a reply. One of which only the body can't be understood is a Failure: who asks again would get the same."""
         try:
             version, sequence, body = self._decoder.decode(header)
         except UNREADABLE as error:
@@ -141,7 +141,7 @@ class ReplyCodec:
 
 
 def receive_frames(socket: zmq.Socket[Any], *, copied: int) -> tuple[list[bytes], list[zmq.Frame]]:
-    """One message that is there: its first ``copied`` frames as bytes (cheaper for short ones), the others in place.
+    """Receive one message that is there: its first ``copied`` frames as bytes (cheaper for short ones), the others in place.
 
     Raises MalformedMessage, with the whole message taken, when it has fewer frames than that or too many.
     """
@@ -164,5 +164,5 @@ def receive_frames(socket: zmq.Socket[Any], *, copied: int) -> tuple[list[bytes]
 
 
 def is_readable(socket: zmq.Socket[Any]) -> bool:
-    """Whether a message is there; cheaper than an attempt that fails."""
+    """Say whether a message is there; cheaper than an attempt that fails."""
     return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)

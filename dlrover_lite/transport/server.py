@@ -33,8 +33,8 @@ from dlrover_lite.transport.frames import (
 )
 
 ZERO_COPY_BYTES = 1 << 20
-"""Shorter frames are cheaper to copy than to track: when a tracked one has been sent, a thread of pyzmq wakes up for it and takes the
-GIL."""
+"""Bytes of a frame from which on it isn't copied. Shorter frames are cheaper to copy than to track: when a tracked one has been sent, a
+thread of pyzmq wakes up for it and takes the GIL."""
 
 _REMEMBERED_SESSIONS = 4096
 
@@ -75,9 +75,9 @@ class Server:
             raise
         self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.malformed = 0
-        """Messages that could not be understood: dropped, or answered with Failure where only the body makes no sense."""
+        """Number of messages that could not be understood: dropped, or answered with Failure where only the body makes no sense."""
         self.unforeseen = 0
-        """Requests that met an exception which nobody had thought of."""
+        """Number of requests that met an exception which nobody had thought of."""
         self._say = say
         self._remembered: OrderedDict[int, tuple[int, bytes]] | None = OrderedDict() if remember_replies else None
         self._poller = zmq.Poller()
@@ -92,7 +92,7 @@ class Server:
         return [self.socket] if self._gate is None else [self.socket, self._gate.socket]
 
     def watch(self, descriptor: int) -> None:
-        """While there is something to be read from it, ``receive`` doesn't wait."""
+        """Watch a descriptor: while there is something to be read from it, ``receive`` doesn't wait."""
         self._watched.add(descriptor)
         self._poller.register(descriptor, zmq.POLLIN)
 
@@ -102,7 +102,7 @@ class Server:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Within it, ``receive`` waits whatever there is to be read of what is watched."""
+        """Have ``receive`` wait, within this, whatever there is to be read of what is watched."""
         for descriptor in self._watched:
             self._poller.unregister(descriptor)
         try:
@@ -118,7 +118,7 @@ class Server:
             raise WireError(f"can't listen on {endpoint}: {error.strerror}") from error
 
     def receive(self, timeout_seconds: float | None, *, limit: int = 256) -> list[Request]:
-        """Up to ``limit`` requests that are here; waits for the first one. With ``remember_replies``, a repeated request is answered
+        """Return up to ``limit`` requests that are here; wait for the first one. With ``remember_replies``, a repeated request is answered
         from memory and not given again."""
         if not self._wait(timeout_seconds):
             return []
@@ -139,7 +139,7 @@ class Server:
         return received if self._remembered is None else _without_repeats(received)
 
     def _wait(self, timeout_seconds: float | None) -> bool:
-        """Whether a message, or what is watched, is there in time. Peers at the gate are let in or turned away meanwhile."""
+        """Wait; return whether a message, or what is watched, is there in time. Peers at the gate are let in or turned away meanwhile."""
         left = timeout_seconds
         end = None if left is None else time.monotonic() + left
         while ready := self._poller.poll(None if left is None else max(0, int(left * 1000))):
@@ -196,7 +196,7 @@ class Server:
         self._send([request.peer, header, *frames])
 
     def put_off(self, request: Request) -> None:
-        """It can't be taken for now: it will come again, and is given again then."""
+        """Put off a request that can't be taken for now: it will come again, and is given again then."""
         self._send([request.peer, self._codec.encode(request.sequence, LATER)])
 
     def fail(self, request: Request, code: str, message: str, hint: str = "") -> None:
@@ -206,14 +206,15 @@ class Server:
         send_frames(self.socket, frames)
 
     def close(self, linger_ms: int | None = None) -> None:
-        """Replies under way are sent for up to a second, or ``linger_ms``."""
+        """Close the server. Replies under way are sent for up to a second, or ``linger_ms``."""
         self.socket.close(linger_ms)
         if self._gate is not None:
             self._gate.close()
 
 
 def _without_repeats(requests: list[Request]) -> list[Request]:
-    """A request that came twice before it could be answered is given once: as it came last, since its client may have reconnected."""
+    """Drop repeats: a request that came twice before it could be answered is given once: as it came last, since its client may have
+    reconnected."""
     latest = {(request.session, request.sequence): request for request in requests}
     return requests if len(latest) == len(requests) else list(latest.values())
 

@@ -35,17 +35,17 @@ class Question(NamedTuple):
     text: str
     consequence: str
     instead: str = ""
-    """What r answers it with, beside yes and no; empty: nothing."""
+    """Answer that r gives, beside yes and no; empty: there is none."""
 
 
 class Field(NamedTuple):
-    """Of a form."""
+    """A field of a form."""
 
     name: str
     label: str
     value: str
     note: str
-    """Beside it."""
+    """Note beside the field."""
 
 
 # --- questions --------------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def stop(row: JobRow, detail: JobDetail | None) -> Question:
 
 
 def reject(row: JobRow, now: Autoscaling) -> Question:
-    """Of what is under way."""
+    """Ask whether to reject what is under way."""
     return Question(
         f"Drop decision {now.decision} for {row.id}?",
         f"The brain is carrying it out: {now.what}. What was changed already stays, the rest isn't done.",
@@ -115,7 +115,7 @@ def _if_memory_is_lost(detail: JobDetail) -> str:
 
 
 def most_nodes(room: Room, role: RoleNow, other: RoleNow) -> int | None:
-    """How many of a role there could be beside those of the other one, by what most of them have; None: that isn't known."""
+    """Return how many of a role there could be beside those of the other one, by what most of them have; None: that isn't known."""
     if not role.memory or not role.cores:
         return None
     most = (room.memory - other.count * other.memory) // role.memory
@@ -124,12 +124,12 @@ def most_nodes(room: Room, role: RoleNow, other: RoleNow) -> int | None:
 
 
 def _cores_of(room: Room) -> float:
-    """That all nodes may have together."""
+    """Return the number of cores that all nodes may have together."""
     return room.machine_cores if room.cores is None else min(room.machine_cores, room.cores)
 
 
 SCALE_FIELDS = (Field("workers", "workers", "", ""), Field("servers", "PS", "", ""))
-"""Before it is known what there is."""
+"""Fields of the form before it is known what there is."""
 
 
 def scale_fields(room: Room) -> tuple[Field, ...]:
@@ -155,7 +155,7 @@ def scale_facts(room: Room) -> str:
 
 
 def scale_asked(room: Room, values: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Workers and PS; None where that stays as it is. Raises UsageError, naming the field."""
+    """Return the numbers of workers and PS that are asked for; None where that stays as it is. Raises UsageError, naming the field."""
     workers = _count("workers", values["workers"], room.workers.count)
     servers = _count("PS", values["servers"], room.servers.count)
     if workers is None and servers is None:
@@ -168,7 +168,7 @@ _SHARED = "From a shell, dlrover-lite scale takes more than there are cores: nod
 
 
 def _check_room(room: Room, workers: int | None, servers: int | None) -> None:
-    """Raises UsageError for more than there is room for, in the words of a master that refuses it."""
+    """Raise UsageError for more than there is room for, in the words of a master that refuses it."""
     worker, ps = room.workers, room.servers
     if most_nodes(room, worker, ps) is None or most_nodes(room, ps, worker) is None:
         return  # their sizes aren't known: the master will say
@@ -221,7 +221,7 @@ def resize_facts(node: NodeRow) -> str:
 
 
 def resize_asked(node: NodeRow, values: Mapping[str, str]) -> tuple[float | None, int | None]:
-    """Cores and bytes; None where that stays as it is. Raises UsageError, naming the field."""
+    """Return the cores and bytes that are asked for; None where that stays as it is. Raises UsageError, naming the field."""
     cores, memory = _cores(values["cores"], node.cores), _memory(values["memory"], node.memory)
     if cores is None and memory is None:
         raise UsageError("That is what it has: write something else, or leave with esc")
@@ -255,5 +255,5 @@ def _memory(text: str, now: int) -> int | None:
 
 
 def _written(memory: int) -> str:
-    """As it can be read again."""
+    """Write an amount of memory so that it can be read again."""
     return format_bytes(memory).replace(" ", "")

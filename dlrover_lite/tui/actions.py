@@ -36,7 +36,7 @@ class Actions(Protocol):
     """Called on threads that may wait. Each returns what follows from it, in words, and raises DlroverLiteError for what can't be done."""
 
     user: str
-    """Who acts; empty: somebody who may do it all."""
+    """Name of the user who acts; empty: somebody who may do it all."""
 
     def stop(self, row: JobRow) -> str:
         """Ask the job to stop."""
@@ -48,7 +48,7 @@ class Actions(Protocol):
         """Hold the brain's changes, let them go on, accept or reject what it decided; ``now``: as the person has seen it."""
 
     def room(self, row: JobRow) -> Room:
-        """What its nodes have, and what they may have."""
+        """Return what the job's nodes have, and what they may have."""
 
     def scale(self, row: JobRow, workers: int | None, servers: int | None) -> str:
         """Have so many nodes; None leaves a role as it is."""
@@ -67,8 +67,8 @@ class Actions(Protocol):
 
 
 def why_not(action: str, aim: Aim, *, user: str = "") -> str:
-    """Why it can't be done; empty: it can, as far as is known here. It is asked for each key with each look, so it knows no more than what
-    is shown; the rest is for the master to say when it is tried. ``user``: who acts."""
+    """Say why it can't be done; empty: it can, as far as is known here. It is asked for each key with each look, so it knows no more than
+    what is shown; the rest is for the master to say when it is tried. ``user``: who acts."""
     row = aim.row
     if row is None:
         return "No job is chosen"
@@ -162,7 +162,7 @@ _RULES: dict[str, Callable[[JobRow, JobDetail | None, NodeRow | None], str]] = {
 
 
 class LocalActions:
-    """To jobs of this machine. ``changed`` is called when something was done."""
+    """Acts on jobs of this machine. ``changed`` is called when something was done."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self.user = _user()
@@ -226,7 +226,7 @@ class LocalActions:
 
     @contextmanager
     def _handle(self, row: JobRow) -> Iterator[JobHandle]:
-        """Raises JobError for what only somebody else may do."""
+        """Give the handle of a job. Raises JobError for what only somebody else may do."""
         from dlrover_lite.client.handle import JobHandle
         from dlrover_lite.jobs.store import Job
 
@@ -242,7 +242,7 @@ def _told(actions: Sequence[str], nothing: str) -> str:
 
 
 def _of(role: str, nodes: Sequence[NodeStatus]) -> RoleNow:
-    """Those of a role that stay."""
+    """Count the nodes of a role that stay, and find what most of them have."""
     there = [
         node
         for node in nodes
@@ -254,5 +254,5 @@ def _of(role: str, nodes: Sequence[NodeStatus]) -> RoleNow:
 
 
 def _user() -> str:
-    """Empty for root, who may do all of it."""
+    """Return the name of the user; empty for root, who may do all of it."""
     return "" if os.geteuid() == 0 else user_name()

@@ -40,19 +40,19 @@ __all__ = ["TuiApp"]
 DARK, LIGHT = "textual-dark", "textual-light"
 R = TypeVar("R")
 _COPIED_WIDTH = 100
-"""Characters of the lines of an explanation that is copied."""
+"""Width of the lines of an explanation that is copied, in characters."""
 
 
 class TuiApp(App[None]):
-    """``actions``: None for what can't be changed from here, such as a recording. Two threads read for it: one all jobs, the other the
-    job that is looked at, so that a master that doesn't answer holds up nothing else."""
+    """The terminal application. ``actions``: None for what can't be changed from here, such as a recording. Two threads read for it: one
+    all jobs, the other the job that is looked at, so that a master that doesn't answer holds up nothing else."""
 
     TITLE = "dlrover-lite"
     BINDINGS: ClassVar[list[Any]] = []
     ENABLE_COMMAND_PALETTE = False
-    """There is one of our own: ``Palette``."""
+    """Textual's command palette is off: there is one of our own, ``Palette``."""
     WITHOUT: ClassVar[frozenset[str]] = frozenset()
-    """Actions of screens that there aren't."""
+    """Actions that screens of this application don't have."""
 
     class Arrived(Message):
         """Something new was read, of all jobs or of one."""
@@ -65,7 +65,7 @@ class TuiApp(App[None]):
         """The screen that keys were pressed for has come."""
 
     class Came(Message):
-        """What a thread was to find out, or do; ``follows`` is for this one."""
+        """A thread has found out, or done, what it was to; ``follows`` is for this one."""
 
         def __init__(self, follows: Callable[[], None]) -> None:
             super().__init__()
@@ -88,7 +88,7 @@ class TuiApp(App[None]):
         self.readonly = actions is None
         self.view: JobsView | None = None
         self._job: str | None = None
-        """That is looked at."""
+        """Id of the job that is looked at; None: none is."""
         self._pressed: deque[events.Key] = deque()
         """Keys that are still to be taken."""
         self._leaves = False
@@ -117,7 +117,7 @@ class TuiApp(App[None]):
             self._source.close()
 
     def _read_job(self) -> JobDetail | None:
-        """On the thread of ``job_feed``."""
+        """Read the job that is looked at, on the thread of ``job_feed``."""
         job = self._job
         if job is None:
             self._source.forget()
@@ -125,7 +125,7 @@ class TuiApp(App[None]):
         return self._source.job(job)
 
     def _arrived(self, *, of_all: bool) -> None:
-        """From the threads that read."""
+        """Tell that something has arrived, from the threads that read."""
         self.post_message(self.Arrived(of_all=of_all))
 
     def on_tui_app_arrived(self, event: Arrived) -> None:
@@ -137,7 +137,7 @@ class TuiApp(App[None]):
         self._show(self.screen)
 
     def _tell_failed(self, before: JobsView | None) -> None:
-        """Of jobs that have failed, or were lost, since they were seen last."""
+        """Notify of jobs that have failed, or were lost, since they were seen last."""
         if before is None or self.view is None or before.jobs is self.view.jobs:
             return
         for job, row in self.view.jobs.items():
@@ -162,18 +162,18 @@ class TuiApp(App[None]):
 
     @property
     def job_ids(self) -> Sequence[str]:
-        """The newest first."""
+        """Ids of all jobs, the newest first."""
         return tuple(self.view.jobs) if self.view else ()
 
     def below(self) -> Iterable[Widget]:
-        """What is at the bottom of each screen, above the keys."""
+        """Make what is at the bottom of each screen, above the keys."""
         return ()
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        """Keys are taken one after the other, each when all that the one before it does has been done: what is typed in one go after
-        ``:`` is text. (Textual hands each to the widget that has the focus when it arrives, and what that does comes later.)"""
+        """Take keys one after the other, each when all that the one before it does has been done: what is typed in one go after ``:`` is
+        text. (Textual hands each to the widget that has the focus when it arrives, and what that does comes later.)"""
         if isinstance(event, events.Key) and not event.is_forwarded:
             if not self._leaves:
                 self._pressed.append(event)
@@ -183,7 +183,7 @@ class TuiApp(App[None]):
 
     @property
     def keys_to_take(self) -> int:
-        """How many were pressed and wait for what came before them."""
+        """Number of keys that were pressed and wait for what came before them."""
         return len(self._pressed)
 
     async def on_tui_app_keys_wait(self) -> None:
@@ -202,7 +202,7 @@ class TuiApp(App[None]):
             await self._take(self._pressed.popleft())
 
     async def _take(self, event: events.Key) -> None:
-        """Text goes where it is written; of any other key, what it is bound to is done here and now."""
+        """Write text where it is written; of any other key, do here and now what it is bound to."""
         self.app_focus = True
         writes = self.focused
         bound = self.screen.active_bindings.get(event.key)
@@ -212,7 +212,7 @@ class TuiApp(App[None]):
             await self.run_action(bound.binding.action, bound.node)
 
     def exit(self, *arguments: Any, **settings: Any) -> None:
-        """Keys that were pressed after it do nothing any more."""
+        """Leave. Keys that were pressed after it do nothing any more."""
         self._leaves = True
         self._pressed.clear()
         super().exit(*arguments, **settings)
@@ -220,7 +220,7 @@ class TuiApp(App[None]):
     # --- screens ----------------------------------------------------------------------------------------------------
 
     def open_job(self, job: str) -> None:
-        """In place of another job that is open."""
+        """Open a job, in place of another one that is open."""
         self._pop_to_jobs()
         row = self.view.jobs.get(job) if self.view else None
         self._job = job
@@ -244,13 +244,13 @@ class TuiApp(App[None]):
     def read(
         self, title: str, lines: Sequence[Line], *, again: Callable[[], Sequence[Line]] | None = None
     ) -> ReadingScreen:
-        """``again``: makes them anew, every second."""
+        """Show lines to be read. ``again``: makes them anew, every second."""
         screen = ReadingScreen(title, lines, again=again)
         self.push_screen(screen)
         return screen
 
     def copy(self, text: str, what: str) -> None:
-        """To the clipboard, by the terminal: it needn't be on this machine."""
+        """Copy a text to the clipboard, by the terminal: it needn't be on this machine."""
         self.copy_to_clipboard(text)
         self.notify(f"copied {what}", timeout=3, markup=False)
 
@@ -268,7 +268,7 @@ class TuiApp(App[None]):
         self.push_screen(LogScreen(f"{row.id} {process}", LogTail(path)))
 
     def command(self, name: str, argument: str) -> None:
-        """One that ``commands.parse`` has understood."""
+        """Do a command that ``commands.parse`` has understood."""
         match name:
             case "jobs":
                 self._pop_to_jobs()
@@ -286,8 +286,8 @@ class TuiApp(App[None]):
                 self.exit()
 
     def explain(self, job: str, number: int, *, otherwise: Sequence[Line], copy: bool = False) -> None:
-        """Reads it on a thread of its own, and shows it, or copies it; ``otherwise`` is taken where it isn't kept. Its screen is there at
-        once: one that came later would take keys that are meant for another."""
+        """Read a decision's explanation on a thread of its own, and show it, or copy it; ``otherwise`` is taken where it isn't kept. Its
+        screen is there at once: one that came later would take keys that are meant for another."""
         width = _COPIED_WIDTH if copy else max(20, self.size.width - 6)
         screen = None if copy else self.read(f"Decision {number} for {job}", [line(("reading…", "dim"))])
 
@@ -316,7 +316,7 @@ class TuiApp(App[None]):
         self.push_screen(Palette([*self.choices(self.screen)]))
 
     def choices(self, screen: Screen[Any]) -> Iterable[Choice]:
-        """All commands that can be done now."""
+        """Yield all commands that can be done now."""
         yield Choice("Jobs", "All jobs", lambda: self.command("jobs", ""))
         if isinstance(screen, ActingPage):
             yield from screen.acting_commands()
@@ -330,14 +330,14 @@ class TuiApp(App[None]):
     # --- acting -----------------------------------------------------------------------------------------------------
 
     def tell(self, what: str, severity: Severity = "information") -> None:
-        """A notice, which stays the longer the more there is to read."""
+        """Show a notice, which stays the longer the more there is to read."""
         self.notify(what, severity=severity, timeout=4 + len(what) / 15, markup=False)
 
     def fetch(
         self, what: Callable[[], R], then: Callable[[R], None], otherwise: Callable[[str], None] | None = None
     ) -> None:
-        """``what`` is called on a thread of its own, as it may wait, and ``then`` with what it has found; ``otherwise`` (which by default
-        tells it) with why there is nothing. Who leaves meanwhile isn't held up by it."""
+        """Call ``what`` on a thread of its own, as it may wait, and ``then`` with what it has found; ``otherwise`` (which by default tells
+        it) with why there is nothing. Who leaves meanwhile isn't held up by it."""
         wrong = otherwise or (lambda why: self.tell(why, "error"))
 
         def work() -> None:
@@ -355,7 +355,7 @@ class TuiApp(App[None]):
         event.follows()
 
     def done(self, what: str) -> None:
-        """Something was done to a job: what follows from it is told, and looked for at once."""
+        """Tell what follows from what was done to a job, and look for it at once."""
         self.tell(what)
         self.job_feed.read_now()
         self.jobs_feed.read_now()

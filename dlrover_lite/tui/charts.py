@@ -31,16 +31,16 @@ __all__ = [
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = "▏▎▍▌▋▊▉█"
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Of a braille character: rows from the top, each with its left and right dot."""
+"""Bits of a braille character's dots: rows from the top, each with its left and right dot."""
 BRAILLE = 0x2800
 _LEAST_SPAN = 1e-9
-"""Of x; below it all is in one column."""
+"""Smallest span of x that is spread over columns; below it all is in one column."""
 LABEL = 7
-"""Characters of the numbers beside a curve."""
+"""Width of the numbers beside a curve, in characters."""
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The newest values, one character each, from 0 to their largest; to the right, with spaces before."""
+    """Draw the newest values, one character each, from 0 to their largest; to the right, with spaces before."""
     newest = [max(0.0, value) if math.isfinite(value) else 0.0 for value in values[-width:]] if width > 0 else []
     top = max(newest, default=0.0)
     if top <= 0:
@@ -49,8 +49,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def bar(used: float, limit: float, width: int, *, full: float = 0.95, high: float = 0.8) -> Line:
-    """``used`` of ``limit`` in eighths of characters, between marks: ``▕███▌  ▏``. What is beyond the limit is full. The tone
-    repeats what a number beside it is to say."""
+    """Draw ``used`` of ``limit`` in eighths of characters, between marks: ``▕███▌  ▏``. What is beyond the limit is full. The tone repeats
+    what a number beside it is to say."""
     inside = width - 2
     if inside < 1:
         return EMPTY
@@ -64,11 +64,11 @@ def bar(used: float, limit: float, width: int, *, full: float = 0.95, high: floa
 
 
 class Mark(NamedTuple):
-    """On the axis of a curve."""
+    """A mark on the axis of a curve."""
 
     x: float
     symbol: str
-    """One character."""
+    """Symbol of the mark, one character."""
     tone: Tone = "accent"
 
 
@@ -142,7 +142,7 @@ def _columns(intervals: Sequence[Measured], low: float, scale: float, columns: i
 
 
 def round_up(value: float) -> float:
-    """To the next 1, 1.5, 2, 3, 4, 5, 6 or 8 of its power of ten."""
+    """Round up to the next 1, 1.5, 2, 3, 4, 5, 6 or 8 of its power of ten."""
     if value <= 0 or not math.isfinite(value):
         return 0.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -178,8 +178,8 @@ _SHADES = " ░▒▓█"
 
 
 def strip(values: Sequence[float], width: int, *, top: float | None = None) -> Line:
-    """Many values as shades, the largest of those that share a character; ``top`` is full (else their largest). What is above 0 is never
-    blank."""
+    """Draw many values as shades, the largest of those that share a character; ``top`` is full (else their largest). What is above 0 is
+    never blank."""
     if not values or width < 1:
         return EMPTY
     width = min(width, len(values))
@@ -198,18 +198,18 @@ def strip(values: Sequence[float], width: int, *, top: float | None = None) -> L
 
 
 class Point(NamedTuple):
-    """Of a scatter."""
+    """A point of a scatter plot."""
 
     x: float
     y: float
     symbol: str
-    """One character."""
+    """Symbol of the point, one character."""
     tone: Tone = "plain"
 
 
 def scatter(points: Sequence[Point], width: int, height: int, *, diagonal: bool = False) -> list[Line]:
-    """``height`` lines: from 0 to the largest of each axis; with ``diagonal`` both have the same scale, and where x is y there are dots.
-    Of points in the same place the last one is seen."""
+    """Draw ``height`` lines: from 0 to the largest of each axis; with ``diagonal`` both have the same scale, and where x is y there are
+    dots. Of points in the same place the last one is seen."""
     plot, rows = width - LABEL - 1, height - 2
     if plot < 4 or rows < 2:
         return []

@@ -16,7 +16,7 @@ class Command(NamedTuple):
     argument: str
     what: str
     acts: bool = False
-    """It changes something: ``--readonly`` has none of these."""
+    """Whether it changes something: ``--readonly`` has none of these."""
 
 
 COMMANDS = (
@@ -39,16 +39,16 @@ COMMANDS = (
     Command("stop", "", "stop the job", acts=True),
 )
 ACTING = frozenset(one.name for one in COMMANDS if one.acts)
-"""Those that change something, in the job that is open, or chosen among all; nodes are its nodes."""
+"""Names of commands that change something, in the job that is open, or chosen among all; nodes are its nodes."""
 OF_REPLAYS = (Command("at", "TIME", "go there: 12:30, 90s, 1h5m, start, end"),)
-"""That there are in a replay only."""
+"""Commands that there are in a replay only."""
 _SHORT = {"q": "quit", "q!": "quit", "j": "job", "h": "help", "?": "help"}
 _THEMES = ("dark", "light")
 _OF_A_NODE = tuple(one.name for one in COMMANDS if one.argument == "NODE")
 
 
 def complete(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes: Sequence[str] = ()) -> str | None:
-    """The whole of the first command that begins so; None where there is none."""
+    """Complete a text to the whole of the first command that begins so; None where there is none."""
     name, space, argument = text.partition(" ")
     if not space:
         return next((one.name for one in COMMANDS if name and one.name.startswith(name)), None)
@@ -59,7 +59,8 @@ def complete(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes:
 
 
 def parse(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes: Sequence[str] = ()) -> tuple[str, str]:
-    """Command and argument, as they are known. A job's id, or the start of one, is a command too. Without a node the chosen one is meant.
+    """Return command and argument, as they are known. A job's id, or the start of one, is a command too. Without a node the chosen one is
+    meant.
 
     Raises UsageError, naming the nearest.
     """
@@ -92,7 +93,7 @@ def parse(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes: Se
 
 
 def job_named(reference: str, jobs: Sequence[str]) -> str:
-    """The newest ("", or "last"), or the only one that begins so. Raises UsageError, naming the nearest."""
+    """Find the newest job ("", or "last"), or the only one that begins so. Raises UsageError, naming the nearest."""
     if reference in ("", "last") and jobs:
         return jobs[0]
     found = [job for job in jobs if job == reference] or [job for job in jobs if job.startswith(reference)]
@@ -111,7 +112,7 @@ def _one_of(word: str, known: Sequence[str], what: str) -> str:
 
 
 def _check_node(argument: str, nodes: Sequence[str]) -> None:
-    """Where nodes are known. There may be a thousand, so not all are named."""
+    """Check the node, where nodes are known. Raises UsageError; there may be a thousand nodes, so not all are named."""
     if argument and nodes and argument not in nodes:
         near = get_close_matches(argument, nodes, n=1, cutoff=0.0)
         raise UsageError(f"There is no node {argument!r} that runs" + (f"; did you mean {near[0]}?" if near else ""))

@@ -16,14 +16,14 @@ _STAGES = {"initial": "1 start", "scale": "2 scale", "heal": "3 health"}
 
 
 def decisions_table() -> Table[Chosen]:
-    """The newest first."""
+    """Make the table of decisions, the newest first."""
     return Table(
         _COLUMNS, lambda one: f"{one.number} {one.stage} {one.action} {one.reason} {one.done}", order=Order("number")
     )
 
 
 def stage(one: Chosen) -> str:
-    """Of the three that the brain has."""
+    """Name the stage that a decision was made in, one of the three that the brain has."""
     return _STAGES.get(one.stage, one.stage)
 
 
@@ -33,7 +33,7 @@ def _action(one: Chosen, _width: int) -> Line:
 
 
 def _change(one: Chosen, width: int) -> Line:
-    """From → to; where that is too long, to."""
+    """Write a decision's change as from → to; where that is too long, to."""
     if not one.choice:
         return phrases.DASH
     if one.action == "heal" or not one.before or one.before == one.choice:
@@ -43,7 +43,7 @@ def _change(one: Chosen, width: int) -> Line:
 
 
 def _predicted(one: Chosen, _width: int) -> Line:
-    """Seconds that it was to save."""
+    """Write the seconds that a decision was to save."""
     if one.gain_seconds is None:
         return phrases.DASH
     sign = "-" if one.gain_seconds < 0 else "+"
@@ -51,7 +51,7 @@ def _predicted(one: Chosen, _width: int) -> Line:
 
 
 def _came(one: Chosen, _width: int) -> Line:
-    """Measured against predicted throughput."""
+    """Write measured against predicted throughput."""
     if one.error is not None:
         off = abs(one.error)
         return line((f"{one.error:+.0%}", "bad" if off > 0.25 else "warn" if off > 0.15 else "good"))
@@ -126,7 +126,7 @@ def headline(detail: JobDetail, shown: int, filter_text: str) -> Line:
 
 
 def describe(one: Chosen, width: int) -> list[Line]:
-    """All that the list knows of a decision."""
+    """Write all that the list knows of a decision."""
     found = [
         line(("stage      ", "dim"), stage(one)),
         line(("at         ", "dim"), at_time(one.at)),

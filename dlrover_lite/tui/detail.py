@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["NodesFold", "cuts_of", "evaluated_of", "moves_end_in", "shards_of", "status_of_master", "strips_of"]
 
 _RANGES = 128
-"""Of slots, that a strip shows at most."""
+"""Maximum number of ranges of slots that a strip shows."""
 _MOST_COLUMNS = 3
-"""That are named with their share of unknown ids."""
+"""Maximum number of columns that are named with their share of unknown ids."""
 _IDLE = 0.02
-"""Of the heat of the busiest slot: what a range has that is owned and idle."""
+"""Heat of a range with idle slots of its own, as a share of that of the busiest slot."""
 
 
 def status_of_master(status: Status) -> LocalStatus:
@@ -48,7 +48,7 @@ class NodesFold:
         self.rows: tuple[NodeRow, ...] = ()
         self._by_id: dict[str, NodeRow] = {}
         self._before: dict[str, tuple[float, float]] = {}
-        """Of each node: elapsed seconds of the job and CPU seconds when they differed last."""
+        """Elapsed seconds of the job and CPU seconds of each node when they differed last."""
         self._used: dict[str, float] = {}
         self._follows: dict[str, str] = {}
 
@@ -94,7 +94,8 @@ class NodesFold:
         )
 
     def _cores(self, node: NodeStatus, elapsed: float) -> float | None:
-        """Used since the last time that its CPU seconds were another number: they are counted every second or so."""
+        """Return the cores that a node has used since the last time that its CPU seconds were another number: they are counted every second
+        or so."""
         before = self._before.get(node.id)
         if before is None:
             self._before[node.id] = (elapsed, node.cpu_seconds)
@@ -104,7 +105,7 @@ class NodesFold:
         return self._used.get(node.id)
 
     def _restarts(self, node: str) -> int:
-        """How many have gone before it in the same place."""
+        """Return how many nodes have gone before it in the same place."""
         seen = {node}
         while (node := self._follows.get(node, "")) and node not in seen:
             seen.add(node)
@@ -132,7 +133,7 @@ def evaluated_of(status: Status | None) -> Evaluated | None:
 
 
 def cuts_of(status: Status | None) -> Cuts | None:
-    """None for a job that takes no checkpoints."""
+    """Return a job's checkpoints; None for a job that takes none."""
     if status is None or (known := status.checkpoints) is None:
         return None
     newest, now, problem = known.newest, known.under_way, known.problem
@@ -151,14 +152,14 @@ def cuts_of(status: Status | None) -> Cuts | None:
 
 
 def moves_end_in(status: Status) -> float | None:
-    """Seconds until all slots are where they are to be; None: not known, or none moves."""
+    """Return the seconds until all slots are where they are to be; None: not known, or none moves."""
     left = [move.seconds_left for move in status.moves if move.left]
     known = [seconds for seconds in left if seconds is not None]
     return max(known) if known and len(known) == len(left) else None
 
 
 def strips_of(report: SlotsReport, topology: Topology) -> tuple[PsStrip, ...]:
-    """Where the slots of each parameter server are, and how busy. Of a slot that is just moving either may be said."""
+    """Find where the slots of each parameter server are, and how busy. Of a slot that is just moving either may be said."""
     import array
 
     owners = array.array("H", topology.slots)

@@ -18,16 +18,16 @@ __all__ = ["lines_of"]
 
 _SYMBOLS: dict[str, tuple[str, Tone]] = {"*": ("◉", "good"), "=": ("=", "warn"), "": ("·", "plain")}
 _POINTS: dict[bool, tuple[str, Tone]] = {True: ("●", "good"), False: ("○", "warn")}
-"""Of an interval, by whether it is within the model's band."""
+"""Symbol and tone of an interval, by whether it is within the model's band."""
 _HEIGHT = 14
 _WIDEST, _WIDEST_FIT = 110, 72
 _MEMORY_HEIGHT = 11
 _NAME = 12
-"""Characters of what is before a fact."""
+"""Width of what is before a fact, in characters."""
 
 
 def lines_of(one: Explanation, width: int) -> list[Line]:
-    """All of it, to be scrolled through."""
+    """Write all of an explanation, to be scrolled through."""
     shown = one.rests_on
     blocks: list[list[Line]] = [[part for paragraph in one.text for part in wrapped(paragraph, width)]]
     memory = [_memory(curve, width) for curve in shown.memory]
@@ -52,7 +52,7 @@ def lines_of(one: Explanation, width: int) -> list[Line]:
 
 
 def _front(one: Explanation, width: int) -> list[Line]:
-    """The least important are drawn first."""
+    """Draw the plans as points; the least important are drawn first."""
     ordered = sorted(one.plans, key=lambda plan: ("", "=", "*").index(plan.mark))
     points = [Point(plan.cores, plan.rate, *_SYMBOLS[plan.mark]) for plan in ordered]
     head = line(
@@ -123,7 +123,7 @@ def _peers(shown: Explained, width: int) -> list[Line]:
 
 
 def _memory(curve: MemoryCurve, width: int) -> list[Line]:
-    """In words, and as a curve."""
+    """Write memory in words, and as a curve."""
     head = [line(("Memory, as it was foreseen", "title")), *wrapped(explanation_text.memory(curve), width)]
     low, high = span_of(curve)
     seconds = high - low < 600
@@ -132,7 +132,7 @@ def _memory(curve: MemoryCurve, width: int) -> list[Line]:
 
 
 def _model(one: ModelShown, width: int) -> list[list[Line]]:
-    """Against what was measured; what limits the plan; and what it is made of."""
+    """Write the model against what was measured; what limits the plan; and what it is made of."""
     blocks: list[list[Line]] = []
     if one.points:
         head = line(("samples/s by the model (up) and as measured (across)", "title"))
@@ -158,7 +158,7 @@ _LEAST_TEXT = 16
 
 
 def _rows(rows: explanation_text.Rows, width: int) -> list[Line]:
-    """A table that fits; its last column is cut where it is text."""
+    """Write a table that fits; its last column is cut where it is text."""
 
     def column(at: int) -> Column[tuple[str, ...]]:
         wide = max(len(row[at]) for row in (rows.head, *rows.rows))

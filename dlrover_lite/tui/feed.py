@@ -38,11 +38,11 @@ class Feed(Generic[T]):
         self._lock = threading.Lock()
         self._newest: T | None = None
         self._told = False
-        """``arrived`` was called, and what it told of has not been taken yet."""
+        """Whether ``arrived`` was called, and what it told of has not been taken yet."""
         self._bug: BaseException | None = None
         self._read_at: float | None = None
         self.problem = ""
-        """Why the last read failed; empty: it didn't."""
+        """Reason why the last read failed; empty: it didn't."""
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)  # may wait for a peer that hangs
@@ -51,7 +51,7 @@ class Feed(Generic[T]):
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 1.0) -> bool:
-        """Whether the thread has ended; one that waits for a peer just now ends when that answers."""
+        """Stop the thread; return whether it has ended: one that waits for a peer just now ends when that answers."""
         self._stopped = True
         self._wake.set()
         if self._thread.ident is not None:
@@ -59,11 +59,11 @@ class Feed(Generic[T]):
         return not self._thread.is_alive()
 
     def read_now(self) -> None:
-        """Don't wait for the end of the period."""
+        """Read now, without waiting for the end of the period."""
         self._wake.set()
 
     def take(self) -> T | None:
-        """The newest that was read; None while there is none. Raises what ended the thread."""
+        """Return the newest that was read; None while there is none. Raises what ended the thread."""
         with self._lock:
             self._told = False
             if self._bug is not None:
@@ -72,7 +72,7 @@ class Feed(Generic[T]):
 
     @property
     def age_seconds(self) -> float | None:
-        """Since the last read that succeeded; None: none has."""
+        """Seconds since the last read that succeeded; None: none has."""
         return None if self._read_at is None else self._clock() - self._read_at
 
     def _run(self) -> None:

@@ -18,7 +18,7 @@ __all__ = ["JobsFold", "LocalNode", "LocalStatus"]
 
 KEPT_RATES = 60
 SILENT_SECONDS = 15.0
-"""A master writes every two seconds that it is there."""
+"""Seconds without a word after which a master is silent: it writes every two seconds that it is there."""
 
 
 class LocalNode(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class LocalNode(msgspec.Struct, frozen=True):
 
 
 class LocalStatus(msgspec.Struct, frozen=True):
-    """As much of what a master says. Field names are those of ``Status``, which it is read from."""
+    """As much of what a master says as a list of jobs needs. Field names are those of ``Status``, which it is read from."""
 
     state: str
     samples: int
@@ -55,7 +55,7 @@ class LocalStatus(msgspec.Struct, frozen=True):
 
 
 class _Known:
-    """Of one job."""
+    """What is known of one job."""
 
     __slots__ = ("before", "cost", "decision", "heard_at", "local", "news", "rates", "row", "servers", "workers")
 
@@ -68,10 +68,10 @@ class _Known:
         self.decision: LastDecision | None = None
         self.local: LocalStatus | None = None
         self.before: LocalStatus | None = None
-        """The one before."""
+        """The status before ``local``."""
         self.heard_at: float | None = None
         self.row: JobRow | None = None
-        """None: it is to be made again."""
+        """Row of the job; None: it is to be made again."""
 
     @property
     def over(self) -> bool:
@@ -79,19 +79,19 @@ class _Known:
 
 
 class JobsFold:
-    """Of all jobs, or of one."""
+    """What is known of all jobs, or of one."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self._rows: dict[str, JobRow] = {}
         self._moved = False
-        """The jobs that there are have changed."""
+        """Whether the jobs that there are have changed."""
         self._dirty: set[str] = set()
 
     # --- news -------------------------------------------------------------------------------------------------------
 
     def take(self, news: WatchedJobs) -> None:
-        """What the database tells."""
+        """Take what the database tells."""
         if news.anew:
             self._known.clear()
             self._moved = True
@@ -148,7 +148,7 @@ class JobsFold:
             self._dirty.add(one.job)
 
     def hear(self, job: str, status: LocalStatus, at: float) -> None:
-        """What its master has said, and when."""
+        """Take what a job's master has said, and when."""
         known = self._known.get(job)
         if known is None or (known.heard_at is not None and at <= known.heard_at):
             return
@@ -163,11 +163,11 @@ class JobsFold:
         return job in self._known
 
     def live(self) -> list[tuple[str, str]]:
-        """Id and directory of each job that isn't over and whose files are on this machine."""
+        """Return id and directory of each job that isn't over and whose files are on this machine."""
         return [(job, one.news.directory) for job, one in self._known.items() if not one.over and one.news.directory]
 
     def silent(self, now: float) -> list[str]:
-        """Jobs that should say something and don't."""
+        """Return the jobs that should say something and don't."""
         return [
             job
             for job, one in self._known.items()
@@ -179,7 +179,7 @@ class JobsFold:
         return known.news if known else None
 
     def rows(self, now: float) -> dict[str, JobRow]:
-        """The newest job first. The same object as before if nothing is new."""
+        """Return the rows, the newest job first. The same object as before if nothing is new."""
         silent = set(self.silent(now))
         for job in silent | {job for job, row in self._rows.items() if row.silent_since is not None}:
             before = self._rows.get(job)
@@ -234,7 +234,7 @@ def _row(known: _Known, silent: bool) -> JobRow:
 
 
 def _state(known: _Known) -> str:
-    """What its master says is more than that it runs."""
+    """Return the state of a job: what its master says is more than that it runs."""
     if known.local is None or known.news.state in OVER:
         return known.news.state
     return known.local.state
@@ -253,7 +253,7 @@ def _rate(known: _Known) -> float | None:
 
 
 def _resources(known: _Known) -> tuple[float | None, float | None, int | None, int | None]:
-    """Cores given and used, memory given and used: of nodes that run; of a job that is over, what it was given last."""
+    """Return cores given and used, memory given and used: of nodes that run; of a job that is over, what it was given last."""
     local, before = known.local, known.before
     if known.over or local is None:
         return (known.cost.cores, None, known.cost.memory, None) if known.cost else (None, None, None, None)
@@ -270,7 +270,7 @@ def _resources(known: _Known) -> tuple[float | None, float | None, int | None, i
 
 
 def _cost(known: _Known) -> Cost | None:
-    """Until its end, or until something was heard of it last."""
+    """Return the cost of a job until its end, or until something was heard of it last."""
     if known.cost is None:
         return None
     until = known.news.ended_at or known.heard_at or (known.rates[-1].at if known.rates else known.cost.at)

@@ -38,9 +38,9 @@ Change = dict[str, Any]
 
 class Head(msgspec.Struct, frozen=True):
     recording: int
-    """FORMAT."""
+    """Format of the recording: ``FORMAT``."""
     version: str
-    """Of dlrover-lite, that wrote it."""
+    """Version of dlrover-lite that wrote it."""
     at: float
 
 
@@ -49,17 +49,17 @@ class Look(msgspec.Struct, frozen=True, omit_defaults=True):
 
     job: str
     anew: bool = False
-    """Nothing of it that was told before holds."""
+    """Whether nothing of the job that was told before holds."""
     row: Change = {}
     fields: Change = {}
-    """Of all others that aren't here by name."""
+    """Changes of all other fields, which aren't here by name."""
     rates: tuple[Rate, ...] = ()
-    """Those that have come."""
+    """Rates that have come."""
     decisions: tuple[Chosen, ...] = ()
-    """New ones, and those of which more is known."""
+    """Decisions that are new, and those of which more is known."""
     nodes: dict[str, Change] = {}
     order: tuple[str, ...] | None = None
-    """Ids of all nodes; None: as before."""
+    """Ids of all nodes, in order; None: as before."""
 
 
 class Decided(msgspec.Struct, frozen=True, array_like=True):
@@ -80,18 +80,18 @@ class Explained(msgspec.Struct, frozen=True):
 
 class Frame(msgspec.Struct, frozen=True, omit_defaults=True):
     at: float
-    """Seconds since the epoch."""
+    """Time of the frame, in seconds since the epoch."""
     key: bool = False
-    """It has everything: whatever isn't here isn't there."""
+    """Whether the frame has everything: whatever isn't here isn't there."""
     jobs: dict[str, Change] = {}
-    """Those that are new or have changed."""
+    """Changes of the jobs that are new or have changed."""
     gone: tuple[str, ...] = ()
     brain: str | None = None
-    """None: it, and the problem, are as before."""
+    """Words about the brain; None: it, and the problem, are as before."""
     problem: Problem | None = None
     looks: tuple[Look, ...] = ()
     left: tuple[str, ...] = ()
-    """Jobs that aren't looked at any more."""
+    """Ids of jobs that aren't looked at any more."""
     decided: tuple[Decided, ...] = ()
     explained: Explained | None = None
 
@@ -100,14 +100,14 @@ class Differences(Generic[S]):
     """Structs of a kind, as what differs between two of them."""
 
     def __init__(self, kind: type[S], *, but: Iterable[str] = ()) -> None:
-        """``but``: fields that aren't compared."""
+        """Compare structs of ``kind``. ``but``: fields that aren't compared."""
         self._kind = kind
         fields = [field for field in msgspec.structs.fields(kind) if field.name not in set(but)]
         self._types = {field.name: field.type for field in fields}
         self._defaults = {field.name: field.default for field in fields}
 
     def between(self, before: S | None, after: S) -> Change:
-        """What ``after`` has that ``before`` hasn't; before None: all that isn't as by default."""
+        """Return what ``after`` has that ``before`` hasn't; before None: all that isn't as by default."""
         if before is after:
             return {}
         if before is None:
@@ -117,7 +117,7 @@ class Differences(Generic[S]):
         return {name: value for name in self._types if (value := getattr(after, name)) != getattr(before, name)}
 
     def after(self, before: S | None, change: Mapping[str, Any]) -> S:
-        """``before`` with a change that was read from a file. Raises msgspec.ValidationError for one that doesn't fit."""
+        """Return ``before`` with a change that was read from a file. Raises msgspec.ValidationError for one that doesn't fit."""
         if before is None:
             return msgspec.convert(change, self._kind)
         if not change:
@@ -127,7 +127,7 @@ class Differences(Generic[S]):
 
 
 ROWS = Differences(JobRow, but=("directory",))
-"""Where a job's files are is nothing to others."""
+"""Differences of rows, without the directory: where a job's files are is nothing to others."""
 EXPLANATIONS = Differences(Explanation, but=("job", "number"))
 _NODES = Differences(NodeRow)
 _OTHERS = Differences(JobDetail, but=("row", "rates", "decisions", "nodes"))
@@ -137,7 +137,7 @@ _OTHERS = Differences(JobDetail, but=("row", "rates", "decisions", "nodes"))
 
 
 def look(before: JobDetail | None, after: JobDetail) -> Look | None:
-    """What is new of it; None: nothing."""
+    """Return what is new of a job; None: nothing."""
     if before is None or not _goes_on(before, after):
         return Look(
             after.row.id,
@@ -165,13 +165,13 @@ def look(before: JobDetail | None, after: JobDetail) -> Look | None:
 
 
 def _goes_on(before: JobDetail, after: JobDetail) -> bool:
-    """Rates and decisions have only come, none has gone."""
+    """Say whether rates and decisions have only come, and none has gone."""
     rates, numbers = len(before.rates), [one.number for one in before.decisions]
     return after.rates[:rates] == before.rates and [one.number for one in after.decisions[: len(numbers)]] == numbers
 
 
 def applied(before: JobDetail | None, new: Look) -> JobDetail:
-    """The detail that ``look`` was made of. Raises msgspec.ValidationError for one that doesn't fit what was before."""
+    """Return the detail that ``look`` was made of. Raises msgspec.ValidationError for one that doesn't fit what was before."""
     if before is None or new.anew:
         whole = msgspec.convert({**new.fields, "row": new.row}, JobDetail)
         nodes = _with_changes((), new)

@@ -30,22 +30,22 @@ __all__ = ["MISSING", "recorded", "write"]
 
 MISSING = "the brain's database keeps no shards, slots, checkpoints and losses, and no memory of workers: recordings have them"
 _MOST_MOMENTS = 20_000
-"""What happens closer together than a so-manieth of a history is told at once."""
+"""Number that a history's time is divided by: what happens closer together than that is told at once."""
 
 _NO_NODES = PlanShape((), ())
 _News = Measured | PlanNews | Known | Happened | JobNews
 
 
 def recorded(past: Timeline) -> Recording:
-    """To be played; without explanations, which are many."""
+    """Make a recording of a job's history, to be played; without explanations, which are many."""
     file = io.BytesIO()
     write(past, file)
     return Recording(file.getvalue(), past.job.id)
 
 
 def write(past: Timeline, file: IO[bytes], explain: Explain | None = None, *, hidden: Iterable[Path] = ()) -> None:
-    """With ``explain``, the explanation of each decision too, as it was when that was made and when it was known what it brought.
-    ``hidden``: as of ``Recorder``."""
+    """Write a job's history as a recording. With ``explain``, the explanation of each decision too, as it was when that was made and when
+    it was known what it brought. ``hidden``: as of ``Recorder``."""
     job = _Past(past)
     recorder = Recorder(job, file, clock=lambda: job.at, hidden=hidden, explains=False)
     for at, news in _moments(past):
@@ -60,7 +60,7 @@ def write(past: Timeline, file: IO[bytes], explain: Explain | None = None, *, hi
 
 
 def _moments(past: Timeline) -> Iterator[tuple[float, list[_News]]]:
-    """What has happened, in order of times; what has at the same time, together."""
+    """Yield what has happened, in order of times; what has at the same time, together."""
     job = past.job
     begun = msgspec.structs.replace(
         job, state="starting", started_at=None, ended_at=None, samples=0, message="", outcome=JobOutcome()
@@ -104,9 +104,9 @@ class _Past:
         self._intervals = PlanIntervals()
         self._shape = _NO_NODES
         self._planned: PlanNews | None = None
-        """The plan that it was given last."""
+        """Plan that the job was given last."""
         self._predicted: dict[str, PredictedRate] = {}
-        """By choice: the newest prediction for each."""
+        """Newest prediction for each choice."""
         self._samples, self._rate, self._waits = 0, 0.0, ""
         self._elapsed, self._cpu, self._used = 0.0, 0.0, 0.0
         """Seconds since something was measured first, CPU seconds in them, cores used now."""
@@ -222,7 +222,8 @@ class _Past:
     # --- what there is ----------------------------------------------------------------------------------------------
 
     def _status(self) -> LocalStatus:
-        """What its master might have said. CPU seconds are known of all its nodes together: one has them. The job's memory isn't."""
+        """Return what the job's master might have said. CPU seconds are known of all its nodes together: one has them. The job's memory
+        isn't."""
         alive = [node for node in self._nodes.values() if node.alive]
         trains = any(node.role == "worker" and node.state == "up" for node in alive)
         trains = trains or (not self._nodes and bool(self._rates))  # what happened to nodes is forgotten sooner

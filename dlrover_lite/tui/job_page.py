@@ -23,14 +23,14 @@ __all__ = ["ACTING", "chart", "describe_node", "facts", "headline", "mark_of", "
 
 ACTING = ("start", "change", "explore", "preempt", "heal")
 _LABEL = 8
-"""Characters of a name before a bar or strip."""
+"""Width of a name before a bar or strip, in characters."""
 
 
 # --- the headline -----------------------------------------------------------------------------------------------------
 
 
 def headline(detail: JobDetail, width: int) -> list[Line]:
-    """Two lines: what it is doing, and how far and how good it is; the second is cut where it is too long."""
+    """Write two lines: what the job is doing, and how far and how good it is; the second is cut where it is too long."""
     row = detail.row
     first = [Span(row.id, "title"), Span("  "), *phrases.state(row.state, silent_since=row.silent_since)]
     if row.message:
@@ -75,7 +75,7 @@ def _progress(detail: JobDetail, width: int) -> Line:
 
 
 def mark_of(decision: Chosen) -> tuple[str, Tone]:
-    """What stands for it on an axis: ▲ more, ▼ less, ◆ a node is treated, ? a try, ‖ it gives way, ● it starts."""
+    """Return what stands for a decision on an axis: ▲ more, ▼ less, ◆ a node is treated, ? a try, ‖ it gives way, ● it starts."""
     if decision.action == "heal":
         return "◆", "warn"
     if decision.action == "explore":
@@ -88,7 +88,7 @@ def mark_of(decision: Chosen) -> tuple[str, Tone]:
 
 
 def chart(detail: JobDetail, width: int, height: int) -> list[Line]:
-    """Samples/s over all its time; the decisions that changed something are marked on the axis."""
+    """Draw samples/s over all of the job's time; the decisions that changed something are marked on the axis."""
     measured = _measured(detail.rates)
     acting = [one for one in detail.decisions if one.action in ACTING]
     if not measured:
@@ -138,8 +138,8 @@ def _legend(acting: list[Chosen]) -> Line:
 
 
 def facts(detail: JobDetail, width: int, height: int, now: float) -> list[Line]:
-    """As many of these as there is room for: warnings, shards, checkpoints, the newest evaluation, memory, decisions, slots; and what isn't
-    known."""
+    """Write as many of these as there is room for: warnings, shards, checkpoints, the newest evaluation, memory, decisions, slots; and what
+    isn't known."""
     blocks = [_warnings(detail, width, max(1, height - 5)), _shards(detail.shards, width)]
     if detail.cuts is not None or not detail.missing:
         blocks.append(_cuts(detail.cuts, width))
@@ -175,8 +175,8 @@ def _shards(shards: Shards | None, width: int) -> list[Line]:
 
 
 def _warnings(detail: JobDetail, width: int, most: int) -> list[Line]:
-    """Columns whose ids are mostly unknown: the first in a sentence, and how many more there are; a line of that where ``most`` lines are
-    too few."""
+    """Write about columns whose ids are mostly unknown: the first in a sentence, and how many more there are; a line of that where ``most``
+    lines are too few."""
     found = () if detail.evaluated is None else detail.evaluated.warnings
     if not found:
         return []
@@ -215,7 +215,7 @@ def _cuts(cuts: Cuts | None, width: int) -> list[Line]:
 
 
 def _ahead(curve: MemoryCurve | None, width: int) -> list[Line]:
-    """Of the parameter server that comes nearest to its limit, now and at the end."""
+    """Write about the memory of the parameter server that comes nearest to its limit, now and at the end."""
     if curve is None:
         return []
     tone: Tone = "warn" if curve.full_at is not None else "plain"
@@ -223,7 +223,7 @@ def _ahead(curve: MemoryCurve | None, width: int) -> list[Line]:
 
 
 def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
-    """The same as a curve over time, where there is room."""
+    """Draw the memory of that parameter server as a curve over time, where there is room."""
     curve = detail.memory
     if curve is None:
         return []
@@ -235,7 +235,7 @@ def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
 
 
 def _decisions(detail: JobDetail, width: int, most: int, now: float) -> list[Line]:
-    """When the brain looks next; then the newest first, a line each."""
+    """Write when the brain looks next; then the newest decisions first, a line each."""
     acting = [one for one in detail.decisions if one.action in ACTING] or list(detail.decisions)
     look = phrases.look(detail.row.look, now)
     found = [padded((_name("decided"), *look), width)] if look and most > 1 else []
@@ -256,7 +256,7 @@ def _decisions(detail: JobDetail, width: int, most: int, now: float) -> list[Lin
 
 
 def _outcome(one: Chosen) -> Line:
-    """``54.6 k/s foreseen, +4% off``."""
+    """Write what a decision was to bring and brought: ``54.6 k/s foreseen, +4% came``."""
     parts: list[Span] = []
     if one.predicted is not None:
         parts.append(Span(f"  {compact(one.predicted)}/s foreseen", "dim"))
@@ -269,7 +269,7 @@ def _outcome(one: Chosen) -> Line:
 
 
 def _slots(detail: JobDetail, width: int) -> list[Line]:
-    """A strip for each parameter server: where its slots are, and how busy."""
+    """Draw a strip for each parameter server: where its slots are, and how busy."""
     if not detail.slots:
         return []
     end = "" if detail.moves_end_in is None else f", {duration(detail.moves_end_in)} left"
@@ -294,7 +294,7 @@ def nodes_table() -> Table[NodeRow]:
 
 
 def _bar_of(used: float | None, limit: float, text: Line, width: int) -> Line:
-    """With a bar before it where there is room."""
+    """Put a bar before a text where there is room."""
     size = length(text)
     if used is None or width < size + 7:
         return text
@@ -311,7 +311,7 @@ def _memory(row: NodeRow, width: int) -> Line:
 
 
 def _work(row: NodeRow, _width: int) -> Line:
-    """What a node does: samples/s of a worker, slots of a parameter server."""
+    """Write what a node does: samples/s of a worker, slots of a parameter server."""
     if not row.alive:
         return ()
     if row.role == "ps":
@@ -416,7 +416,7 @@ _COLUMNS: tuple[Column[NodeRow], ...] = (
 
 
 def describe_node(row: NodeRow, width: int) -> list[Line]:
-    """All that is known of a node."""
+    """Write all that is known of a node."""
     pairs: list[tuple[str, Line]] = [
         ("role", line({"ps": "parameter server"}.get(row.role, row.role))),
         ("state", phrases.state(row.state)),

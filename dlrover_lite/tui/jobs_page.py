@@ -13,7 +13,7 @@ __all__ = ["describe", "headline", "jobs_table", "nothing_yet"]
 
 
 def jobs_table() -> Table[JobRow]:
-    """Empty. The newest job is first until another order is chosen."""
+    """Make an empty table of jobs. The newest job is first until another order is chosen."""
     return Table(_COLUMNS, _found)
 
 
@@ -27,7 +27,7 @@ def _state(row: JobRow, _width: int) -> Line:
 
 
 def _progress(row: JobRow, width: int) -> Line:
-    """A number; where there is room with a bar."""
+    """Write a job's progress as a number; where there is room with a bar."""
     share = phrases.percent(row.share)
     if width < 12 or row.share is None:
         return share
@@ -46,7 +46,7 @@ def _nodes(row: JobRow, _width: int) -> Line:
 
 
 def _decision(row: JobRow, _width: int) -> Line:
-    """Why it isn't trained on comes first."""
+    """Write a job's last decision; why it isn't trained on comes first."""
     if row.message and (row.over or row.state in ("queued", "starting")):
         return line((row.message.partition("\n")[0], "bad" if row.state in ("failed", "lost") else "plain"))
     if row.decision is None:
@@ -145,7 +145,7 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
 
 
 def headline(view: JobsView, shown: int, filter_text: str) -> Line:
-    """How many jobs, and how many of them run."""
+    """Write how many jobs there are, and how many of them run."""
     running = sum(not row.over for row in view.jobs.values())
     parts: list[Span] = [Span("Jobs ", "title"), Span(f"{running} running, {len(view.jobs)} in all")]
     if filter_text:
@@ -156,7 +156,7 @@ def headline(view: JobsView, shown: int, filter_text: str) -> Line:
 
 
 def nothing_yet(width: int) -> list[Line]:
-    """For who has no job so far."""
+    """Write for who has no job so far."""
     return [
         line(("There are no jobs yet.", "title")),
         (),
@@ -173,7 +173,7 @@ def nothing_yet(width: int) -> list[Line]:
 
 
 def describe(row: JobRow, width: int, now: float) -> list[Line]:
-    """All that the list knows of a job."""
+    """Write all that the list knows of a job."""
     pairs: list[tuple[str, Line]] = [
         ("state", phrases.state(row.state, silent_since=row.silent_since)),
         ("model", line(row.model or "-")),

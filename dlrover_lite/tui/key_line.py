@@ -15,7 +15,7 @@ class KeyShown(NamedTuple):
     key: Key
     label: str
     why_not: str = ""
-    """Why it can do nothing just now; empty: it can."""
+    """Reason why the key can do nothing just now; empty: it can."""
 
 
 class PlacedKey(NamedTuple):
@@ -25,7 +25,7 @@ class PlacedKey(NamedTuple):
 
 
 def place(keys: Sequence[KeyShown], width: int) -> list[PlacedKey]:
-    """Those that fit, in their order; where some don't, help is called More. Whether a key works changes nothing about places."""
+    """Place the keys that fit, in their order; where some don't, help is called More. Whether a key works changes nothing about places."""
     left, kept = width, set[int]()
     for at in sorted(range(len(keys)), key=lambda at: (keys[at].key.rank, at)):
         if (size := _width(keys[at])) <= left:
@@ -43,7 +43,7 @@ def place(keys: Sequence[KeyShown], width: int) -> list[PlacedKey]:
 
 
 def line_of(placed: Sequence[PlacedKey], width: int) -> Line:
-    """What can't be done is in parentheses: a colour alone says nothing."""
+    """Write the keys; what can't be done is in parentheses: a colour alone says nothing."""
     parts: list[Span] = []
     for one in placed:
         key, label, why_not = one.shown
@@ -55,5 +55,5 @@ def line_of(placed: Sequence[PlacedKey], width: int) -> Line:
 
 
 def _width(shown: KeyShown) -> int:
-    """With a space, or a parenthesis, on either side."""
+    """Return the width of a key, with a space, or a parenthesis, on either side."""
     return width_of(shown.key.label) + width_of(shown.label) + 3

@@ -9,18 +9,18 @@ __all__ = ["DECISIONS", "EVERYWHERE", "JOB", "JOBS", "READING", "REPLAY", "SCREE
 
 class Key(NamedTuple):
     key: str
-    """As textual names it; several are separated by commas."""
+    """Name of the key in textual; several are separated by commas."""
     action: str
     short: str
-    """In the footer; empty: not there."""
+    """Label in the footer; empty: it isn't there."""
     what: str
-    """In the help."""
+    """Description in the help."""
     shown: str = ""
-    """As people write it, where that is something else."""
+    """Name of the key as people write it, where that is something else."""
     acts: bool = False
-    """It changes something: ``--readonly`` has none of these."""
+    """Whether it changes something: ``--readonly`` has none of these."""
     rank: int = 3
-    """Where there isn't room for all of them at the bottom, those with the highest give way first."""
+    """Rank of the key: where there isn't room for all of them at the bottom, those with the highest give way first."""
 
     @property
     def label(self) -> str:
@@ -147,7 +147,7 @@ WRITING = {
     "/": (Key("enter", "", "Keep", ""), Key("escape", "", "All again", "", "esc")),
     ":": (Key("enter", "", "Do it", ""), Key("tab", "", "Complete", ""), Key("escape", "", "Back", "", "esc")),
 }
-"""While something is written into the prompt that begins so."""
+"""Keys while something is written into the prompt, by what the prompt begins with."""
 REPLAY = (
     Key("space", "replay_toggle", "", "play, or stand still", "space"),
     Key("full_stop,right", "replay_step(1)", "", "on to the next moment at which something is new", ". right"),
@@ -159,6 +159,6 @@ REPLAY = (
     Key("left_square_bracket", "replay_go('start')", "", "to the beginning", "["),
     Key("right_square_bracket", "replay_go('end')", "", "to the end", "]"),
 )
-"""Of a replay, on all its screens, before all other keys."""
+"""Keys of a replay, on all its screens, before all other keys."""
 SCREENS = {"Everywhere": EVERYWHERE, "Jobs": JOBS, "A job": JOB, "Decisions": DECISIONS, "Logs": READING}
-"""By the heading that they have in the help."""
+"""Keys by the heading that they have in the help."""

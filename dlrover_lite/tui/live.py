@@ -24,13 +24,13 @@ from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsVie
 __all__ = ["LiveSource"]
 
 _LOOK_AROUND_SECONDS = 2.0
-"""Between two looks for jobs that no brain knows, and at those that are silent."""
+"""Seconds between two looks for jobs that no brain knows, and at those that are silent."""
 
 _decoder = msgspec.json.Decoder(LocalStatus)
 
 
 class LiveSource:
-    """Reads only what is new: the database's news, and status files that have been written since."""
+    """The jobs of this machine. Reads only what is new: the database's news, and status files that have been written since."""
 
     def __init__(self, files: BrainFiles | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self._files = files or BrainFiles()
@@ -38,10 +38,10 @@ class LiveSource:
         self._watch = Watch(self._files.database)
         self._fold = JobsFold()
         self._written: dict[str, int] = {}
-        """When each status file that was read was written, in ns."""
+        """Time when each status file that was read was written, in ns."""
         self._looked_around = 0.0
         self._strays: set[str] = set()
-        """Jobs that run and no brain knows."""
+        """Ids of jobs that run and no brain knows."""
         self._view = JobsView()
         self._job: LiveJob | None = None
 
@@ -70,7 +70,7 @@ class LiveSource:
         return self._job.look()
 
     def look_again(self) -> None:
-        """Something was just done to the job that is looked at. From any thread."""
+        """Note that something was just done to the job that is looked at. From any thread."""
         if (one := self._job) is not None:
             one.look_again()
 
@@ -152,13 +152,13 @@ class LiveSource:
         self._hear_last(known.id, ended.status, ended.at)
 
     def _hear_last(self, job: str, status: Mapping[str, Any], at: float) -> None:
-        """What its master has said last, as its files have it."""
+        """Take what a job's master has said last, as its files have it."""
         with suppress(msgspec.ValidationError):  # of another version
             if status:
                 self._fold.hear(job, msgspec.convert(status, LocalStatus), max(at, self._clock()))
 
     def _brain(self, rows: Mapping[str, JobRow]) -> str:
-        """In words; that none runs is no news where no job does."""
+        """Write in words whether the brain runs; that none does is no news where no job runs."""
         if self._files.lives():
             return "listens"
         return "doesn't run" if any(not row.over for row in rows.values()) else ""

@@ -15,7 +15,8 @@ __all__ = ["explanation"]
 
 
 def explanation(database: Path, job: str, number: int, *, until: float | None = None) -> Explanation | None:
-    """None where it isn't kept any more. What became known later than ``until`` is left out. Raises HistoryError for what can't be read."""
+    """Return the explanation of a decision; None where it isn't kept any more. What became known later than ``until`` is left out. Raises
+    HistoryError for what can't be read."""
     if not database.exists():
         return None
     with ConfigStore(database) as store:

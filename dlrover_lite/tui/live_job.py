@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["LiveJob", "owner_of"]
 
 _SELDOM_SECONDS = 3.0
-"""Between two questions for what changes seldom, or is much."""
+"""Seconds between two questions for what changes seldom, or is much."""
 
 
 class LiveJob:
-    """What was learned stays: a look adds what is new."""
+    """One job of this machine. What was learned stays: a look adds what is new."""
 
     def __init__(self, database: Path, job: str, *, clock: Callable[[], float] = time.time) -> None:
         self.id = job
@@ -54,14 +54,14 @@ class LiveJob:
         self._seldom_at = 0.0
         self._detail: JobDetail | None = None
         self._stray = True
-        """No brain has told of it."""
+        """Whether no brain has told of the job."""
 
     def close(self) -> None:
         self._watch.close()
         self._memory.close()
 
     def look_again(self) -> None:
-        """Something was just done to it: what is seldom asked for is asked for with the next look. From any thread."""
+        """Note that something was just done to it: what is seldom asked for is asked for with the next look. From any thread."""
         self._seldom_at = 0.0
 
     def look(self) -> JobDetail | None:
@@ -119,7 +119,7 @@ class LiveJob:
         self._nodes.happened(news.nodes)
 
     def _from_files(self) -> JobNews | None:
-        """Of a job that no brain knows."""
+        """Read the news of a job that no brain knows from its files."""
         from dlrover_lite.jobs.store import find_job
 
         try:
@@ -146,7 +146,7 @@ class LiveJob:
     # --- the master -------------------------------------------------------------------------------------------------
 
     def _ask(self, news: JobNews) -> Problem | None:
-        """Why what its master says may be old. A job whose files aren't here has no master that could be asked."""
+        """Ask the job's master; return why what it says may be old. A job whose files aren't here has no master that could be asked."""
         if not news.directory or not Path(news.directory).is_dir():
             return None
         over = self._fold.rows(self._clock())[self.id].over
@@ -174,7 +174,7 @@ class LiveJob:
         return self._handle
 
     def _ask_seldom(self, news: JobNews, status: Status) -> None:
-        """What fails here is asked for again, and what was known of it stays."""
+        """Ask for what is seldom asked for. What fails here is asked for again, and what was known of it stays."""
         handle = self._its_handle(news)
         try:
             now = handle.autoscale()
@@ -190,7 +190,7 @@ _ALL_SLOTS = 4096
 
 
 def owner_of(directory: Path) -> str:
-    """As brains name users; empty where there is no such directory."""
+    """Return the owner as brains name users; empty where there is no such directory."""
     try:
         return directory.owner()
     except KeyError:

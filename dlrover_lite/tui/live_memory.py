@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 __all__ = ["LiveMemory"]
 
 _KEPT = 256
-"""Intervals; of more, every second of the older half is dropped."""
+"""Maximum number of intervals that are kept; of more, every second of the older half is dropped."""
 
 
 class _Limit(msgspec.Struct):
-    """As much of a node event's data."""
+    """As much of a node event's data as is needed here."""
 
     memory: int | None = None
 
 
 class _Features(msgspec.Struct):
-    """As much of a job's features: what it asks for is understood later."""
+    """As much of a job's features as is needed here: what it asks for is understood later."""
 
     demand: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class LiveMemory(Reader):
-    """Of one ``job``. A look reads what is new; without any it returns the same curve as before."""
+    """Foresees the memory of one ``job``. A look reads what is new; without any it returns the same curve as before."""
 
     def __init__(self, path: Path, job: str) -> None:
         super().__init__(path)
@@ -50,7 +50,7 @@ class LiveMemory(Reader):
         self._demand: Demand | None = None
 
     def look(self) -> MemoryCurve | None:
-        """None while nothing can be foreseen. Raises HistoryError when the database can't be read."""
+        """Return the curve; None while nothing can be foreseen. Raises HistoryError when the database can't be read."""
         with self.opened() as anew:
             if self._connection is None or not self.changed(anew):
                 return self._curve
@@ -65,7 +65,7 @@ class LiveMemory(Reader):
         return self._curve
 
     def _stored(self) -> list[str]:
-        """Profiles that are new, the oldest first."""
+        """Return the profiles that are new, the oldest first."""
         question = "select at, data from profiles where job = ? and at > ? order by at desc limit ?"
         rows = self.all(question, (self.job, self._at, _KEPT))
         if rows:
@@ -86,7 +86,7 @@ class LiveMemory(Reader):
         return bool(rows)
 
     def _asked(self) -> bytes:
-        """What the job asks for, as it is stored."""
+        """Return what the job asks for, as it is stored."""
         for (features,) in self.all("select features from jobs where id = ?", (self.job,)):
             with suppress(msgspec.MsgspecError):
                 return bytes(msgspec.json.decode(features, type=_Features).demand)

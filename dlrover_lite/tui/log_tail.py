@@ -23,10 +23,10 @@ class LogTail:
         self._told: tuple[str, ...] = ()
         self._position: int | None = None
         self._begun = b""
-        """Of a line without its end so far."""
+        """What there is so far of a line without its end."""
 
     def read(self) -> tuple[str, ...]:
-        """All lines that are kept; the same object as before if nothing is new. Raises JobError when the file can't be read."""
+        """Return all lines that are kept; the same object as before if nothing is new. Raises JobError when the file can't be read."""
         try:
             with self.path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -51,6 +51,6 @@ class LogTail:
 
 
 def _cleaned(text: bytes) -> str:
-    """Without what would move a terminal's cursor."""
+    """Decode a line, without what would move a terminal's cursor."""
     decoded = text.decode(errors="replace").expandtabs()
     return "".join(character if character.isprintable() else "�" for character in decoded.rstrip("\r"))

@@ -21,7 +21,8 @@ Points = Sequence[tuple[float, float]]
 
 
 def memory_chart(curve: MemoryCurve, width: int, height: int, *, ends: tuple[str, str]) -> list[Line]:
-    """``height`` lines: a legend, the chart, and its axis with ``ends`` at its left and right; [] where nothing is known, or no room."""
+    """Draw ``height`` lines: a legend, the chart, and its axis with ``ends`` at its left and right; [] where nothing is known, or no
+    room."""
     plot, rows = width - LABEL - 1, height - 3
     if plot < 8 or rows < 2 or not curve.used:
         return []
@@ -40,7 +41,7 @@ def memory_chart(curve: MemoryCurve, width: int, height: int, *, ends: tuple[str
 
 
 def span_of(curve: MemoryCurve) -> tuple[float, float]:
-    """From when to when it is known or foreseen, seconds since the epoch."""
+    """Return from when to when memory is known or foreseen, in seconds since the epoch."""
     last = curve.ahead[-1].at if curve.ahead else curve.used[-1].at
     return curve.used[0].at, max(last, curve.used[-1].at)
 
@@ -81,7 +82,7 @@ class _Chart:
             self._cells[row, column] = Span("░", "dim")
 
     def dot(self, x: int, value: float, tone: Tone, before: float | None = None) -> None:
-        """At one of the two places that each column has; with the dots between it and the one before."""
+        """Draw a dot at one of the two places that each column has; with the dots between it and the one before."""
         y = self._height(value, self.rows * 4)
         other = y if before is None else self._height(before, self.rows * 4)
         for at in range(min(y, other), max(y, other) + 1):
@@ -124,7 +125,7 @@ def _draw(chart: _Chart, curve: MemoryCurve) -> None:
 
 
 def _between(points: Points, at: float) -> float:
-    """On the line through them; beyond the last one as there."""
+    """Return the value on the line through the points; beyond the last one as there."""
     for (t0, v0), (t1, v1) in pairwise(points):
         if t0 <= at <= t1:
             return v0 if t1 == t0 else v0 + (v1 - v0) * (at - t0) / (t1 - t0)
@@ -132,7 +133,7 @@ def _between(points: Points, at: float) -> float:
 
 
 def _limit(limits: Sequence[Used], at: float) -> float | None:
-    """That held then; the first one is taken to have held before, too."""
+    """Return the limit in bytes that held at a time; the first one is taken to have held before, too."""
     if not limits:
         return None
     known = bisect_right([one.at for one in limits], at)

@@ -45,7 +45,7 @@ class Rate(msgspec.Struct, frozen=True, array_like=True):
     at: float
     value: float
     seconds: float | None = None
-    """None: it isn't known, in recordings of earlier versions."""
+    """Length of the interval in seconds; None: it isn't known, in recordings of earlier versions."""
 
 
 class LastDecision(msgspec.Struct, frozen=True):
@@ -61,12 +61,12 @@ class Cost(msgspec.Struct, frozen=True):
     core_seconds: float = 0.0
     byte_seconds: float = 0.0
     cores: float = 0.0
-    """That it has now, as of ``at``."""
+    """Cores that it has now, as of ``at``."""
     memory: int = 0
     at: float = 0.0
 
     def until(self, at: float) -> Cost:
-        """As of then, with what it has now."""
+        """Return the cost as of a later time, with what it has now."""
         seconds = max(0.0, at - self.at) if self.at else 0.0
         return Cost(
             self.core_seconds + seconds * self.cores,
@@ -77,7 +77,7 @@ class Cost(msgspec.Struct, frozen=True):
         )
 
     def given(self, at: float, cores: float, memory: int) -> Cost:
-        """From then on it has so much."""
+        """Return the cost with so much given from a time on."""
         now = self.until(at)
         return Cost(now.core_seconds, now.byte_seconds, cores, memory, at)
 
@@ -86,9 +86,9 @@ class Look(msgspec.Struct, frozen=True):
     """When the brain looks next whether something is to be done about a job."""
 
     at: float | None = None
-    """None: not for now."""
+    """Time when the brain looks next; None: not for now."""
     why: str = ""
-    """Why not; or what it waits for until then."""
+    """Reason why not; or what it waits for until then."""
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,33 +101,33 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """``starting``, ``queued``, ``running`` or what its master calls it (``training``, ``evaluating``, ``exporting``), or one of OVER."""
     message: str = ""
-    """Why it failed or was stopped, or what it waits for."""
+    """Reason why it failed or was stopped, or what it waits for."""
     created_at: float
     started_at: float | None = None
     ended_at: float | None = None
     samples: int = 0
     total_samples: int | None = None
     rate: float | None = None
-    """Samples/s of the last seconds; of one that is over: over all its time."""
+    """Samples/s of the last seconds; of a job that is over: over all its time."""
     rates: tuple[float, ...] = ()
-    """Of the last intervals, the oldest first."""
+    """Samples/s of the last intervals, the oldest first."""
     expected: ExpectedEnd | None = None
     workers: int | None = None
     servers: int | None = None
     cores: float | None = None
-    """Given."""
+    """Number of cores given to its nodes."""
     used_cores: float | None = None
     memory: int | None = None
-    """Given."""
+    """Bytes of memory given to its nodes."""
     used_memory: int | None = None
     cost: Cost | None = None
     decision: LastDecision | None = None
     silent_since: float | None = None
-    """Of one that runs: its master has said nothing for a while, and this was its last word."""
+    """Time of the master's last word, for a job that runs and whose master has said nothing for a while."""
     directory: str = ""
-    """Its files; empty: they aren't on this machine."""
+    """Directory of its files; empty: they aren't on this machine."""
     look: Look | None = None
-    """None: its master doesn't say, or it is over."""
+    """When the brain looks next; None: its master doesn't say, or it is over."""
 
     @property
     def over(self) -> bool:
@@ -135,7 +135,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float | None:
-        """Of its samples, that it has gone through."""
+        """Share of its samples that it has gone through, 0 to 1."""
         if self.total_samples:
             return min(1.0, self.samples / self.total_samples)
         return 1.0 if self.state == "succeeded" else None
@@ -145,19 +145,19 @@ class Problem(msgspec.Struct, frozen=True):
     """Why something shown may be old."""
 
     what: str
-    """``the brain``, ``the master``, …"""
+    """Name of what has the problem: ``the brain``, ``the master``, …"""
     why: str
     since: float
-    """What is shown of it is as of then."""
+    """Time as of which is what is shown of it."""
 
 
 class JobsView(msgspec.Struct, frozen=True):
     """All jobs, as of one moment."""
 
     jobs: dict[str, JobRow] = {}
-    """By id, the newest first. A row that hasn't changed is the very same object as in the view before."""
+    """Jobs by id, the newest first. A row that hasn't changed is the very same object as in the view before."""
     brain: str = ""
-    """The process that advises them, in words."""
+    """The process that advises the jobs, in words."""
     problem: Problem | None = None
 
 
@@ -175,16 +175,16 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 0.0
     """Samples/s of a worker."""
     share: float | None = None
-    """Of all workers' samples/s."""
+    """Share of all workers' samples/s, 0 to 1."""
     leased: int | None = None
-    """Minibatches that a worker has leases of."""
+    """Number of minibatches that a worker has leases of."""
     slots: int | None = None
     throttled: float | None = None
     """Share of the time in which it was ready to run that its limit held it back."""
     restarts: int = 0
-    """How many it is the successor of."""
+    """Number of nodes that it is the successor of."""
     note: str = ""
-    """What it waits for."""
+    """What the node waits for, in words."""
 
     @property
     def alive(self) -> bool:
@@ -192,7 +192,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shards(msgspec.Struct, frozen=True):
-    """Minibatches of training over all epochs."""
+    """Numbers of minibatches of training over all epochs."""
 
     done: int
     leased: int
@@ -206,10 +206,10 @@ class PsStrip(msgspec.Struct, frozen=True):
     node: str
     slots: int
     busy: float | None
-    """Cores that the work on its rows takes."""
+    """Number of cores that the work on its rows takes."""
     heat: tuple[float, ...] = ()
-    """Of equal ranges of slots: the busiest slot of its own in each, as a share of the busiest of all; a little where it has idle ones,
-    0 where it has none."""
+    """Heat of equal ranges of slots: the busiest slot of its own in each, as a share of the busiest of all; a little where it has idle
+    ones, 0 where it has none."""
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -218,19 +218,19 @@ class Cut(msgspec.Struct, frozen=True):
     number: int
     at: float
     seconds: float
-    """From its beginning until it was durable."""
+    """Seconds from its beginning until it was durable."""
     rows: int
     bytes: int
     held_up: float | None = None
-    """Seconds: the longest step of a worker meanwhile, over its usual one; None: not known (yet)."""
+    """Seconds by which the longest step of a worker meanwhile was longer than its usual one; None: not known (yet)."""
     usual: float | None = None
-    """The same while as much time passed without one."""
+    """Seconds of the same while as much time passed without a checkpoint."""
 
 
 class Cuts(msgspec.Struct, frozen=True):
     newest: Cut | None = None
     under_way: str = ""
-    """In words."""
+    """The checkpoint under way, in words."""
     problem: str = ""
     next_at: float | None = None
 
@@ -239,7 +239,7 @@ class WeighedPlan(msgspec.Struct, frozen=True):
     """A plan that a decision could have chosen."""
 
     mark: str
-    """``*`` the chosen one, ``=`` the one until then, else empty."""
+    """Mark of the plan: ``*`` the chosen one, ``=`` the one until then, else empty."""
     workers: int
     worker_cores: float
     servers: int
@@ -251,7 +251,7 @@ class WeighedPlan(msgspec.Struct, frozen=True):
     lower: float
     upper: float
     seconds: float
-    """To go with it."""
+    """Seconds that the job has still to go with this plan."""
     verdict: str
     """What spoke for or against it."""
 
@@ -262,9 +262,9 @@ class Explanation(msgspec.Struct, frozen=True):
     job: str
     number: int
     text: tuple[str, ...]
-    """Paragraphs: what, what was predicted, what it brought."""
+    """Paragraphs: what was decided, what was predicted, what it brought."""
     plans: tuple[WeighedPlan, ...] = ()
-    """By cost; none where there was no choice."""
+    """Plans by cost; none where there was no choice."""
     rests_on: Explained = Explained()
 
 
@@ -272,27 +272,27 @@ class Evaluated(msgspec.Struct, frozen=True):
     """The newest evaluation of a job."""
 
     at_samples: int
-    """Trained on by then."""
+    """Number of samples that were trained on by then."""
     auc: float | None
-    """None, as of the loss: it isn't finite."""
+    """AUC of the evaluation; None, as of the loss: it isn't finite."""
     loss: float | None
     unknown: str = ""
     """Shares of ids that had never been trained, by column, in words; empty: no column has ids."""
     warnings: tuple[str, ...] = ()
-    """A sentence for each column where that share is far above the usual one."""
+    """Warnings: a sentence for each column where that share is far above the usual one."""
 
 
 class Autoscaling(msgspec.Struct, frozen=True):
     """How the brain's changes of a job stand."""
 
     mode: str
-    """``off``, ``suggest`` (it asks first) or ``on``."""
+    """Mode of autoscaling: ``off``, ``suggest`` (it asks first) or ``on``."""
     paused: str = ""
-    """Why; empty: it isn't."""
+    """Reason why it is paused; empty: it isn't."""
     decision: int | None = None
-    """That is under way, or waits to be accepted."""
+    """Number of the decision that is under way, or waits to be accepted."""
     what: str = ""
-    """The same in words."""
+    """The same decision in words."""
     under_way: bool = False
 
     @property
@@ -314,10 +314,10 @@ class Room(msgspec.Struct, frozen=True):
     workers: RoleNow
     servers: RoleNow
     memory: int
-    """Of the machine, or the recipe's ceiling, whichever is less."""
+    """Bytes of memory that all nodes may have: of the machine, or the recipe's ceiling, whichever is less."""
     machine_cores: float
     cores: float | None = None
-    """The recipe's ceiling; None: it has none."""
+    """Number of cores of the recipe's ceiling; None: it has none."""
 
 
 class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -325,9 +325,9 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
 
     row: JobRow
     rates: tuple[Rate, ...] = ()
-    """Over all its time."""
+    """Samples/s over all of the job's time, by interval."""
     decisions: tuple[Chosen, ...] = ()
-    """The oldest first."""
+    """Decisions, the oldest first."""
     nodes: tuple[NodeRow, ...] = ()
     """Parameter servers, then workers, the oldest first; those that have ended are last."""
     shards: Shards | None = None
@@ -338,19 +338,19 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until all moves under way have ended, None where that isn't known."""
     cuts: Cuts | None = None
     memory: MemoryCurve | None = None
-    """Of the parameter server that comes nearest to its limit; None: nothing can be foreseen so far."""
+    """Memory of the parameter server that comes nearest to its limit; None: nothing can be foreseen so far."""
     epoch: int = 0
     epochs: int = 0
     auc: float | None = None
-    """On the latest training samples, as the loss."""
+    """AUC on the latest training samples, as the loss."""
     loss: float | None = None
     evaluated: Evaluated | None = None
-    """None: nothing was evaluated so far."""
+    """The newest evaluation; None: nothing was evaluated so far."""
     autoscale: str = ""
-    """How the brain's changes of it stand, in words."""
+    """How the brain's changes of the job stand, in words."""
     autoscaling: Autoscaling | None = None
-    """The same; None: its master hasn't said so far."""
+    """How the brain's changes of the job stand; None: its master hasn't said so far."""
     master_restarts: int = 0
     problem: Problem | None = None
     missing: str = ""
-    """What its source hasn't got of it, in words: that it is empty then says nothing."""
+    """What the job's source hasn't got of it, in words: that it is empty then says nothing."""

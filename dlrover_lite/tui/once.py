@@ -20,7 +20,7 @@ __all__ = ["frame"]
 def frame(
     source: Source, *, job: str | None, width: int, now: float | None = None, replay: Player | None = None
 ) -> str:
-    """What the first screen would show of all jobs, or of one, with all its rows. Raises JobError for a job that isn't known.
+    """Write what the first screen would show of all jobs, or of one, with all its rows. Raises JobError for a job that isn't known.
 
     ``replay``: where the source is.
     """

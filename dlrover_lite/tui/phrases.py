@@ -14,7 +14,7 @@ __all__ = ["clock", "cores_of", "cost_of", "ends", "held_up", "look", "memory_of
 
 _HALF_A_DAY = 43_200.0
 _TO_THE_SECOND = 60.0
-"""Seconds: an end that is surer than that is told to the second."""
+"""Seconds of error below which an end is told to the second."""
 DASH: Line = (Span("-", "dim"),)
 
 _STATES: dict[str, tuple[str, Tone]] = {
@@ -35,7 +35,7 @@ _STATES: dict[str, tuple[str, Tone]] = {
 
 
 def state(word: str, *, silent_since: float | None = None) -> Line:
-    """A symbol and the word."""
+    """Write a state as a symbol and the word."""
     if silent_since is not None:
         return line((f"? silent {clock(silent_since)}", "bad"))
     first = word.partition(" ")[0]
@@ -48,12 +48,12 @@ def state(word: str, *, silent_since: float | None = None) -> Line:
 
 
 def clock(at: float, *, seconds: bool = False) -> str:
-    """Local time of day."""
+    """Write the local time of day."""
     return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(at))
 
 
 def ends(row: JobRow) -> Line:
-    """``ends`` at 14:32 ±3m, or 14:32:05 ±8s; of one that is over, when that was."""
+    """Write when a job ``ends``, at 14:32 ±3m, or 14:32:05 ±8s; of one that is over, when that was."""
     if row.over:
         return line((f"at {clock(row.ended_at)}", "dim")) if row.ended_at is not None else DASH
     if row.expected is None:
@@ -63,7 +63,7 @@ def ends(row: JobRow) -> Line:
 
 
 def _when(end: ExpectedEnd, row: JobRow) -> str:
-    """With the day, if that is another one than the job began at; to the second, if it is as sure as that."""
+    """Write the time with the day, if that is another one than the job began at; to the second, if it is as sure as that."""
     began = row.started_at or row.created_at
     if end.at - began < _HALF_A_DAY or time.localtime(end.at)[:3] == time.localtime(began)[:3]:
         return clock(end.at, seconds=end.error_seconds is not None and end.error_seconds < _TO_THE_SECOND)
@@ -79,7 +79,7 @@ def percent(share: float | None) -> Line:
 
 
 def cores_of(used: float | None, given: float | None) -> Line:
-    """``1.2/2``: used of given."""
+    """Write cores used of those given: ``1.2/2``."""
     if given is None:
         return DASH
     known = "-" if used is None else f"{used:.1f}"
@@ -87,7 +87,7 @@ def cores_of(used: float | None, given: float | None) -> Line:
 
 
 def memory_of(used: int | None, given: int | None) -> Line:
-    """``1.1/1.5 GiB``: used of given, in the unit of what is given."""
+    """Write memory used of what is given, in the unit of that: ``1.1/1.5 GiB``."""
     if not given:
         return DASH
     whole = format_bytes(given)
@@ -102,7 +102,7 @@ def memory_of(used: int | None, given: int | None) -> Line:
 
 
 def cost_of(row: JobRow) -> Line:
-    """``1.25 core-h 2.1 GiB-h``."""
+    """Write what a job has cost: ``1.25 core-h 2.1 GiB-h``."""
     if row.cost is None:
         return DASH
     core_hours, gib_hours = row.cost.core_seconds / 3600, row.cost.byte_seconds / 3600 / GIB
@@ -114,14 +114,15 @@ def _hours(hours: float) -> str:
 
 
 def look(one: Look | None, now: float) -> Line:
-    """When the brain looks next, or why it doesn't; of a job that says nothing of it, nothing."""
+    """Write when the brain looks next, or why it doesn't; of a job that says nothing of it, nothing."""
     if one is None:
         return ()
     return line((next_look(one.at, one.why, now), "dim" if one.at is None else "accent"))
 
 
 def held_up(one: Cut, width: int) -> str:
-    """``, held up 14 ms (11 ms without)``: training, at the longest step; empty where that isn't known, or there is no room."""
+    """Write how long training was held up, at the longest step: ``, held up 14 ms (11 ms without)``; empty where that isn't known, or there
+    is no room."""
     if one.held_up is None:
         return ""
     short = f", held up {pause(one.held_up)}"

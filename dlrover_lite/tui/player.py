@@ -16,7 +16,7 @@ __all__ = ["SPEEDS", "Mark", "Now", "Player", "span_of"]
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _SAME_MOMENT_SECONDS = 0.05
-"""What comes within it is one step."""
+"""Seconds within which what comes is one step."""
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?\Z")
 _SPAN = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?\Z")
 
@@ -25,7 +25,7 @@ class Mark(NamedTuple):
     """A decision that changed something."""
 
     at: float
-    """Seconds since the epoch, as all times here."""
+    """Time of the decision in seconds since the epoch, as all times here."""
     job: str
     number: int
     symbol: str
@@ -46,16 +46,16 @@ class Now(NamedTuple):
 
 
 class _Set(NamedTuple):
-    """Where it was put, and what the clock said then."""
+    """Where the replay was put, and what the clock said then."""
 
     at: float
     clock: float
     speed: float
-    """0: it stands still."""
+    """Speed in recorded seconds per second; 0: it stands still."""
 
 
 class Player:
-    """``times``: in order, those at which something is new. It begins at the first one, and plays.
+    """The position of a replay. ``times``: in order, those at which something is new. It begins at the first one, and plays.
 
     One thread sets it, others may ask where it is.
     """
@@ -74,7 +74,7 @@ class Player:
         self._steps.append(times[-1])
         self._clock = clock
         self._speed = speed or 1.0
-        """While it plays."""
+        """Speed while it plays."""
         self._set = _Set(self.begin, clock(), speed)
 
     @property
@@ -88,7 +88,7 @@ class Player:
         return Now(at, self.begin, self.end, self._speed, self._set.speed > 0 and at < self.end)
 
     def go(self, at: float) -> None:
-        """There; it plays on, or stands still, as before."""
+        """Go to a time; it plays on, or stands still, as before."""
         self._set = _Set(max(self.begin, min(self.end, at)), self._clock(), self._set.speed)
 
     def stand(self, at: float | None = None) -> None:
@@ -108,7 +108,7 @@ class Player:
             self.play()
 
     def faster(self) -> None:
-        """It goes on playing, or standing still."""
+        """Take the next higher speed, if there is one; it goes on playing, or standing still."""
         self._at_speed(next((speed for speed in SPEEDS if speed > self._speed), self._speed))
 
     def slower(self) -> None:
@@ -120,12 +120,12 @@ class Player:
         self._set = _Set(at, self._clock(), speed if playing else 0.0)
 
     def step(self, steps: int = 1) -> None:
-        """To the next moment (or with -1 the one before) at which something is new; it stands still there."""
+        """Go to the next moment (or with -1 the one before) at which something is new; it stands still there."""
         shown = bisect_right(self._steps, self.at) - 1
         self.stand(self._steps[max(0, min(len(self._steps) - 1, shown + steps))])
 
     def decision(self, steps: int = 1, *, job: str | None = None) -> Mark | None:
-        """To the next decision (or with -1 the one before), for that job if one is named; it stands still there. None: there is none,
+        """Go to the next decision (or with -1 the one before), for that job if one is named; it stands still there. None: there is none,
         and it stays where it is."""
         at = self.at
         there = [mark for mark in self.marks if job in (None, mark.job)]
@@ -137,8 +137,9 @@ class Player:
         return mark
 
     def time_of(self, text: str) -> float:
-        """``12:30``, ``12:30:05`` (the first such time of day since the beginning), ``90s``, ``5m``, ``1h30m`` (since the beginning),
-        ``start``, ``end``. Raises UsageError for what can't be understood, or isn't within the recording."""
+        """Return the time that a text means: ``12:30``, ``12:30:05`` (the first such time of day since the beginning), ``90s``, ``5m``,
+        ``1h30m`` (since the beginning), ``start``, ``end``. Raises UsageError for what can't be understood, or isn't within the
+        recording."""
         text = text.strip()
         if text in ("start", "end"):
             return self.begin if text == "start" else self.end
@@ -155,7 +156,7 @@ class Player:
         return at
 
     def _of_day(self, hours: int, minutes: int, seconds: int) -> float:
-        """The beginning of a minute that it began in counts as its own beginning."""
+        """Return the first such time of day since the beginning. The beginning of a minute that it began in counts as its own beginning."""
         day = time.localtime(self.begin)
         for later in range(2):
             at = time.mktime((*day[:2], day[2] + later, hours, minutes, seconds, 0, 0, -1))
@@ -167,7 +168,7 @@ class Player:
 
 
 def span_of(seconds: float) -> str:
-    """0:05, 12:05, 3:20:00"""
+    """Write a span of seconds: 0:05, 12:05, 3:20:00."""
     whole = int(seconds)
     if whole >= 86400:
         return f"{plural(whole // 86400, 'day')} {whole % 86400 // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"

@@ -25,17 +25,18 @@ from dlrover_lite.tui.recorder import CHANGED
 __all__ = ["Explain", "RecordedSource", "Recording", "read"]
 
 Explain = Callable[[str, int, float], Explanation | None]
-"""Of a decision (job and number), as of a time."""
+"""A function that returns the explanation of a decision (job and number), as of a time."""
 NOT_OPEN = "this recording has no more of it than the list: it wasn't open then"
 NOT_THERE = "not there yet"
 _MOST_UNPACKED_BYTES = 1 * GIB
-"""Of a compressed recording, which is unpacked in memory: days of a busy machine."""
+"""Maximum bytes of a compressed recording once it is unpacked, in memory: days of a busy machine."""
 _MANY = 200
-"""Frames: to go on over more of them takes longer than to begin with the last key."""
+"""Number of frames beyond which to go on over them takes longer than to begin with the last key."""
 
 
 def read(path: Path) -> Recording:
-    """Of a file, or one that gzip has compressed. Raises HistoryError for one that is no recording, or of another version."""
+    """Read the recording in a file, or in one that gzip has compressed. Raises HistoryError for one that is no recording, or of another
+    version."""
     try:
         with open_regular(path) as file:
             if file.peek(2)[:2] == b"\x1f\x8b":
@@ -70,18 +71,18 @@ class _Glance(msgspec.Struct):
 
 
 class Recording:
-    """Its lines, found by time. ``data``: all of them; ``name``: for messages."""
+    """The lines of a recording, found by time. ``data``: all of them; ``name``: for messages."""
 
     def __init__(self, data: bytes | mmap.mmap, name: str) -> None:
         self.name = name
         self._data = data
         self._lines: list[tuple[int, int]] = []
         self.times: list[float] = []
-        """Of each frame, in order."""
+        """Time of each frame, in order."""
         self._keys: list[int] = []
         self._decided: dict[tuple[str, int], Mark] = {}
         self._explained: dict[tuple[str, int], list[int]] = {}
-        """Frames with explanations of a decision."""
+        """Numbers of the frames with explanations of a decision."""
         self._decoder = msgspec.json.Decoder(Frame)
         self.begin = self._head()
         self._glance()
@@ -131,7 +132,7 @@ class Recording:
         return HistoryError(f"{self.name}, line {number + 2}, can't be understood: {error}")
 
     def frame(self, number: int) -> Frame:
-        """Raises HistoryError for a damaged one."""
+        """Decode a frame. Raises HistoryError for a damaged one."""
         start, stop = self._lines[number]
         try:
             return self._decoder.decode(self._data[start:stop])
@@ -139,7 +140,7 @@ class Recording:
             raise self._damaged(number, error) from error
 
     def key_before(self, count: int) -> int:
-        """Of the first ``count`` frames the number of the last one from which on all can be told; 0 if all are needed."""
+        """Return the number of the last one of the first ``count`` frames from which on all can be told; 0 if all are needed."""
         at = bisect_right(self._keys, count - 1)
         return self._keys[at - 1] if at else 0
 
@@ -148,7 +149,7 @@ class Recording:
         return Player([self.begin, *self.times], marks, speed=speed, clock=clock)
 
     def explanation(self, job: str, number: int, at: float) -> Explanation | None:
-        """As it was then; the first one, if that was written later."""
+        """Return the explanation as it was then; the first one, if that was written later."""
         found: Explanation | None = None
         for line in self._explained.get((job, number), ()):
             if found is not None and self.times[line] > at:
@@ -172,7 +173,7 @@ class _State:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._told: int | None = 0
-        """None: it broke off at a line that is damaged."""
+        """Number of frames that were told; None: it broke off at a line that is damaged."""
         self._rows: dict[str, JobRow] = {}
         self.view = JobsView()
         self.details: dict[str, JobDetail] = {}
@@ -180,7 +181,7 @@ class _State:
         """Jobs that aren't looked at any more, and since when."""
 
     def go(self, count: int) -> None:
-        """To the first ``count`` frames: on from where it is, or from the last key before."""
+        """Go to the first ``count`` frames: on from where it is, or from the last key before."""
         told = self._told
         if count == told:
             return
@@ -217,7 +218,7 @@ class _State:
             self.left[job] = one.at
 
     def _put(self, changes: dict[str, Change], brain: str, problem: Problem | None) -> None:
-        """Rows that are as they were stay the same objects."""
+        """Put changed rows into the view. Rows that are as they were stay the same objects."""
         before = self.view.jobs
         for job, change in changes.items():
             row = self._recording.fitting(ROWS.after, self._rows.get(job), change)
@@ -239,7 +240,7 @@ class RecordedSource:
         self._lock = threading.Lock()
         self._state = _State(recording)
         self._given: tuple[tuple[object, ...], JobDetail] | None = None
-        """The last detail, and what it was made of."""
+        """The last detail, after what it was made of."""
 
     def jobs(self) -> JobsView:
         with self._lock:
@@ -247,14 +248,14 @@ class RecordedSource:
             return self._state.view
 
     def known(self) -> list[str]:
-        """Ids of the jobs that there are at its end, the newest first."""
+        """Return the ids of the jobs that there are at its end, the newest first."""
         with self._lock:
             self._state.go(len(self._recording.times))
             return list(self._state.view.jobs)
 
     def job(self, job: str) -> JobDetail:
-        """A recording has details of those jobs only that were looked at; of others, what the list has. One that isn't there yet is
-        said to be so: what was shown of it later mustn't stay."""
+        """Return the detail of a job. A recording has details of those jobs only that were looked at; of others, what the list has. One
+        that isn't there yet is said to be so: what was shown of it later mustn't stay."""
         with self._lock:
             self._go()
             state = self._state

@@ -26,15 +26,15 @@ CHANGED = "±"
 _SYMBOLS = {"start": "●", "heal": "◆", "explore": "?", "preempt": "‖"}
 _LEAST_BETWEEN_KEYS = 64 * 1024
 _KEY_SHARE = 4
-"""Between two keys there is so much more than in a key: a quarter of the file is keys, and to go anywhere takes little."""
+"""Minimum ratio of the bytes between two keys to those of a key: a quarter of the file is keys, and to go anywhere takes little."""
 _PAUSE_SECONDS = 0.05
-"""Between two explanations, which take the processor from those who watch."""
+"""Seconds between two explanations, which take the processor from those who watch."""
 _LAST_SECONDS = 2.0
-"""For what is still to be explained at the end."""
+"""Seconds for what is still to be explained at the end."""
 
 
 def create(path: Path) -> IO[bytes]:
-    """Raises HistoryError when the file is there already or can't be made."""
+    """Create the file of a recording. Raises HistoryError when it is there already or can't be made."""
     try:
         return path.open("xb")
     except FileExistsError as error:
@@ -59,13 +59,13 @@ class Recorder:
         hidden: Iterable[Path] = (),
         explains: bool = True,
     ) -> None:
-        """``hidden``: directories that are written as ``~``."""
+        """Begin to record what ``source`` tells. ``hidden``: directories that are written as ``~``."""
         self._source = source
         self._file: IO[bytes] | None = file
         self._clock = clock
         self._hidden = [str(path).encode() for path in hidden if len(str(path)) > 2]
         self._lock = threading.Lock()
-        """All below is written by two threads that read, and one that explains."""
+        """Lock for all below, which is written by two threads that read, and one that explains."""
         self._at = clock()
         self._begin = self._at
         self._view = JobsView()
@@ -75,7 +75,7 @@ class Recorder:
         self._explained: dict[tuple[str, int], Explanation] = {}
         self._since_key, self._key_size = 0, 0
         self._failed: tuple[str, float] | None = None
-        """Why it can't be written any more, and since when."""
+        """Reason why the file can't be written any more, and since when."""
         self._told: tuple[JobsView, JobsView] | None = None
         self._explainer = _Explainer(source.explain, self.put_explained) if explains else None
         self._write(msgspec.json.encode(Head(FORMAT, __version__, self._at)))
@@ -116,7 +116,7 @@ class Recorder:
                 self._file = None
 
     def _with_problem(self, view: JobsView, failed: tuple[str, float]) -> JobsView:
-        """The same object for the same view."""
+        """Return the view with the problem. The same object for the same view."""
         if self._told is None or self._told[0] is not view:
             self._told = view, msgspec.structs.replace(view, problem=Problem("the recording", *failed))
         return self._told[1]
@@ -150,7 +150,7 @@ class Recorder:
         return Decided(job, one.number, _SYMBOLS.get(one.action, CHANGED))
 
     def _put_detail(self, detail: JobDetail, *, again: bool) -> None:
-        """``again``: it wasn't looked at until now; that is told even if nothing of it is new."""
+        """Write what is new of a job. ``again``: it wasn't looked at until now; that is told even if nothing of it is new."""
         job = detail.row.id
         before, self._details[job] = self._details.get(job), detail
         new = look(before, detail) or (Look(job) if again else None)
@@ -173,7 +173,7 @@ class Recorder:
                 self._put(Frame(self._now(), left=(left,)))
 
     def put_explained(self, one: Explanation) -> None:
-        """As it is from now on."""
+        """Write an explanation as it is from now on."""
         with self._lock:
             before = self._explained.get((one.job, one.number))
             change = EXPLANATIONS.between(before, one)
@@ -198,12 +198,12 @@ class Recorder:
         )
 
     def _now(self) -> float:
-        """Lines are in the order of their times, even if the clock is set back."""
+        """Return the time of a line. Lines are in the order of their times, even if the clock is set back."""
         self._at = max(self._at, self._clock())
         return self._at
 
     def _write(self, line: bytes) -> int:
-        """Bytes written."""
+        """Write a line; return the number of bytes written."""
         if self._file is None:
             return 0
         for directory in self._hidden:
@@ -238,7 +238,7 @@ class _Explainer:
             self._thread.start()
 
     def close(self) -> None:
-        """What has been asked for is still explained, as far as that doesn't take long."""
+        """End the thread. What has been asked for is still explained, as far as that doesn't take long."""
         if self._thread.ident is not None:
             self._ends_at = time.monotonic() + _LAST_SECONDS
             self._hurry.set()

@@ -22,7 +22,7 @@ from dlrover_lite.tui.widgets.replay_line import ReplayLine
 __all__ = ["ReplayApp"]
 
 _PERIOD_SECONDS = 0.1
-"""Between two looks at what is shown: to look takes next to nothing, and at 64 times the speed much happens in half a second."""
+"""Seconds between two looks at what is shown: to look takes next to nothing, and at 64 times the speed much happens in half a second."""
 
 
 class ReplayApp(TuiApp):
@@ -41,14 +41,14 @@ class ReplayApp(TuiApp):
         super().__init__(source, job=job, period_seconds=period_seconds, clock=lambda: self.player.at)
 
     def on_mount(self) -> None:
-        """Until now nothing could be seen of it."""
+        """Go to the beginning: until now nothing could be seen of it."""
         self.player.go(self._begins_at)
 
     def below(self) -> Iterable[Widget]:
         yield ReplayLine(lambda: (self.player.now, [one for one in self.player.marks if self._job in (None, one.job)]))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """While something is written, or chosen from a list, keys are for that."""
+        """Say whether a key's action may be done. While something is written, or chosen from a list, keys are for that."""
         if action.startswith("replay_"):
             return isinstance(self.screen, Page) and not self.screen.prompt.is_open
         return super().check_action(action, parameters)

@@ -15,13 +15,13 @@ _TONES: dict[str, Tone] = {"◆": "warn", "‖": "bad"}
 
 
 def replay_line(now: Now, marks: Sequence[Mark], width: int) -> Line:
-    """``▸ plays 4x  1:05 of 6:00  14:32:05  ━━●━━━┃───▲──``; a narrow one has no time of day."""
+    """Write ``▸ plays 4x  1:05 of 6:00  14:32:05  ━━●━━━┃───▲──``; a narrow line has no time of day."""
     head, room = _parts(now, width)
     return head if room < _LEAST_BAR else (*head, *_bar(now, marks, room))
 
 
 def at_column(now: Now, width: int, column: int) -> float | None:
-    """The time that is at a column of the line; None: there is no bar."""
+    """Return the time that is at a column of the line; None: there is no bar."""
     head, room = _parts(now, width)
     at = column - length(head)
     if room < _LEAST_BAR or not 0 <= at < room:
@@ -30,7 +30,7 @@ def at_column(now: Now, width: int, column: int) -> float | None:
 
 
 def _parts(now: Now, width: int) -> tuple[Line, int]:
-    """What is before the bar, and the columns that are left for it. Words have their width whatever they say: the bar stays put."""
+    """Return what is before the bar, and the columns that are left for it. Words have their width whatever they say: the bar stays put."""
     word = "▸ plays" if now.playing else "■ ended" if now.over else "■ stands"
     state = Span(f"{word:<8} {f'{now.speed:g}x':<5} ", "good" if now.playing else "warn")
     whole = span_of(now.end - now.begin)
@@ -42,7 +42,7 @@ def _parts(now: Now, width: int) -> tuple[Line, int]:
 
 
 def _bar(now: Now, marks: Sequence[Mark], room: int) -> Line:
-    """What has been played is heavy; decisions stand for themselves, also those that are still to come."""
+    """Draw the bar. What has been played is heavy; decisions stand for themselves, also those that are still to come."""
     seconds = now.end - now.begin
 
     def column(at: float) -> int:

@@ -14,16 +14,16 @@ class Source(Protocol):
     ``problem``, or raises a DlroverLiteError; the next call tries again. Nothing that is returned changes afterwards."""
 
     def jobs(self) -> JobsView:
-        """All jobs. Rows, and the whole view, are the same objects as before where nothing has changed."""
+        """Return all jobs. Rows, and the whole view, are the same objects as before where nothing has changed."""
 
     def job(self, job: str) -> JobDetail | None:
-        """That one, in detail; None where it isn't known (any more). The same object as before if nothing has changed."""
+        """Return one job in detail; None where it isn't known (any more). The same object as before if nothing has changed."""
 
     def explain(self, job: str, number: int) -> Explanation | None:
-        """One of its decisions; None where it isn't kept (any more). On whichever thread asks, and it may take a while."""
+        """Return the explanation of a decision; None where it isn't kept (any more). On whichever thread asks, and it may take a while."""
 
     def forget(self) -> None:
-        """No job is looked at any more: what was kept for that may go."""
+        """Forget the job that was looked at: none is any more, and what was kept for it may go."""
 
     def close(self) -> None:
-        """From whichever thread is the last."""
+        """Close the source, on whichever thread is the last."""

@@ -12,29 +12,29 @@ __all__ = ["Column", "Order", "Placed", "Table", "place", "text_of"]
 R = TypeVar("R")
 GAP = 2
 _MARGIN = 2
-"""Before the first column, for the mark of the chosen row."""
+"""Width of the margin before the first column, for the mark of the chosen row."""
 
 
 class Column(NamedTuple, Generic[R]):
-    """``cell`` makes a row's text for a width."""
+    """A column of a table. ``cell`` makes a row's text for a width."""
 
     name: str
     title: str
     cell: Callable[[R, int], Line]
     sort: Callable[[R], Any] | None = None
-    """What rows are sorted by; unknown values (None) come last, whichever the direction."""
+    """Function that returns what rows are sorted by; unknown values (None) come last, whichever the direction."""
     least: int = 4
-    """With less room than this the column is left out."""
+    """Minimum width: with less room than this the column is left out."""
     wanted: int = 8
     most: int = 0
-    """What it may grow to where there is room to spare; 0: not beyond what it wants."""
+    """Maximum width that it may grow to where there is room to spare; 0: not beyond what it wants."""
     right: bool = False
     rank: int = 0
-    """Those of the highest rank give way first; 0: never."""
+    """Rank of the column: those of the highest give way first; 0: never."""
     key: str = ""
-    """Of the keyboard, to sort by it: an upper-case letter."""
+    """Key of the keyboard that sorts by the column: an upper-case letter."""
     down: bool = False
-    """Sorted by it, the largest come first."""
+    """Whether the largest come first when it is sorted by."""
 
 
 class Placed(NamedTuple):
@@ -47,7 +47,7 @@ class Placed(NamedTuple):
 
 
 def place(columns: Sequence[Column[Any]], width: int) -> list[Placed]:
-    """Columns that fit: of too many those of the highest rank give way; what room is left over goes to those that may grow."""
+    """Place the columns that fit: of too many those of the highest rank give way; what room is left over goes to those that may grow."""
     kept = list(range(len(columns)))
 
     def room(sizes: Iterable[int]) -> int:
@@ -72,7 +72,7 @@ def place(columns: Sequence[Column[Any]], width: int) -> list[Placed]:
 
 
 class Order(NamedTuple):
-    """Of rows: by a column, in its own direction or the other one. None: as they come."""
+    """Order of rows: by a column, in its own direction or the other one. None: as they come."""
 
     column: str | None = None
     turned: bool = False
@@ -92,12 +92,12 @@ class Table(Generic[R]):
         self._found = found
         self.rows: dict[str, R] = {}
         self.shown: list[str] = []
-        """Ids, in order."""
+        """Ids of the rows that are shown, in order."""
         self.order = order
         self.filter = ""
 
     def put(self, rows: Mapping[str, R]) -> set[str] | None:
-        """These, and no others. Returns the ids of rows that have changed, or None where their order or number may have, too."""
+        """Take these rows, and no others. Returns the ids of rows that have changed, or None where their order or number may have, too."""
         before, self.rows = self.rows, dict(rows)
         changed = {name for name, row in rows.items() if before.get(name) is not row}
         if not changed and len(before) == len(rows):
@@ -106,7 +106,7 @@ class Table(Generic[R]):
         return changed if shown == self.shown else None
 
     def look_for(self, text: str) -> None:
-        """Only rows with all these words, whatever their case; a word with ``!`` before it must not be there."""
+        """Show only rows with all these words, whatever their case; a word with ``!`` before it must not be there."""
         self.filter = text
         self.shown = self._arranged()
 
@@ -115,7 +115,7 @@ class Table(Generic[R]):
         self.shown = self._arranged()
 
     def sort_by(self, column: str) -> Order:
-        """By that column; once more turns it round."""
+        """Sort by this column; once more turns it round."""
         self.sort(Order(column, column == self.order.column and not self.order.turned))
         return self.order
 
@@ -137,7 +137,7 @@ class Table(Generic[R]):
         return all((word[1:] not in text) if word[0] == "!" and len(word) > 1 else word in text for word in words)
 
     def head(self, placed: Sequence[Placed], width: int) -> Line:
-        """The headings; that of the column sorted by has an arrow."""
+        """Write the headings; that of the column sorted by has an arrow."""
         parts: list[Span] = [Span(" " * _MARGIN)]
         for number, one in enumerate(placed):
             column = self.columns[one.at]
@@ -158,11 +158,11 @@ class Table(Generic[R]):
         return padded(parts, width)
 
     def text(self, width: int) -> list[Line]:
-        """All of it, for where nothing scrolls."""
+        """Write all of the table, for where nothing scrolls."""
         placed = place(self.columns, width)
         return [self.head(placed, width), *(self.line(name, placed, width) for name in self.shown)]
 
 
 def text_of(lines: Iterable[Line]) -> str:
-    """As a plain file has it."""
+    """Return lines as a plain file has them."""
     return "".join(plain(one).rstrip() + "\n" for one in lines)

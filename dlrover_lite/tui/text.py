@@ -35,7 +35,7 @@ EMPTY: Line = ()
 
 
 def line(*parts: Span | str | tuple[str, Tone]) -> Line:
-    """``line("a job ", ("failed", "bad"))``"""
+    """Make a line of its parts: ``line("a job ", ("failed", "bad"))``."""
     return tuple(Span(part) if isinstance(part, str) else Span(*part) for part in parts)
 
 
@@ -44,14 +44,14 @@ def plain(spans: Iterable[Span]) -> str:
 
 
 def clean(text: str) -> str:
-    """Without what would move a cursor: messages may quote anything."""
+    """Remove what would move a cursor: messages may quote anything."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else " " for one in text.expandtabs())
 
 
 def width_of(text: str) -> int:
-    """Cells that it takes: ids and paths may have any characters."""
+    """Return the number of cells that a text takes: ids and paths may have any characters."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -64,7 +64,7 @@ def length(spans: Iterable[Span]) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """At most ``width`` cells of it, with … where something is missing."""
+    """Cut a text to at most ``width`` cells, with … where something is missing."""
     if width_of(text) <= width:
         return text
     if width <= 0:
@@ -77,7 +77,7 @@ def cut(text: str, width: int) -> str:
 
 
 def padded(spans: Sequence[Span], width: int, *, right: bool = False) -> Line:
-    """Exactly ``width`` cells: cut, or filled with spaces, which ``right`` puts before."""
+    """Make a line of exactly ``width`` cells: cut, or filled with spaces, which ``right`` puts before."""
     room = width - length(spans)
     if room >= 0:
         space = (Span(" " * room),) if room else ()
@@ -99,7 +99,7 @@ def padded(spans: Sequence[Span], width: int, *, right: bool = False) -> Line:
 
 
 def side_by_side(columns: Sequence[tuple[int, Sequence[Line]]], gap: str = "  ") -> list[Line]:
-    """Blocks of lines, each with its width, beside each other: as many lines as the longest has."""
+    """Put blocks of lines, each with its width, beside each other: as many lines as the longest has."""
     found = []
     for at in range(max((len(lines) for _, lines in columns), default=0)):
         parts: list[Span] = []
@@ -111,7 +111,7 @@ def side_by_side(columns: Sequence[tuple[int, Sequence[Line]]], gap: str = "  ")
 
 
 def wrapped(text: str, width: int, tone: Tone = "plain", *, indent: str = "") -> list[Line]:
-    """Paragraphs folded at spaces; lines after the first one of each begin with ``indent``."""
+    """Fold paragraphs at spaces; lines after the first one of each begin with ``indent``."""
     import textwrap
 
     found: list[Line] = []

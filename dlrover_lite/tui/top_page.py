@@ -11,16 +11,16 @@ from dlrover_lite.tui.text import EMPTY, Line, Span, line, padded
 __all__ = ["screenful"]
 
 _LEAST_CURVE, _MOST_CURVE = 7, 14
-"""Lines of it; in less room there is a sparkline."""
+"""Minimum and maximum number of lines of a curve; in less room there is a sparkline."""
 _LEAST_FACTS, _FACTS = 3, 5
 _LEAST_NODES = 3
-"""With the heading."""
+"""Minimum number of lines for nodes, with the heading."""
 
 
 def screenful(
     detail: JobDetail, width: int, height: int, now: float, *, stale: Line = EMPTY, last: Line = EMPTY
 ) -> list[Line]:
-    """At most ``height`` lines of ``width``; ``last`` is the last one, and ``stale`` comes after the headline."""
+    """Write at most ``height`` lines of ``width``; ``last`` is the last one, and ``stale`` comes after the headline."""
     head = [*job_page.headline(detail, width), *([stale] if stale else [])]
     room = max(0, height - len(head) - bool(last))
     nodes = _nodes(detail, width, max(_LEAST_NODES, room - 1 - _LEAST_FACTS))
@@ -44,7 +44,7 @@ def _trend(detail: JobDetail, width: int) -> Line:
 
 
 def _nodes(detail: JobDetail, width: int, most: int) -> list[Line]:
-    """Those that run; of too many, the last line says how many more there are."""
+    """Write the nodes that run; of too many, the last line says how many more there are."""
     alive = [row for row in detail.nodes if row.alive] or list(detail.nodes)
     if not alive:
         return []

@@ -29,8 +29,8 @@ __all__ = ["compile_kernels"]
 
 @armed("")  # this is no training: nobody is to die here
 def compile_kernels() -> None:
-    """One minibatch of two samples through a parameter server's engine and a worker's embedding layout, without a wire between them; then
-    another engine takes up what this one has left, and all rows move to a third."""
+    """Send one minibatch of two samples through a parameter server's engine and a worker's embedding layout, without a wire between them;
+    then another engine takes up what this one has left, and all rows move to a third."""
     table_warmup.compile_kernels()
     schema = Schema((), ("a", "b"))
     layout = EmbeddingLayout([EmbeddingField("a", 1), EmbeddingField("b", 1)], schema)
@@ -73,5 +73,5 @@ def _move(source: Engine, target: Engine) -> None:
 
 
 def _received(array: NDArray[Any]) -> NDArray[Any]:
-    """Read-only, as what arrives from the wire."""
+    """Make a read-only copy, as what arrives from the wire is read-only."""
     return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)

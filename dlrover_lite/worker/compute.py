@@ -27,9 +27,9 @@ class Done(Generic[T, R]):
         self.error: BaseException | None = None
         self.seconds = 0.0
         self.cpu_seconds = 0.0
-        """Of this thread alone: torch may have others work too."""
+        """CPU seconds of this thread alone: torch may have others work too."""
         self.idle_seconds = 0.0
-        """How long the thread had nothing to do before."""
+        """Seconds for which the thread had nothing to do before."""
 
 
 class ComputeThread(Generic[T, R]):
@@ -63,7 +63,7 @@ class ComputeThread(Generic[T, R]):
         self._tasks.put(task)
 
     def finished(self) -> list[Done[T, R]]:
-        """What has been computed since the last call."""
+        """Return what has been computed since the last call."""
         with suppress(BlockingIOError):
             while os.read(self._readable, 4096):
                 pass

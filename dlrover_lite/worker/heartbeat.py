@@ -19,7 +19,7 @@ HEARTBEAT_SECONDS = 1.0
 
 
 class Pulse:
-    """Within ``with``, heartbeats are sent. ``mark`` says that something has got done."""
+    """Sends heartbeats within ``with``. ``mark`` says that something has got done."""
 
     def __init__(self, node: str, endpoint: str, *, connector: Connector) -> None:
         self._node, self._endpoint, self._connector = node, endpoint, connector
@@ -28,12 +28,12 @@ class Pulse:
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
     def mark(self, doing: str, rows: int = 0) -> None:
-        """What begins now. ``rows``: of an export, those that are written so far."""
+        """Note what begins now. ``rows``: of an export, those that are written so far."""
         self._mark = (doing, time.monotonic(), rows)
 
     @property
     def doing(self) -> str:
-        """What was begun last."""
+        """What was begun last, as ``mark`` was told."""
         return self._mark[0]
 
     def __enter__(self) -> Pulse:

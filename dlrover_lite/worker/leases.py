@@ -34,7 +34,7 @@ __all__ = ["HeldLease", "LeaseBook", "Work"]
 REPORT_SECONDS = 0.5
 MASTER_DEADLINE_SECONDS = 120.0
 RETRY_SECONDS = 0.5
-"""A master that was restarted is asked again so soon; an answer takes it milliseconds."""
+"""Seconds until a master that was restarted is asked again; an answer takes it milliseconds."""
 _BAD_EXAMPLES = 5
 
 
@@ -59,7 +59,7 @@ class Work:
         self._scores.append((logits, labels))
 
     def add_unknown(self, columns: Sequence[UnknownIds]) -> None:
-        """Of a minibatch."""
+        """Add the unknown ids of a minibatch, by column."""
         for one in columns:
             before = self._unknown.get(one.column)
             self._unknown[one.column] = one if before is None else before.plus(one)
@@ -75,7 +75,7 @@ class Work:
         self.cpu_seconds[phase] = self.cpu_seconds.get(phase, 0.0) + seconds
 
     def stepped(self, seconds: float) -> None:
-        """So long after the step before."""
+        """Note that a step came so many seconds after the step before."""
         self.longest_step = max(self.longest_step, seconds)
 
     def report(self) -> WorkReport:
@@ -104,7 +104,7 @@ class HeldLease:
         self.lease = lease
         self.next_k = lease.start
         self.open = lease.stop - lease.start
-        """Minibatches neither consumed nor failed yet."""
+        """Number of minibatches neither consumed nor failed yet."""
         self.unreported = IntervalSet()
         self.failures: deque[tuple[int, str]] = deque()
         self.work = Work()
@@ -122,7 +122,7 @@ class HeldLease:
         self.open -= 1
 
     def due(self, *, now: bool) -> bool:
-        """Whether there is something to report. Evaluation is reported whole: its metrics must not count twice."""
+        """Say whether there is something to report. Evaluation is reported whole: its metrics must not count twice."""
         if self.failures:
             return True
         if self.lease.kind == "eval" or not now:
@@ -145,17 +145,17 @@ class LeaseBook:
         self._reported_at = clock()
         self._ask_again_at = 0.0
         self.finished = False
-        """The master needs nothing more of this worker."""
+        """Whether the master needs nothing more of this worker."""
         self.export: Export | None = None
 
     @property
     def socket(self) -> Source:
-        """Readable when an answer of the master is there."""
+        """Socket that is readable when an answer of the master is there."""
         socket: Source = self._client.socket
         return socket
 
     def next(self) -> tuple[HeldLease, int] | None:
-        """The next minibatch, if one is at hand; a request for more goes out when the last one is handed out."""
+        """Return the next minibatch, if one is at hand; a request for more goes out when the last one is handed out."""
         self.pump()
         held = self._current
         if held is None or held.exhausted:
@@ -177,7 +177,7 @@ class LeaseBook:
             self._send_due()
 
     def idle(self, timeout_seconds: float) -> None:
-        """Nothing to do until the master says so: report all there is, and wait for its answer."""
+        """Report all there is, and wait for the master's answer: there is nothing to do until it says so."""
         self._reported_at = -1e9
         self.pump(timeout_seconds=timeout_seconds)
         if self._under_way is None and not self.finished and self.export is None:

@@ -23,12 +23,12 @@ class Journal:
         self._minibatches = self._samples = 0
         self._compute_seconds = self._wait_seconds = 0.0
         self._done_before = 0, 0
-        """Minibatches and samples up to ``_since``."""
+        """Number of minibatches and of samples up to ``_since``."""
         self._failures: Counter[str] = Counter()
-        """How often each traceback came, numbers aside."""
+        """Number of times that each traceback came, whatever numbers are in it."""
 
     def up(self, *, cores: float, threads: int, tables: int, parameters: int) -> None:
-        """``parameters``: dense ones."""
+        """Write that the worker is up. ``parameters``: number of dense ones."""
         self._write(
             f"{self._node} is up with {_plural(cores, 'core')}, {_plural(threads, 'thread')}: "
             f"{_plural(tables, 'table')}, {_plural(parameters, 'dense parameter')}"
@@ -38,7 +38,7 @@ class Journal:
         self._write(f"{self._node} has {_plural(cores, 'core')} now and computes with {_plural(threads, 'thread')}")
 
     def computed(self, samples: int, *, seconds: float, waited_seconds: float) -> None:
-        """A minibatch took so long on the computing thread, which had waited for it before."""
+        """Count a minibatch that took so long on the computing thread, which had waited for it before."""
         self._minibatches += 1
         self._samples += samples
         self._compute_seconds += seconds
@@ -56,7 +56,7 @@ class Journal:
             self._write(f"{what} failed as others before, {times:,} in all: {last_line}")
 
     def tick(self) -> None:
-        """Once a minute, what was done in it. Called often."""
+        """Write, once a minute, what was done in it. Called often."""
         now = self._clock()
         if now - self._since < INTERVAL_SECONDS:
             return

@@ -30,18 +30,18 @@ from dlrover_lite.worker.trainer import Gradients, Prepared, Trainer, minibatch_
 __all__ = ["UNPIPELINED_MINIBATCHES", "TrainingLoop"]
 
 EVALUATION_DEPTH = 2
-"""Minibatches of an evaluation pulled and not yet computed: nothing changes meanwhile that they could miss."""
+"""Maximum number of minibatches of an evaluation pulled and not yet computed: nothing changes meanwhile that they could miss."""
 
 MAX_UNACKNOWLEDGED = 2
-"""Pushes a worker may have under way."""
+"""Maximum number of pushes that a worker may have under way."""
 
 UNPIPELINED_MINIBATCHES = 64
-"""The first minibatches of a job are each pulled after the push of the one before: the first steps are large, and a gradient from values
-that miss the last one costs more there than all later ones together."""
+"""Number of a job's first minibatches that are each pulled after the push of the one before: the first steps are large, and a gradient from
+values that miss the last one costs more there than all later ones together."""
 
 _IDLE_SECONDS = 0.2
 _LONGEST_EXAMPLE = 2000
-"""Characters of a bad line's description."""
+"""Maximum number of characters in a bad line's description."""
 
 
 class _Read(NamedTuple):
@@ -90,9 +90,9 @@ class TrainingLoop:
         self._evaluation = evaluation
         self._stop = stop
         self._cores = cores
-        """That this worker was started with."""
+        """Number of cores that this worker was started with."""
         self._whole_cores = _whole(cores)
-        """That its threads are as many as."""
+        """Number of whole cores, for which there are as many threads."""
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._orders: dict[int, EpochOrder] = {}
@@ -101,7 +101,7 @@ class TrainingLoop:
         self._computing: deque[_Task] = deque()
         self._pushes: list[tuple[PushTicket, HeldLease]] = []
         self._stepped_at: float | None = None
-        """When a push was acknowledged last; None: there has been nothing to train on since."""
+        """Time when a push was acknowledged last; None: there has been nothing to train on since."""
         self._compute: ComputeThread[_Task, Gradients | NDArray[np.float32]] = ComputeThread(
             self._run_task, clock=clock
         )
@@ -177,18 +177,18 @@ class TrainingLoop:
             self._computing.append(task)
 
     def _depth(self, read: _Read) -> int:
-        """Minibatches that may be pulled and not yet pushed. A worker with less than a core of its own has 1: it waits for the CPU anyway,
-        and what it has pulled would only grow old."""
+        """Return how many minibatches may be pulled and not yet pushed. A worker with less than a core of its own has 1: it waits for the
+        CPU anyway, and what it has pulled would only grow old."""
         if self._cores_of(read.held) < 1 or _is_among_the_first(read):
             return 1
         return EVALUATION_DEPTH if read.held.lease.kind == "eval" else self._recipe.training.pipeline_depth
 
     def _cores_of(self, held: HeldLease) -> float:
-        """Each lease says how many there are: a worker may be resized."""
+        """Return the number of cores that the lease says: a worker may be resized."""
         return held.lease.cores or self._cores
 
     def _run_task(self, task: _Task) -> Gradients | NDArray[np.float32]:
-        """On the computing thread."""
+        """Compute a minibatch, on the computing thread."""
         torch.set_flush_denormal(
             True
         )  # a setting of the thread; gradients of saturated logits would slow matrix products down
@@ -200,7 +200,7 @@ class TrainingLoop:
         return self._trainer.gradients(task.prepared, epoch=epoch, k=task.k, seed=seed)
 
     def _follow_cores(self, cores: float) -> None:
-        """On the computing thread: OpenMP keeps the number by thread."""
+        """Have as many threads as whole cores. Runs on the computing thread: OpenMP keeps the number by thread."""
         if _whole(cores) != self._whole_cores:
             self._whole_cores = _whole(cores)
             torch.set_num_threads(self._whole_cores)
@@ -264,7 +264,7 @@ class TrainingLoop:
         self._pushes = open_pushes
 
     def _step(self, held: HeldLease) -> None:
-        """A push is acknowledged: how long after the one before says whether something has held training up."""
+        """Note that a push is acknowledged: how long after the one before says whether something has held training up."""
         now = self._clock()
         if self._stepped_at is not None:
             held.work.stepped(now - self._stepped_at)
@@ -297,7 +297,7 @@ class TrainingLoop:
 
 
 def _whole(cores: float) -> int:
-    """One thread per whole core, at least one: as where a node starts."""
+    """Return the number of threads: one per whole core, at least one, as where a node starts."""
     return max(1, int(cores))
 
 

@@ -56,7 +56,7 @@ __all__ = ["main"]
 USER_ERROR = 3
 """Exit code of a node that failed through the person's own code or data."""
 LEFT_EARLY = 128 + signal.SIGTERM
-"""Asked to end while there was still something to do: whether by us or by others, the backend knows."""
+"""Exit code of a node that was asked to end while there was still something to do: whether by us or by others, the backend knows."""
 
 _PS_DEADLINE_SECONDS = 300.0
 _ASK_SECONDS = 2.0
@@ -82,7 +82,7 @@ class _Stop:
 
 
 def main(spec: NodeSpec, _job_directory: Path) -> int:
-    """Train; the exit code says how it ended."""
+    """Train a job's model; the exit code says how it ended."""
     stop = _Stop()
     if use_onednn():
         log("matrices are multiplied by oneDNN, in float32")
@@ -130,7 +130,7 @@ def _train(
     pulse: Pulse,
     journal: Journal,
 ) -> bool:
-    """Whether the master needs nothing more; False when asked to end before."""
+    """Train until the master needs nothing more, and return True; False when asked to end before."""
     directory = Path(recipe.directory)
     train = open_data(recipe.data, directory=directory, part="train")
     evaluation = open_data(recipe.data, directory=directory, part="eval")
@@ -179,7 +179,7 @@ def _train(
 def _exported(
     spec: NodeSpec, recipe: Recipe, trainer: Trainer, schema: Schema, task: Export, master: Client, pulse: Pulse
 ) -> bool:
-    """Whether the model is there. If it isn't, the master knows why: all parameters are where they were."""
+    """Export the model; return whether it is there. If it isn't, the master knows why: all parameters are where they were."""
     try:
         exported = export(spec.id, recipe, trainer, schema, task, mark=pulse.mark)
     except (JobError, ModelError) as error:
@@ -215,7 +215,8 @@ def _meet_parameter_servers(
 
 
 def _topology(spec: NodeSpec, master: Client, stop: _Stop) -> Topology | None:
-    """The slot map, once all parameter servers that own slots can be reached: the master answers when they can."""
+    """Return the slot map, once all parameter servers that own slots can be reached: the master answers when they can. None when asked to
+    stop meanwhile."""
     end = time.monotonic() + _PS_DEADLINE_SECONDS
     while time.monotonic() < end and not stop():
         with suppress(DeadlineExceeded):  # its answer waits for all of them, the stop doesn't

@@ -10,7 +10,7 @@ __all__ = ["learning_rate_factor"]
 
 
 def learning_rate_factor(schedule: Schedule, samples_before: int, total_samples: int) -> float:
-    """Factor on the learning rate for a minibatch that ``samples_before`` samples precede in the run's order.
+    """Return the factor on the learning rate for a minibatch that ``samples_before`` samples precede in the run's order.
 
     Warm-up rises linearly and never gives 0: its first minibatch gets the share of one sample more.
     """

@@ -26,7 +26,7 @@ __all__ = ["Gradients", "Prepared", "Trainer", "minibatch_seed"]
 
 
 def minibatch_seed(job_seed: int, epoch: int, k: int) -> int:
-    """Seed of a minibatch's randomness (dropout): the same wherever and however often it is computed."""
+    """Return the seed of a minibatch's randomness (dropout): the same wherever and however often it is computed."""
     digest = hashlib.blake2b(f"{job_seed}/{epoch}/{k}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -39,7 +39,7 @@ class Prepared:
         self.dense = torch.from_numpy(batch.dense)
         self.ticket = ticket
         self.embedded: NDArray[np.float32] | None = None
-        """[samples, width], once ``Trainer.embed`` has made it."""
+        """The embedded tensor [samples, width], once ``Trainer.embed`` has made it."""
 
     @property
     def samples(self) -> int:
@@ -56,7 +56,8 @@ class Gradients(NamedTuple):
 
 
 class Trainer:
-    """``gradients`` and ``evaluate`` touch the module, the other methods the parameter servers: they may run on two threads."""
+    """The model and its parameters on parameter servers. ``gradients`` and ``evaluate`` touch the module, the other methods the parameter
+    servers: they may run on two threads."""
 
     def __init__(self, module: nn.Module, layout: EmbeddingLayout, ps: PsClient) -> None:
         self.module = module
@@ -75,7 +76,7 @@ class Trainer:
         self.ps.configure(configuration, keys, self.placement.take(keys.dense, self.flat.values))
 
     def keys(self, ids: NDArray[np.uint64]) -> MinibatchKeys:
-        """The distinct ones of ``ids`` [columns, samples] and all dense blocks, by table group and PS of the current map."""
+        """Return the distinct keys of ``ids`` [columns, samples] and all dense blocks, by table group and PS of the current map."""
         now = self.ps.map
         return MinibatchKeys(now, self.layout.keys(ids, now.owners, now.parts), self.placement.keys(now))
 
@@ -84,7 +85,7 @@ class Trainer:
         return Prepared(batch, self.ps.pull(keys, unknown=unknown))
 
     def unknown_ids(self, prepared: Prepared) -> list[UnknownIds]:
-        """Of each embedded column of an evaluation's minibatch, whose pull has arrived: ids that had never been trained."""
+        """Count the ids that had never been trained, in each embedded column of an evaluation's minibatch whose pull has arrived."""
         ticket = prepared.ticket
         groups = range(len(ticket.keys.embedding))
         flags, rows = [ticket.unknown(g) for g in groups], [ticket.table_rows(g) for g in groups]
@@ -106,7 +107,7 @@ class Trainer:
         self._take_over(ticket)
 
     def gradients(self, prepared: Prepared, *, epoch: int, k: int, seed: int) -> Gradients:
-        """Forward and backward of an embedded minibatch.
+        """Compute forward and backward of an embedded minibatch.
 
         Raises whatever the model raises, and ModelError for a loss or a gradient that isn't finite: such a one must never reach the
         parameters. The module's gradients are gone then.
@@ -148,13 +149,13 @@ class Trainer:
     def train(
         self, prepared: Prepared, *, epoch: int, k: int, seed: int, factor: float
     ) -> tuple[NDArray[np.float32], PushTicket]:
-        """All of it for a minibatch whose pull has arrived; returns the logits before the update."""
+        """Embed, compute and push a minibatch whose pull has arrived; return the logits before the update, and the push."""
         self.embed(prepared)
         found = self.gradients(prepared, epoch=epoch, k=k, seed=seed)
         return found.logits, self.push(prepared, found, epoch=epoch, k=k, factor=factor)
 
     def evaluate(self, prepared: Prepared) -> NDArray[np.float32]:
-        """Logits of an embedded minibatch; nothing changes."""
+        """Return the logits of an embedded minibatch; nothing changes."""
         self.module.eval()
         try:
             with torch.no_grad():
@@ -164,7 +165,7 @@ class Trainer:
         return logits.numpy()
 
     def _inputs(self, prepared: Prepared) -> torch.Tensor:
-        """Takes over the pulled dense parameters; the embedded tensor."""
+        """Take over the pulled dense parameters; return the embedded tensor."""
         if prepared.embedded is None:
             self.embed(prepared)
         self._take_over(prepared.ticket)
@@ -187,7 +188,7 @@ def _is_finite(values: torch.Tensor) -> bool:
 
 
 def _checked(logits: torch.Tensor, prepared: Prepared) -> torch.Tensor:
-    """As float32 [samples]. Raises ModelError for another number of them."""
+    """Return the logits as float32 [samples]. Raises ModelError for another number of them."""
     if logits.numel() != prepared.samples:
         raise ModelError(
             f"the model returned a tensor of shape {tuple(logits.shape)} for {prepared.samples} samples",

@@ -12,9 +12,9 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
 _KEPT_BYTES = 64 << 20
-"""Free at the end of a heap, at most, before the kernel gets it back. Several times what a minibatch takes."""
+"""Bytes free at the end of a heap, at most, before the kernel gets them back. Several times what a minibatch takes."""
 _MAPPED_BYTES = 32 << 20
-"""What is asked for at once and goes back at once, at least: the most that glibc allows."""
+"""Size in bytes from which on what is asked for at once goes back at once: the most that glibc allows."""
 _ALLOCATOR_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 _LIBC = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
@@ -35,6 +35,6 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """All pages that are free, to the kernel. What is forked afterwards doesn't use pages that this process is charged for."""
+    """Give all free pages back to the kernel. What is forked afterwards doesn't use pages that this process is charged for."""
     if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):
         _LIBC.malloc_trim(0)

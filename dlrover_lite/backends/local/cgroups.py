@@ -20,7 +20,7 @@ _ROUND_SECONDS = 0.25
 
 
 def members(group: Path) -> list[int]:
-    """Pids of the processes in ``group`` and the groups below it; none for one that is gone."""
+    """List the pids of the processes in ``group`` and the groups below it; none for one that is gone."""
     pids: list[int] = []
     for directory in _tree(group):
         with suppress(OSError):
@@ -86,7 +86,7 @@ def end(groups: Iterable[Path]) -> bool:
 
 
 def _tree(group: Path) -> list[Path]:
-    """``group`` and those below it, parents first."""
+    """List ``group`` and those below it, parents first."""
     found = [group]
     for directory in found:
         with suppress(OSError), os.scandir(directory) as entries:
@@ -95,7 +95,7 @@ def _tree(group: Path) -> list[Path]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Without creating it: outside of a cgroup file system there is nothing to write to."""
+    """Write to a file without creating it: outside of a cgroup file system there is nothing to write to."""
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

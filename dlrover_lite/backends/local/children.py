@@ -65,7 +65,7 @@ def spawn_template(job: Job, channel: int, imports: list[str], variables: dict[s
 
 
 def reap() -> list[tuple[int, int]]:
-    """Pids and exit codes (minus the signal's number) of children that have ended, adopted ones too."""
+    """Reap children that have ended, adopted ones too. Return their pids and exit codes (minus the signal's number)."""
     ended = []
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -74,7 +74,7 @@ def reap() -> list[tuple[int, int]]:
 
 
 def is_ours(pid: int) -> bool:
-    """True for a child that has not been reaped."""
+    """Return whether ``pid`` is a child that has not been reaped."""
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (ChildProcessError, AttributeError):

@@ -45,17 +45,17 @@ __all__ = ["Check", "Level", "diagnose"]
 Level = Literal["ok", "warning", "problem"]
 
 PYTHONS = ((3, 11), (3, 14))
-"""From the first on, below the second."""
+"""Python versions that can be used: from the first on, below the second."""
 LEAST_TORCH = (2, 6)
 REQUIRED = ("numba", "numpy", "pyzmq", "safetensors")
 COMPILE_SECONDS = "5 to 20 s"
-"""What all kernels take to compile, on one core of this decade."""
+"""Time that all kernels take to compile, on one core of this decade."""
 LITTLE_DISK, TOO_LITTLE_DISK = 2 * GIB, 100 * MIB
 LITTLE_MEMORY, TOO_LITTLE_MEMORY = 1 * GIB, 256 * MIB
 LITTLE_SHARED_MEMORY = 64 * MIB
 _FEW_NODES = 8
 _PROBE_SECONDS = 60.0
-"""Usually less than one; a machine that is busy is no problem."""
+"""Seconds that a probe may take. Usually it takes less than one; a machine that is busy is no problem."""
 _SKEW_SECONDS = 10.0
 _SLEPT_SECONDS = 60.0
 _SHARED_MEMORY = Path("/dev/shm")
@@ -72,7 +72,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def diagnose() -> list[Check]:
-    """All checks, in the order in which they are shown."""
+    """Run all checks, in the order in which they are shown."""
     checks: tuple[Callable[[], Check], ...] = (
         python,
         torch,
@@ -171,7 +171,7 @@ def memory() -> Check:
 
 
 def _container_memory_in_use() -> int:
-    """Without what can be dropped; 0 where it can't be known."""
+    """Return the bytes in use in this container, without what can be dropped; 0 where it can't be known."""
     found = hierarchies()
     for hierarchy, usage, inactive in (
         (unified(found), "memory.current", "inactive_file"),
@@ -189,7 +189,7 @@ def _container_memory_in_use() -> int:
 
 
 def _probe_enforcement() -> Enforcement:
-    """How limits would be enforced for a job started now; tried in a process of its own, which may be moved to another group for it.
+    """Return how limits would be enforced for a job started now; tried in a process of its own, which may be moved to another group for it.
 
     Raises BackendError when that process fails.
     """
@@ -221,7 +221,7 @@ def limits(probe: Callable[[], Enforcement] = _probe_enforcement) -> Check:
 
 
 def control_groups(find: Callable[[], list[Hierarchy]] = hierarchies) -> Check:
-    """What is mounted around this process; whether it is used is for ``limits`` to say."""
+    """Say which control groups are mounted around this process; whether they are used is for ``limits`` to say."""
     found = find()
     two = unified(found)
     one = {name: group for name in ("cpu", "cpuacct", "memory") if (group := with_controller(found, name)) is not None}
@@ -311,7 +311,7 @@ def _try_it(timeout_seconds: float) -> int:
 
 
 def _refusal(directory: Path) -> str:
-    """Why nothing can be written in ``directory``, or, as long as it isn't there, where it would be made; empty if something can."""
+    """Return why nothing can be written in ``directory``, or, as long as it isn't there, where it would be made; empty if something can."""
     place = directory
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -343,7 +343,7 @@ def state() -> Check:
 
 
 def runtime() -> Check:
-    """Makes what a job would make, a socket in it, and removes both."""
+    """Make what a job would make, a socket in it, and remove both."""
     me = identify(os.getpid())
     assert me is not None
     try:
@@ -412,7 +412,7 @@ def shared_memory(directory: Path = _SHARED_MEMORY) -> Check:
 
 
 def huge_pages(setting: Path = _HUGE_PAGES) -> Check:
-    """For shared memory, which the rows of parameter servers are in."""
+    """Check for huge pages of shared memory, which the rows of parameter servers are in."""
     try:
         chosen = re.search(r"\[(\w+)\]", setting.read_text(encoding="ascii"))
     except OSError:
@@ -445,7 +445,7 @@ def clock(now: Callable[[], float] = time.time) -> Check:
 
 
 def _skew(directory: Path, now: Callable[[], float]) -> float | None:
-    """Seconds by which the file system's clock is ahead of ours, at least; however long making a file takes."""
+    """Return the seconds by which the file system's clock is ahead of ours, at least; however long making a file takes."""
     try:
         before = now()
         with tempfile.NamedTemporaryFile(dir=directory) as file:

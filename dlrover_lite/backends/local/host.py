@@ -18,7 +18,8 @@ __all__ = ["HostMeter"]
 
 
 class HostMeter:
-    """Where a control group around us has fewer cores than the machine, what counts is what is within that group."""
+    """Measures how busy this machine is. Where a control group around us has fewer cores than the machine, what is within that group
+    counts."""
 
     def __init__(self, found: list[Hierarchy] | None = None) -> None:
         found = hierarchies() if found is None else found
@@ -31,7 +32,7 @@ class HostMeter:
         return HostUsage(self._host, self._cores, self._read())
 
     def _of_group(self, found: list[Hierarchy]) -> Callable[[], float] | None:
-        """What reads the account of the tightest group around us; None if there is none, or it can't be read."""
+        """Return what reads the account of the tightest group around us; None if there is none, or it can't be read."""
         quotas = cpu_quotas(found)
         cpus = len(self._cpus) if self._cpus is not None else os.cpu_count() or 1
         group = min(quotas, key=lambda group: quotas[group], default=None)

@@ -52,7 +52,7 @@ __all__ = ["Keeper", "main"]
 _TO_SEE_NODES_END_SECONDS = 2.0
 _LONGEST_POLL_SECONDS = 3600.0
 _LAST_WORDS_SECONDS = 0.5
-"""At most, for answers that are on their way when the keeper ends."""
+"""Longest wait in milliseconds for answers that are on their way when the keeper ends."""
 _REASONS: dict[int, str] = {signal.SIGHUP: "the terminal of the command that started the job was closed"}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
@@ -72,7 +72,7 @@ class Keeper:
         self._runtime = runtime
         self._clock: Callable[[], float] = time.monotonic
         self._deadline: float | None = None
-        """When the phase's patience ends."""
+        """Time when the phase's patience ends."""
         self._stop_reason = ""
         self._signals_seen = 0
         self._template_ready = False
@@ -197,7 +197,7 @@ class Keeper:
         self._let_go(node)
 
     def _let_go(self, node: str) -> None:
-        """Of the memory of a node that has ended and is followed by nobody."""
+        """Let go of the memory of a node that has ended and is followed by nobody."""
         known = self.nodes.by_id[node]
         if known.phase == "ended" and known.leaves_nothing:
             self.memory.release(node)
@@ -207,7 +207,7 @@ class Keeper:
             self._channel.send(Signal(due.node.spec.id, due.number))
 
     def _spawn_template(self) -> tuple[int | None, Channel[FromTemplate]]:
-        """Its pid, and our end of the channel to it, which the loop listens to from now on."""
+        """Start the template. Return its pid, and our end of the channel to it, which the loop listens to from now on."""
         options = self.options
         imports = [*options.imports, *(entry.partition(":")[0] for entry in options.entries.values())]
         channel, template_end = socket.socketpair()
@@ -225,7 +225,7 @@ class Keeper:
         )
 
     def _master_ended(self, exit_code: int) -> None:
-        """One that a signal has killed is started again, and adopts the nodes; any other has had its say."""
+        """Start a master again that a signal has killed: it adopts the nodes. Any other has had its say."""
         self.master = None
         self._write_record(master_exit_code=exit_code)
         log(f"The master has ended ({describe(exit_code)})")
@@ -267,7 +267,7 @@ class Keeper:
         self.phase, self._deadline = "done", None
 
     def _kill_nodes(self) -> None:
-        """Without the template's help; where the kernel ties nodes to the template this is done already."""
+        """Kill the nodes without the template's help; where the kernel ties nodes to the template this is done already."""
         for node in self.nodes.alive():
             if node.pid is not None:
                 with suppress(ProcessLookupError, PermissionError):
@@ -343,7 +343,7 @@ class Keeper:
                     self._node_ended(node.spec.id, None)
 
     def _restart_template(self) -> None:
-        """Its nodes have ended with it; those launched from now on wait until it is ready."""
+        """Start the template again. Its nodes have ended with it; those launched from now on wait until it is ready."""
         self._channel.socket.close()  # heard to its end
         try:
             self.template, self._channel = self._spawn_template()
@@ -377,7 +377,7 @@ class Keeper:
         return pid
 
     def _own_result(self) -> Result:
-        """Used only if the master has left none."""
+        """Return the keeper's own result, used only if the master has left none."""
         if self._stop_reason:
             return Result("stopped", time.time(), self._stop_reason)
         code = self.record.master_exit_code
@@ -394,7 +394,7 @@ class Keeper:
             log(f"{error.message} ({result.state}: {result.message})")
 
     def _write_record(self, **changes: Any) -> None:
-        """Going on matters more than a current job.json: the processes are what has to be looked after."""
+        """Write the changed record. Going on matters more than a current job.json: the processes are what has to be looked after."""
         self.record = msgspec.structs.replace(self.record, **changes)
         try:
             self.job.write_record(self.record)
@@ -407,7 +407,7 @@ def describe(exit_code: int) -> str:
 
 
 def _signals_as_bytes() -> socket.socket:
-    """Signals arrive as bytes to read, one by one, in the loop; nothing is interrupted."""
+    """Have signals arrive as bytes to read, one by one, in the loop; nothing is interrupted."""
     reading, writing = socket.socketpair()
     for end in (reading, writing):
         end.setblocking(False)

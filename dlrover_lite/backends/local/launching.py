@@ -42,11 +42,11 @@ class Started:
 
 
 _all_started: list[Started] = []
-"""A job lives as long as this interpreter, not as long as somebody holds its handle."""
+"""Keepers started here: a job lives as long as this interpreter, not as long as somebody holds its handle."""
 
 
 def _in_forked_child() -> None:
-    """A fork of the launching process must not keep its jobs alive."""
+    """Close the ties in a fork of the launching process: it must not keep the jobs alive."""
     for started in _all_started:
         if started.tie is not None:
             os.close(started.tie)
@@ -59,7 +59,7 @@ os.register_at_fork(after_in_child=_in_forked_child)
 def start(
     recipe: Recipe, recipe_text: str, *, detach: bool, options: KeeperOptions, beginning: Beginning | None = None
 ) -> tuple[Job, Started]:
-    """A new job, with the cut it begins with. Raises JobError, with the last lines of the keeper's log, when it doesn't come up."""
+    """Start a new job, with the cut it begins with. Raises JobError, with the last lines of the keeper's log, when it doesn't come up."""
     sweep()
     job = create_job(recipe, recipe_text, detached=detach)
     if beginning is not None:
@@ -102,7 +102,7 @@ def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> Started:
 
 
 def check_process_limits(recipe: Recipe) -> None:
-    """Raises JobError where this user's processes may not have what the job's nodes need."""
+    """Check this user's limits for processes. Raises JobError where they may not have what the job's nodes need."""
     limits = recipe.resources
     nodes = sum(role.count if role else os.cpu_count() or 1 for role in (limits.ps, limits.worker))
     for shortage in (descriptor_shortage(nodes), process_shortage(nodes)):
@@ -112,7 +112,7 @@ def check_process_limits(recipe: Recipe) -> None:
 
 
 def _record_false_start(job: Job, error: BaseException) -> None:
-    """So that the job isn't taken for one whose keeper was killed. The keeper's own word, if it has left one, stays."""
+    """Write a result, so that the job isn't taken for one whose keeper was killed. The keeper's own word, if it has left one, stays."""
     if isinstance(error, DlroverLiteError):
         result = Result("failed", time.time(), error.message, error.hint)
     else:
@@ -138,7 +138,8 @@ def _start_keeper(job: Job, options: KeeperOptions, ready: int, tie: int | None)
 
 
 def environment() -> dict[str, str]:
-    """For a Python of ours: this process's, and where this package is found if it isn't installed but on our path by other means."""
+    """Return the environment for a Python of ours: this process's, and where this package is found if it isn't installed but on our path by
+    other means."""
     package_root = str(Path(__file__).parents[3])
     if package_root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return dict(os.environ)

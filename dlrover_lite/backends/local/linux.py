@@ -18,7 +18,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") el
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Called in a child: have the kernel kill it when its parent ends, and end now if that has happened already."""
+    """Have the kernel kill this process when its parent ends, and end now if that has happened already. Called in a child."""
     if _LIBC is None:
         return
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -33,11 +33,11 @@ def adopt_orphans() -> None:
 
 
 def set_process_name(name: str) -> None:
-    """What ``ps -o comm`` and ``top`` show: the first 15 bytes."""
+    """Set the name that ``ps -o comm`` and ``top`` show: the first 15 bytes."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def thread_count() -> int | None:
-    """Threads of this process, those of native libraries included; None where that can't be known."""
+    """Return the number of threads of this process, those of native libraries included; None where that can't be known."""
     return len(os.listdir("/proc/self/task")) if _LIBC is not None else None  # noqa: PTH208

@@ -12,7 +12,8 @@ __all__ = ["cpu_quotas", "machine_resources"]
 
 
 def machine_resources(found: list[Hierarchy] | None = None) -> Resources:
-    """Cores and memory that may be used: of the machine, less what affinity and the limits of the control groups around us leave."""
+    """Return the cores and memory that may be used: of the machine, less what affinity and the limits of the control groups around us
+    leave."""
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     found = hierarchies() if found is None else found
@@ -27,7 +28,7 @@ def machine_resources(found: list[Hierarchy] | None = None) -> Resources:
 
 
 def cpu_quotas(found: list[Hierarchy]) -> dict[Path, float]:
-    """Cores of each control group around us that has a limit."""
+    """Return the cores of each control group around us that has a limit."""
     v1, v2 = with_controller(found, "cpu"), unified(found)
     quotas = {
         group: _quota([*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us")])
@@ -45,12 +46,12 @@ def _words(path: Path) -> list[str]:
 
 
 def _quota(words: list[str]) -> float | None:
-    """Cores, of quota and period in microseconds."""
+    """Return the cores that a quota and period in microseconds make; None without a limit."""
     if len(words) != 2 or words[0] == "max" or int(words[0]) <= 0:
         return None
     return int(words[0]) / int(words[1])
 
 
 def _limit(words: list[str], otherwise: int) -> int:
-    """Bytes. Version 1 says "unlimited" as a number larger than any memory."""
+    """Return a limit in bytes. Version 1 says "unlimited" as a number larger than any memory."""
     return int(words[0]) if words and words[0] != "max" else otherwise

@@ -28,7 +28,7 @@ _LONGEST_REQUEST = 1 << 12
 class _File:
     fd: int
     inherited: bool = False
-    """Left by the node that its present one follows."""
+    """The file was left by the node that its present one follows."""
 
 
 class HeldMemory:
@@ -40,7 +40,7 @@ class HeldMemory:
         self._connections: dict[int, socket.socket] = {}
         self._listener: socket.socket | None = None
         self.address = ""
-        """What nodes are told of it; nothing where descriptors without a name can't be had."""
+        """Address that nodes are told; empty where descriptors without a name can't be had."""
         if sys.platform == "linux":
             path = runtime / MEMORY_SOCKET
             self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
@@ -51,24 +51,24 @@ class HeldMemory:
             self.address = f"keeper:{path}"
 
     def fileno(self) -> int | None:
-        """Readable when ``serve`` has something to do."""
+        """Return a descriptor that is readable when ``serve`` has something to do."""
         return self._poll.fileno() if self._listener is not None else None
 
     def files(self, node: str) -> list[str]:
-        """Names of what is held for a node."""
+        """List the names of what is held for a node."""
         return sorted(self._files.get(node, ()))
 
     # --- what becomes of it ---------------------------------------------------------------------------------------------
 
     def take_over(self, follower: str, follows: str) -> None:
-        """What the one has left is the other's from now on; also if it ends before it has fetched it."""
+        """Give what one node has left to the other from now on; also if that ends before it has fetched it."""
         if left := self._files.pop(follows, None):
             self._files[follower] = left
             for file in left.values():
                 file.inherited = True
 
     def release(self, node: str) -> None:
-        """Nobody is going to follow it."""
+        """Let go of a node's memory: nobody is going to follow it."""
         for file in self._files.pop(node, {}).values():
             os.close(file.fd)
 
@@ -104,7 +104,7 @@ class HeldMemory:
             self._poll.register(connection.fileno(), select.EPOLLIN)
 
     def _hear(self, connection: socket.socket) -> None:
-        """One request; a peer that has left, or makes no sense, is let go."""
+        """Answer one request; a peer that has left, or makes no sense, is let go."""
         fds: list[int] = []
         try:
             data, fds, flags, _ = socket.recv_fds(connection, _LONGEST_REQUEST, 1, socket.MSG_CMSG_CLOEXEC)
@@ -153,5 +153,5 @@ class HeldMemory:
 
 
 def _send(connection: socket.socket, message: msgspec.Struct, fds: list[int] | None = None) -> None:
-    """Raises OSError for a peer that is gone, or reads nothing."""
+    """Send a message. Raises OSError for a peer that is gone, or reads nothing."""
     socket.send_fds(connection, [msgspec.json.encode(message)], fds or [])

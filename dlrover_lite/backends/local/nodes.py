@@ -14,10 +14,10 @@ from dlrover_lite.protocol.nodes import ExitReason, NodeEvent, NodeSpec
 __all__ = ["Node", "Nodes", "SendSignal"]
 
 USER_ERROR_EXIT_CODE = 3
-"""By this exit code a node says that the person's own code or data is at fault."""
+"""Exit code by which a node says that the person's own code or data is at fault."""
 
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,26}\Z")
-"""It names a log file and a socket."""
+"""Pattern of a node's id, which names a log file and a socket."""
 _RESERVED = {"keeper", "master", "template"}
 
 
@@ -28,14 +28,14 @@ class Node:
     pid: int | None = None
     asked_to_end: bool = False
     leaves_nothing: bool = False
-    """Its memory is not to outlive it."""
+    """The node's memory is not to outlive it."""
     grace_seconds: float = 0.0
     kill_at: float | None = None
-    """When the grace period is over, on the clock of the caller."""
+    """Time when the grace period is over, on the clock of the caller."""
     sent: int = 0
     """The strongest signal we have sent."""
     taken_along: bool = False
-    """The process that starts nodes has ended, and it with it."""
+    """The node has ended with the process that starts nodes."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Nodes:
         self._events: list[NodeEvent] = []
 
     def launch(self, spec: NodeSpec) -> bool:
-        """False when a node with this id was launched before. Raises as ``check``."""
+        """Add a new node; False when a node with this id was launched before. Raises as ``check``."""
         if spec.id in self.by_id:
             return False
         self.check(spec)
@@ -64,7 +64,7 @@ class Nodes:
         return True
 
     def check(self, spec: NodeSpec) -> None:
-        """Raises BackendError for a new node with an unusable id, or that follows one which can't be followed."""
+        """Check a new node. Raises BackendError for one with an unusable id, or that follows one which can't be followed."""
         if not _NODE_ID.match(spec.id) or spec.id in _RESERVED:
             raise BackendError(f"{spec.id!r} can't be a node's id: up to 27 letters, digits, '.', '_' and '-' can")
         if not spec.follows:
@@ -79,7 +79,7 @@ class Nodes:
                 raise BackendError(f"Node {spec.id} can't follow {spec.follows}: {other.spec.id} does already")
 
     def known(self, node_id: str) -> Node:
-        """Raises BackendError for a node that was never launched."""
+        """Return a node. Raises BackendError for one that was never launched."""
         if node_id not in self.by_id:
             raise BackendError(f"No node {node_id!r} was ever launched")
         return self.by_id[node_id]
@@ -93,7 +93,7 @@ class Nodes:
     def ended(
         self, node_id: str, exit_code: int | None, *, at: float, detail: str = "", over_memory: OverMemory | None = None
     ) -> None:
-        """``exit_code`` as in ``protocol.Ended``. The first word about a node's end counts."""
+        """Note that a node has ended, with ``exit_code`` as in ``protocol.Ended``. The first word about a node's end counts."""
         node = self.by_id[node_id]
         if node.phase == "ended":
             return
@@ -102,14 +102,14 @@ class Nodes:
         self._append(NodeEvent(len(self._events) + 1, node_id, "exited", at, reason, exit_code, detail or why))
 
     def taken_along(self) -> None:
-        """The process that starts nodes has ended: whatever runs has been killed with it."""
+        """Note that the process that starts nodes has ended: whatever runs has been killed with it."""
         for node in self.alive():
             node.taken_along = True
 
     def terminate(
         self, node_id: str, grace_seconds: float, *, now: float, keep_memory: bool = False
     ) -> list[SendSignal]:
-        """Raises BackendError for a node that was never launched."""
+        """Ask a node to end. Raises BackendError for one that was never launched."""
         node = self.known(node_id)
         node.leaves_nothing = node.leaves_nothing or not keep_memory
         node.grace_seconds = min(grace_seconds, node.grace_seconds) if node.asked_to_end else grace_seconds
@@ -125,7 +125,7 @@ class Nodes:
         return [SendSignal(node, signal.SIGTERM)]
 
     def due(self, now: float) -> list[SendSignal]:
-        """Kills of nodes whose grace period is over, each once."""
+        """Return the kills of nodes whose grace period is over, each once."""
         kills = []
         for node in self.by_id.values():
             if node.phase == "running" and node.kill_at is not None and node.kill_at <= now:

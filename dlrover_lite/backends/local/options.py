@@ -26,13 +26,14 @@ class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
     """Modules that the template imports before it forks nodes, beside those of ``entries``; ``module:function`` is called, too."""
     master_grace_seconds: float = 20.0
-    """From asking the master to stop until it is killed: it stops the nodes itself, with their grace."""
+    """Seconds from asking the master to stop until it is killed: it stops the nodes itself, with their grace."""
     node_grace_seconds: float = 5.0
-    """The same for a node that the master has left behind."""
+    """Seconds from asking a node to end that the master has left behind until it is killed."""
     restarts: int = 10
-    """Of the master, and of the template; one that dies more often than this fails the job."""
+    """How often the master, and the template, may be started again; one that dies more often than this fails the job."""
     longest_restart_delay_seconds: float = 30.0
-    """The first restart is at once, the second after half a second, each further one after twice as long."""
+    """Longest delay before a restart in seconds. The first restart is at once, the second after half a second, each further one after twice
+    as long."""
     limits: Limits = "auto"
     """How the nodes' limits are enforced; the job doesn't start if that can't be had. ``auto``: the best that can."""
     spared: str = "dlrover_lite.brain_server.files:running_brain"
@@ -41,7 +42,7 @@ class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transport: TransportKind = "unix"
     """How the processes of the job reach each other."""
     brain: BrainMode = "off"
-    """Whom the master asks for advice, and tells what happens: the user's daemon, if there is one, or one in its own process."""
+    """Brain that the master asks for advice, and tells what happens: the user's daemon, if there is one, or one in its own process."""
 
 
 class KeeperReady(msgspec.Struct, frozen=True):

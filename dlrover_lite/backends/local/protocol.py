@@ -99,11 +99,11 @@ class TemplateOptions(msgspec.Struct, frozen=True):
 class Fork(Message, frozen=True):
     spec: NodeSpec
     entry: Name
-    """``module:function``."""
+    """Entry of the node, ``module:function``."""
     enter: Enter = Enter()
     """How the node gets within its limits."""
     memory: Url = ""
-    """Where its memory is kept: ``ps.memory.node_memory_client``."""
+    """Place where the node's memory is kept: ``ps.memory.node_memory_client``."""
 
 
 class Signal(Message, frozen=True):
@@ -112,7 +112,7 @@ class Signal(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """Everything is imported."""
+    """Everything that the template was to import is imported."""
 
 
 class Forked(Message, frozen=True):
@@ -142,16 +142,16 @@ class Channel(Generic[M]):
         self._decoder: msgspec.json.Decoder[M] = msgspec.json.Decoder(incoming)
         self._buffer = b""
         self.malformed = 0
-        """Lines that were no message."""
+        """Number of lines that were no message."""
         self.open = True
 
     def send(self, message: msgspec.Struct) -> None:
-        """A peer that has ended is noticed when receiving: what it has said before counts."""
+        """Send a message. A peer that has ended is noticed when receiving: what it has said before counts."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(msgspec.json.encode(message) + b"\n")
 
     def receive(self) -> list[M]:
-        """Whole messages that are here; call it when the socket is readable. ``open`` turns False at the peer's end."""
+        """Return the whole messages that are here; call it when the socket is readable. ``open`` turns False at the peer's end."""
         try:
             data = self.socket.recv(1 << 16)
         except ConnectionResetError:
@@ -175,7 +175,7 @@ class Channel(Generic[M]):
 
 
 def node_log(job_directory: Path, node: str) -> Path:
-    """Where the node's output goes. Raises BackendError for a node that can't be called so."""
+    """Return the path of the node's log. Raises BackendError for a node that can't be called so."""
     try:
         return job_directory / "logs" / checked_name(f"{node}.log")
     except UnsafeName as error:

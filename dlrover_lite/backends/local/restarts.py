@@ -8,12 +8,12 @@ _FIRST_DELAY_SECONDS = 0.5
 
 
 class Restarts:
-    """Up to ``most``: the first at once, the second after half a second, each further one after twice as long. ``now`` is seconds of a
-    steady clock."""
+    """Restarts of a process, up to ``most``: the first at once, the second after half a second, each further one after twice as long.
+    ``now`` is seconds of a steady clock."""
 
     def __init__(self, most: int, longest_delay_seconds: float) -> None:
         self.due_at: float | None = None
-        """When the next one is to be."""
+        """Time of the next restart; None: none is due."""
         self.most = most
         self._longest_delay_seconds = longest_delay_seconds
         self._deaths = 0
@@ -28,7 +28,7 @@ class Restarts:
         return True
 
     def take(self, now: float) -> bool:
-        """Whether it is to be now; it isn't due any more then."""
+        """Return whether a restart is due now; it isn't any more then."""
         if self.due_at is None or now < self.due_at:
             return False
         self.due_at = None

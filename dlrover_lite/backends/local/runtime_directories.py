@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 MAX_SOCKET_PATH_BYTES = 103
-"""macOS; Linux takes 107."""
+"""Longest path of a socket in bytes, on macOS; Linux takes 107."""
 MAX_SOCKET_NAME_BYTES = 32
 _OWNER = "owner.json"
 _CGROUPS = "cgroups.json"
 _UNFINISHED_SECONDS = 60.0
-"""A directory without an owner is one that is being made; after this long its maker must have died."""
+"""Age in seconds from which on a directory without an owner is left over: it is one that is being made, and its maker must have died."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def create_runtime_directory(job_directory: Path, short_id: str, owner: ProcessIdentity) -> Path:
-    """A new directory that only this user can enter, with ``owner`` written in it from the moment it is there.
+    """Create a new directory that only this user can enter, with ``owner`` written in it from the moment it is there.
 
     Raises JobError when no place for it is usable.
     """
@@ -79,7 +79,7 @@ def _bases() -> Iterator[Path]:
 
 
 def _check_private(directory: Path) -> None:
-    """Anyone may create names in the temp directory: what is there must be ours, closed to others, and no link."""
+    """Check that a directory is ours, closed to others, and no link: anyone may create names in the temp directory. Raises JobError."""
     status = directory.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise JobError(f"{directory} is not a directory")
@@ -121,7 +121,8 @@ def record_cgroups(directory: Path, groups: list[Path]) -> None:
 
 
 def remove_runtime_directory(directory: Path) -> None:
-    """With the control groups noted in it, whose processes are killed. Whatever can't be removed now is left to the next sweep."""
+    """Remove a runtime directory with the control groups noted in it, whose processes are killed. Whatever can't be removed now is left to
+    the next sweep."""
     try:
         noted = msgspec.json.decode((directory / _CGROUPS).read_bytes(), type=list[str])
     except (OSError, msgspec.MsgspecError):
@@ -144,7 +145,7 @@ def sweep_runtime(clock: Callable[[], float] = time.time) -> list[Path]:
 
 
 def stale_runtime_directories(clock: Callable[[], float] = time.time) -> list[Path]:
-    """Those that ``sweep_runtime`` would remove."""
+    """List the runtime directories that ``sweep_runtime`` would remove."""
     stale = []
     for base in _bases():
         try:

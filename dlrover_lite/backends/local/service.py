@@ -42,7 +42,7 @@ from dlrover_lite.transport.frames import Request
 __all__ = ["KeeperService"]
 
 LONGEST_WAIT_SECONDS = 60.0
-"""A question for events is answered after that at the latest, if only with none."""
+"""Seconds after which a question for events is answered at the latest, if only with none."""
 
 
 class Supervisor(Protocol):
@@ -74,7 +74,7 @@ class KeeperService:
         self._host = HostMeter()
         self.socket = self._server.socket
         self._waiters: dict[int, _Waiter] = {}
-        """By session: a client waits for one answer at a time, and a retry takes the place of what it repeats."""
+        """Waiters by session: a client waits for one answer at a time, and a retry takes the place of what it repeats."""
 
     def serve(self, now: float) -> None:
         """Answer all requests that are here, and those that waited for events and have some now. Never blocks."""

@@ -18,7 +18,7 @@ _PROBE_SECONDS = 5.0
 
 
 def scoped(command: list[str], found: list[Hierarchy] | None = None) -> list[str]:
-    """``command``, through systemd-run where that gives it a control group it may divide, and nothing else does.
+    """Return ``command``, through systemd-run where that gives it a control group it may divide, and nothing else does.
 
     systemd-run then becomes the command: the process that is started is the one that runs on, with its descriptors.
     """
@@ -34,8 +34,8 @@ def scoped(command: list[str], found: list[Hierarchy] | None = None) -> list[str
 
 
 def outside_jobs(command: list[str], found: list[Hierarchy] | None = None) -> list[str]:
-    """``command``, through systemd-run where this process is in the control group of a job's keeper: what stays there counts to the job's
-    memory, ends with its scope, and keeps that from being removed.
+    """Return ``command``, through systemd-run where this process is in the control group of a job's keeper: what stays there counts to the
+    job's memory, ends with its scope, and keeps that from being removed.
 
     A group of version 1 is never a keeper's own. Without systemd it is started where this process is.
     """
@@ -50,7 +50,7 @@ def outside_jobs(command: list[str], found: list[Hierarchy] | None = None) -> li
 
 
 def _has_controllers(hierarchy: Hierarchy) -> bool:
-    """Anywhere: which of them users get, the new group itself will tell."""
+    """Return whether the hierarchy has both controllers anywhere: which of them users get, the new group itself will tell."""
     try:
         names = (hierarchy.mount / "cgroup.controllers").read_text().split()
     except OSError:
@@ -59,7 +59,7 @@ def _has_controllers(hierarchy: Hierarchy) -> bool:
 
 
 def _works(command: list[str]) -> bool:
-    """It doesn't where the user has no systemd, or it can't be reached: over su or in a container."""
+    """Return whether a command works. It doesn't where the user has no systemd, or it can't be reached: over su or in a container."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_SECONDS, check=False

@@ -85,7 +85,7 @@ class Template:
         return False
 
     def serve(self) -> None:
-        """Until the keeper closes its end; then whatever still runs is killed."""
+        """Serve until the keeper closes its end; then kill whatever still runs."""
         poller = select.poll()
         poller.register(self._channel.socket, select.POLLIN)
         poller.register(self._wakeup, select.POLLIN)
@@ -156,7 +156,7 @@ class Template:
             _leave(code)
 
     def _become(self, request: Fork, parent: int) -> None:
-        """In the child: nothing of the template's own business is left afterwards."""
+        """Become the node, in the child: nothing of the template's own business is left afterwards."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
@@ -211,7 +211,7 @@ def _leave(code: int) -> None:
 
 
 def _kill_session(pid: int) -> None:
-    """Processes that a node has started itself, as far as they stayed in its process group."""
+    """Kill processes that a node has started itself, as far as they stayed in its process group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 

@@ -12,7 +12,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 class ThreadPools:
-    """Those of the libraries that are loaded when it is made. Looking for them takes milliseconds: once, before nodes are forked."""
+    """Thread pools of the libraries that are loaded when it is made. Looking for them takes milliseconds: once, before nodes are forked."""
 
     def __init__(self) -> None:
         self._native: Any = None
@@ -22,8 +22,8 @@ class ThreadPools:
             self._native = ThreadpoolController()
 
     def resize(self, cores: float) -> None:
-        """One thread per whole core, at least one: for BLAS, OpenMP, torch and numba as far as they are loaded, for what is
-        loaded later, and for processes started later. Before any of them has started threads."""
+        """Use one thread per whole core, at least one: for BLAS, OpenMP, torch and numba as far as they are loaded, for what is loaded
+        later, and for processes started later. Before any of them has started threads."""
         count = max(1, int(cores))
         for variable in THREAD_VARIABLES:
             os.environ[variable] = str(count)

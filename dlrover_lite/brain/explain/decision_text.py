@@ -20,7 +20,7 @@ class Line(NamedTuple):
     """One candidate as a table shows it."""
 
     mark: str
-    """``*`` chosen, ``=`` the present one, else empty."""
+    """``*`` for the chosen candidate, ``=`` for the present one, else empty."""
     workers: int
     worker_cores: float
     servers: int
@@ -31,12 +31,12 @@ class Line(NamedTuple):
     lower: float
     upper: float
     seconds: float
-    """To go."""
+    """Remaining seconds of the job with this candidate."""
     verdict: str
 
 
 def lines_of(decision: Decision, *, policy: Policy | None = None, most: int | None = _SHOWN) -> list[Line]:
-    """The candidates by cost, the chosen one marked, each with what spoke for or against it; at most ``most`` of them, spread over the
+    """List the candidates by cost, the chosen one marked, each with what spoke for or against it; at most ``most`` of them, spread over the
     costs (the chosen, the present and the smallest plan are always among them). Empty for a decision without candidates."""
     table = decision.candidates
     if table is None:
@@ -47,7 +47,7 @@ def lines_of(decision: Decision, *, policy: Policy | None = None, most: int | No
 def explain(
     decision: Decision, effect: Effect | None = None, *, policy: Policy | None = None, most: int | None = _SHOWN
 ) -> str:
-    """Several lines of text."""
+    """Write a decision as several lines of text."""
     what = f"{decision.action} {decision.treatment.node}" if decision.treatment else decision.action
     text = [f"{decision.job}: {what}. {_sentence(decision)}"]
     if (p := decision.predicted) is not None:
@@ -76,14 +76,14 @@ def explain(
 
 
 def _whose(decision: Decision) -> str:
-    """Memory it is that a decision foresees."""
+    """Say whose memory a decision foresees."""
     if decision.treatment is None:
         return "each PS"
     return "all PS together" if decision.treatment.cause == "ceiling" else decision.treatment.node
 
 
 def _sentence(decision: Decision) -> str:
-    """The reason with a capital, unless it begins with a name."""
+    """Write the reason with a capital, unless it begins with a name."""
     reason = decision.reason
     return f"{reason}." if decision.treatment is not None else f"{reason[:1].upper()}{reason[1:]}."
 

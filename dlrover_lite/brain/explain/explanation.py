@@ -40,7 +40,7 @@ from dlrover_lite.protocol.profiles import Level, Profile
 __all__ = ["demand_in", "explained", "limits_of", "read"]
 
 _KEPT = 256
-"""Profiles before a decision that are looked at."""
+"""The most profiles before a decision that are looked at."""
 _NO_INPUTS = "What it was decided from isn't kept any more, or can't be read by this version."
 _NO_PROFILES = "What was measured until then isn't kept any more: the model is shown without it."
 _NO_PAST = "The past jobs that it was made from aren't kept any more."
@@ -55,8 +55,9 @@ def explained(
     like: Sequence[Like] = (),
     demand: Demand | None = None,
 ) -> Explained:
-    """``inputs``: that it was decided from, None: they aren't there any more. ``profiles`` and ``limits`` (of each parameter server):
-    of the job, by time, those that were known when it was decided; ``like``: for a first plan; ``demand``: what the job asks for."""
+    """Explain a decision. ``inputs``: what it was decided from; None: that isn't there any more. ``profiles`` and ``limits`` (of each
+    parameter server): those of the job that were known when it was decided, by time. ``like``: past jobs, for a first plan. ``demand``:
+    what the job asks for."""
     if isinstance(inputs, HealInputs):
         return _of_treatment(decision, inputs, limits or {})
     view = next((one for one in inputs.jobs if one.job == decision.job), None) if inputs is not None else None
@@ -99,7 +100,7 @@ def _of_round(
 def _memory_of_round(
     view: JobView, profiles: Sequence[Profile], limits: dict[str, tuple[Used, ...]], demand: Demand | None
 ) -> tuple[MemoryCurve, ...]:
-    """As it was foreseen by what was measured until then; the parameter server nearest to its limit."""
+    """Make the memory curve of the parameter server nearest to its limit, as it was foreseen by what was measured until then."""
     levels = [Level.of(profile) for profile in profiles if profile.ps]
     found = forecast_for(levels, demand) if levels else None
     if found is None:
@@ -126,7 +127,8 @@ def _of_treatment(decision: Decision, inputs: HealInputs, limits: dict[str, tupl
 def _memory_of_treatment(
     decision: Decision, inputs: HealInputs, limits: dict[str, tuple[Used, ...]]
 ) -> tuple[MemoryCurve, ...]:
-    """Of the node, or, where it is about all of them, of the one nearest to its limit; the new limit is among the limits."""
+    """Make the memory curve of the node, or, where the treatment is about all of them, of the one nearest to its limit. The new limit is
+    among the limits."""
     treatment, held = decision.treatment, inputs.held
     assert treatment is not None
     servers = [node for node in inputs.nodes if node.role == "ps"]
@@ -151,7 +153,8 @@ def _memory_of_treatment(
 
 
 def read(store: ConfigStore, stored: StoredDecision) -> tuple[Explained, Policy | None]:
-    """What the database still has of it, and what was weighed how, where that is known. Raises HistoryError when it can't be read."""
+    """Read what the database still has of a decision, and what was weighed how, where that is known. Raises HistoryError when it can't be
+    read."""
     decision = stored.decision
     inputs: RoundInputs | HealInputs | None = None
     with suppress(HistoryError):  # pruned, or of another version
@@ -173,7 +176,7 @@ def read(store: ConfigStore, stored: StoredDecision) -> tuple[Explained, Policy 
 
 
 def _profiles(store: ConfigStore, decision: Decision) -> list[Profile]:
-    """The newest that were known by then: an interval is told after its end."""
+    """Read the newest profiles that were known by then: an interval is told after its end."""
     before = math.nextafter(decision.at, 0.0)
     found: list[Profile] = []
     for record in queries.profiles(store, decision.job, until=before, newest=max(_KEPT, NEWEST)):
@@ -183,7 +186,7 @@ def _profiles(store: ConfigStore, decision: Decision) -> list[Profile]:
 
 
 def limits_of(store: ConfigStore, job: str, *, until: float = math.inf) -> dict[str, tuple[Used, ...]]:
-    """Memory limits of its nodes, each from when on. Raises HistoryError."""
+    """Return the memory limits of a job's nodes, each with the time from which it holds. Raises HistoryError."""
     found: dict[str, list[Used]] = {}
     for event in queries.node_events(store, job):
         memory = event.data.get("memory")
@@ -193,7 +196,7 @@ def limits_of(store: ConfigStore, job: str, *, until: float = math.inf) -> dict[
 
 
 def demand_in(features: dict[str, Any]) -> Demand | None:
-    """What a job asks for, as it is kept with its features; None where it isn't, or another version has stored it."""
+    """Return what a job asks for, as it is kept with its features; None where it isn't, or another version has stored it."""
     if (kept := features.get("demand")) is None:
         return None
     try:
@@ -203,7 +206,7 @@ def demand_in(features: dict[str, Any]) -> Demand | None:
 
 
 def _like(store: ConfigStore, decision: Decision, features: dict[str, Any]) -> tuple[Like, ...]:
-    """Past jobs as they were by then."""
+    """List the past jobs that are like this one, as they were by then."""
     try:
         own = msgspec.convert(features, JobFeatures)
     except msgspec.ValidationError:  # stored by another version, or not known

@@ -71,7 +71,7 @@ class Coefficient(msgspec.Struct, frozen=True):
     seconds: float
     meaning: str
     known: str
-    """By what: ``measured``, ``in a sum`` (with others, and divided as in past jobs) or ``not measured``."""
+    """How the cost is known: ``measured``, ``in a sum`` (with others, and divided as in past jobs) or ``not measured``."""
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class Limit(msgspec.Struct, frozen=True):
     name: str
     meaning: str
     samples_per_second: float
-    """That it alone would allow, under the plan that the limits are of."""
+    """Samples/s that this limit alone would allow, under the plan that the limits are of."""
 
 
 class ModelShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,22 +90,22 @@ class ModelShown(msgspec.Struct, frozen=True, kw_only=True):
     formula: str
     exponent: float
     intervals: int
-    """It was fitted to; 0: to none of this job."""
+    """Number of intervals that the model was fitted to; 0: none of this job."""
     error: float
-    """Median of how far it is off where it was fitted."""
+    """Median relative error of the model where it was fitted."""
     noise: float
-    """Standard deviation of an interval about it, relative."""
+    """Relative standard deviation of an interval about the model."""
     coefficients: tuple[Coefficient, ...] = ()
     identifiable: str = ""
     """What measurements could tell apart, in words."""
     plan: str = ""
-    """That ``limits`` are of."""
+    """The plan that ``limits`` are of."""
     limits: tuple[Limit, ...] = ()
-    """The nearest first."""
+    """Limits of the throughput, the nearest first."""
     points: tuple[FitPoint, ...] = ()
-    """The oldest first; none where what was measured isn't kept any more."""
+    """Intervals that were measured, the oldest first; none where what was measured isn't kept any more."""
     plans: tuple[PlanFit, ...] = ()
-    """By measured samples/s."""
+    """Plans that were measured, by measured samples/s."""
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------
@@ -131,13 +131,13 @@ class MemoryCurve(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     used: tuple[Used, ...] = ()
     ahead: tuple[MemoryAhead, ...] = ()
-    """Until the job's end, or as far as is looked where that isn't known; empty: nothing can be foreseen so far."""
+    """Memory that is foreseen until the job's end, or as far as is looked where that isn't known; empty: nothing can be foreseen so far."""
     limits: tuple[Used, ...] = ()
-    """Each from then on."""
+    """Limits of the memory, each with the time from which it holds."""
     to_the_end: bool = True
     """The last of ``ahead`` is the job's end."""
     full_at: float | None = None
-    """When it is as likely as not to have crossed its limit; None: it isn't."""
+    """Time at which it is as likely as not to have crossed its limit; None: it isn't."""
 
     @property
     def now(self) -> int:
@@ -145,12 +145,12 @@ class MemoryCurve(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limit(self) -> int:
-        """As of now; 0: not known."""
+        """Present limit in bytes; 0: not known."""
         return self.limits[-1].bytes if self.limits else 0
 
     @property
     def most(self) -> MemoryAhead | None:
-        """What it comes to."""
+        """Memory at the end of what is foreseen; None: nothing can be foreseen."""
         return self.ahead[-1] if self.ahead else None
 
 
@@ -166,17 +166,17 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     """Minibatches/s of a worker."""
     expected: float | None = None
-    """Its rate over what its peers' let expect."""
+    """A worker's rate over what its peers' rates let expect."""
     busy: float | None = None
     """Share of the time that a parameter server worked on requests."""
     waiting: float | None = None
-    """Requests that waited for it, on average."""
+    """Mean number of requests that waited for a parameter server."""
     minibatch_seconds: float | None = None
-    """That it worked on each minibatch."""
+    """Seconds that a parameter server worked on each minibatch."""
     held: float | None = None
-    """Share of the time in which its CPU limit held it back."""
+    """Share of the time in which its CPU limit held the node back."""
     used: int | None = None
-    """Bytes."""
+    """Bytes of memory that are in use."""
     limit: int | None = None
 
 
@@ -185,11 +185,11 @@ class Like(msgspec.Struct, frozen=True):
 
     job: str
     distance: float
-    """0: the same in all that is compared; 1: different in all of it."""
+    """Distance from 0 (the same in all that is compared) to 1 (different in all of it)."""
     weight: float
-    """Of all that were pooled."""
+    """Share that this job counts for, of all that were pooled."""
     intervals: int
-    """That its costs were fitted to."""
+    """Number of intervals that the job's costs were fitted to."""
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,11 +198,11 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     facts: tuple[Fact, ...] = ()
     model: ModelShown | None = None
     memory: tuple[MemoryCurve, ...] = ()
-    """Of the parameter servers that it is about, the fullest first."""
+    """Memory of the parameter servers that the decision is about, the fullest first."""
     peers: tuple[Peer, ...] = ()
     cause: str = ""
-    """Of a treatment: what ``peers`` are compared for."""
+    """Cause of a treatment: what ``peers`` are compared for."""
     like: tuple[Like, ...] = ()
-    """The nearest first."""
+    """Past jobs that a first plan was made from, the nearest first."""
     missing: tuple[str, ...] = ()
     """What isn't kept any more, a sentence each."""

@@ -37,7 +37,7 @@ class Rows(NamedTuple):
 
 
 def model(one: ModelShown) -> list[str]:
-    """How good it is, in sentences."""
+    """Say how good the model is, in sentences."""
     if not one.intervals:
         return [one.identifiable]
     how = "half of them are" if one.intervals > 1 else "it is"
@@ -49,7 +49,7 @@ def model(one: ModelShown) -> list[str]:
 
 
 def measured(one: ModelShown) -> Rows:
-    """Each plan that was measured, and what the model says of it."""
+    """List each plan that was measured, and what the model says of it."""
     return Rows(
         ("MEASURED PLAN", "INTERVALS", "SAMPLES/S", "BY THE MODEL", "80% BAND", "OFF"),
         tuple(
@@ -67,7 +67,7 @@ def measured(one: ModelShown) -> Rows:
 
 
 def limits(one: ModelShown) -> Rows:
-    """What limits the plan, the nearest first."""
+    """List what limits the plan, the nearest first."""
     return Rows(
         ("LIMIT", "SAMPLES/S", "OF"),
         tuple((limit.name, count(limit.samples_per_second), limit.meaning) for limit in one.limits),
@@ -76,7 +76,7 @@ def limits(one: ModelShown) -> Rows:
 
 
 def costs(one: ModelShown) -> Rows:
-    """The model's coefficients."""
+    """List the model's coefficients."""
     return Rows(
         ("COST", "", "KNOWN BY", "OF"),
         tuple((each.name, _small(each.seconds), each.known, each.meaning) for each in one.coefficients),
@@ -85,7 +85,7 @@ def costs(one: ModelShown) -> Rows:
 
 
 def _small(seconds: float) -> str:
-    """4.2 ms, 310 us"""
+    """Write a short time: 4.2 ms, 310 us."""
     if seconds >= 1:
         return f"{seconds:.3g} s"
     if seconds >= 1e-3:
@@ -97,7 +97,7 @@ def _small(seconds: float) -> str:
 
 
 def memory(one: MemoryCurve) -> str:
-    """``ps-1: 310 MiB now, 480 MiB (±40) at the end, limit 512 MiB``"""
+    """Write a memory curve in words: ``ps-1: 310 MiB now, 480 MiB (±40) at the end, limit 512 MiB``"""
     parts = [f"{format_bytes(one.now)} now"]
     if (most := one.most) is not None:
         half = max(most.upper - most.expected, most.expected - most.lower)
@@ -111,7 +111,7 @@ def memory(one: MemoryCurve) -> str:
 
 
 def _in_unit_of(size: int, other: int) -> str:
-    """``other`` in the unit that ``size`` is written in."""
+    """Write ``other`` in the unit that ``size`` is written in."""
     scale = size / float(format_bytes(size).partition(" ")[0]) if size else 1.0
     value = other / scale
     return f"{value:.0f}" if value >= 9.5 or value < 0.05 else f"{value:.2g}"
@@ -127,7 +127,7 @@ def peers_title(shown: Explained) -> str:
 
 
 def peers(shown: Explained) -> Rows:
-    """Nodes beside each other, by what they are compared for; ``*`` is the one that is treated."""
+    """List nodes beside each other, by what they are compared for; ``*`` is the one that is treated."""
     if shown.cause == "slow worker":
         head: tuple[str, ...] = ("NODE", "CORES", "MINIBATCHES/S", "OF WHAT PEERS LET EXPECT", "HELD BACK")
         return Rows(
@@ -164,7 +164,7 @@ def _share(value: float | None) -> str:
 
 
 def likes(like: Sequence[Like]) -> Rows:
-    """Past jobs that a first plan was made from."""
+    """List the past jobs that a first plan was made from."""
     return Rows(
         ("PAST JOB", "DISTANCE", "WEIGHT", "INTERVALS"),
         tuple((one.job, f"{one.distance:.2f}", f"{one.weight:.0%}", str(one.intervals)) for one in like),
@@ -175,7 +175,7 @@ def likes(like: Sequence[Like]) -> Rows:
 
 
 def text_of(shown: Explained) -> list[str]:
-    """Lines of plain text, in sections; empty where nothing is known."""
+    """Write lines of plain text, in sections; empty where nothing is known."""
     found: list[str] = []
 
     def section(title: str, lines: Sequence[str]) -> None:

@@ -16,14 +16,14 @@ from dlrover_lite.protocol.profiles import Profile
 __all__ = ["facts_of_round", "facts_of_treatment"]
 
 _MOST_NAMED = 3
-"""Other jobs."""
+"""The most other jobs that are named."""
 
 
 # --- of stages 1 and 2 ----------------------------------------------------------------------------------------------
 
 
 def facts_of_round(inputs: RoundInputs, view: JobView, last: Profile | None) -> tuple[Fact, ...]:
-    """``last``: the newest interval that was measured by then."""
+    """List what was known for a round. ``last``: the newest interval that was measured by then."""
     pairs = [
         ("plan", view.now.describe() if view.now else "none: it doesn't run"),
         ("measured", _measured(view)),

@@ -16,20 +16,21 @@ from dlrover_lite.protocol.profiles import Level, PsLevel
 __all__ = ["curves_of", "forecast_for", "nearest", "outlook"]
 
 _POINTS = 16
-"""Of the time ahead."""
+"""Number of points of a curve for the time ahead."""
 _MOST_USED = 120
-"""Of the time before."""
+"""The most points of a curve for the time before."""
 _HORIZON_SECONDS = 3600.0
-"""Looked ahead in a job of which nobody knows how long it is."""
+"""Seconds that are looked ahead in a job of which nobody knows how long it is."""
 _MOST_LOOKED_AT = 4
-"""PS, of many: those nearest to their limits."""
+"""The most PS that are looked at: of many, those nearest to their limits."""
 
 Limits = Mapping[str, Sequence[Used]]
-"""Of each PS, by time."""
+"""Memory limits of each PS, by time."""
 
 
 def outlook(levels: Sequence[Level], demand: Demand, limits: Limits) -> MemoryCurve | None:
-    """Of a job that runs, by ``levels`` until now: the PS that comes nearest to its limit. None while no PS has a row."""
+    """Show the memory of a job that runs, by ``levels`` until now: of the PS that comes nearest to its limit. None while no PS has a
+    row."""
     found = forecast_for(levels, demand)
     if found is None:
         return None
@@ -38,7 +39,7 @@ def outlook(levels: Sequence[Level], demand: Demand, limits: Limits) -> MemoryCu
 
 
 def forecast_for(levels: Sequence[Level], demand: Demand | None) -> Forecast | None:
-    """From what PS held; ``demand``: None: it isn't known what the job asks for."""
+    """Forecast memory from what PS held. ``demand``: what the job asks for; None: not known."""
     if demand is None:
         return forecast(levels)
     return forecast(
@@ -57,13 +58,14 @@ def curves_of(
     *,
     total_samples: float | None,
 ) -> tuple[MemoryCurve, ...]:
-    """Of these PS, as foreseen by ``found`` from the last of ``levels`` on; the one that comes nearest to its limit first."""
+    """Make the curves of these PS, as foreseen by ``found`` from the last of ``levels`` on; the one that comes nearest to its limit
+    first."""
     curves = [_curve(found, levels, node, limits.get(node, ()), total_samples) for node in nodes]
     return tuple(sorted(curves, key=_nearness, reverse=True))
 
 
 def nearest(levels: Sequence[Level], limits: Limits) -> list[str]:
-    """PS that are worth looking at now: of many, those that are the fullest."""
+    """List the PS that are worth looking at now: of many, those that are the fullest."""
     ordered = sorted(levels[-1].ps, key=lambda one: -_share(one, limits))
     return [one.node for one in ordered[:_MOST_LOOKED_AT]]
 
@@ -74,7 +76,7 @@ def _share(one: PsLevel, limits: Limits) -> float:
 
 
 def _nearness(curve: MemoryCurve) -> float:
-    """To its limit, at the end."""
+    """Return the part of its limit that a curve comes to at the end."""
     most = max(curve.now, curve.most.expected if curve.most else 0)
     return most / curve.limit if curve.limit else 0.0
 
@@ -95,7 +97,7 @@ def _curve(
 
 
 def _thinned(used: list[Used]) -> list[Used]:
-    """Curves need few points; the last one stays."""
+    """Thin a curve out: it needs few points; the last one stays."""
     if len(used) <= _MOST_USED:
         return used
     step = math.ceil(len(used) / _MOST_USED)
@@ -127,6 +129,6 @@ def _ahead(
 
 
 def _rate(levels: Sequence[Level]) -> float:
-    """Samples/s of late: the median of a few, since any of them may have been disturbed."""
+    """Return the samples/s of late: the median of a few, since any of them may have been disturbed."""
     rates = [level.samples_per_second for level in levels[-5:] if level.samples_per_second > 0]
     return float(np.median(rates)) if rates else 0.0

@@ -17,7 +17,7 @@ from dlrover_lite.protocol.profiles import Observation, Profile, host_speeds, ob
 __all__ = ["model_shown"]
 
 NEWEST = 64
-"""Intervals that a model is fitted to, as ``observed`` has it."""
+"""Number of intervals that a model is fitted to, as ``observed`` has it."""
 _MOST_PLANS = 12
 
 _MEANINGS = {
@@ -50,7 +50,8 @@ _ADDITIVE = "samples/s = batch size / time of a minibatch, in which the phases a
 
 
 def model_shown(model: FittedModel, plan: Candidate | None, profiles: Sequence[Profile]) -> ModelShown:
-    """``plan``: that the limits are told of. ``profiles``: of the job, by time, those that were known; none: they aren't kept."""
+    """Show a fitted model. ``plan``: the plan that the limits are told of. ``profiles``: those of the job that were known, by time; none:
+    they aren't kept."""
     fitted = model.fit
     known = [profile for profile in profiles if profile.samples > 0 and candidate_of(profile) is not None]
     speeds = host_speeds(known)
@@ -129,14 +130,14 @@ def _limits(model: FittedModel, plan: Candidate) -> tuple[Limit, ...]:
 
 
 def _known(fitted: Fit, name: str) -> str:
-    """By what: of a job that nothing was measured of all are from past jobs, or a guess."""
+    """Say how a coefficient is known. In a job that nothing was measured of, all are from past jobs, or a guess."""
     if name in fitted.unseen:
         return "not measured"
     return "in a sum" if any(name in group for group in fitted.merged) else "measured"
 
 
 def _identifiable(fitted: Fit) -> str:
-    """What is sure of the coefficients."""
+    """Say in words what is sure of the coefficients."""
     if not fitted.observations:
         return "Nothing of this job was measured by then: all costs are those of past jobs like it, or a guess."
     parts = []

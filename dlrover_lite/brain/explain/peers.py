@@ -15,7 +15,7 @@ __all__ = ["peers_of"]
 
 
 def peers_of(inputs: HealInputs, treatment: Treatment) -> tuple[Peer, ...]:
-    """Of the role of the node that is treated, that node first; () where nothing was measured of them."""
+    """List the nodes of the role of the node that is treated, that node first; () where nothing was measured of them."""
     if treatment.cause in MEMORY_CAUSES:
         return _by_memory(inputs, treatment)
     windows = _windows(inputs)
@@ -35,7 +35,7 @@ def _ordered(first: str, names: Sequence[str]) -> list[str]:
 
 
 def _windows(inputs: HealInputs) -> Sequence[Profile]:
-    """The newest, of the same nodes as the last one has, as many as trouble has to be seen in."""
+    """Return the newest profiles with the same nodes as the last one, as many as trouble has to be seen in."""
     found: list[Profile] = []
     for profile in reversed(inputs.profiles):
         if found and _nodes(profile) != _nodes(found[0]):
@@ -84,7 +84,7 @@ def _held(uses: Sequence[WorkerUse] | Sequence[PsUse], seconds: float) -> float:
 
 
 def _by_memory(inputs: HealInputs, treatment: Treatment) -> tuple[Peer, ...]:
-    """What they held, beside their limits."""
+    """Show what nodes held, beside their limits."""
     known = {node.node: node for node in inputs.nodes}
     treated = known.get(treatment.node)
     role = treated.role if treated is not None else "ps"

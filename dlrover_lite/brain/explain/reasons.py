@@ -17,7 +17,7 @@ from dlrover_lite.core.units import format_bytes
 __all__ = ["Reasons"]
 
 _MOST_NAMED = 3
-"""Jobs that a reason names."""
+"""The most jobs that a reason names."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Reasons:
 
     @cached_property
     def _least(self) -> tuple[float, int, str]:
-        """Cores and bytes that those let in need at the least, and their names."""
+        """Cores and bytes that the jobs let in need at the least, and their names."""
         inside = [self.options[job] for job in self.settled.verdicts]
         cores = sum(int(one.points.milli[one.minimum]) for one in inside) / 1000
         memory = sum(int(one.memory[one.minimum]) for one in inside)
@@ -89,7 +89,7 @@ class Reasons:
 
     @cached_property
     def _first_in_queue(self) -> JobView | None:
-        """The one that has waited for so long that nobody passes it any more."""
+        """The job that has waited for so long that nobody passes it any more; None: there is none."""
         policy = self.inputs.policy
         late = [
             view
@@ -191,7 +191,7 @@ class Reasons:
         return sum(self._had.values())
 
     def _taken(self, one: Options) -> str:
-        """Who has what it had, and what there is less of."""
+        """Say who has what the job had, and what there is less of."""
         had = self._had_together
         capacity, parts = self.inputs.capacity, []
         if had > to_milli(capacity.cores):
@@ -215,7 +215,7 @@ class Reasons:
 
 
 def _named(names: Sequence[str]) -> str:
-    """a, b, c and 4 more"""
+    """Write names as ``a, b, c and 4 more``."""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more
 

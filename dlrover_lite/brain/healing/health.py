@@ -23,7 +23,7 @@ __all__ = ["heal"]
 
 
 def heal(inputs: HealInputs) -> tuple[Decision, ...]:
-    """What to do about nodes of one job: at most one thing for each, the most urgent first; empty when all is well.
+    """Decide what to do about nodes of one job: at most one thing for each, the most urgent first; empty when all is well.
 
     Everything follows from ``inputs``: the same ones give the same decisions. A node with a treatment under way is left alone, and what
     only could be told isn't told twice in a row. All together take no more than ``inputs.free`` has.
@@ -33,11 +33,11 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
     under_way = [one for one in inputs.past if one.done_at is None and not _only_told(one)]
     if inputs.held:
         # who is about to give memory away may need more of it by now
-        busy = set().union(*(_nodes(one) for one in under_way if one.cause != "memory to spare"))
+        busy = set[str]().union(*(_nodes(one) for one in under_way if one.cause != "memory to spare"))
         nodes = [node for node in inputs.nodes if node.node not in busy]
         found += _together(treat_memory(inputs, nodes, room))
     for rules in (treat_servers, treat_workers) if inputs.profiles else ():
-        taken = set().union(*(_nodes(one) for one in [*under_way, *found] if not _only_told(one)))
+        taken = set[str]().union(*(_nodes(one) for one in [*under_way, *found] if not _only_told(one)))
         found += rules(inputs, [node for node in inputs.nodes if node.node not in taken], room)
     if inputs.profiles and not under_way and all(map(_only_told, found)):
         found += treat_spare(inputs, inputs.nodes)
@@ -52,13 +52,13 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
 
 
 def _nodes(treatment: Treatment) -> set[str]:
-    """That it is about."""
+    """Return the nodes that the treatment is about."""
     others = treatment.act.others if isinstance(treatment.act, Resize) else {}
     return {treatment.node, *others}
 
 
 def _together(found: list[Treatment]) -> list[Treatment]:
-    """More memory for several nodes is one treatment, in the most urgent one's place: only one is carried out at a time."""
+    """Join more memory for several nodes into one treatment, in the most urgent one's place: only one is carried out at a time."""
     pairs = [(one, one.act) for one in found if one.cause == "memory ahead" and isinstance(one.act, Resize)]
     if len(pairs) < 2:
         return found
@@ -77,7 +77,7 @@ def _only_told(treatment: Treatment | None) -> bool:
 
 
 def _one_each(found: list[Treatment]) -> list[Treatment]:
-    """What is done about a node goes before what is only told."""
+    """Leave out what is only told about a node that something is done about, or that something else was told about already."""
     acted = {treatment.node for treatment in found if not _only_told(treatment)}
     told: set[str] = set()
     kept = []

@@ -12,7 +12,7 @@ _ROUNDING = 1e-9
 
 
 class Room:
-    """``free`` by host. Nothing is ever given that isn't there."""
+    """Resources that are left, by host. Nothing is ever given that isn't there."""
 
     def __init__(self, free: Mapping[str, Resources]) -> None:
         self._free = dict(free)
@@ -24,7 +24,7 @@ class Room:
         return self.left(host).memory
 
     def left(self, host: str) -> Resources:
-        """Nothing on a host that isn't known."""
+        """Return what the host has left: nothing on one that isn't known."""
         return self._free.get(host, Resources(0.0, 0))
 
     def fits(self, host: str, wanted: Resources) -> bool:
@@ -32,16 +32,16 @@ class Room:
         return wanted.cores <= left.cores + _ROUNDING and wanted.memory <= left.memory
 
     def elsewhere(self, than: str, wanted: Resources) -> str:
-        """The host with the most cores left that has room, and isn't this one; "" if there is none."""
+        """Find the host with the most cores left that has room, other than this one; "" if there is none."""
         return self.best(wanted, without=than)
 
     def best(self, wanted: Resources, *, without: str = "") -> str:
-        """The host with the most cores left that has room; "" if there is none."""
+        """Find the host with the most cores left that has room; "" if there is none."""
         hosts = [host for host in self._free if host != without and self.fits(host, wanted)]
         return min(hosts, key=lambda host: (-self.cores(host), host), default="")
 
     def take(self, host: str, wanted: Resources) -> None:
-        """Raises ValueError when there isn't so much."""
+        """Take resources of a host. Raises ValueError when there isn't so much."""
         if not self.fits(host, wanted):
             raise ValueError(f"{host} has {self.left(host)} left, not {wanted}")
         left = self.left(host)

@@ -20,25 +20,26 @@ from dlrover_lite.protocol.profiles import Level
 __all__ = ["treat_ceiling"]
 
 _LEAST_LEVELS = 3
-"""That a forecast so far ahead follows from."""
+"""Least number of levels that a forecast so far ahead follows from."""
 _TIMES_SO_FAR = 10.0
-"""Nor is looked further ahead than so many times what was trained so far."""
+"""How far is looked ahead at most, as a multiple of what was trained so far."""
 _STEPS = 24
-"""In which the moment is looked for at which they are full."""
+"""Number of steps in which the moment is looked for at which the parameter servers are full."""
 
 
 class _Ahead(NamedTuple):
     """What all PS together are forecast to need, and have at most."""
 
     samples: Floats
-    """[n], from now on."""
+    """[n]: numbers of samples that the job will have trained on, from now on."""
     needed: Floats
-    """[3, n]: the lower end of the 80% band, the expected, the upper end."""
+    """[3, n]: bytes needed: the lower end of the 80% band, the expected, the upper end."""
     most: int
 
 
 def treat_ceiling(inputs: HealInputs) -> list[Treatment]:
-    """At most one treatment, once in a job, by which nothing but words can be done: of the PS that takes the most."""
+    """Warn, once in a job, of memory that all PS together will lack: nothing but words can be done. Give at most one treatment, which names
+    the PS that takes the most."""
     last = inputs.held[-1]
     told = any(one.cause == "ceiling" for one in inputs.past)
     if told or inputs.most is None or not last.ps or len(inputs.held) < _LEAST_LEVELS or last.samples_per_second <= 0:
@@ -67,7 +68,7 @@ def treat_ceiling(inputs: HealInputs) -> list[Treatment]:
 
 
 def _of_workers(inputs: HealInputs) -> int:
-    """That they need, and no PS can have."""
+    """Compute the memory that workers need, and no PS can have."""
     workers = [node for node in inputs.nodes if node.role == "worker"]
     return sum(
         min(node.resources.memory, worker_limit(node.used_bytes)) if node.used_bytes else node.resources.memory
@@ -76,7 +77,8 @@ def _of_workers(inputs: HealInputs) -> int:
 
 
 def _surely_fits(last: Level, until: float, spill_part: float, most: int) -> bool:
-    """Even if each sample that is to come brought as many rows as those before: a forecast takes longer than to see that."""
+    """Say whether memory suffices even if each sample to come brought as many rows as those before: a forecast takes longer than to see
+    that."""
     times = until / max(1, last.samples_so_far)
     return sum(at_most_bytes(use.used_bytes, use.row_bytes, times, spill_part=spill_part) for use in last.ps) <= most
 

@@ -22,20 +22,21 @@ __all__ = ["treat_spare"]
 
 _CAUSES = ("memory ahead", "memory to spare")
 _SURE = 0.99
-"""Quantile of what a PS may need, that it keeps:"""
+"""Quantile of what a PS may need that it keeps."""
 _HEADROOM = 1.12
-"""with so much above, so that it isn't given more again as soon as it needs what was foreseen."""
+"""Factor on that quantile, so that a PS isn't given more again as soon as it needs what was foreseen."""
 _MOST = 1.38
-"""Over what is expected: where more would have to be kept nothing is sure enough. As ``memory_model.limit_for``."""
+"""The most that a new limit may be over what is expected, as a factor: where more would have to be kept, nothing is sure enough. As
+``memory_model.limit_for``."""
 _OVER_USED = 1.15
-"""Of a new limit over what is in use: a limit that would nearly be full is refused."""
+"""Least factor of a new limit over what is in use: a limit that would nearly be full is refused."""
 _SEEN, _MOST_SEEN = 1.06, 1.25
-"""Of a new limit over the most that a PS has used, which snapshots need now and then; and how far that may raise it: it may have had more
-slots then."""
+"""Factor of a new limit over the most that a PS has used, which snapshots need now and then; and the most by which that may raise the
+limit: the PS may have had more slots then."""
 
 
 _LEAST_SECONDS = 15.0
-"""A job that is done sooner gives all of it back anyway."""
+"""Least seconds that a job has left where memory is taken back: one that is done sooner gives all of it back anyway."""
 
 
 class _Lower(NamedTuple):
@@ -45,7 +46,8 @@ class _Lower(NamedTuple):
 
 
 def treat_spare(inputs: HealInputs, nodes: Sequence[NodeNow]) -> list[Treatment]:
-    """One treatment for all of ``nodes`` that have much more than they need, or none. Only once the job has run undisturbed for a while."""
+    """Take memory back from all of ``nodes`` that have much more than they need, in one treatment, or none. Only once the job has run
+    undisturbed for a while."""
     policy = inputs.policy
     nearly_done = remaining_seconds(inputs) < _LEAST_SECONDS
     if not inputs.resizable or nearly_done or len(_calm(inputs)) < policy.spare_windows:
@@ -74,7 +76,7 @@ def treat_spare(inputs: HealInputs, nodes: Sequence[NodeNow]) -> list[Treatment]
 
 
 def _calm(inputs: HealInputs) -> list[Profile]:
-    """Those of the nodes that run now, as large as they are now, the newest first."""
+    """List the profiles of the nodes that run now, as large as they are now, the newest first."""
     there = {node.node: round(node.resources.cores, 3) for node in inputs.nodes}
 
     def is_present(profile: Profile) -> bool:
@@ -85,7 +87,7 @@ def _calm(inputs: HealInputs) -> list[Profile]:
 
 
 def _changed_of_late(inputs: HealInputs, node: str) -> bool:
-    """Its memory, by a treatment."""
+    """Say whether a treatment has changed the node's memory of late."""
     since = inputs.at - inputs.policy.spare_again_seconds
     return any(
         one.cause in _CAUSES
@@ -122,7 +124,7 @@ def _servers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
 
 
 def _needs(found: Forecast, node: NodeNow, until: float, used: int) -> int | None:
-    """The limit that surely is enough; None where nothing is sure."""
+    """Compute the limit that surely is enough; None where nothing is sure."""
     expected, high = (float(value) for value in peak_bytes(*found.of(node.node), until, (0.5, _SURE))[:, 0])
     limit = max(high * _HEADROOM, used * _OVER_USED)
     if limit > expected * _MOST:
@@ -143,8 +145,8 @@ def _of_server(inputs: HealInputs, one: _Lower) -> str:
 
 
 def _workers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
-    """All do the same, so each may come to need as much as any has. An evaluation may take more than training: before the first one
-    nobody knows."""
+    """Find the workers that have much more memory than they need. All do the same, so each may come to need as much as any has. An
+    evaluation may take more than training: before the first one nobody knows."""
     used = [node.used_bytes for node in inputs.nodes if node.role == "worker"]
     if not inputs.evaluated or not used or not all(used):
         return

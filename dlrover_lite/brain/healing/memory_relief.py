@@ -21,34 +21,35 @@ from dlrover_lite.protocol.profiles import Level
 __all__ = ["forecast_of", "samples_ahead", "treat_memory"]
 
 _TIMES_AHEAD = 2.0
-"""A new limit is to hold for so many times as long as is looked ahead."""
+"""How long a new limit is to hold, as a multiple of the time that is looked ahead."""
 _FILLED = 0.9
-"""Of a limit that rows may take after a move."""
+"""Part of a limit that rows may take after a move."""
 _LEAST_SHARE = 0.1
-"""Of a PS's rows that is worth moving."""
+"""Least share of a PS's rows that is worth moving, and of its limit that is worth adding."""
 _TIMES_TO_ACT = 1.5
-"""A new limit is to hold for so many times as long as another relief would need."""
+"""How long a new limit is to hold, as a multiple of the time that another relief would need."""
 _YOUNG_SECONDS = 3.0
-"""Of training, at its present rate, from which nobody can tell how rows grow: with what is given in place then for 99 of 100 courses a PS
-would have many times what it needs. Its master sees to it meanwhile that it isn't full (``master.autoscale.filling_servers``)."""
+"""Seconds of training, at its present rate, from which nobody can tell how rows grow: with what is given in place then for 99 of 100
+courses a PS would have many times what it needs. Its master sees to it meanwhile that it isn't full
+(``master.autoscale.filling_servers``)."""
 _OLDEST_SECONDS = 10.0
-"""A job of which nothing has been heard for longer has not gone on as fast as it did."""
+"""The most seconds that a job is taken to have gone on as fast as it did, after something was heard of it last."""
 _LEAST_MORE = 1.05
-"""Over the limit of a PS in need: a little more than is needed, rather than again and again."""
+"""Least factor of a new limit over the present one of a PS in need: a little more than is needed, rather than again and again."""
 
 
 class _Outlook(NamedTuple):
     node: NodeNow
     found: Forecast
     samples: float
-    """That limits are to hold until."""
+    """Number of samples until which limits are to hold."""
     risk: OomRisk
     limit: int
-    """That would do."""
+    """Limit in bytes that would do."""
 
 
 def samples_ahead(inputs: HealInputs) -> float:
-    """That the job will have trained on by then: so far limits are to hold."""
+    """Compute the number of samples that the job will have trained on at the time until which limits are to hold."""
     last = inputs.held[-1]
     seconds = max(_ahead_seconds(inputs, last) * _TIMES_AHEAD, _seconds_to_act(inputs, last) * _TIMES_TO_ACT)
     ahead = last.samples_so_far + last.samples_per_second * seconds
@@ -56,27 +57,27 @@ def samples_ahead(inputs: HealInputs) -> float:
 
 
 def _ahead_seconds(inputs: HealInputs, last: Level) -> float:
-    """So far is looked ahead."""
+    """Return how many seconds are looked ahead."""
     return min(inputs.policy.ahead_seconds, inputs.policy.ahead_share * _seconds_so_far(last))
 
 
 def _seconds_so_far(last: Level) -> float:
-    """That it would have taken it to get here at its present rate."""
+    """Return the seconds that the job would have taken to get here at its present rate."""
     return last.samples_so_far / max(last.samples_per_second, 1e-9)
 
 
 def _seconds_to_act(inputs: HealInputs, last: Level) -> float:
-    """Since it was measured, and until a relief has taken effect, with room for two failures."""
+    """Return the seconds from the measurement until a relief has taken effect, with room for two failures."""
     return _age(inputs, last) + inputs.seconds_to_act * ACT_TIMES
 
 
 def _age(inputs: HealInputs, last: Level) -> float:
-    """Seconds; of levels only: a profile is decided by when it comes."""
+    """Return the seconds since the last level; 0 for profiles: what they say is decided on when they come."""
     return min(_OLDEST_SECONDS, max(0.0, inputs.at - last.at)) if inputs.levels else 0.0
 
 
 def forecast_of(inputs: HealInputs) -> Forecast | None:
-    """None while no PS has a row."""
+    """Forecast the memory of the job's PS; None while no PS has a row."""
     return forecast(
         inputs.held,
         inputs.curves,
@@ -87,7 +88,7 @@ def forecast_of(inputs: HealInputs) -> Forecast | None:
 
 
 def treat_memory(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> list[Treatment]:
-    """Of those among ``nodes`` that are PS and likely to run out of memory, the most urgent first. Takes from ``room`` what it gives."""
+    """Treat the PS among ``nodes`` that are likely to run out of memory, the most urgent first. Takes from ``room`` what it gives."""
     known = {use.node for use in inputs.held[-1].ps} if inputs.held else set()
     servers = [node for node in nodes if node.role == "ps" and node.node in known]
     if all(_surely_fits(inputs, node) for node in servers):
@@ -109,7 +110,8 @@ def _in_need(one: _Outlook) -> _Outlook:
 
 
 def _surely_fits(inputs: HealInputs, node: NodeNow) -> bool:
-    """Even if each sample that is to come brought as many rows as those before: a forecast takes longer than to see that."""
+    """Say whether memory suffices even if each sample to come brought as many rows as those before: a forecast takes longer than to see
+    that."""
     last = inputs.held[-1]
     use = next(use for use in last.ps if use.node == node.node)
     seconds = max(_ahead_seconds(inputs, last), _seconds_to_act(inputs, last))
@@ -139,8 +141,8 @@ def _look(inputs: HealInputs, node: NodeNow, found: Forecast) -> _Outlook:
 
 
 def _sure_until(inputs: HealInputs) -> float:
-    """Samples until which a new limit has to hold for nearly all courses that rows may take, as there can't be another one before; 0: for
-    none. What is given in place can be given again, and the job's master bridges what fails in between."""
+    """Compute the number of samples until which a new limit has to hold for nearly all courses that rows may take, as there can't be
+    another one before; 0: for none. What is given in place can be given again, and the job's master bridges what fails in between."""
     last = inputs.held[-1]
     if inputs.resizable and _seconds_so_far(last) < _YOUNG_SECONDS:
         return 0.0
@@ -193,7 +195,7 @@ def _in_place(
 def _what_there_is(
     inputs: HealInputs, one: _Outlook, treatment: Treatment, _others: Sequence[_Outlook], room: Room
 ) -> Treatment | None:
-    """Not enough, but later is better than now."""
+    """Give a PS all the memory there is: not enough, but running out later is better than now."""
     node, more = one.node, min(room.memory(one.node.host), one.limit - one.node.resources.memory)
     if not inputs.resizable or more < _LEAST_SHARE * node.resources.memory:
         return None
@@ -204,7 +206,8 @@ def _what_there_is(
 
 
 def _share_to_leave(one: _Outlook) -> float:
-    """Of the PS's rows, so that it gets by with the limit that it has; 1 if it doesn't even without any."""
+    """Compute the share of the PS's rows that has to leave, so that it gets by with the limit that it has; 1 if it doesn't even without
+    any."""
     memory, _ = one.found.of(one.node.node)
     rows = one.limit - memory.base
     room = _FILLED * one.node.resources.memory - memory.base

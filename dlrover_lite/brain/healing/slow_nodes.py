@@ -21,39 +21,40 @@ from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 __all__ = ["against_peers", "remaining_seconds", "treat_servers", "treat_workers"]
 
 _PS_CORES = 1.0
-"""A PS can use: one thread does all the work on rows."""
+"""The most cores that a PS can use: one thread does all the work on rows."""
 _LEAST_SHARE = 0.05
-"""Of a PS's load that is worth moving."""
+"""Least share of a PS's load that is worth moving."""
 _USUAL_WINDOWS, _MOST_USUAL_WINDOWS = 3, 24
-"""Before the present trouble, that say what a PS takes usually."""
+"""Number of windows before the present trouble that say what a PS takes usually: at least and at most."""
 _IN_A_ROW_SECONDS = 12.0
-"""That windows in a row take together: some are short, to see what has just changed."""
+"""Least seconds that windows in a row take together: some are short, to see what has just changed."""
 _WORTH = 0.5
-"""A replacement has to save so much of the time that it takes to come: what it takes for that is taken from others."""
+"""Least seconds that a replacement has to save, as a part of the seconds that it takes to come: what it takes for that is taken from
+others."""
 _USES_ITS_LIMIT = 0.6
-"""Part of its cores that a node uses, if it is the limit that holds it back, and not what else happens on its host."""
+"""Least part of its cores that a node uses, if it is the limit that holds it back, and not what else happens on its host."""
 _ALONE = 3.0
-"""Times the evidence for a PS without peers: what the job itself does now may be the reason that it takes longer."""
+"""Factor on the evidence for a PS without peers: what the job itself does now may be the reason that it takes longer."""
 _BUSY_IF_SLOW = 0.5
-"""Times the time that a hot PS works at least, for one on a slow host: it is as slow at all that it does between requests."""
+"""Factor on the least time that a hot PS works, for one on a slow host: it is as slow at all that it does between requests."""
 _MOSTLY_HERE = 2.0
-"""Times as much of what is asked as its peers have, in the middle: the job waits for this one."""
+"""Least factor of what is asked of a PS over the median of its peers, for the job to wait for this one."""
 _SLOWER_JOB = 1.2
-"""Times as long for a minibatch as before: then the job is slower, too."""
+"""Least factor of the time of a minibatch over that before, for the job to count as slower."""
 
 
 class _Seen(NamedTuple):
-    """Trouble of a node."""
+    """Trouble that was seen of a node."""
 
     windows: Sequence[Profile]
-    """In which it was seen, the newest last."""
+    """Windows in which the trouble was seen, the newest last."""
     before: Sequence[Profile]
     times: float = 1.0
-    """As long for the same work as before, where that is why it was looked at."""
+    """How many times as long as before the node takes for the same work, where that is why it was looked at."""
 
 
 def remaining_seconds(inputs: HealInputs) -> float:
-    """At the present rate."""
+    """Estimate the seconds that the job still takes at the present rate."""
     if inputs.total_samples is None or not inputs.profiles:
         return inputs.policy.horizon_seconds
     last = inputs.profiles[-1]
@@ -61,7 +62,7 @@ def remaining_seconds(inputs: HealInputs) -> float:
 
 
 def _since_treated(inputs: HealInputs, node: str) -> list[Profile]:
-    """Profiles that began after the last treatment of ``node`` for being slow had taken effect."""
+    """List the profiles that began after the last treatment of ``node`` for being slow had taken effect."""
     since = max(
         (t.done_at for t in inputs.past if t.node == node and t.done_at is not None and _about_time(t)), default=0.0
     )
@@ -73,7 +74,7 @@ def _about_time(treatment: Treatment) -> bool:
 
 
 def _in_a_row(inputs: HealInputs, profiles: Sequence[Profile]) -> Sequence[Profile]:
-    """The newest windows, as many as trouble has to be seen in that didn't come all at once; none if there aren't so many."""
+    """Return the newest windows, as many as trouble has to be seen in that didn't come all at once; none if there aren't so many."""
     seconds = 0.0
     for count, profile in enumerate(reversed(profiles), 1):
         seconds += profile.seconds
@@ -86,8 +87,8 @@ def _in_a_row(inputs: HealInputs, profiles: Sequence[Profile]) -> Sequence[Profi
 
 
 def treat_workers(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> list[Treatment]:
-    """Of those among ``nodes`` that are workers and slow: more cores where a limit holds it back, another worker where that pays, or
-    else smaller shards. Takes from ``room`` what it gives."""
+    """Treat the workers among ``nodes`` that are slow: more cores where a limit holds one back, another worker where that pays, or else
+    smaller shards. Takes from ``room`` what it gives."""
     return [
         _slow_worker(inputs, node, windows, room)
         for node in nodes
@@ -96,7 +97,7 @@ def treat_workers(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> l
 
 
 def _slow_windows(inputs: HealInputs, node: str) -> Sequence[Profile]:
-    """In which a worker is slow; none if it isn't, or not surely."""
+    """Return the windows in which a worker is slow; none if it isn't, or not surely."""
     profiles, policy = _since_treated(inputs, node), inputs.policy
     found = slowing(profiles, node, least=1 / policy.slow_below, evidence=policy.evidence)
     if found is not None and all(_is_slow(inputs, profile, node) for profile in found.windows):
@@ -113,7 +114,7 @@ def _is_slow(inputs: HealInputs, profile: Profile, node: str) -> bool:
 
 
 def against_peers(profile: Profile, node: str) -> float | None:
-    """A worker's rate over what its peers' let expect of one with its cores; None if it has none, or none of them does anything."""
+    """Compute a worker's rate over what its peers' let expect of one with its cores; None if it has none, or none of them does anything."""
     own = next((use for use in profile.workers if use.node == node), None)
     peers = [use for use in profile.workers if use.node != node]
     if own is None or not peers:
@@ -151,8 +152,8 @@ def _slow_worker(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], 
 
 
 def treat_servers(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> list[Treatment]:
-    """Of those among ``nodes`` that are PS and hot; of several the hottest alone, as the others' load follows from its. Takes from
-    ``room`` what it gives."""
+    """Treat the PS among ``nodes`` that are hot; of several the hottest alone, as the others' load follows from its. Takes from ``room``
+    what it gives."""
     hot = []
     for node in nodes:
         if node.role == "ps" and (seen := _hot(inputs, node.node)) is not None:
@@ -169,7 +170,8 @@ def _use(profile: Profile, node: str) -> PsUse:
 
 
 def _hot(inputs: HealInputs, node: str) -> _Seen | None:
-    """One that has got slower is seen in the windows since then alone: what held it back before doesn't any more."""
+    """Return what is seen of a hot PS; None: it isn't hot. One that has got slower is seen in the windows since then alone: what held it
+    back before doesn't any more."""
     profiles, policy = _since_treated(inputs, node), inputs.policy
     alone = bool(profiles) and len(profiles[-1].ps) == 1
     evidence = policy.evidence * (_ALONE if alone else 1.0)
@@ -184,8 +186,8 @@ def _hot(inputs: HealInputs, node: str) -> _Seen | None:
 
 
 def _holds_up(inputs: HealInputs, found: Slowing, node: str, *, alone: bool) -> bool:
-    """Whether a PS that has got slower is waited for in each window; or in all together, where the job has got slower and that isn't what
-    workers do themselves: peers say so, or, where it has none, the time that workers work on a minibatch."""
+    """Say whether the job waits for a PS that has got slower: in each window; or in all together, where the job has got slower and that
+    isn't what workers do themselves. Peers say so, or, where the PS has none, the time that workers work on a minibatch."""
     if all(
         _is_waited_for(inputs, profile, node, busy=_BUSY_IF_SLOW * inputs.policy.hot_busy) for profile in found.windows
     ):
@@ -213,15 +215,15 @@ def _is_waited_for(inputs: HealInputs, profile: Profile, node: str, *, busy: flo
 
 
 def _is_asked(inputs: HealInputs, windows: Sequence[Profile], node: str, *, part: float = 1.0) -> bool:
-    """Whether requests are there, in work or waiting, for as long as they would be with half of what makes a PS hot, or ``part`` of that.
-    One on a slow host isn't at work for much of the time in which everyone waits for it: it takes as much longer to receive what it is
-    asked, and to send."""
+    """Say whether requests are there, in work or waiting, for as long as they would be with half of what makes a PS hot, or ``part`` of
+    that. One on a slow host isn't at work for much of the time in which everyone waits for it: it takes as much longer to receive what it
+    is asked, and to send."""
     there = _requests_there(windows, node)
     return there >= part * _BUSY_IF_SLOW * (inputs.policy.hot_busy + inputs.policy.hot_queue) * _seconds(windows)
 
 
 def _is_asked_most(inputs: HealInputs, windows: Sequence[Profile], node: str) -> bool:
-    """Whether, of all that is asked of PS, most is with this one, and not much less than ``_is_asked`` wants."""
+    """Say whether most of what is asked of PS is asked of this one, and not much less than ``_is_asked`` wants."""
     peers = [_requests_there(windows, use.node) for use in windows[-1].ps if use.node != node]
     if not peers or not _is_asked(inputs, windows, node, part=_BUSY_IF_SLOW):
         return False
@@ -229,7 +231,7 @@ def _is_asked_most(inputs: HealInputs, windows: Sequence[Profile], node: str) ->
 
 
 def _requests_there(windows: Sequence[Profile], node: str) -> float:
-    """Seconds that a PS's requests were in work, or could have been, or waited, each by itself."""
+    """Sum up the seconds that a PS's requests were in work, or could have been, or waited, each by itself."""
     uses = [_use(profile, node) for profile in windows if any(use.node == node for use in profile.ps)]
     return sum(_wanted_to_work(use) + use.queue_seconds for use in uses)
 
@@ -247,13 +249,13 @@ def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Pr
 
 
 def _wanted_to_work(use: PsUse) -> float:
-    """Seconds in which it worked on requests, or its limit kept it from working."""
+    """Return the seconds in which the PS worked on requests, or its limit kept it from working."""
     return max(use.busy_seconds, use.cpu_seconds + use.throttled_seconds)
 
 
 def _times_as_long(before: Sequence[Profile], windows: Sequence[Profile], node: str, *, least: int) -> float | None:
-    """That a PS works on a minibatch, over what its peers do meanwhile; None where fewer than ``least`` windows, with the same PS beside
-    it and the same cores, say what is usual."""
+    """Compute how many times as long as usual a PS works on a minibatch, over how many times its peers do meanwhile; None where fewer than
+    ``least`` windows, with the same PS beside it and the same cores, say what is usual."""
     now = windows[-1]
     names, cores = {use.node for use in now.ps}, _use(now, node).cores
     alike = [p for p in before if {use.node for use in p.ps} == names and _use(p, node).cores == cores]
@@ -262,7 +264,7 @@ def _times_as_long(before: Sequence[Profile], windows: Sequence[Profile], node: 
 
 
 def _costs(profiles: Sequence[Profile]) -> dict[str, float]:
-    """Seconds that each PS works on a minibatch."""
+    """Compute the median seconds that each PS works on a minibatch."""
     costs: dict[str, list[float]] = {}
     for use in (use for profile in profiles for use in profile.ps):
         costs.setdefault(use.node, []).append(use.busy_seconds / max(1, use.minibatches))
@@ -293,26 +295,26 @@ def _hot_server(inputs: HealInputs, node: NodeNow, seen: _Seen, room: Room) -> T
 
 
 def _share(windows: Sequence[Profile], node: str) -> float:
-    """Of the CPU seconds of all PS."""
+    """Return the PS's share of the CPU seconds of all PS."""
     total = sum(use.cpu_seconds for profile in windows for use in profile.ps)
     return sum(_use(profile, node).cpu_seconds for profile in windows) / total if total > 0 else 0.0
 
 
 def _due(windows: Sequence[Profile], node: str) -> float:
-    """By its cores."""
+    """Return the share of the work that the PS is due, by its cores."""
     last = windows[-1]
     return _use(last, node).cores / sum(use.cores for use in last.ps)
 
 
 def _speed(seen: _Seen, node: str) -> float:
-    """Of its host: 1 as usual. By what it took before, and by what its peers take for a CPU second's work: it may have been slow for so
-    long that this is usual."""
+    """Estimate the speed of a PS's host: 1 as usual. Judge it by what the PS took before, and by what its peers take for a CPU second's
+    work: the host may have been slow for so long that this is usual."""
     usual = _times_as_long(seen.before, seen.windows, node, least=1) or 1.0
     return 1 / max(seen.times, usual, _stretched_times(seen.windows, node))
 
 
 def _stretched_times(windows: Sequence[Profile], node: str) -> float:
-    """As long as its peers, for a CPU second's work; 1 where that can't be told."""
+    """Compute how many times as long as its peers a PS takes for a CPU second's work; 1 where that can't be told."""
     stretched: list[float] = []
     others: list[float] = []
     for use in (use for profile in windows for use in profile.ps):
@@ -322,15 +324,15 @@ def _stretched_times(windows: Sequence[Profile], node: str) -> float:
 
 
 def _stretched(use: PsUse) -> float:
-    """Seconds at work for a CPU second, but for those in which its own limit held it back."""
+    """Compute the seconds at work per CPU second, without those in which the PS's own limit held it back."""
     return max(1.0, (use.busy_seconds - use.throttled_seconds) / use.cpu_seconds)
 
 
 def _slow_host(
     inputs: HealInputs, node: NodeNow, treatment: Treatment, windows: Sequence[Profile], speed: float, room: Room
 ) -> Treatment:
-    """Another PS in its place is as fast as it was, and takes a while to come; its peers are there, and have more to do for good: for
-    the rest of the job its part of all PS is missing, but for what it still can."""
+    """Treat a PS on a slow host. Another PS in its place is as fast as it was, and takes a while to come. Its peers are there, and have
+    more to do for good: for the rest of the job its part of all PS is missing, but for what it still can."""
     seen = (
         f"{treatment.reason}; it takes {1 / speed:.1f} times as long for the same work as it should: its host is slow"
     )
@@ -350,7 +352,7 @@ def _slow_host(
 
 
 def _move(treatment: Treatment, windows: Sequence[Profile], node: str, share: float, seen: str) -> Treatment:
-    """To its peers, by the time that each has left."""
+    """Move slots to the PS's peers, in proportion to the time that each has left."""
     last = windows[-1]
     spare = {use.node: max(0.0, last.seconds - use.busy_seconds) for use in last.ps if use.node != node}
     total = sum(spare.values())
@@ -376,12 +378,12 @@ def _cores(count: float) -> str:
 
 
 def _held_back(uses: Sequence[WorkerUse] | Sequence[PsUse], windows: Sequence[Profile]) -> float:
-    """Part of the time in which the limit kept it from running."""
+    """Return the part of the time in which the limit kept the node from running."""
     return sum(use.throttled_seconds for use in uses) / _seconds(windows)
 
 
 def _is_held_back(inputs: HealInputs, uses: Sequence[WorkerUse] | Sequence[PsUse], windows: Sequence[Profile]) -> bool:
-    """So that more cores would make it faster: it is throttled, and uses what it has."""
+    """Say whether more cores would make a node faster: it is throttled, and uses what it has."""
     used = sum(use.cpu_seconds for use in uses) / max(1e-9, uses[-1].cores * _seconds(windows))
     return inputs.resizable and _held_back(uses, windows) >= inputs.policy.throttled and used >= _USES_ITS_LIMIT
 
@@ -391,7 +393,7 @@ def _done(inputs: HealInputs, node: str, kind: type) -> bool:
 
 
 def _place(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], room: Room) -> str | None:
-    """The host for another one in a node's place, which runs beside it for a while; "": wherever the backend finds room for it; None:
+    """Find the host for another node in a node's place, which runs beside it for a while; "": wherever the backend finds room for it; None:
     there is none. Its own host will do, if it isn't that which makes it slow: the cores are free once the other has gone."""
     if host := room.elsewhere(node.host, node.resources):
         return host
@@ -403,7 +405,7 @@ def _place(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], room: 
 
 
 def _is_crowded(profile: Profile, node: NodeNow) -> bool:
-    """Whether the CPU of a node's host may be what it lacks: strangers take it, and no peer beside it does better."""
+    """Say whether the CPU of a node's host may be what it lacks: strangers take it, and no peer beside it does better."""
     uses: list[WorkerUse | PsUse] = [*profile.workers, *profile.ps]
     peers: Sequence[WorkerUse | PsUse] = profile.workers if node.role == "worker" else profile.ps
     if any(use.host == node.host and use.node != node.node for use in peers):
@@ -416,14 +418,14 @@ def _is_crowded(profile: Profile, node: NodeNow) -> bool:
 
 
 def _taken(node: NodeNow, host: str, room: Room) -> str:
-    """Where, in words; what it needs there isn't left for others any more."""
+    """Say in words where the other node goes, and take what it needs there, so that it isn't left for others any more."""
     if host:
         room.take(host, Resources(min(node.resources.cores, room.cores(host)), node.resources.memory))
     return f", on {host}" if host not in ("", node.host) else ", where it is, as no other host has room"
 
 
 def _not_replaced(inputs: HealInputs, cause: str, gain: float) -> str:
-    """Why not; "" if it pays and is allowed."""
+    """Say why a node isn't replaced; "" if it pays and is allowed."""
     before = sum(t.cause == cause and isinstance(t.act, Replace) for t in inputs.past)
     if before >= inputs.policy.most_replacements:
         return f"{before} have been replaced for that already"

@@ -19,31 +19,31 @@ from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 __all__ = ["Slowing", "slower_than_peers", "slowing", "work_times"]
 
 _MOST_WINDOWS = 24
-"""Looked at: newest ones."""
+"""The most windows that are looked at: the newest ones."""
 _MOST_SECONDS = 40.0
-"""Longer windows than that together are usual, and not a change any more."""
+"""The most seconds that slow windows take together: longer ones are usual, and not a change any more."""
 _LEAST_SECONDS = 2.4
-"""Anything may pause for a moment."""
+"""Least seconds that slow windows take together: anything may pause for a moment."""
 _LEAST_MINIBATCHES = 6.0
-"""That it would have done meanwhile, at its usual rate."""
+"""Least number of minibatches that the node would have done meanwhile, at its usual rate."""
 _LEAST_DONE = 2
-"""In each window: one that does nothing at all may be waiting, and is not slow."""
+"""Least number of minibatches in each window: a node that does nothing at all may be waiting, and is not slow."""
 _USUAL_SECONDS = 4.0
-"""To know what is usual by."""
+"""Least seconds that say what is usual."""
 _USUAL_WINDOWS = 6
 _WORK = ("read", "compute")
 """Phases of a worker that take as long as it does, and not as others do."""
 _MOST_TIMES = 8.0
-"""Slower than that is no more sure."""
+"""How many times slower a node counts as at most: slower than that is no more sure."""
 
 
 class Slowing(NamedTuple):
     before: Sequence[Profile]
-    """As it was usually, with the same nodes and sizes."""
+    """Windows that say what was usual, with the same nodes and sizes."""
     windows: Sequence[Profile]
-    """Since then, the newest last."""
+    """Windows since the node got slower, the newest last."""
     times: float
-    """As long for the same work."""
+    """How many times as long as usual the node takes for the same work."""
 
 
 def _uses(profile: Profile) -> list[WorkerUse | PsUse]:
@@ -51,8 +51,9 @@ def _uses(profile: Profile) -> list[WorkerUse | PsUse]:
 
 
 def slowing(profiles: Sequence[Profile], node: str, *, least: float, evidence: float) -> Slowing | None:
-    """Whether ``node`` has got slower, by the last of ``profiles`` (by time, the newest last): ``least`` times as slow in each window
-    since, and with so much ``evidence`` in all of them (seconds times the square of the natural logarithm of how many times)."""
+    """Find out whether ``node`` has got slower, by the last of ``profiles`` (by time, the newest last); None: it hasn't. It is ``least``
+    times as slow in each window since, with so much ``evidence`` in all of them (seconds times the square of the natural logarithm of how
+    many times)."""
     newest = profiles[-_MOST_WINDOWS:]
     if not _may_be_slow(newest, node, least):
         return None
@@ -78,7 +79,7 @@ def slowing(profiles: Sequence[Profile], node: str, *, least: float, evidence: f
 
 
 def _may_be_slow(profiles: Sequence[Profile], node: str, least: float) -> bool:
-    """It is so much slower than ever before, at least: of most nodes nothing else has to be looked at."""
+    """Say whether the node is at least ``least`` times slower than at its fastest: of most nodes nothing else has to be looked at."""
     paces = [
         (use.busy_seconds if isinstance(use, PsUse) else profile.seconds) / max(1, use.minibatches)
         for profile in profiles
@@ -89,7 +90,7 @@ def _may_be_slow(profiles: Sequence[Profile], node: str, least: float) -> bool:
 
 
 def _alike(profiles: Sequence[Profile]) -> Sequence[Profile]:
-    """The last ones, with the same nodes and sizes."""
+    """Return the last profiles that have the same nodes and sizes."""
     count = 0
     for profile in reversed(profiles):
         if _nodes(profile) != _nodes(profiles[-1]):
@@ -110,13 +111,13 @@ class _Paces(NamedTuple):
     """Seconds for a minibatch, by node; those that did none aren't there."""
 
     workers: Mapping[str, float]
-    """From one to the next."""
+    """Seconds from one minibatch to the next, by worker."""
     work: Mapping[str, float]
-    """That a worker was at work on it: one that waits for others isn't slow. Empty where phases weren't measured."""
+    """Seconds that a worker was at work on a minibatch: one that waits for others isn't slow. Empty where phases weren't measured."""
     ps: Mapping[str, float]
-    """That a PS was at work on its requests."""
+    """Seconds that a PS was at work on a minibatch's requests."""
     ps_paces: Mapping[str, float]
-    """From one to the next, at a PS."""
+    """Seconds from one minibatch to the next, by PS."""
 
     @staticmethod
     def of(profiles: Sequence[Profile]) -> _Paces:
@@ -142,11 +143,12 @@ def _each(parts: Iterable[tuple[str, float, int]]) -> dict[str, float]:
 
 
 class _Times(NamedTuple):
-    """As long as usual for the same work, next to its peers, by what is measured of it; 1 where that can't be told."""
+    """How many times as long as usual a node takes for the same work, next to its peers, by what is measured of it; 1 where that can't be
+    told."""
 
     least: float = 1.0
     mean: float = 1.0
-    """Geometric, of the least and the most: what doesn't count as its work, as receiving and sending, is half its fault."""
+    """Geometric mean of the least and the most: what doesn't count as the node's work, as receiving and sending, is half its fault."""
 
 
 def _times(usual: _Paces, profile: Profile, node: str) -> _Times:
@@ -165,14 +167,14 @@ def _times(usual: _Paces, profile: Profile, node: str) -> _Times:
 
 
 def work_times(before: Sequence[Profile], now: Sequence[Profile]) -> float | None:
-    """As long as before that workers are at work on a minibatch themselves, whatever they wait for: the median of theirs; None where
-    phases weren't measured."""
+    """Compute how many times as long as before workers are at work on a minibatch themselves, whatever they wait for: the median over
+    workers; None where phases weren't measured."""
     usual, since = _Paces.of(before).work, _Paces.of(now).work
     return median(times) if (times := [since[node] / took for node, took in usual.items() if node in since]) else None
 
 
 def slower_than_peers(before: Mapping[str, float], now: Mapping[str, float], node: str) -> float:
-    """How many times the seconds of before ``node`` takes now, over how many times its peers do, if they have got slower at all. Both
-    by node; ``node`` is in both."""
+    """Compute how many times the seconds of before ``node`` takes now, over how many times its peers do, if they have got slower at all.
+    Both are by node; ``node`` is in both."""
     others = [now[peer] / took for peer, took in before.items() if peer != node and peer in now and took > 0]
     return now[node] / before[node] / max(1.0, median(others) if others else 1.0)

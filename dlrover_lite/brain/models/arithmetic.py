@@ -16,22 +16,22 @@ __all__ = ["Rates", "bottleneck_rows", "bottleneck_sides", "rates_with_variance"
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6
 _LEAST_LEFT = 0.5
-"""Of a limit that holds a worker back, where stopping it in each period costs a fixed part of a core."""
+"""Least part of a limit that a worker gets done when the limit holds it back: stopping it in each period costs a fixed part of a core."""
 
 
 class Rates(NamedTuple):
-    """Of n settings, [n] each."""
+    """Rates of n settings, [n] each."""
 
     seconds: Floats
-    """Per minibatch."""
+    """Seconds per minibatch."""
     variance: Floats
-    """That the coefficients give it, relative."""
+    """Relative variance that the coefficients give it."""
     outside: Floats
-    """By how many doublings they lie outside of what was seen, added up over the axes."""
+    """Number of doublings by which settings lie outside of what was seen, added up over the axes."""
 
 
 def _of_worker(cores: Floats, speed: Floats | float, engine: Sequence[float]) -> tuple[Floats, Floats, Floats]:
-    """Of one worker: the cores that it can use, times its speed; threads; minibatches that it has under way."""
+    """Return, for one worker, the cores that it can use, times its speed; its threads; and the minibatches that it has under way."""
     deep, shallow, compute_share, _, _, lost = engine
     threads = np.maximum(np.floor(cores + _ROUNDING), 1.0)
     depth = np.where(cores >= 1, deep, shallow)
@@ -40,9 +40,9 @@ def _of_worker(cores: Floats, speed: Floats | float, engine: Sequence[float]) ->
 
 
 def bottleneck_rows(table: Floats, engine: Sequence[float]) -> Floats:
-    """[n, 4, 6]: seconds per minibatch and unit of each coefficient, for the settings of ``table`` [11, n], the fields of ``Setting``.
-    ``engine``: the depth with and without a whole core, the compute and the serial share, the cores that a PS can use,
-    and those that a worker loses where its limit holds it back.
+    """Compute [n, 4, 6]: seconds per minibatch and unit of each coefficient, for the settings of ``table`` [11, n], the fields of
+    ``Setting``. ``engine``: the depth with and without a whole core, the compute and the serial share, the cores that a PS can use, and
+    those that a worker loses where its limit holds it back.
 
     A limit of CPU is a limit of the rate, not of the speed: who is below it runs at the speed of a whole core. So the pipeline's time holds
     CPU seconds as they are, and limits of less than a core don't lengthen it.
@@ -81,9 +81,9 @@ def bottleneck_sides(
     free: float,
     hosts: float,
 ) -> tuple[Floats, Floats, Floats]:
-    """The same times to the power of ``exponent``, for ``plans`` of these numbers of PS [P] and sizes of workers [A] and PS [S], of nodes
-    spread evenly over ``hosts`` of that ``speed`` with ``free`` cores each: of one worker and its pipeline [P, A]; of the fullest host,
-    which depends on neither size [P]; and of a PS [P, S]."""
+    """Compute the times of ``bottleneck_rows`` to the power of ``exponent``, for ``plans`` of these numbers of PS [P] and sizes of workers
+    [A] and PS [S], of nodes spread evenly over ``hosts`` of that ``speed`` with ``free`` cores each. Return those of one worker and its
+    pipeline [P, A]; of the fullest host, which depends on neither size [P]; and of a PS [P, S]."""
     servers, worker_sizes, ps_sizes = plans
     worker_sample, worker_minibatch, worker_request, ps_sample, ps_request, latency = coefficients.tolist()
     _, _, _, serial_share, most_ps_cores, _ = engine
@@ -100,7 +100,7 @@ def bottleneck_sides(
 def rates_with_variance(
     rows: Floats, coefficients: Floats, covariance: Floats, exponent: float, axes: Floats, region: Floats
 ) -> Rates:
-    """For ``rows`` [n, t, k], with ``axes`` [a, n], of which [a, 2] ``region`` has been seen."""
+    """Compute the rates of ``rows`` [n, t, k] with ``axes`` [a, n], of which ``region`` [a, 2] has been seen."""
     by_term = rows.transpose(1, 2, 0)
     times = coefficients @ by_term
     largest = np.maximum(times.max(axis=0), 1e-300)

@@ -16,7 +16,8 @@ __all__ = ["LIMITS", "Bottleneck", "Limit", "bottleneck"]
 
 LimitName = Literal["workers", "ps", "pipeline", "host"]
 LIMITS: tuple[LimitName, ...] = ("workers", "ps", "pipeline", "host")
-"""In the form's order: the cores of workers, those of the busiest PS, how many minibatches are under way, the fullest host's free cores."""
+"""Limits in the form's order: the cores of workers, those of the busiest PS, how many minibatches are under way, the fullest host's free
+cores."""
 
 _COEFFICIENTS: dict[LimitName, tuple[str, ...]] = {
     "workers": ("worker_sample", "worker_minibatch", "worker_request"),
@@ -25,36 +26,36 @@ _COEFFICIENTS: dict[LimitName, tuple[str, ...]] = {
     "host": ("worker_sample", "worker_minibatch", "worker_request", "ps_sample", "ps_request"),
 }
 _RECENT = 60
-"""Profiles that are looked at."""
+"""The most profiles that are looked at: the newest ones."""
 _CLEAR = 1.1
-"""A limit is the nearest if it is by so much nearer than the next one, and by the model's own error."""
+"""Least factor by which the nearest limit has to be nearer than the next one, beside the model's own error."""
 
 
 class Limit(msgspec.Struct, frozen=True):
     name: LimitName
     samples_per_second: float
-    """That it alone would allow under the plan of the last profile."""
+    """Samples/s that this limit alone would allow under the plan of the last profile."""
     unmeasured: tuple[str, ...]
-    """Coefficients in it of which the profiles say nothing."""
+    """Coefficients in the limit of which the profiles say nothing."""
 
 
 class Bottleneck(msgspec.Struct, frozen=True):
     limits: tuple[Limit, ...]
-    """The nearest first."""
+    """Limits of the throughput, the nearest first."""
     clear: bool
-    """Whether the nearest is surely so: what it rests on has been measured, and the next one is further away than the model errs."""
+    """The nearest limit is surely the nearest: what it rests on has been measured, and the next one is further away than the model errs."""
     relative_error: float
-    """Of the model, the median over the profiles."""
+    """Relative error of the model, the median over the profiles."""
     predicted: float
     """Samples/s under the plan of the last profile, by all limits together."""
     merged: tuple[tuple[str, ...], ...]
     """Coefficients that the profiles can't tell apart."""
     profiles: int
-    """It was fitted to."""
+    """Number of profiles that the model was fitted to."""
 
 
 def bottleneck(profiles: Sequence[Profile]) -> Bottleneck | None:
-    """Of the plan that the last profile was measured under; None if nothing was trained in any of them."""
+    """Find what limits the plan that the last profile was measured under; None if nothing was trained in any of them."""
     recent = list(profiles)[-_RECENT:]
     speeds = host_speeds(recent)
     observations = [found for profile in recent if (found := observe(profile, speeds)) is not None]
@@ -83,6 +84,7 @@ def bottleneck(profiles: Sequence[Profile]) -> Bottleneck | None:
 
 
 def _unmeasured(fitted: Fit, name: LimitName) -> tuple[str, ...]:
-    """Where coefficients are merged, their sum is measured: that is enough for the plan they were measured under."""
+    """List the limit's coefficients that the profiles say nothing of. Where coefficients are merged, their sum is measured: that is enough
+    for the plan they were measured under."""
     assert fitted.form == BOTTLENECK.name
     return tuple(each for each in _COEFFICIENTS[name] if each in fitted.unseen)

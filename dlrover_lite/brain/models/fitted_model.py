@@ -21,12 +21,12 @@ _KIND = "fit-1"
 
 
 class FittedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """``fit`` under these circumstances; a ``ThroughputModel``."""
+    """A fitted model under the circumstances of its job; a ``ThroughputModel``."""
 
     fit: Fit
     batch_size: float
     free_cores: float
-    """Of each host, for this job's nodes."""
+    """Cores of each host that are free for this job's nodes."""
     hosts: float = 1.0
     speed: float = 1.0
 
@@ -37,7 +37,7 @@ class FittedModel(msgspec.Struct, frozen=True, kw_only=True):
         return found.samples_per_second, found.low, found.high
 
     def extrapolated(self, w: FloatArray, p: FloatArray, worker_cores: FloatArray, ps_cores: FloatArray) -> Any:
-        """Which of these plans lie outside of what has been seen."""
+        """Say which of these plans lie outside of what has been seen."""
         return predict(self.fit, self._setting(w, p, worker_cores, ps_cores)).extrapolated
 
     def _setting(self, w: ArrayLike, p: ArrayLike, worker_cores: ArrayLike, ps_cores: ArrayLike) -> Setting:
@@ -54,7 +54,8 @@ class FittedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bottleneck(FittedModel, frozen=True, kw_only=True):
-    """One whose limits are either the workers', whatever a PS has, or a PS's, however many workers there are: a ``SeparableModel``."""
+    """A fitted model whose limits are either the workers', whatever a PS has, or a PS's, however many workers there are: a
+    ``SeparableModel``."""
 
     def sides(self, servers: FloatArray, worker_sizes: FloatArray, ps_sizes: FloatArray) -> Sides:
         fitted = self.fit
@@ -72,13 +73,13 @@ class Bottleneck(FittedModel, frozen=True, kw_only=True):
 
 
 def model_data(fit: Fit, *, batch_size: float, free_cores: float, hosts: float = 1.0, speed: float = 1.0) -> ModelData:
-    """As data, to be decided from and stored."""
+    """Turn a fitted model into data, to be decided from and stored."""
     model = FittedModel(fit=fit, batch_size=batch_size, free_cores=free_cores, hosts=hosts, speed=speed)
     return ModelData(_KIND, msgspec.to_builtins(model))
 
 
 def load_model(data: ModelData) -> FittedModel:
-    """The model that ``model_data`` made data of. Raises HistoryError when it is of a form that isn't known any more."""
+    """Load the model that ``model_data`` made data of. Raises HistoryError when it is of a form that isn't known any more."""
     try:
         if data.kind != _KIND:
             raise HistoryError(f"There is no throughput model {data.kind!r}", hint="It was stored by another version.")

@@ -19,23 +19,23 @@ __all__ = ["NOISE", "FitData", "Solution", "Start", "best_exponent", "norm", "pr
 NOISE = 0.06
 """Relative error of a form where nothing is known of it yet."""
 _CPU_NOISE = 0.05
-"""Of measured CPU seconds as costs."""
+"""Relative error of measured CPU seconds as costs."""
 _PACED = 4
-"""Observations from which on it can be told which of them were made while the host was slow."""
+"""Number of observations from which on it can be told which of them were made while the host was slow."""
 _PACE_ROUNDS, _PACE_ENOUGH = 10, 0.01
 _GUESS_SD = 1.5
-"""Relative, of the guess that stands in for a prior."""
+"""Relative standard deviation of the guess that stands in for a prior."""
 _DISTURBED = 2.0
 """Standard deviations from which on an observation's error counts by its size, not its square: something else may have happened there."""
 _EXPONENT_SD = 0.7
-"""Of the exponent's logarithm."""
+"""Standard deviation of the exponent's logarithm."""
 _ALIKE = 0.998
 """Cosine of two coefficients' effects on all observations from which on they can't be told apart."""
 _UNSEEN = 0.5
 """Standard deviations by which a coefficient, at what the prior says of it, moves the observations together: less tells nothing of it."""
 _ROUNDS = 12
 _ENOUGH = 0.01
-"""Steps end when the cost falls by less: it counts squared standard deviations."""
+"""Least fall of the cost for which another step is made; the cost counts squared standard deviations."""
 
 
 class Start(NamedTuple):
@@ -46,15 +46,16 @@ class Start(NamedTuple):
 
 
 class FitData(NamedTuple):
-    """All relative: coefficients in units of the prior's (``scale`` [k]), times in units of what was measured."""
+    """Data that coefficients are fitted to. All are relative: coefficients in units of the prior's (``scale`` [k]), times in units of what
+    was measured."""
 
     form: Form
     times: Floats
-    """[terms, n, k] of unit coefficients."""
+    """[terms, n, k]: times of unit coefficients."""
     sd: Floats
-    """[n] of the observations."""
+    """[n]: standard deviations of the observations."""
     linear: Floats
-    """[m, k] rows that are linear in the coefficients, in units of their standard deviation, as ``linear_right`` [m] is: those of CPU
+    """[m, k]: rows that are linear in the coefficients, in units of their standard deviation, as ``linear_right`` [m] is: those of CPU
     first, then the prior's."""
     linear_right: Floats
     cpu_rows: int
@@ -66,11 +67,11 @@ class FitData(NamedTuple):
 class Solution(NamedTuple):
     x: Floats
     cost: float
-    """Squared errors in units of their standard deviations, the prior's included."""
+    """Sum of squared errors in units of their standard deviations, the prior's included."""
     error: Floats
-    """[n] predicted time over measured, less 1."""
+    """[n]: predicted time over measured, less 1."""
     design: Floats
-    """[n, k]: its derivatives."""
+    """[n, k]: derivatives of ``error`` by the coefficients."""
     trust: Floats
     """[n]: what the squares of errors count, 1 unless they are large."""
 
@@ -109,8 +110,8 @@ def prepare(observations: Sequence[Observation], form: Form, engine: Engine, sta
 
 
 def _paces(linear: Floats, right: Floats) -> Floats:
-    """How much more CPU than usual work cost in each observation: what moves the costs of workers and of PS alike, whatever the plan, is
-    the host (other threads on the same core, its caches and clock), and it moves throughput too.
+    """Estimate how much more CPU than usual work cost in each observation: what moves the costs of workers and of PS alike, whatever the
+    plan, is the host (other threads on the same core, its caches and clock), and it moves throughput too.
 
     ``linear``: a row for workers and one for PS of each observation, then the prior's.
     """
@@ -133,8 +134,8 @@ def _paces(linear: Floats, right: Floats) -> Floats:
 
 
 def _cpu_rows(observations: Sequence[Observation]) -> Floats:
-    """Of each observation the worker's CPU seconds and the PS's, as far as measured: what each coefficient adds, in parts of what was
-    measured."""
+    """Make a row for the worker's CPU seconds and one for the PS's of each observation, as far as measured: what each coefficient adds, in
+    parts of what was measured."""
     rows = []
     for o in observations:
         if o.worker_cpu_seconds:
@@ -155,7 +156,7 @@ def _cpu_weights(observations: Sequence[Observation], count: int) -> Floats:
 
 
 def _guess(observations: Sequence[Observation], form: Form, unit_times: Floats, seconds: Floats) -> Floats:
-    """Coefficients of a plausible size, all above 0: with measured CPU seconds, their usual parts; else equal parts of the time."""
+    """Guess coefficients of a plausible size, all above 0: with measured CPU seconds, their usual parts; else equal parts of the time."""
     if form is BOTTLENECK:
         batch, ps = observations[0].batch_size, float(np.mean([o.ps for o in observations]))
         workers = [o.worker_cpu_seconds for o in observations if o.worker_cpu_seconds]
@@ -192,7 +193,7 @@ def _guess(observations: Sequence[Observation], form: Form, unit_times: Floats, 
 
 
 def best_exponent(data: FitData, expected: float) -> tuple[float, Solution]:
-    """Uphill among the form's exponents from the expected one, as long as it gets better."""
+    """Search the form's exponents from the expected one on, as long as it gets better."""
     choices = data.form.exponents
 
     def solve(i: int, start: Floats) -> tuple[float, Solution]:
@@ -214,8 +215,8 @@ def best_exponent(data: FitData, expected: float) -> tuple[float, Solution]:
 
 
 def _solve(data: FitData, exponent: float, start: Floats) -> Solution:
-    """Gauss-Newton, each step by non-negative least squares: a p-norm of times that are linear in the coefficients is the sum of its
-    derivatives times the coefficients, so a step needs no constant. A step that doesn't help is halved."""
+    """Solve by Gauss-Newton, each step by non-negative least squares: a p-norm of times that are linear in the coefficients is the sum of
+    its derivatives times the coefficients, so a step needs no constant. A step that doesn't help is halved."""
     base, base_right = data.linear.T @ data.linear, data.linear.T @ data.linear_right
     now = _evaluate(data, exponent, start)
     for _ in range(_ROUNDS):
@@ -246,14 +247,14 @@ def _evaluate(data: FitData, exponent: float, x: Floats) -> Solution:
 
 
 def norm(times: Floats, exponent: float) -> tuple[Floats, Floats]:
-    """p-norm over the first axis, and its derivatives by each of the times."""
+    """Compute the p-norm over the first axis, and its derivatives by each of the times."""
     largest = np.maximum(times.max(axis=0), 1e-300)
     seconds = largest * ((times / largest) ** exponent).sum(axis=0) ** (1 / exponent)
     return seconds, (times / seconds) ** (exponent - 1)
 
 
 def told_apart(data: FitData, rows: Floats) -> tuple[list[list[str]], list[str]]:
-    """Groups of coefficients with the same effect on everything measured, and those with none."""
+    """Find groups of coefficients with the same effect on everything measured, and the coefficients with none."""
     names = data.form.coefficients
     effects = np.concatenate([rows, data.linear[: data.cpu_rows]])
     sizes = np.sqrt((effects**2).sum(axis=0))

@@ -25,9 +25,9 @@ from dlrover_lite.protocol.profiles import Level, Profile, table_growth
 __all__ = ["Forecast", "TableCurve", "forecast", "memory_band", "need_of"]
 
 _LEAST_LOOKS = 3
-"""At a PS, before it is believed to need less than others beside its rows."""
+"""Least number of measurements of a PS before it is believed to need less than others beside its rows."""
 _HEADROOM, _MOST = 1.06, 1.38
-"""Of tables over their 95th percentile, and over what is expected: as ``memory_model.limit_for``."""
+"""Factors of tables' memory over their 95th percentile, and, at most, over what is expected: as ``memory_model.limit_for``."""
 
 
 class TableCurve(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class TableCurve(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[float, ...]
     rows: tuple[float, ...]
     shares: dict[str, float] = {}
-    """Of its rows, by PS; empty: as all rows together are divided now."""
+    """Share of the table's rows by PS; empty: as all rows together are divided now."""
     counted: bool = False
     """Rows have a count of updates, whatever the optimizer."""
     limit: float | None = None
@@ -58,7 +58,7 @@ class _Table(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """Of one job's PS."""
+    """Forecast of the memory of one job's PS."""
 
     tables: tuple[_Table, ...]
     base: dict[str, int]
@@ -66,7 +66,7 @@ class Forecast(NamedTuple):
     spill_part: float
 
     def of(self, ps: str) -> tuple[PsMemory, list[TableMemory]]:
-        """As ``memory_model`` takes it; for a PS that isn't known, the largest base and an even share."""
+        """Return a PS's memory as ``memory_model`` takes it; for a PS that isn't known, the largest base and an even share."""
         most = max(self.base.values(), default=0)
         even = 1 / max(1, len(self.base))
         memory = PsMemory(self.base.get(ps, most), self.spill_part)
@@ -83,7 +83,7 @@ def forecast(
     spill_part: float = 0.0,
     facts: TableFacts | None = None,
 ) -> Forecast | None:
-    """From profiles, or levels, by time. None while no PS has a row.
+    """Forecast memory from profiles, or levels, by time. None while no PS has a row.
 
     Each table has a curve of its own: ``curves``, or those that the profiles tell; where they don't, all rows are taken as one table.
     ``evict_after_samples``, ``in_order``: as ``Growth`` has them, of all tables.
@@ -114,7 +114,7 @@ def forecast(
 
 
 def _by_table(profiles: Sequence[Profile | Level], facts: TableFacts) -> list[TableCurve]:
-    """As the profiles have them; empty if the last one doesn't."""
+    """Make each table's curve as the profiles have it; empty if the last one doesn't."""
     last = profiles[-1]
     if not any(table.total_rows for table in last.tables):
         return []
@@ -136,7 +136,7 @@ def _by_table(profiles: Sequence[Profile | Level], facts: TableFacts) -> list[Ta
 
 
 def _state_parts(profile: Profile | Level) -> int:
-    """Floats of optimizer state per value: the number that explains best what rows and indices take."""
+    """Find the floats of optimizer state per value: the number that explains best what rows and indices take."""
     used = sum(use.row_bytes for use in profile.ps)
 
     def taken(parts: int) -> float:
@@ -151,7 +151,8 @@ def _state_parts(profile: Profile | Level) -> int:
 
 
 def _all_rows(profiles: Sequence[Profile | Level]) -> TableCurve:
-    """The rows of all tables as one table, whose rows are as large as theirs are on average. Rows that move between PS change nothing."""
+    """Make one curve of the rows of all tables, whose rows are as large as theirs are on average. Rows that move between PS change
+    nothing."""
     last = profiles[-1].ps
     rows, used = sum(use.rows for use in last), sum(use.row_bytes for use in last)
     index = float(sum(index_bytes(use.rows) for use in last))
@@ -165,14 +166,14 @@ def _all_rows(profiles: Sequence[Profile | Level]) -> TableCurve:
 
 
 def memory_band(found: Forecast, ps: str, samples: float, *, limit: int) -> MemoryBand:
-    """Of one PS, until the job has trained on ``samples``."""
+    """Forecast the memory that one PS needs until the job has trained on ``samples``."""
     lower, upper = (int(value) for value in peak_bytes(*found.of(ps), samples, (0.1, 0.9))[:, 0])
     expected = int(expected_bytes(*found.of(ps), samples)[0])
     return MemoryBand(min(max(expected, lower), upper), lower, upper, limit)
 
 
 def need_of(found: Forecast, samples: float, *, worker: int, most_per_ps: int | None = None) -> MemoryNeed:
-    """What the job's nodes need until it has trained on ``samples``, over all epochs. ``worker``: bytes of each worker."""
+    """Forecast what the job's nodes need until it has trained on ``samples``, over all epochs. ``worker``: bytes of each worker."""
     whole = [table.memory(1.0) for table in found.tables]
     none = PsMemory(0, found.spill_part)
     lower, expected, upper, safe = peak_bytes(none, whole, samples, (0.1, 0.5, 0.9, 0.95))[:, 0]

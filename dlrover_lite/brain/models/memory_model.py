@@ -45,29 +45,31 @@ _BUCKET, _FIRST_BUCKETS = 64, 64
 """Bytes of a bucket of the index, and how many there are at first."""
 _FULLEST = 12 * 0.86
 _BUCKET_ROWS = _FULLEST / 1.125
-"""Rows a bucket, at least: beyond 0.86 of its 12 entries the index grows, by an eighth. (One of fewer than 2,048 buckets, 128 KiB, doubles:
-that isn't worth a word.)"""
+"""Least number of rows in a bucket: beyond 0.86 of its 12 entries the index grows, by an eighth. (One of fewer than 2,048 buckets, 128 KiB,
+doubles: that isn't worth a word.)"""
 _LARGEST_INDEX = (_ROW_HEAD + 4 + _BUCKET / _BUCKET_ROWS) / (_ROW_HEAD + 4 + _BUCKET / _FULLEST)
-"""Rows with an index that has just grown over as many with one that is about to, at most: where rows have one value each."""
+"""Memory of rows with an index that has just grown over that of as many with one that is about to, at most: where rows have one value
+each."""
 SPILL_PART = 0.25
-"""Of the rows' memory that a snapshot may use for rows that change before they are written."""
+"""The most of the rows' memory, as a share, that a snapshot may use for rows that change before they are written."""
 
 ACT_TIMES = 3.0
-"""Measured times to act within which nothing may go wrong."""
+"""Number of measured times to act within which nothing may go wrong."""
 _MEASURED_SD = 0.03
-"""Relative, of a PS's memory about the model, beside what rows are uncertain by."""
+"""Relative standard deviation of a PS's memory about the model, beside what rows are uncertain by."""
 _QUANTILES = (np.arange(32) + 0.5) / 32
 _HEADROOM = 1.06
 _MOST = 1.38
-"""Limit over the expected peak: what is usual, and not more than."""
+"""Factors of a limit: over the memory that it is to hold, and, at most, over the expected peak."""
 _SAFE, _SURE = 0.95, 0.99
-"""Quantiles of what it may need: as far as it is looked ahead, and until another limit can be given."""
+"""Quantiles of what a PS may need: as far as it is looked ahead, and until another limit can be given."""
 
 LEAST_WORKER, LEAST_PS = 64 * MIB, 64 * MIB
-"""Bytes, whatever was measured of the like: a process that is a little larger than another must not be killed for it. (What it has from the
-process it was forked from isn't counted; a worker of a Wide&Deep then takes 45 to 70 MiB, a PS without rows 40.)"""
+"""Least bytes of a worker's and a PS's limit, whatever was measured of the like: a process that is a little larger than another must not be
+killed for it. (What it has from the process it was forked from isn't counted; a worker of a Wide&Deep then takes 45 to 70 MiB, a PS without
+rows 40.)"""
 _WORKER_HEADROOM = 1.25
-"""Of a worker's memory over the most that any has used."""
+"""Factor of a worker's limit over the most memory that any has used."""
 
 
 class TableMemory(NamedTuple):
@@ -76,7 +78,7 @@ class TableMemory(NamedTuple):
     dim: int
     fit: RowFit
     share: float
-    """Of its rows that are on this PS."""
+    """Share of the table's rows that are on this PS."""
     state_parts: int
     """Floats of optimizer state per value: 0 SGD, 1 Adagrad, 2 Adam and FTRL."""
     counted: bool = False
@@ -87,26 +89,26 @@ class PsMemory(msgspec.Struct, frozen=True):
     """What of a PS's memory doesn't follow from its tables' rows. All in bytes."""
 
     base: int
-    """Process, dense parameters, journal, marks: ``base_bytes``."""
+    """Bytes of the process, dense parameters, journal and marks: ``base_bytes``."""
     spill_part: float = 0.0
-    """Of the rows' memory that snapshots take at their peak: as measured, or ``SPILL_PART`` at most; 0 without checkpoints."""
+    """Share of the rows' memory that snapshots take at their peak: as measured, or ``SPILL_PART`` at most; 0 without checkpoints."""
     arriving: int = 0
-    """Rows that moves under way will bring, with their index."""
+    """Bytes of rows that moves under way will bring, with their index."""
     frames: int = 0
-    """Requests and answers in flight at once: minibatches that workers have under way, times bytes of each."""
+    """Bytes of requests and answers in flight at once: minibatches that workers have under way, times bytes of each."""
 
 
 class OomRisk(msgspec.Struct, frozen=True):
     soon: float
     """Chance that the PS crosses its limit before a relief that is begun now has taken effect, with room for two failures."""
     by_end: float
-    """Chance that it does before the job ends."""
+    """Chance that the PS crosses its limit before the job ends."""
     seconds_left: float | None
-    """Until it is as likely as not to have crossed it; None if that isn't so by the job's end."""
+    """Seconds until it is as likely as not that the PS has crossed its limit; None if that isn't so by the job's end."""
 
 
 def row_bytes(dim: int, state_parts: int, *, counted: bool = False) -> int:
-    """Of one row, its index apart."""
+    """Compute the bytes of one row, without its index."""
     return _ROW_HEAD + _ROW_COUNT * (counted or state_parts == 2) + 4 * dim * (1 + state_parts)
 
 
@@ -116,8 +118,8 @@ def index_bytes(rows: ArrayLike) -> Floats:
 
 
 def base_bytes(used: Sequence[int], row_memory: Sequence[int]) -> int:
-    """What a PS takes beside rows and index: the 95th percentile of what was measured of it, both lists by time. A snapshot's spill and
-    what moves brought should not be in ``used``."""
+    """Estimate the bytes that a PS takes beside rows and index: the 95th percentile of what was measured of it, both lists by time. A
+    snapshot's spill and what moves brought should not be in ``used``."""
     rest = np.asarray(used, np.float64) - np.asarray(row_memory, np.float64)
     return int(max(0.0, float(np.quantile(rest, 0.95)))) if len(rest) else 0
 
@@ -125,7 +127,7 @@ def base_bytes(used: Sequence[int], row_memory: Sequence[int]) -> int:
 def peak_bytes(
     memory: PsMemory, tables: Sequence[TableMemory], samples: ArrayLike, quantiles: ArrayLike = (0.1, 0.5, 0.9)
 ) -> Floats:
-    """Most memory [quantiles, samples] that the PS needs from now until the job has trained on ``samples`` since it began."""
+    """Compute the most memory [quantiles, samples] that the PS needs from now until the job has trained on ``samples`` since it began."""
     samples, quantiles = np.atleast_1d(np.asarray(samples, np.float64)), np.atleast_1d(np.asarray(quantiles))
     total = np.zeros((len(quantiles), len(samples)))
     for dim in sorted({table.dim for table in tables}):
@@ -139,15 +141,16 @@ def peak_bytes(
 
 
 def expected_bytes(memory: PsMemory, tables: Sequence[TableMemory], samples: ArrayLike) -> Floats:
-    """Most memory [samples] that the PS is to be expected to need, as ``peak_bytes``: the mean of all courses. The middle one is nearer in
-    most jobs, but further off in those that are the hardest to foresee: where ids change with time, and come again in another epoch."""
+    """Compute the most memory [samples] that the PS is to be expected to need, as ``peak_bytes``: the mean of all courses. The middle one
+    is nearer in most jobs, but further off in those that are the hardest to foresee: where ids change with time, and come again in another
+    epoch."""
     found: Floats = peak_bytes(memory, tables, samples, _QUANTILES).mean(axis=0)
     return found
 
 
 def at_most_bytes(used: int, row_memory: int, times: float, *, spill_part: float) -> float:
-    """What a PS needs at most when it has so many ``times`` as many rows as now, that it uses ``used`` bytes, and ``row_memory`` of these
-    for rows and index. No forecast is above it whose rows aren't."""
+    """Bound what a PS needs when it has ``times`` as many rows as now. It uses ``used`` bytes now, and ``row_memory`` of these for rows and
+    index. No forecast is above it whose rows aren't."""
     return max(0, used - row_memory) + row_memory * _LARGEST_INDEX * times * (1 + spill_part)
 
 
@@ -162,8 +165,9 @@ def oom_risk(
     seconds_to_act: float,
     seconds_since: float = 0.0,
 ) -> OomRisk:
-    """Chances that a PS limited to ``limit`` bytes crosses that; ``samples`` has been trained on of ``total_samples``, over all epochs.
-    ``seconds_to_act`` is what it takes a relief to take effect, as measured; ``seconds_since``: how long ago all this was so."""
+    """Estimate the chances that a PS limited to ``limit`` bytes crosses that; ``samples`` has been trained on of ``total_samples``, over
+    all epochs. ``seconds_to_act`` is what it takes a relief to take effect, as measured; ``seconds_since``: how long ago all this was
+    so."""
     soon = min(total_samples, samples + samples_per_second * (seconds_since + seconds_to_act * ACT_TIMES))
     # the times in between, for when it becomes likely
     ahead = np.concatenate([[samples, soon], np.linspace(samples, total_samples, 17)[1:]])
@@ -187,9 +191,9 @@ def limit_for(
     used: int = 0,
     granularity: int = MIB,
 ) -> int:
-    """Bytes to limit a PS to, so that it gets to ``samples`` (over all epochs since the job began): enough for 19 of 20 courses that it may
-    take, and not over 1.38 times the expected peak; but for what it already uses (``used``), and what 99 of 100 courses need until
-    ``surely``, before which there can be no other limit."""
+    """Compute the bytes to limit a PS to, so that it gets to ``samples`` (over all epochs since the job began): enough for 19 of 20 courses
+    that it may take, and not over 1.38 times the expected peak; but for what it already uses (``used``), and what 99 of 100 courses need
+    until ``surely``, before which there can be no other limit."""
     expected, high = peak_bytes(memory, tables, samples, (0.5, _SAFE))[:, 0]
     limit = min(high * _HEADROOM, expected * _MOST)
     if surely:
@@ -198,14 +202,14 @@ def limit_for(
 
 
 def worker_limit(used: int, *, granularity: int = MIB) -> int:
-    """Bytes to limit a worker to, where workers like it have used so much at most."""
+    """Compute the bytes to limit a worker to, where workers like it have used so much at most."""
     return math.ceil(max(used * _WORKER_HEADROOM, LEAST_WORKER) / granularity) * granularity
 
 
 def decayed_quantile(
     values: Sequence[float], ages: Sequence[float], *, half_life: float, quantile: float = 0.95
 ) -> float:
-    """Quantile of values of which each counts half as much for every ``half_life`` of its age: bytes per row of jobs past, say.
+    """Compute the quantile of values of which each counts half as much for every ``half_life`` of its age: bytes per row of jobs past, say.
 
     Raises ValueError without values.
     """

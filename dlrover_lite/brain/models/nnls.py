@@ -11,7 +11,7 @@ _TOLERANCE = 1e-10
 
 
 def nnls(normal: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The x >= 0 [k] that makes |Ax - b| least, given ``normal`` = A'A [k, k], positive definite, and ``right`` = A'b [k].
+    """Find the x >= 0 [k] that makes |Ax - b| least, given ``normal`` = A'A [k, k], positive definite, and ``right`` = A'b [k].
 
     Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23, on the normal equations: for few columns, of which none is nearly
     a combination of others (a prior sees to that), they are as good as the QR factors, and all that callers have.
@@ -43,7 +43,7 @@ def nnls(normal: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.
 def _feasible(
     normal: NDArray[np.float64], right: NDArray[np.float64], x: NDArray[np.float64], passive: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """From the feasible ``x`` to the least squares over ``passive`` columns; those that would fall below 0 stop there, not passive."""
+    """Go from the feasible ``x`` to the least squares over ``passive`` columns; those that would fall below 0 stop there, not passive."""
     while passive.any():
         free = np.flatnonzero(passive)
         solved = np.linalg.solve(normal[free][:, free], right[free])

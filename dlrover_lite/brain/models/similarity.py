@@ -27,14 +27,14 @@ _NUMBERS = {
     "batch_size": (1.0, math.log(256)),
     "rows": (0.5, math.log(1e6)),
 }
-"""Of each number: its weight, and the range of its logarithm. Fixed, so that a distance doesn't depend on which other jobs there are."""
+"""Weight of each number, and the range of its logarithm. Fixed, so that a distance doesn't depend on which other jobs there are."""
 _MODEL, _OPTIMIZER, _OWNER, _NAME = 2.0, 0.5, 0.5, 0.5
 
 
 def distance(one: JobFeatures, other: JobFeatures) -> float:
-    """Gower's: 0 for the same, 1 for what differs in everything. The mean of the features' distances by their weights: of numbers the
-    difference of logarithms over a fixed range, of names 0 or 1, of a job's name the part of its letter triples that differs. What is
-    unknown of either isn't counted."""
+    """Compute Gower's distance: 0 for the same, 1 for what differs in everything. It is the mean of the features' distances by their
+    weights: of numbers the difference of logarithms over a fixed range, of names 0 or 1, of a job's name the part of its letter triples
+    that differs. What is unknown of either isn't counted."""
     total, weights = 0.0, 0.0
     for name, (weight, extent) in _NUMBERS.items():
         a, b = getattr(one, name), getattr(other, name)
@@ -72,7 +72,7 @@ class Neighbour(NamedTuple):
 def neighbours(
     job: JobFeatures, history: Sequence[tuple[str, JobFeatures, Fit]], *, threshold: float = THRESHOLD, most: int = 8
 ) -> list[Neighbour]:
-    """Those jobs (id, features, fit) that are near enough, the nearest first; of equally near ones the later in ``history``."""
+    """Find the jobs (id, features, fit) that are near enough, the nearest first; of equally near ones the later in ``history``."""
     found = [
         Neighbour(name, distance(job, features), fit) for name, features, fit in reversed(history) if fit.observations
     ]
@@ -80,16 +80,17 @@ def neighbours(
 
 
 def weights_of(near: Sequence[Neighbour]) -> list[float]:
-    """What each of them counts for, together 1: the near and well measured ones the most."""
+    """Compute what each neighbour counts for, together 1: the near and well measured ones the most."""
     found = [math.exp(-n.distance / _NEARNESS) * n.fit.observations / (n.fit.observations + 3) for n in near]
     return [weight / sum(found) for weight in found]
 
 
 def pooled_prior(near: Sequence[Neighbour], *, form: str = "bottleneck") -> Prior | None:
-    """Coefficients to expect: the geometric mean of the neighbours', the near and well measured ones counting most; None without any.
+    """Compute the coefficients to expect: the geometric mean of the neighbours', the near and well measured ones counting most; None
+    without any.
 
-    Means of costs are costs; the mean of a plan with one large worker and one with four small ones is neither. Coefficients are per
-    sample, per minibatch and per request, so that jobs with other batch sizes can be pooled.
+    Means of costs are costs; the mean of a plan with one large worker and one with four small ones is neither. Coefficients are per sample,
+    per minibatch and per request, so that jobs with other batch sizes can be pooled.
     """
     near = [n for n in near if n.fit.form == form]
     if not near:
@@ -117,8 +118,8 @@ def pooled_prior(near: Sequence[Neighbour], *, form: str = "bottleneck") -> Prio
 
 
 def smoothed_plan(plans: Sequence[Sequence[float]], *, smoothing: float = 0.5) -> list[float]:
-    """The paper's warm start, to compare with: exponential smoothing of similar jobs' plans, each a list of numbers (workers, PS, cores,
-    …), the most similar last: A := smoothing * plan + (1 - smoothing) * A.
+    """Compute the paper's warm start, to compare with: exponential smoothing of similar jobs' plans, each a list of numbers (workers, PS,
+    cores, …), the most similar last: A := smoothing * plan + (1 - smoothing) * A.
 
     Raises ValueError without plans.
     """

@@ -27,54 +27,55 @@ __all__ = ["Growth", "RowFit", "fit_rows", "quantile_rows"]
 Floats = NDArray[np.float64]
 
 _POINTS = 24
-"""Of the curve that are used, at equal ratios of n; and back to which part of n."""
+"""Number of points of the curve that are used, at equal ratios of n, back to 1 / ``_SPAN`` of n."""
 _SPAN = 64.0
 _MISFIT = 0.01
 """Relative error of the law itself: the curve is smooth, so its points differ from the law by more than by chance."""
 _INDEPENDENT = 5.0
-"""Its points count as so many independent ones together."""
+"""Number of independent points that all points of a curve count as together."""
 _SLOPE, _SLOPE_SD = 0.7, 0.3
-"""Prior of g."""
+"""Mean and standard deviation of the prior of g."""
 _LIMITS = 60
 _FURTHEST = 1e4
-"""The largest finite L, over the rows there are."""
+"""The largest finite L, as a multiple of the rows there are."""
 _NEAREST, _HEADS, _FURTHEST_HEAD = 0.002, 8, 100.0
 """How far beyond the rows there are the nearest L is, in parts of them; how many there are of the part that doesn't grow straight, and the
 furthest of these."""
 _SHARES = np.arange(1, 10) / 10
-"""c n of the rows there are."""
+"""Values of c n, as parts of the rows there are."""
 _STRAIGHT, _STRAIGHT_IN_ORDER = 0.03, 0.15
-"""Prior of c > 0; where rows are evicted and epochs have the same order, that is rather the order of time, and much follows from it."""
+"""Prior weight of c > 0; where rows are evicted and epochs have the same order, that is rather the order of time, and much follows from
+it."""
 _LEAST_REST = 1e-3
-"""Of the rows there are, that isn't taken to grow straight."""
+"""Least part of the rows there are that isn't taken to grow straight."""
 _LATEST, _LATEST_WEIGHT = 3.0, 0.15
-"""The power law of the curve's end is fitted from this part of n on (1/3 to 1), and is given so much weight however the others fit."""
+"""The power law of the curve's end is fitted from this part of n on (1/3 to 1), and is given this weight however the others fit."""
 _DRIFT_SD = 0.03
-"""Of g from now on, beside its error of measurement: ids that change with time follow no law of the past."""
+"""Standard deviation of g from now on, beside its error of measurement: ids that change with time follow no law of the past."""
 
 
 class Growth(msgspec.Struct, frozen=True):
     """Which samples bring new rows."""
 
     epoch_samples: float = math.inf
-    """Of one epoch: later ones bring the same ids again."""
+    """Number of samples in one epoch: later ones bring the same ids again."""
     evict_after_samples: float = math.inf
-    """Rows not seen in so many samples are removed."""
+    """Number of samples after which rows that weren't seen in them are removed."""
     in_order: bool = False
     """Each epoch's samples come in the same order."""
 
     @property
     def alone_until(self) -> float:
-        """Samples; from then on rows of an epoch's end and of the next one's beginning are there together."""
+        """Number of samples from which on rows of an epoch's end and of the next one's beginning are there together."""
         return self.epoch_samples if self.in_order and self.evict_after_samples < self.epoch_samples else math.inf
 
     @property
     def met_by(self) -> float:
-        """Samples; by then as many as ever are."""
+        """Number of samples by which as many of these are there together as ever are."""
         return self.alone_until + self.evict_after_samples / 2
 
     def counted(self, samples: ArrayLike) -> Floats:
-        """n, for samples since the job began, over all epochs."""
+        """Compute n, for samples since the job began, over all epochs."""
         return np.minimum(np.asarray(samples, np.float64), min(self.epoch_samples, self.evict_after_samples))
 
 
@@ -83,33 +84,28 @@ class RowFit(msgspec.Struct, frozen=True, dict=True):
 
     growth: Growth
     rows: float
-    """There are now, or, where rows are evicted, were at the most; at ``counted``. The laws go through this point."""
+    """Rows that there are now, or, where rows are evicted, that there were at the most; at ``counted``. The laws go through this point."""
     counted: float
     bound: float
-    """No law goes beyond."""
+    """The most rows that any law goes to."""
     weights: list[float]
     limits: list[float]
     factors: list[float]
-    """ln K"""
+    """ln K of each law."""
     slopes: list[float]
-    """g"""
+    """g of each law."""
     slope_sds: list[float]
     rates: list[float] = []
-    """c, rows per sample; empty: all 0"""
+    """c of each law, in rows per sample; empty: all 0."""
     met: float = 0.0
-    """Rows at most since the first epoch's end met the next one's beginning."""
+    """The most rows since the first epoch's end met the next one's beginning."""
     met_at: float = math.inf
-    """Samples; where they will have met for the first time."""
+    """Number of samples at which they will have met for the first time."""
 
     @property
     def most(self) -> float:
-        """Rows that there have been."""
+        """The most rows that there have been."""
         return max(self.rows, self.met)
-
-    @property
-    def power_law(self) -> float:
-        """Weight of the law without a limit: near 1 if no end is in sight."""
-        return sum(w for w, limit in zip(self.weights, self.limits, strict=True) if math.isinf(limit))
 
 
 class _Laws(NamedTuple):
@@ -128,7 +124,7 @@ def fit_rows(
     growth: Growth | None = None,
     limit: float | None = None,
 ) -> RowFit | None:
-    """The curve of a table through its measurements [n], ``samples`` rising since the job began, over all epochs; None without a row.
+    """Fit the curve of a table through its measurements [n], ``samples`` rising since the job began, over all epochs; None without a row.
 
     ``limit``: a bound of the number of different ids, known from their type or from a count over the data.
     """
@@ -168,18 +164,18 @@ def fit_rows(
 
 
 class _Shapes(NamedTuple):
-    """[l]: what laws there are to be fitted."""
+    """Laws that are to be fitted, [l] each."""
 
     limits: Floats
-    """L"""
+    """L of each law."""
     rates: Floats
-    """c"""
+    """c of each law."""
     prior: Floats
 
 
 def _shapes(n: Floats, y: Floats, largest: float, limit: float | None, prior_straight: float) -> _Shapes:
-    """Nothing is known of the limit's size beforehand: each e-fold of it is as likely, and no limit as likely as any. Of the rate: nor is
-    it, so each part of the present one is as likely."""
+    """List the laws that are to be fitted. Nothing is known of the limit's size beforehand: each e-fold of it is as likely, and no limit as
+    likely as any. Nor is anything known of the rate, so each part of the present one is as likely."""
     now = float(y[-1])
     # most of them are near: the nearer, the more it tells how far it is
     beyond = largest / now - 1
@@ -210,8 +206,8 @@ def _latest_slope(log_n: Floats, log_y: Floats) -> float:
 
 
 def _thinned(n: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Points at about equal ratios of n, the last one among them; of those with the same n (later epochs, and after evictions, when there
-    may be fewer for a while) the one with the most rows."""
+    """Thin the points out to about equal ratios of n, the last one among them; of those with the same n (later epochs, and after evictions,
+    when there may be fewer for a while) keep the one with the most rows."""
     good = (n > 0) & (y > 0)
     n, y = n[good], y[good]
     if not len(n):
@@ -224,8 +220,8 @@ def _thinned(n: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def _fit_laws(log_n: Floats, y: Floats, shapes: _Shapes) -> _Laws:
-    """ln(-L ln(1 - (rows - c n)/L)) = ln K + g ln n: a line for each shape, fitted to all of them at once. Points count
-    fully at the end of the curve and less at its beginning, since a slope that falls slowly is best known from there."""
+    """Fit a line for each shape, all at once: ln(-L ln(1 - (rows - c n)/L)) = ln K + g ln n. Points count fully at the end of the curve and
+    less at its beginning, since a slope that falls slowly is best known from there."""
     recent = np.exp((log_n - log_n[-1]) / math.log(_SPAN))  # 1 at the end, 1/e at the beginning
     count = min(_INDEPENDENT, float(len(log_n)))
     weights = recent / recent.sum() * count
@@ -254,10 +250,10 @@ def _fit_laws(log_n: Floats, y: Floats, shapes: _Shapes) -> _Laws:
 
 
 def quantile_rows(fit: RowFit, samples: ArrayLike, quantiles: ArrayLike) -> Floats:
-    """Rows [quantiles, samples] when the job has trained on ``samples`` since it began, over all epochs.
+    """Compute the rows [quantiles, samples] when the job has trained on ``samples`` since it began, over all epochs.
 
-    The laws' slopes are uncertain too, and so is whether ids will go on as they did: five values of each law stand for that.
-    A fit keeps what it was asked: all parameter servers of a job ask the same.
+    The laws' slopes are uncertain too, and so is whether ids will go on as they did: five values of each law stand for that. A fit keeps
+    what it was asked: all parameter servers of a job ask the same.
     """
     n = np.atleast_1d(fit.growth.counted(samples))
     met = np.atleast_1d(np.asarray(samples, np.float64) >= fit.met_at)
@@ -298,14 +294,14 @@ def _quantile_rows(fit: RowFit, n: Floats, met: NDArray[np.bool_], quantiles: Fl
 
 
 def _law(limits: Floats, line: Floats) -> Floats:
-    """Rows where K n^g is exp(line)."""
+    """Compute the rows where K n^g is exp(line)."""
     power = np.exp(line)
     with np.errstate(invalid="ignore"):
         return np.where(np.isinf(limits), power, -limits * np.expm1(-power / limits))
 
 
 def _weighted_quantiles(values: Floats, weights: Floats, quantiles: Floats) -> Floats:
-    """[q, columns] of values [m, columns], interpolated."""
+    """Compute quantiles [q, columns] of values [m, columns], interpolated."""
     order = values.argsort(axis=0)
     ordered = np.take_along_axis(values, order, axis=0)
     cumulated = np.cumsum(weights[order], axis=0) - weights[order] / 2

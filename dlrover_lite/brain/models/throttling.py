@@ -15,23 +15,23 @@ from dlrover_lite.protocol.profiles import Observation
 __all__ = ["USUAL_CORES", "throttle_cores", "unthrottled"]
 
 USUAL_CORES = 0.03
-"""Of a limit, that are lost by that; as long as nothing is measured."""
+"""Cores of a limit that are lost by stopping a worker, as long as nothing is measured."""
 _SD_CORES = 0.02
 _MOST_CORES = 0.1
 _CPU_NOISE = 0.06
-"""Relative, of measured CPU seconds."""
+"""Relative error of measured CPU seconds."""
 _COST_SD = 2.0
-"""Relative, of the costs of a minibatch about their mean: next to nothing is known."""
+"""Relative standard deviation of the costs of a minibatch about their mean: next to nothing is known."""
 _LEAST_COST = 0.1
-"""Of what was measured: costs that were found are no less."""
+"""Least cost that is found, as a part of what was measured."""
 _FROM, _TO = 0.75, 0.95
-"""Part of its limit that a worker uses, from which on the limit stops it sometimes, and in each period."""
+"""Parts of its limit that a worker uses, from which on the limit stops it sometimes, and in each period."""
 
 
 def throttle_cores(observations: Sequence[Observation]) -> float:
-    """By how many cores less than its limit a worker gets done that its limit holds back: from measured CPU seconds, which rise with the
-    time that a minibatch takes then. What moves those of workers and of PS alike is the host, and is left out. Ridge regression about
-    what is usual."""
+    """Estimate the cores of its limit that a worker loses when the limit holds it back. It follows from measured CPU seconds, which rise
+    with the time that a minibatch takes then. What moves those of workers and of PS alike is the host, and is left out. Ridge regression
+    about what is usual."""
     told = [o for o in observations if o.worker_cpu_seconds and o.ps_cpu_seconds]
     if not told:
         return USUAL_CORES
@@ -49,7 +49,7 @@ def throttle_cores(observations: Sequence[Observation]) -> float:
 
 
 def _off(observations: Sequence[Observation], batch: Floats, ps: Floats, weight: Floats) -> Floats:
-    """By how much, as a logarithm, the PS took more CPU than usual in each observation."""
+    """Compute by how much, as a logarithm, the PS took more CPU than usual in each observation."""
     cpu = np.array([o.ps_cpu_seconds for o in observations], np.float64) * ps
     columns = np.array([batch, ps]).T
     found = _ridge(columns, cpu, weight, np.zeros(2), _COST_SD * cpu.mean() / columns.mean(axis=0))
@@ -58,14 +58,14 @@ def _off(observations: Sequence[Observation], batch: Floats, ps: Floats, weight:
 
 
 def _ridge(columns: Floats, measured: Floats, weight: Floats, usual: Floats, spread: Floats) -> Floats:
-    """Coefficients, by relative errors of what was ``measured``."""
+    """Find the coefficients by ridge regression, with relative errors of what was ``measured``."""
     by = weight / _CPU_NOISE / measured
     rows = np.concatenate([columns * by[:, None], np.diag(1 / spread)])
     return np.asarray(np.linalg.lstsq(rows, np.concatenate([measured * by, usual / spread]), rcond=None)[0])
 
 
 def unthrottled(observations: Sequence[Observation], lost_cores: float) -> list[float | None]:
-    """Workers' CPU seconds per minibatch, less what is lost by stopping them."""
+    """Compute workers' CPU seconds per minibatch, less what is lost by stopping them."""
     seconds = _stopped_seconds(observations)
     return [
         o.worker_cpu_seconds and max(o.worker_cpu_seconds / 2, o.worker_cpu_seconds - lost_cores * stopped)
@@ -74,7 +74,7 @@ def unthrottled(observations: Sequence[Observation], lost_cores: float) -> list[
 
 
 def _stopped_seconds(observations: Sequence[Observation]) -> Floats:
-    """Of each: how long a worker takes from one minibatch to the next, as far as its limit holds it back."""
+    """Compute for each observation how long a worker takes from one minibatch to the next, as far as its limit holds it back."""
     found = []
     for o in observations:
         seconds = o.workers * o.batch_size / o.samples_per_second

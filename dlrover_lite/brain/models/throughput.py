@@ -24,7 +24,7 @@ from dlrover_lite.protocol.profiles import Observation
 __all__ = ["Fit", "Prediction", "Prior", "fit", "predict", "times", "vector"]
 
 _NOISE_WORTH = 3.0
-"""So many observations says the expected noise."""
+"""Weight of the expected noise, as a number of observations."""
 _WIDER = 0.12
 """Relative error added to the band for each doubling outside of what was seen."""
 _AXES = [Setting._fields.index(axis) for axis in AXES]
@@ -35,10 +35,10 @@ class Prior(msgspec.Struct, frozen=True):
 
     coefficients: dict[str, float]
     relative_sd: float = 0.4
-    """Of each of them."""
+    """Relative standard deviation of each coefficient."""
     exponent: float | None = None
     noise: float | None = None
-    """Relative error that the form had with them."""
+    """Relative error that the form had with these coefficients."""
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -50,19 +50,19 @@ class Fit(msgspec.Struct, frozen=True):
     engine: Engine
     observations: int
     relative_error: float
-    """Median over the observations."""
+    """Median relative error over the observations."""
     noise: float
-    """Standard deviation of an observation about the form, relative."""
+    """Relative standard deviation of an observation about the form."""
     freedom: float
-    """Observations that the noise rests on, about."""
+    """About how many observations the noise rests on."""
     covariance: list[list[float]]
-    """Of the coefficients, in the form's order."""
+    """Covariance of the coefficients, in the form's order."""
     merged: list[list[str]] = []
     """Coefficients whose sum is measured, and that only the prior divides."""
     unseen: list[str] = []
     """Coefficients that the observations say nothing of: the prior's, at most cut down."""
     region: dict[str, tuple[float, float]] = {}
-    """What was seen of each axis."""
+    """Range that was seen of each axis."""
 
 
 class Prediction(NamedTuple):
@@ -72,7 +72,7 @@ class Prediction(NamedTuple):
     low: Floats
     high: Floats
     extrapolated: np.typing.NDArray[np.bool_]
-    """Outside of what was seen on some axis: the band is wider."""
+    """The setting lies outside of what was seen on some axis: the band is wider."""
 
 
 def fit(
@@ -83,7 +83,7 @@ def fit(
     depth: float = DEPTH,
     prior: Prior | None = None,
 ) -> Fit:
-    """The form's coefficients for a job. ``depth``: of its workers' pipelines, unless an ``engine`` is given.
+    """Fit the form's coefficients to a job. ``depth``: of its workers' pipelines, unless an ``engine`` is given.
 
     Raises DlroverLiteError when there is neither an observation nor a prior.
     """
@@ -153,13 +153,13 @@ def _region(observations: Sequence[Observation]) -> dict[str, tuple[float, float
 
 
 def times(fitted: Fit, setting: Setting) -> Floats:
-    """Seconds per minibatch [times, …] by what limits it, in the form's order, for settings […]: the largest is the bottleneck."""
+    """Compute seconds per minibatch [times, …] by what limits it, in the form's order, for settings […]: the largest is the bottleneck."""
     table, shape = setting.table()
     return np.moveaxis(FORMS[fitted.form].rows(table, fitted.engine) @ vector(fitted), -1, 0).reshape(-1, *shape)
 
 
 def predict(fitted: Fit, setting: Setting) -> Prediction:
-    """Throughput of each setting with its band."""
+    """Predict the throughput of each setting with its band."""
     table, shape = setting.table()
     rows = FORMS[fitted.form].rows(table, fitted.engine)
     region = np.array([fitted.region[axis] for axis in AXES], np.float64) if fitted.region else np.empty((0, 2))
@@ -176,12 +176,12 @@ def predict(fitted: Fit, setting: Setting) -> Prediction:
 
 
 def vector(fitted: Fit) -> Floats:
-    """Its coefficients in the form's order."""
+    """Return the fit's coefficients in the form's order."""
     return np.array([fitted.coefficients[name] for name in FORMS[fitted.form].coefficients])
 
 
 def _t90(freedom: float) -> float:
-    """The 90th percentile of Student's t (Cornish and Fisher's expansion: within 1% from two degrees of freedom on)."""
+    """Compute the 90th percentile of Student's t (Cornish and Fisher's expansion: within 1% from two degrees of freedom on)."""
     z = 1.2815515655446004
     g1 = (z**3 + z) / 4
     g2 = (5 * z**5 + 16 * z**3 + 3 * z) / 96

@@ -22,34 +22,34 @@ __all__ = ["ADDITIVE", "AXES", "BOTTLENECK", "DEPTH", "FORMS", "Engine", "Floats
 Floats = NDArray[np.float64]
 
 DEPTH = 2.0
-"""Minibatches under way in a worker's pipeline, where a job's recipe doesn't say otherwise."""
+"""Number of minibatches under way in a worker's pipeline, where a job's recipe doesn't say otherwise."""
 
 
 class Engine(msgspec.Struct, frozen=True):
     """What the forms need to know of how training is done."""
 
     depth: float = DEPTH
-    """Minibatches that a worker has pulled and not yet pushed."""
+    """Number of minibatches that a worker has pulled and not yet pushed."""
     depth_below_a_core: float = 1.0
-    """Of a worker with less than a core."""
+    """Number of minibatches that a worker with less than a core has pulled and not yet pushed."""
     compute_share: float = 0.8
-    """Of a worker's CPU that is spent on the computing thread, which has one thread of its own for each whole core."""
+    """Share of a worker's CPU that is spent on the computing thread, which has one thread of its own for each whole core."""
     serial_share: float = 0.8
-    """Of the CPU of workers and PS that lies between a minibatch's pull and its push: reading ahead and the push's work don't."""
+    """Share of the CPU of workers and PS that lies between a minibatch's pull and its push: reading ahead and the push's work don't."""
     ps_cores: float = 1.0
-    """A PS can use: one thread does all the work on rows."""
+    """The most cores that a PS can use: one thread does all the work on rows."""
     throttle_cores: float = 0.0
-    """Of a worker's limit, that is lost where the limit is what holds it back: it is stopped and goes on in each period."""
+    """Cores of a worker's limit that are lost where the limit is what holds it back: it is stopped and goes on in each period."""
     dense_bytes: float = 1.0
-    """Of dense parameters. This and what follows: `additive` only, where they scale coefficients."""
+    """Bytes of dense parameters. This and what follows: `additive` only, where they scale coefficients."""
     sample_bytes: float = 1.0
-    """Of embedding rows per sample."""
+    """Bytes of embedding rows per sample."""
     bandwidth: float = 1.0
-    """Bytes per second."""
+    """Bandwidth in bytes per second."""
 
     @property
     def numbers(self) -> tuple[float, float, float, float, float, float]:
-        """As the arithmetic takes it."""
+        """The numbers in the order in which the arithmetic takes them."""
         shares = self.compute_share, self.serial_share
         return self.depth, self.depth_below_a_core, *shares, self.ps_cores, self.throttle_cores
 
@@ -81,7 +81,8 @@ class Setting(NamedTuple):
         hosts: ArrayLike = 1.0,
         speed: ArrayLike = 1.0,
     ) -> Setting:
-        """Nodes of a role alike, the PS equally loaded, all spread evenly over ``hosts``, each with ``free_cores``. Arguments broadcast."""
+        """Make the setting of nodes that are alike within a role, the PS equally loaded, all spread evenly over ``hosts``, each with
+        ``free_cores``. Arguments broadcast."""
         w, p, w_cores, p_cores, batch, free, n, fast = (
             np.asarray(value, np.float64)
             for value in (workers, ps, worker_cores, ps_cores, batch_size, free_cores, hosts, speed)
@@ -90,11 +91,11 @@ class Setting(NamedTuple):
 
     @staticmethod
     def of(observations: Sequence[Observation]) -> Setting:
-        """Arrays [n]."""
+        """Make the setting of these observations, with arrays [n]."""
         return Setting(*(np.array([getattr(o, name) for o in observations], np.float64) for name in Setting._fields))
 
     def table(self) -> tuple[Floats, tuple[int, ...]]:
-        """All fields spread over each other and made flat: [11, n] in the order of the fields, and the shape that n comes from."""
+        """Spread all fields over each other and flatten them: [11, n] in the order of the fields, and the shape that n comes from."""
         shape = np.broadcast(*self).shape
         table = np.empty((len(self), *shape))
         for at, values in enumerate(self):
@@ -106,24 +107,25 @@ class Form(NamedTuple):
     name: str
     coefficients: tuple[str, ...]
     rows: Callable[[Floats, Engine], Floats]
-    """[n, times, coefficients] of a setting's ``table`` [11, n]: seconds per minibatch and unit of each coefficient."""
+    """Maps a setting's ``table`` [11, n] to [n, times, coefficients]: seconds per minibatch and unit of each coefficient."""
     exponents: tuple[float, ...]
-    """To choose from, rising."""
+    """Exponents to choose from, rising."""
     exponent: float
-    """Where nothing is known."""
+    """The exponent where nothing is known."""
 
 
 AXES = ("workers", "ps", "worker_cores", "ps_cores", "batch_size")
-"""Along which a setting may lie outside of what has been seen; the host's free cores are told apart by what the nodes could use."""
+"""Axes along which a setting may lie outside of what has been seen; the host's free cores are told apart by what the nodes could use."""
 
 
 def _bottleneck(table: Floats, engine: Engine) -> Floats:
-    """Of the workers, of the busiest PS, of the pipeline when nobody waits for a core, and of the fullest host."""
+    """Compute the times of the workers, of the busiest PS, of the pipeline when nobody waits for a core, and of the fullest host."""
     return bottleneck_rows(table, engine.numbers)
 
 
 def _additive(table: Floats, engine: Engine) -> Floats:
-    """Phases of a worker's iteration, one after the other; four constants of the paper are one, since nothing tells them apart."""
+    """Compute the phases of a worker's iteration, one after the other; four constants of the paper are one, since nothing tells them
+    apart."""
     s = Setting(*table)
     rows = np.empty((table.shape[1], 1, 5))
     rows[:, 0, 0] = s.batch_size / (s.worker_cores * s.worker_speed)

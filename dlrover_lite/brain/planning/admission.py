@@ -17,17 +17,17 @@ class Need(NamedTuple):
     """What a job takes at the least."""
 
     milli: int
-    """Thousandths of a core."""
+    """Cost in thousandths of a core."""
     memory: int
 
 
 class Admission(NamedTuple):
     admitted: tuple[str, ...]
-    """In the order they were let in."""
+    """Jobs that may train, in the order they were let in."""
     queued: tuple[str, ...]
-    """First in the queue first."""
+    """Jobs that wait, the first in the queue first."""
     preempted: Mapping[str, str]
-    """Job: the one that takes its place; "" if it gives way to nobody, as there is less than there was."""
+    """Job -> the one that takes its place; "" if it gives way to nobody, as there is less than there was."""
 
 
 def aged_priority(view: JobView, policy: Policy) -> float:
@@ -42,17 +42,17 @@ def admit(
     *,
     reluctant: Mapping[str, Need] | None = None,
 ) -> Admission:
-    """Of the jobs that ``needs`` names.
+    """Decide which of the jobs that ``needs`` names may train now.
 
     Jobs that run stay, the most important first, as long as there is room. Then those that wait, by aged priority; one that doesn't fit may
-    preempt jobs of ``preempt_ratio`` times less priority (age doesn't count there: it must not stop those that run). One that has to
-    wait lets those behind it pass, until it has waited for ``reserve_after_seconds``.
+    preempt jobs of ``preempt_ratio`` times less priority (age doesn't count there: it must not stop those that run). One that has to wait
+    lets those behind it pass, until it has waited for ``reserve_after_seconds``.
 
     One that runs and can't give way (``JobView.stays``) stays whatever there is, and nobody who runs has to give way because of that. So
     does one that can't be changed just now (``JobView.fixed``), but for a job of higher priority: it may do with less later.
 
-    ``reluctant``: what those could do with that are better left as they are. It is all they need where one that runs would have to give
-    way for want of room otherwise.
+    ``reluctant``: what those could do with that are better left as they are. It is all they need where one that runs would have to give way
+    for want of room otherwise.
     """
     found = _admit(views, needs, capacity, policy)
     if reluctant and "" in found.preempted.values():
@@ -113,7 +113,7 @@ class _Room:
         return True
 
     def fill(self, job: str) -> None:
-        """It is there, whether or not there is room: then there is less than none."""
+        """Take what a job needs, whether or not there is room: then there is less than none."""
         self.milli -= self.needs[job].milli
         self.memory -= self.needs[job].memory
 
@@ -141,7 +141,7 @@ class _Weakest:
         self._hopeless.clear()
 
     def that_give_way_to(self, view: JobView) -> list[str]:
-        """Nobody whose place isn't needed; empty when all of them together aren't enough."""
+        """Choose the jobs that give way to ``view``: nobody whose place isn't needed; empty when all of them together aren't enough."""
         needs, need = self._room.needs, self._room.needs[view.job]
         for priority, hopeless in self._hopeless:
             if view.priority <= priority and need.milli >= hopeless.milli and need.memory >= hopeless.memory:

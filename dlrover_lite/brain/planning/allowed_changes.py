@@ -18,11 +18,11 @@ __all__ = ["as_good", "floor_of", "restrained", "veto", "vetoed"]
 
 Mask = NDArray[np.bool_]
 _NO_GAIN = -1e-9
-"""Seconds: less than staying brings."""
+"""Gain in seconds that is less than staying brings."""
 
 
 def vetoed(one: Options, policy: Policy) -> Mask:
-    """The plans that the job may not be changed to of its own accord, [n]; never the present one."""
+    """Find the plans that the job may not be changed to of its own accord, [n]; never the present one."""
     if one.now is None:
         return np.zeros(len(one.gain), np.bool_)
     found = _withheld(one, policy) | ((one.gain > 0) & (one.least_gain <= 0))
@@ -31,7 +31,7 @@ def vetoed(one: Options, policy: Policy) -> Mask:
 
 
 def _withheld(one: Options, policy: Policy) -> Mask:
-    """Those that would undo the last change too soon, or were refused a short while ago, [n]."""
+    """Find the plans that would undo the last change too soon, or were refused a short while ago, [n]."""
     points, view, found = one.points, one.view, np.zeros(len(one.gain), np.bool_)
     for refused in view.declined:
         found |= points.are(refused)
@@ -46,8 +46,8 @@ def _withheld(one: Options, policy: Policy) -> Mask:
 
 
 def restrained(one: Options, policy: Policy) -> Options:
-    """The same options, in which plans that are ``vetoed`` are worth what they surely bring, and never as much as to stay: a job whose
-    cores others need more can still come to them."""
+    """Return the same options, in which plans that are ``vetoed`` are worth what they surely bring, and never as much as to stay: a job
+    whose cores others need can still come to them."""
     mask = vetoed(one, policy)
     if not mask.any():
         return one
@@ -58,22 +58,22 @@ def restrained(one: Options, policy: Policy) -> Options:
 
 
 def floor_of(one: Options, policy: Policy) -> int | None:
-    """What a job keeps at the least whose smallest plan would undo its last change, or was refused: ``as_good``; None: its smallest plan
-    will do. ``one``: restrained."""
+    """Find what a job keeps at the least whose smallest plan would undo its last change, or was refused: ``as_good``; None: its smallest
+    plan will do. ``one``: restrained."""
     if one.now is None or one.now == one.minimum or not _withheld(one, policy)[one.minimum]:
         return None
     return as_good(one)
 
 
 def as_good(one: Options) -> int:
-    """The cheapest plan that is as good as the present one, and needs no more memory. ``one``: restrained, of a job that runs."""
+    """Find the cheapest plan that is as good as the present one, and needs no more memory. ``one``: restrained, of a job that runs."""
     assert one.now is not None
     good = (one.gain >= 0) & (one.memory <= one.memory[one.now])
     return int(np.where(good, one.points.milli, np.iinfo(np.int64).max).argmin())
 
 
 def veto(one: Options, at: int, policy: Policy) -> str:
-    """Why the job may not be changed to that plan of its own accord, in words; "" if it may."""
+    """Say why the job may not be changed to that plan of its own accord; "" if it may."""
     if one.now is None or at == one.now:
         return ""
     change, wanted = one.view.last_change, one.points.candidate(at)
@@ -96,7 +96,7 @@ def veto(one: Options, at: int, policy: Policy) -> str:
 
 
 def _undoes(left: Candidate, now: Candidate, wanted: Candidate) -> bool:
-    """Whether ``wanted`` goes back, on some axis, from where the change from ``left`` to ``now`` went."""
+    """Say whether ``wanted`` goes back, on some axis, from where the change from ``left`` to ``now`` went."""
     axes = ("workers", "servers", "worker_cores", "ps_cores")
     return any(
         (getattr(now, axis) - getattr(left, axis)) * (getattr(wanted, axis) - getattr(now, axis)) < 0 for axis in axes

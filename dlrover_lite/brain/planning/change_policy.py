@@ -31,13 +31,13 @@ class Verdict(NamedTuple):
     action: Action
     cause: Cause = ""
     better: int | None = None
-    """Position of a better plan that it may not be changed to."""
+    """Position of a better plan that the job may not be changed to."""
 
 
 class Settled(NamedTuple):
     verdicts: Mapping[str, Verdict]
     free: Resources
-    """What is left over."""
+    """Resources that are left over."""
     rejected: Mapping[str, float]
     """Seconds that each job would have gained at the least by an exchange that wasn't surely worth it; empty: there was none."""
 
@@ -51,9 +51,9 @@ def settle(
     forced: bool,
     starts: Mapping[str, int] | None = None,
 ) -> Settled:
-    """Of all admitted jobs. ``alone``: this is the only job there is. ``forced``: others were let in or put out, so that plans may have
-    to shrink. ``starts``: jobs that begin with the plan at that position, whatever they could have. The smallest plans together fit into
-    ``capacity``."""
+    """Choose the plans of all admitted jobs. ``alone``: this is the only job there is. ``forced``: others were let in or put out, so that
+    plans may have to shrink. ``starts``: jobs that begin with the plan at that position, whatever they could have. The smallest plans
+    together fit into ``capacity``."""
     fixed = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
     pinned = {**(starts or {}), **fixed}
     whole = {one.view.job: one for one in options}
@@ -100,8 +100,8 @@ def _walk(
 def _floors(
     options: Sequence[Options], pinned: Mapping[str, int], capacity: Resources, policy: Policy
 ) -> dict[str, int]:
-    """The plans that jobs keep at the least whose last change is too fresh to be undone: the most important first, as far as all others
-    can have their smallest."""
+    """Find the plans that jobs keep at the least whose last change is too fresh to be undone: the most important first, as far as all
+    others can have their smallest."""
     milli, memory = to_milli(capacity.cores), capacity.memory
     for one in options:
         base = pinned.get(one.view.job, one.minimum)
@@ -121,7 +121,7 @@ def _floors(
 
 
 def _better_but_for(one: Options, walk: Walk, policy: Policy) -> int | None:
-    """The best of what it could have beside the others, if it may not be changed to that."""
+    """Find the best plan that the job could have beside the others, if it may not be changed to that."""
     job = one.view.job
     here = walk.chosen[job]
     room = one.points.milli <= walk.milli(job) + walk.free_milli
@@ -145,7 +145,7 @@ def _save(walk: Walk, options: Mapping[str, Options], fixed: Set[str], policy: P
 
 
 def _leave_alone(walk: Walk) -> None:
-    """Nobody is made slower for what nobody uses: who would lose most first."""
+    """Let jobs keep their plan where nobody uses what a slower one would free: those that would lose most first."""
     losers = [
         (float(one.value[walk.chosen[job]]), job)
         for job, one in walk.options.items()
@@ -159,7 +159,7 @@ def _leave_alone(walk: Walk) -> None:
 
 
 def _worth_it(walk: Walk, options: Mapping[str, Options], policy: Policy) -> bool:
-    """Whether the changes together are worth something at the lower ends of their bands."""
+    """Say whether the changes together are worth something at the lower ends of their bands."""
     total = 0.0
     for job, one in options.items():
         if one.now is None:
@@ -169,7 +169,8 @@ def _worth_it(walk: Walk, options: Mapping[str, Options], policy: Policy) -> boo
 
 
 def _nobody_loses(options: Sequence[Options], pinned: Mapping[str, int], capacity: Resources) -> dict[str, int]:
-    """For each job a plan as good as its present one, from which on all may still gain; empty if there isn't room for these. All run."""
+    """Find for each job a plan as good as its present one, from which on all may still gain; empty if there isn't room for these. All
+    run."""
     kept, milli, memory = {}, to_milli(capacity.cores), capacity.memory
     for one in options:
         at = pinned.get(one.view.job, as_good(one))
@@ -193,7 +194,7 @@ def _verdict(one: Options, walk: Walk, cause: Cause, policy: Policy) -> Verdict:
 
 
 def trial_seconds(one: Options, policy: Policy) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """What trying each plan may cost: there and back, and what it is slower meanwhile at the lower end of its band."""
+    """Compute the seconds that trying each plan may cost: there and back, and what it is slower meanwhile at the lower end of its band."""
     assert one.now is not None
     slower = 1 - one.points.lower / one.points.throughput[one.now]
     cost: np.ndarray[tuple[int], np.dtype[np.float64]] = (
@@ -203,7 +204,7 @@ def trial_seconds(one: Options, policy: Policy) -> np.ndarray[tuple[int], np.dty
 
 
 def _to_explore(one: Options, walk: Walk, policy: Policy) -> int | None:
-    """The plan near the present one that may gain most, if trying it fits into what is left over and into the budget."""
+    """Find the plan near the present one that may gain most, if trying it fits into what is left over and into the budget."""
     assert one.now is not None
     view, points = one.view, one.points
     budget = policy.exploration_share * (view.ran_seconds + one.stay_seconds) - view.explored_seconds

@@ -34,9 +34,9 @@ Load = Callable[[ModelData], ThroughputModel]
 """Makes a model of its data: the same one of the same data, at any time."""
 
 _MOST_KEPT = 48
-"""Plans that a decision is stored with, about: a thousand jobs decide every few seconds."""
+"""About how many plans a decision is stored with: a thousand jobs decide every few seconds."""
 _SAME = 1e-6
-"""Relative: numbers of a replay may differ by so much (another processor rounds in another way)."""
+"""Relative difference by which numbers of a replay may differ (another processor rounds in another way)."""
 
 
 class Candidates(msgspec.Struct, frozen=True):
@@ -53,14 +53,14 @@ class Candidates(msgspec.Struct, frozen=True):
     lower: list[float]
     upper: list[float]
     seconds: list[float]
-    """Remaining time with it, the change included."""
+    """Remaining seconds with each plan, the change included."""
     chosen: int
-    """Position of the chosen one."""
+    """Position of the chosen plan."""
     now: int | None
-    """Position of the present one."""
+    """Position of the present plan."""
     minimum: int
     left_out: int = 0
-    """Plans of the front that aren't here."""
+    """Number of plans of the front that aren't here."""
 
     def candidate(self, at: int) -> Candidate:
         return Candidate(self.workers[at], self.servers[at], self.worker_cores[at], self.ps_cores[at])
@@ -71,9 +71,9 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 
     throughput: Band
     seconds: float
-    """Remaining time, the change included."""
+    """Remaining seconds, the change included."""
     stay_seconds: float
-    """Remaining time if nothing were changed (of a job that starts: with its smallest plan)."""
+    """Remaining seconds if nothing were changed (of a job that starts: with its smallest plan)."""
     gain: Band
     """Seconds saved."""
 
@@ -83,23 +83,23 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Seconds since the epoch."""
     index: str = ""
-    """The state of the world that it holds for (``index_of``), in one that is shown before it is carried out."""
+    """The state of the world that the decision holds for (``index_of``), if it is shown before it is carried out."""
     stage: Stage = "scale"
     action: Action
     before: Candidate | None = None
     choice: Candidate | None = None
-    """None: it gets nothing for now."""
+    """The chosen plan without its memory; None: the job gets nothing for now."""
     plan: Plan | None = None
-    """The choice with its memory."""
+    """The chosen plan with its memory."""
     reason: str
     predicted: Predicted | None = None
     memory: MemoryBand | None = None
-    """Of each PS (a treatment: of the node), until it is decided again, with its limit; None where there is no forecast."""
+    """Memory that each PS (a treatment: the node) needs until it is decided again, with its limit; None where there is no forecast."""
     treatment: Treatment | None = None
-    """Of stage 3."""
+    """What is done about a node, in stage 3."""
     candidates: Candidates | None = None
     room: Resources | None = None
-    """What the job could have had at most: its own and what is left over."""
+    """The most that the job could have had: its own and what is left over."""
     format: int = FORMAT
 
     @property
@@ -115,7 +115,7 @@ class Round(NamedTuple):
     free: Resources
 
     def of(self, job: str) -> Decision:
-        """Raises KeyError if the round has no such job."""
+        """Return the decision for a job. Raises KeyError if the round has no such job."""
         for decision in self.decisions:
             if decision.job == job:
                 return decision
@@ -123,7 +123,7 @@ class Round(NamedTuple):
 
 
 def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
-    """Stage 2: what each job gets. Everything follows from ``inputs``: the same ones give the same decisions.
+    """Decide stage 2: what each job gets. Everything follows from ``inputs``: the same ones give the same decisions.
 
     Raising a job's priority, all else alike, neither puts it out, nor leaves it waiting, nor ends it later, but for what counts as equal
     (``Policy.tie_share``, ``fewer_nodes_share``) and for the time in which room is made (``room_seconds``); plans that it may not be
@@ -156,7 +156,7 @@ def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
 
 
 def _need(one: Options, *, keeps: bool = False) -> Need:
-    """What a job is admitted with: its smallest plan, or the present one, if it ``keeps`` that."""
+    """Return what a job is admitted with: its smallest plan, or the present one, if it ``keeps`` that."""
     at = one.now if keeps and one.now is not None else one.minimum
     return Need(int(one.points.milli[at]), int(one.memory[at]))
 
@@ -191,7 +191,7 @@ def _decision(view: JobView, inputs: RoundInputs, places: Mapping[str, int], rea
 
 
 def _predicted(one: Options, at: int, *, waits: float = 0.0) -> Predicted:
-    """``waits``: seconds until it has that plan."""
+    """Predict what the plan at a position brings. ``waits``: seconds until the job has that plan."""
     gain = (float(each[at]) - waits for each in (one.gain, one.least_gain, one.most_gain))
     return Predicted(
         throughput=one.points.band(at),
@@ -224,7 +224,7 @@ def _candidates(one: Options, chosen: int) -> Candidates:
 
 
 def _kept(one: Options, chosen: int) -> IntArray:
-    """Positions of the plans that a decision is stored with."""
+    """Choose the positions of the plans that a decision is stored with."""
     count = len(one.points.milli)
     if count <= _MOST_KEPT:
         return np.arange(count)
@@ -238,9 +238,9 @@ def _kept(one: Options, chosen: int) -> IntArray:
 class Replay(NamedTuple):
     same: bool
     differences: list[str]
-    """In words."""
+    """Differences in words."""
     decision: Decision
-    """As it comes out now."""
+    """The decision as it comes out now."""
 
 
 def replay(stored: Decision, inputs: RoundInputs, load: Load = load_model) -> Replay:
@@ -282,5 +282,5 @@ def _words(value: object) -> str:
 
 
 def with_index(decision: Decision, inputs: RoundInputs) -> Decision:
-    """With the index of its world, for one that is shown before it is carried out."""
+    """Add the index of its world to a decision that is shown before it is carried out."""
     return msgspec.structs.replace(decision, index=index_of(inputs, decision.job))

@@ -70,8 +70,8 @@ class Walk:
             unused -= max(0, self.memory(job) - aside[job])
 
     def _fill(self, job: str, corner: int, most_memory: int) -> None:
-        """The most valuable plan that fits into what is left, cheaper than the ``corner`` that didn't; of memory, what others gave back on
-        their way is left aside, or it would matter who comes first."""
+        """Give a job the most valuable plan that fits into what is left, cheaper than the ``corner`` that didn't; of memory, what others
+        gave back on their way is left aside, or it would matter who comes first."""
         one, here = self.options[job], self.chosen[job]
         milli, memory, value = one.points.milli, one.memory, one.value
         fits = (milli <= milli[here] + self.free_milli) & (memory <= most_memory)
@@ -82,13 +82,13 @@ class Walk:
         self.move(job, best)
 
     def has_room(self, job: str, at: int) -> bool:
-        """Whether the job could have that plan instead of its own."""
+        """Say whether the job could have that plan instead of its own."""
         one = self.options[job]
         milli = int(one.points.milli[at]) - self.milli(job)
         return milli <= self.free_milli and int(one.memory[at]) - self.memory(job) <= self.free_memory
 
     def move(self, job: str, at: int) -> None:
-        """Give it that plan instead."""
+        """Give the job that plan instead."""
         one = self.options[job]
         self.free_milli -= int(one.points.milli[at]) - self.milli(job)
         self.free_memory -= int(one.memory[at]) - self.memory(job)
@@ -102,15 +102,15 @@ class Stairs(NamedTuple):
     """Positions in the job's options."""
     milli: IntArray
     memory: IntArray
-    """More than any corner before. (A plan with more cores may need less memory; what one before needed stays set aside until all are
-    done, or the order of steps would matter.)"""
+    """Memory that the corner takes beyond any corner before. (A plan with more cores may need less memory; what one before needed stays set
+    aside until all are done, or the order of steps would matter.)"""
     value: FloatArray
     moves: NDArray[np.bool_]
-    """Not to the present plan."""
+    """The step doesn't lead to the present plan."""
 
 
 def stairs_of(one: Options, start: int | None = None) -> Stairs:
-    """From ``start`` on, or from its smallest plan."""
+    """Make the stairs of a job from ``start`` on, or from its smallest plan."""
     corners = hull(one, one.minimum if start is None else start)
     milli, value, memory = one.points.milli[corners], one.value[corners], np.maximum.accumulate(one.memory[corners])
     to = corners[1:]
@@ -119,7 +119,7 @@ def stairs_of(one: Options, start: int | None = None) -> Stairs:
 
 
 def _climbed(steps: Sequence[Stairs], free_milli: int, free_memory: int) -> tuple[list[int], list[int]]:
-    """How many of its steps each job takes; and the jobs whose next step doesn't fit, in that order.
+    """Compute how many of its steps each job takes; and list the jobs whose next step doesn't fit, in that order.
 
     What comes first has the most value per core; of the same, the larger value, then no move, then the lower job.
     """
@@ -143,7 +143,7 @@ def _climbed(steps: Sequence[Stairs], free_milli: int, free_memory: int) -> tupl
 
 
 def _by_worth(jobs: IntArray, worth: FloatArray, value: FloatArray, moves: NDArray[np.bool_]) -> IntArray:
-    """The order of steps, of which those of a job follow each other in theirs: ``worth`` per core first."""
+    """Order the steps by ``worth`` per core, the most first; those of a job follow each other in their own order."""
     order = np.argsort(-worth)  # without ties, which are rare, five times as fast as by all keys
     sorted_worth = worth[order]
     if (sorted_worth[1:] == sorted_worth[:-1]).any():
@@ -154,14 +154,14 @@ def _by_worth(jobs: IntArray, worth: FloatArray, value: FloatArray, moves: NDArr
 
 
 def soonest(options: Options, capacity: Resources) -> int:
-    """Of a job that is alone: the plan it ends soonest with, whatever it costs."""
+    """Find the plan that a job which is alone ends soonest with, whatever it costs."""
     fits = (options.points.milli <= to_milli(capacity.cores)) & (options.memory <= capacity.memory)
     return int(np.where(fits, options.gain, -np.inf).argmax())
 
 
 def cheapest_as_good(options: Options, at: int, tie_share: float, *, most_loss: float = math.inf) -> int:
-    """The cheapest plan that is no more than ``tie_share`` of the remaining time slower than ``at``, and needs no more memory; of equal
-    ones that which needs no change. At the lower end of its band it may lose ``most_loss`` of the remaining time."""
+    """Find the cheapest plan that is no more than ``tie_share`` of the remaining time slower than ``at``, and needs no more memory; of
+    equal ones that which needs no change. At the lower end of its band it may lose ``most_loss`` of the remaining time."""
     seconds = options.stay_seconds - options.gain
     good = (seconds <= seconds[at] * (1 + tie_share)) & (options.memory <= options.memory[at])
     good &= options.points.milli <= options.points.milli[at]
@@ -172,8 +172,8 @@ def cheapest_as_good(options: Options, at: int, tie_share: float, *, most_loss: 
 
 
 def fewest_nodes(options: Options, at: int, most_share: float) -> int:
-    """Of plans with as many cores as ``at`` that take no more than ``most_share`` of the remaining time longer, nor more memory: that with
-    the fewest nodes. More cores still never make a job slower: it may take no longer than what would be chosen so with fewer."""
+    """Find the plan with the fewest nodes of those with as many cores as ``at`` that take no more than ``most_share`` of the remaining time
+    longer, nor more memory. More cores still never make a job slower: it may take no longer than what would be chosen so with fewer."""
     milli, nodes = options.points.milli, options.points.workers + options.points.servers
     seconds = options.stay_seconds - options.gain
     # what takes longer than any of these may doesn't matter, with fewer cores either

@@ -15,14 +15,14 @@ from dlrover_lite.core.units import Resources
 __all__ = ["FORMAT", "Action", "JobView", "LastChange", "ModelData", "Policy", "RoundInputs", "Stage", "index_of"]
 
 FORMAT = 1
-"""Of stored rounds and decisions; rises when what they say is read in another way."""
+"""Format of stored rounds and decisions; rises when what they say is read in another way."""
 
 Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
 
 
 Action = Literal["start", "stay", "change", "explore", "queue", "preempt", "refuse", "heal", "tell"]
-"""Of the stages 1 and 2, and (the last two) of stage 3, where ``Decision.treatment`` says what is done."""
+"""Actions of the stages 1 and 2, and (the last two) of stage 3, where ``Decision.treatment`` says what is done."""
 Stage = Literal["initial", "scale", "heal"]
 
 
@@ -37,9 +37,9 @@ class LastChange(msgspec.Struct, frozen=True, kw_only=True):
     """The change that a job's plan follows from."""
 
     left: Candidate
-    """What it had before."""
+    """The plan that the job had before."""
     fresh_windows: int = 0
-    """Windows measured since it took effect: evidence that it was decided without."""
+    """Number of windows measured since the change took effect: evidence that it was decided without."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,32 +50,32 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     rho: NonNegative = 1.0
     """value = priority x seconds saved / (remaining seconds) ** rho: 1 favours jobs near their end, 0 counts seconds."""
     horizon_seconds: Positive = 3600.0
-    """Remaining time of a job that doesn't say how much work is left."""
+    """Remaining seconds that are assumed of a job that doesn't say how much work is left."""
     tie_share: NonNegative = 0.01
     """Completion times that differ by less than this share are equal, and cost decides."""
     fewer_nodes_share: NonNegative = 0.03
-    """Half as many workers of twice the size may take so much longer: each takes time to start, and memory, and the more train at once, the
-    staler is what they train on."""
+    """Share of the remaining time that half as many workers of twice the size may take longer: each takes time to start, and memory, and
+    the more train at once, the staler is what they train on."""
     least_saving: NonNegative = 0.1
-    """A job that is alone gives cores away that make no difference, if they are so large a part of what it has at least,"""
+    """Least part of its cores that a job that is alone gives away, if they make no difference."""
     saving_risk: NonNegative = 0.1
-    """and if, at the lower end of the band, no more than this share of the remaining time is lost."""
+    """The most of the remaining time, as a share, that may be lost by that at the lower end of the band."""
     ageing_seconds: Positive = 600.0
-    """A job that has waited this long counts twice its priority in the queue, and so on."""
+    """Seconds after which a job that waits counts twice its priority in the queue, and so on."""
     reserve_after_seconds: Positive = 1800.0
-    """Once the first of the queue has waited this long, none behind it is let in before it."""
+    """Seconds after which none behind the first of the queue is let in before it."""
     room_seconds: NonNegative = 10.0
-    """Time until others have given up what a job that comes is to have, about."""
+    """About how many seconds it takes until others have given up what a job that comes is to have."""
     preempt_ratio: Annotated[float, Meta(gt=1)] = 2.0
-    """A job is preempted only for one of at least so many times its priority."""
+    """Least ratio of priorities for one job to preempt another."""
     reversal_windows: int = 4
-    """Windows to be measured after a change before it may be reversed."""
+    """Number of windows to be measured after a change before it may be reversed."""
     exploration_share: NonNegative = 0.05
-    """Of a job's expected time: what may be spent on trying plans that nothing yet says are better."""
+    """Share of a job's expected time that may be spent on trying plans that nothing yet says are better."""
     exploration_seconds: Positive = 30.0
-    """How long a plan is tried before it is known."""
+    """Seconds for which a plan is tried before it is known."""
     exploration_step: Annotated[float, Meta(gt=1)] = 2.0
-    """Each count and size of a plan to be tried is within this factor of the present one."""
+    """Factor of the present plan's counts and sizes within which those of a plan to be tried are."""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,30 +87,30 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     need: MemoryNeed = MemoryNeed()
     priority: Positive = 1.0
     remaining_samples: NonNegative | None = None
-    """None: not known."""
+    """Number of samples that are left to train on; None: not known."""
     now: Candidate | None = None
     measured: Band | None = None
     """Samples/s with ``now``; None: not measured yet, the model's word is taken."""
     scale_seconds: NonNegative = 0.0
-    """What a change of its plan costs, as seconds of training (``effect.cost_of_change``)."""
+    """Seconds of training that a change of the plan costs (``effect.cost_of_change``)."""
     waited_seconds: NonNegative = 0.0
-    """In the queue."""
+    """Seconds for which the job has waited in the queue."""
     ran_seconds: NonNegative = 0.0
     explored_seconds: NonNegative = 0.0
-    """Spent on trying plans so far."""
+    """Seconds spent on trying plans so far."""
     doubt: Annotated[float, Meta(ge=1)] = 1.0
     """Factor on the model's bands: above 1 when its predictions for this job have missed (``effect.doubt_after``)."""
     last_change: LastChange | None = None
     most: Resources | None = None
-    """Its recipe's ceiling; None: the capacity."""
+    """The recipe's ceiling for all nodes; None: the capacity."""
     fixed: bool = False
-    """Its plan is not to be changed while it runs (autoscaling is off or paused)."""
+    """The plan is not to be changed while the job runs (autoscaling is off or paused)."""
     held: str = ""
-    """Why it is ``fixed``, in words."""
+    """Why the job is ``fixed``, in words."""
     stays: str = ""
-    """Why it can't give way to another job while it runs, in words; empty: it can."""
+    """Why the job can't give way to another one while it runs, in words; empty: it can."""
     declined: tuple[Candidate, ...] = ()
-    """Plans that were refused it a short while ago: they aren't wanted again for now, and it keeps what it has at the least."""
+    """Plans that were refused a short while ago: they aren't wanted again for now, and the job keeps what it has at the least."""
 
 
 class RoundInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,15 +119,15 @@ class RoundInputs(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Seconds since the epoch; nothing is computed from it."""
     capacity: Resources
-    """Of the machine or cluster, for all these jobs together."""
+    """Capacity of the machine or cluster, for all these jobs together."""
     jobs: tuple[JobView, ...]
     policy: Policy = Policy()
     format: int = FORMAT
 
 
 def index_of(inputs: RoundInputs, job: str) -> str:
-    """Names the world as the plan for ``job`` depends on it: capacity, policy, what is known of the job, who else is there with which
-    plan. Two rounds with the same index give it the same chances, so a plan that was shown is still one that can be had."""
+    """Name the world as the plan for ``job`` depends on it: capacity, policy, what is known of the job, who else is there with which plan.
+    Two rounds with the same index give it the same chances, so a plan that was shown is still one that can be had."""
     views = {view.job: view for view in inputs.jobs}
     own = views.pop(job, None)
     world = {

@@ -23,8 +23,8 @@ def nsga2_front(
     generations: int = 100,
     seed: int = 0,
 ) -> IntArray:
-    """As ``pareto.fastest``: indices of points of at most ``most_cores`` that none of those found beats; often not on
-    the front, and often without its ends. The same seed finds the same.
+    """Search for the front as ``pareto.fastest`` does: indices of points of at most ``most_cores`` that none of those found beats; often
+    not on the front, and often without its ends. The same seed finds the same.
 
     Raises UsageError when pymoo isn't installed.
     """

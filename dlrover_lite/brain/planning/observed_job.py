@@ -21,15 +21,15 @@ from dlrover_lite.protocol.profiles import Profile, host_speeds, observe
 __all__ = ["candidate_of", "observed_view"]
 
 _NEWEST = 64
-"""Profiles that a model is fitted to."""
+"""Number of profiles that a model is fitted to, the newest."""
 _OF_80_PERCENT = 1.2816
-"""Half of a band that holds 80%, in standard deviations."""
+"""Half the width of a band that holds 80%, in standard deviations."""
 _LEAST_SD = 0.01
-"""Relative, of a throughput that was measured: windows differ by more than each one's parts tell."""
+"""Least relative standard deviation of a throughput that was measured: windows differ by more than each one's parts tell."""
 
 
 def candidate_of(profile: Profile) -> Candidate | None:
-    """The plan that it was measured with, nodes of a role taken as alike; None if there was no node of a role."""
+    """Find the plan that a profile was measured with, nodes of a role taken as alike; None if there was no node of a role."""
     if not profile.workers or not profile.ps:
         return None
     worker, ps = (
@@ -53,12 +53,12 @@ def observed_view(
     spill_part: float = 0.0,
     facts: TableFacts | None = None,
 ) -> JobView:
-    """``view`` with what profiles, by time, tell of the job: its model, the present plan and what was measured with it, the last change,
-    the work left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of each worker,
-    what changes cost. ``view`` itself if nothing was trained yet.
+    """Make ``view`` say what profiles, by time, tell of the job: its model, the present plan and what was measured with it, the last
+    change, the work left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of each
+    worker, what changes cost. ``view`` itself is returned if nothing was trained yet.
 
-    ``free_cores``: of each host, that this job's nodes could use; ``prior``: of jobs like it (stage 1);
-    ``depth``: of its workers' pipelines.
+    ``free_cores``: those of each host that this job's nodes could use; ``prior``: from jobs like it (stage 1); ``depth``: of its workers'
+    pipelines.
     """
     trained = [profile for profile in profiles if profile.samples > 0 and candidate_of(profile) is not None]
     if not trained:
@@ -89,7 +89,7 @@ def observed_view(
 
 
 def _measured(present: Sequence[Profile]) -> Band:
-    """Of all windows with the present plan together."""
+    """Compute the throughput, with its band, of all windows with the present plan together."""
     seconds = sum(profile.seconds for profile in present)
     rate = sum(profile.samples for profile in present) / seconds
     parts = sum((profile.relative_sd * profile.seconds / seconds) ** 2 for profile in present)

@@ -26,11 +26,12 @@ __all__ = [
 ]
 
 _BLOCK = 12_000
-"""Values of an array that are computed at once: larger arrays leave the cache, and are given back to the system and got anew each time."""
+"""Number of values of an array that are computed at once: larger arrays leave the cache, and are given back to the system and got anew each
+time."""
 
 _MANY = 200_000
-"""Points of a lattice from which on the search is compiled: that takes two seconds once on a machine, and saves a millisecond each time.
-No machine alone has so many."""
+"""Number of points of a lattice from which on the search is compiled: that takes two seconds once on a machine, and saves a millisecond
+each time. No machine alone has so many."""
 _NONE = np.iinfo(np.int64).max
 
 Parts = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
@@ -43,7 +44,7 @@ class ThroughputModel(Protocol):
     def predict(
         self, w: FloatArray, p: FloatArray, worker_cores: FloatArray, ps_cores: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(expected, lower, upper) in samples/s; the band holds 80%."""
+        """Predict (expected, lower, upper) in samples/s; the band holds 80%."""
         ...
 
 
@@ -62,10 +63,10 @@ class Sides(NamedTuple):
 
 @runtime_checkable
 class SeparableModel(ThroughputModel, Protocol):
-    """One whose ranking of plans is a sum of two sides: half a million points then cost a few thousand computations."""
+    """A model whose ranking of plans is a sum of two sides: half a million points then cost a few thousand computations."""
 
     def sides(self, servers: FloatArray, worker_sizes: FloatArray, ps_sizes: FloatArray) -> Sides:
-        """For these numbers of PS [P] and sizes [A] and [S], in cores."""
+        """Compute the sides for these numbers of PS [P] and sizes [A] and [S], in cores."""
         ...
 
 
@@ -90,7 +91,7 @@ class Points(NamedTuple):
     lower: FloatArray
     upper: FloatArray
     on_front: NDArray[np.bool_]
-    """Faster than every cheaper one of these."""
+    """The plan is faster than every cheaper one of these."""
 
     def candidate(self, at: int) -> Candidate:
         return Candidate(
@@ -101,7 +102,7 @@ class Points(NamedTuple):
         return Band(float(self.throughput[at]), float(self.lower[at]), float(self.upper[at]))
 
     def are(self, candidate: Candidate) -> NDArray[np.bool_]:
-        """Which of these it is."""
+        """Say which of these plans are ``candidate``."""
         return np.asarray(
             (self.workers == candidate.workers)
             & (self.servers == candidate.servers)
@@ -110,13 +111,13 @@ class Points(NamedTuple):
         )
 
     def find(self, candidate: Candidate) -> int:
-        """Its position. Raises ValueError if it isn't there."""
+        """Return the candidate's position. Raises ValueError if it isn't there."""
         if not len(found := self.are(candidate).nonzero()[0]):
             raise ValueError(f"{candidate.describe()} is none of these plans")
         return int(found[0])
 
     def memory(self, need: MemoryNeed) -> IntArray:
-        """Bytes of each."""
+        """Compute the bytes of memory of each plan."""
         return self.workers * need.worker + self.servers * need.per_ps(self.servers)
 
 
@@ -130,7 +131,7 @@ class _Fastest:
         self.flat = np.full(most + 1, _NONE)
 
     def look(self, cost: IntArray, slowness: FloatArray, flat: IntArray) -> None:
-        """At points, [n] each; those that cost too much are left out."""
+        """Take in points, [n] each; those that cost too much are left out."""
         within = np.flatnonzero((cost <= self.most) & (slowness < self.slowness.take(cost, mode="clip")))
         cost, slowness, flat = cost.take(within), slowness.take(within), flat.take(within)
         np.minimum.at(self.slowness, cost, slowness)
@@ -139,12 +140,12 @@ class _Fastest:
         np.minimum.at(self.flat, cost.take(best), flat.take(best))
 
     def front(self) -> IntArray:
-        """Those that nothing cheaper is as fast as."""
+        """Return the points that nothing cheaper is as fast as."""
         return self.flat[_ahead(self.slowness)]
 
 
 def _ahead(slowness: FloatArray) -> NDArray[np.bool_]:
-    """Along the last axis: which are faster than all before."""
+    """Find, along the last axis, which are faster than all before."""
     found = np.empty(slowness.shape, np.bool_)
     found[..., 0] = slowness[..., 0] < np.inf
     np.less(slowness[..., 1:], np.minimum.accumulate(slowness, axis=-1)[..., :-1], out=found[..., 1:])
@@ -152,7 +153,7 @@ def _ahead(slowness: FloatArray) -> NDArray[np.bool_]:
 
 
 def fastest(lattice: Lattice, model: ThroughputModel, *, most_cores: float, fitting: IntArray) -> IntArray:
-    """The front of all points of at most ``most_cores`` that are ``Lattice.fitting``, as indices that ``Lattice.parts`` takes.
+    """Find the front of all points of at most ``most_cores`` that are ``Lattice.fitting``, as indices that ``Lattice.parts`` takes.
 
     Of points with the same cost and throughput, the one with fewer PS is taken, then the one with the cheaper workers.
     """
@@ -173,7 +174,8 @@ def fastest(lattice: Lattice, model: ThroughputModel, *, most_cores: float, fitt
 
 
 def _look_at_sides(lattice: Lattice, sides: Sides, fitting: IntArray, found: _Fastest) -> None:
-    """What is slower than something cheaper of the same side is so beside every other side, and isn't looked at."""
+    """Look at a separable model's points. What is slower than something cheaper of the same side is so beside every other side, and isn't
+    looked at."""
     _, many, sizes = lattice.shape
     least = lattice.bounds.min_workers
     shrink = (np.arange(least, lattice.bounds.max_workers + 1) ** -float(sides.power))[lattice.workers - least]
@@ -211,7 +213,7 @@ def _look_at_all(lattice: Lattice, model: ThroughputModel, fitting: IntArray, fo
 
 
 def points_of(model: ThroughputModel, parts: Parts) -> Points:
-    """Any points (at least one), predicted and put in order."""
+    """Predict any points (at least one), and put them in order."""
     w, p, worker_cores, ps_cores = parts
     predicted = [x if x.shape == w.shape else np.broadcast_to(x, w.shape) for x in model.predict(*parts)]
     workers, servers = w.astype(np.int64), p.astype(np.int64)
@@ -233,6 +235,6 @@ def exact_front(
     need: MemoryNeed | None = None,
     most_bytes: int | None = None,
 ) -> Points | None:
-    """The points of ``fastest`` with at most ``most_bytes``, with their predictions; None if there are none."""
+    """Return the points of ``fastest`` with at most ``most_bytes``, with their predictions; None if there are none."""
     flat = fastest(lattice, model, most_cores=most_cores, fitting=lattice.fitting(need or MemoryNeed(), most_bytes))
     return points_of(model, lattice.parts(flat)) if len(flat) else None

@@ -13,8 +13,8 @@ __all__ = ["fastest_by_sides"]
 def fastest_by_sides(  # type: ignore[no-untyped-def]
     of_worker, fixed, of_ps, shrink, workers, size_of_side, fitting, worker_units, ps_units, slowness, flat
 ):
-    """``Sides`` with ``shrink`` [N] what the number of workers makes of ``of_worker``. Lowers ``slowness``, the smallest sum of each cost,
-    and keeps in ``flat`` the index that has it.
+    """Lower ``slowness``, the smallest sum of each cost, and keep in ``flat`` the index that has it, for ``Sides`` with ``shrink`` [N] what
+    the number of workers makes of ``of_worker``.
 
     What is slower than something cheaper of the same side is so beside every other side, and isn't looked at.
     """

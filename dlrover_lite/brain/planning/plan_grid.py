@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MILLI = 1000
-"""Cost is counted in thousandths of a core."""
+"""Units of cost in a core: cost is counted in thousandths of a core."""
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -50,11 +50,11 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
     servers: int
     worker_cores: float
     ps_cores: float
-    """Each."""
+    """Cores of each PS."""
 
     @property
     def milli(self) -> int:
-        """What it costs, in thousandths of a core."""
+        """Cost in thousandths of a core."""
         return self.workers * to_milli(self.worker_cores) + self.servers * to_milli(self.ps_cores)
 
     @property
@@ -65,7 +65,7 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
         return f"{self.workers} worker x {self.worker_cores:g}, {self.servers} ps x {self.ps_cores:g} cores"
 
     def parts(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """As a model takes it: (w, p, worker cores, PS cores), each of shape (1,)."""
+        """Return the plan as a model takes it: (w, p, worker cores, PS cores), each of shape (1,)."""
         values = (self.workers, self.servers, self.worker_cores, self.ps_cores)
         w, p, worker_cores, ps_cores = (np.array([value], dtype=np.float64) for value in values)
         return w, p, worker_cores, ps_cores
@@ -78,24 +78,24 @@ class MemoryBand(msgspec.Struct, frozen=True):
     lower: int
     upper: int
     limit: int
-    """That it gets."""
+    """Limit in bytes that the node gets."""
 
 
 class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     """What a job's nodes need until the decision is looked at again, in bytes, as forecast; all 0 where nothing is known."""
 
     worker: int = 0
-    """Each worker."""
+    """Bytes of each worker."""
     ps: int = 0
-    """Each PS, whatever it holds: process, frames, what a move brings."""
+    """Bytes of each PS, whatever it holds: process, frames, what a move brings."""
     tables: int = 0
-    """All PS together: rows, index, journal."""
+    """Bytes of rows, index and journal of all PS together."""
     tables_band: tuple[int, int, int] | None = None
-    """Of that: the lower end, what is expected and the upper end of the forecast's 80% band; None: there is no forecast."""
+    """80% band of ``tables``: the lower end, what is expected and the upper end; None: there is no forecast."""
     most_per_ps: int | None = None
-    """The largest PS there can be (its host's memory); None: no bound but the capacity."""
+    """Bytes of the largest PS there can be (its host's memory); None: no bound but the capacity."""
     fixed_ps: int | None = None
-    """Each PS, where the recipe fixes its memory, whatever it needs; None: it is left open."""
+    """Bytes of each PS where the recipe fixes its memory, whatever it needs; None: it is left open."""
 
     def per_ps(self, servers: Servers) -> Servers:
         """Compute the memory of each of so many PS, of each number of them if there are several."""
@@ -104,23 +104,23 @@ class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
         return self.ps + -(-self.tables // servers)
 
     def of(self, candidate: Candidate) -> int:
-        """All nodes together."""
+        """Compute the bytes of all nodes together."""
         return candidate.workers * self.worker + candidate.servers * self.per_ps(candidate.servers)
 
     def fits(self, candidate: Candidate, most: int | None) -> bool:
-        """``most``: bytes for all its nodes together; None: no bound."""
+        """Say whether such a plan fits. ``most``: bytes for all its nodes together; None: no bound."""
         alone = self.most_per_ps is None or self.per_ps(candidate.servers) <= self.most_per_ps
         return alone and (most is None or self.of(candidate) <= most)
 
     def band(self, candidate: Candidate) -> MemoryBand | None:
-        """Of each PS of such a plan; None without a forecast."""
+        """Return the memory of each PS of such a plan; None without a forecast."""
         if self.tables_band is None:
             return None
         lower, expected, upper = (self.ps + tables // candidate.servers for tables in self.tables_band)
         return MemoryBand(expected, lower, upper, self.per_ps(candidate.servers))
 
     def plan(self, candidate: Candidate) -> Plan:
-        """With the memory that it needs."""
+        """Make a plan with the memory that it needs."""
         return Plan(
             ps=RolePlan(candidate.servers, Resources(candidate.ps_cores, self.per_ps(candidate.servers))),
             worker=RolePlan(candidate.workers, Resources(candidate.worker_cores, self.worker)),
@@ -128,7 +128,7 @@ class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """``min_`` to ``max_``, both included; sizes in cores. A role that the recipe fixes has one count and one size."""
+    """Least and most counts of nodes, both included, and their sizes in cores. A role that the recipe fixes has one count and one size."""
 
     min_workers: int = 1
     max_workers: int = 64
@@ -138,7 +138,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     ps_sizes: tuple[float, ...]
 
     def problem(self) -> str:
-        """Why no plan is within; "" if some is."""
+        """Say why no plan is within; "" if some is."""
         for role, low, high, sizes in (
             ("workers", self.min_workers, self.max_workers, self.worker_sizes),
             ("parameter servers", self.min_servers, self.max_servers, self.ps_sizes),
@@ -150,7 +150,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     def holds(self, candidate: Candidate) -> bool:
-        """Whether its counts are within and its sizes between the smallest and the largest (a plan that runs may have others)."""
+        """Say whether the plan's counts are within and its sizes between the smallest and the largest (a plan that runs may have
+        others)."""
         return (
             self.min_workers <= candidate.workers <= self.max_workers
             and self.min_servers <= candidate.servers <= self.max_servers
@@ -160,7 +161,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def even_sizes(most: float, count: int = 16) -> tuple[float, ...]:
-    """``count`` sizes of a node in even steps up to ``most`` cores: sums of them have few distinct values."""
+    """List ``count`` sizes of a node in even steps up to ``most`` cores: sums of them have few distinct values."""
     sizes = sorted({max(1, to_milli(most * number / count)) for number in range(1, count + 1)})
     return tuple(size / MILLI for size in sizes)
 
@@ -191,7 +192,7 @@ class Lattice:
         self.worker_cores: FloatArray = side[:, 1] / MILLI
         self.worker_sizes: FloatArray = np.array(worker_sizes) / MILLI
         self.size_of_side: IntArray = np.searchsorted(worker_sizes, side[:, 1])
-        """Positions in ``worker_sizes``."""
+        """Position in ``worker_sizes`` of each worker side's size."""
         self.worker_units: IntArray = cost // self.unit_milli
         """Cost of each worker side, ascending."""
         self.servers: IntArray = np.arange(bounds.min_servers, bounds.max_servers + 1)
@@ -212,14 +213,14 @@ class Lattice:
         return math.prod(self.shape)
 
     def candidate(self, flat: int) -> Candidate:
-        """The one at ``flat``, an index of the flattened (P, N, S)."""
+        """Return the candidate at ``flat``, an index of the flattened (P, N, S)."""
         p, n, s = (int(index) for index in np.unravel_index(flat, self.shape))
         return Candidate(
             int(self.workers[n]), int(self.servers[p]), float(self.worker_cores[n]), float(self.ps_cores[s])
         )
 
     def parts(self, flat: NDArray[Any]) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """(w, p, worker cores, PS cores) of the points at ``flat``."""
+        """Return (w, p, worker cores, PS cores) of the points at ``flat``."""
         p, n, s = np.unravel_index(flat, self.shape)
         return (
             self.workers[n].astype(np.float64),
@@ -229,7 +230,8 @@ class Lattice:
         )
 
     def fitting(self, need: MemoryNeed, most_bytes: int | None) -> IntArray:
-        """How many workers there may be beside each number of PS, so that all have their memory, (P,); below ``min_workers``: none."""
+        """Compute how many workers there may be beside each number of PS, so that all have their memory, (P,); below ``min_workers``:
+        none."""
         each = need.per_ps(self.servers)
         left = np.full(len(self.servers), self.bounds.max_workers)
         if most_bytes is not None:
@@ -242,8 +244,8 @@ class Lattice:
         return left
 
     def smallest(self, fitting: IntArray, most_cores: float) -> Candidate | None:
-        """The cheapest candidate of those that are ``fitting`` (of equal ones, that with the fewest PS); None if there is none of so few
-        cores."""
+        """Find the cheapest candidate of those that are ``fitting`` (of equal ones, that with the fewest PS); None if there is none of so
+        few cores."""
         units = np.where(
             fitting >= self.bounds.min_workers, self.worker_units[0] + self.ps_units[:, 0], self.most_units + 1
         )
@@ -255,5 +257,5 @@ class Lattice:
 
 @lru_cache(maxsize=256)
 def lattice_of(bounds: Bounds) -> Lattice:
-    """The lattice of these bounds, made once."""
+    """Return the lattice of these bounds, made once."""
     return Lattice(bounds)

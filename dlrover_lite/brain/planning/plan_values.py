@@ -25,11 +25,11 @@ _SMALL = 0.5
 
 
 class Options(NamedTuple):
-    """Arrays are as long as ``points``; ``now`` and ``minimum`` are positions in them."""
+    """Plans that a job can have. Arrays are as long as ``points``; ``now`` and ``minimum`` are positions in them."""
 
     view: JobView
     points: Points
-    """Throughput as predicted, times ``calibration``."""
+    """The plans, with throughput as predicted, times ``calibration``."""
     memory: IntArray
     """Bytes of all nodes together."""
     value: FloatArray
@@ -41,21 +41,22 @@ class Options(NamedTuple):
     minimum: int
     now: int | None
     stay_seconds: float
-    """Remaining time if it stays as it is."""
+    """Remaining seconds if the job stays as it is."""
     calibration: float
     """Measured over predicted throughput of the present plan; 1 if not measured."""
 
     def seconds(self, at: int) -> float:
-        """Remaining time with this plan, the change included."""
+        """Return the remaining seconds with this plan, the change included."""
         return self.stay_seconds - float(self.gain[at])
 
     def fits(self, at: int, milli: int, memory: int) -> bool:
-        """Whether it fits into so many thousandths of a core and bytes."""
+        """Say whether the plan fits into so many thousandths of a core and bytes."""
         return int(self.points.milli[at]) <= milli and int(self.memory[at]) <= memory
 
 
 def options_of(view: JobView, model: ThroughputModel, capacity: Resources, policy: Policy) -> Options | None:
-    """None when not even its smallest plan fits into the whole capacity; one that runs then keeps the plan it has."""
+    """Find the plans that a job can have; None when not even its smallest plan fits into the whole capacity; one that runs then keeps the
+    plan it has."""
     if view.most is not None:
         capacity = Resources(min(capacity.cores, view.most.cores), min(capacity.memory, view.most.memory))
     lattice = lattice_of(view.bounds)
@@ -88,7 +89,7 @@ def _search(policy: Policy) -> Callable[..., IntArray]:
 
 
 def _halved(view: JobView, parts: Parts) -> Parts:
-    """As large plans with half the workers, where they are small: that may be as good but for what the model doesn't know of."""
+    """List as large plans with half the workers, where they are small: that may be as good but for what the model doesn't know of."""
     w, p, worker_cores, ps_cores = parts
     may = (worker_cores <= _SMALL) & (w % 2 == 0) & (w // 2 >= view.bounds.min_workers)
     may &= np.isin(worker_cores * 2, view.bounds.worker_sizes)
@@ -96,7 +97,7 @@ def _halved(view: JobView, parts: Parts) -> Parts:
 
 
 def _near(view: JobView, now: Candidate, capacity: Resources) -> Parts:
-    """One step from the present plan: these are the surest to be predicted, on the front or not."""
+    """List the plans one step from the present one: these are the surest to be predicted, on the front or not."""
     bounds, need = view.bounds, view.need
     workers = _steps(now.workers, bounds.min_workers, bounds.max_workers)
     servers = _steps(now.servers, bounds.min_servers, bounds.max_servers)
@@ -134,7 +135,7 @@ def _joined(some: Parts, more: Parts) -> Parts:
 
 
 def _keys(parts: Parts) -> IntArray:
-    """A number for each plan, the same for the same plan only."""
+    """Number the plans: the same plan, and no other, has the same number."""
     w, p, worker_cores, ps_cores = parts
     counts = (w * 4096 + p).astype(np.int64) << 40
     sizes = np.rint(worker_cores * MILLI) * 2.0**20 + np.rint(ps_cores * MILLI)
@@ -178,15 +179,15 @@ def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Opti
 
 
 def _spread(points: Points) -> FloatArray:
-    """Half of the band of each prediction, as a difference of logarithms (the wider half)."""
+    """Compute half of the band of each prediction, as a difference of logarithms (the wider half)."""
     up = np.log(points.upper / points.throughput)
     down = np.log(points.throughput / np.maximum(points.lower, points.throughput * 1e-9))
     return np.maximum(up, down)
 
 
 def hull(options: Options, start: int) -> IntArray:
-    """The upper hull of (cost, value) from ``start`` on: positions with rising cost and value, each step worth less per core than
-    the one before."""
+    """Find the upper hull of (cost, value) from ``start`` on: positions with rising cost and value, each step worth less per core than the
+    one before."""
     milli, value = options.points.milli.tolist(), options.value.tolist()  # of equal costs the order doesn't matter
     corners, slopes = [start], [math.inf]
     least = last_cost = milli[start]

@@ -28,14 +28,14 @@ from dlrover_lite.core.units import MIB, Resources
 __all__ = ["PastJob", "PastMemory", "StartInputs", "basis", "initial_plan", "initial_view"]
 
 _COLD_CORES, _COLD_PS_SHARE = 4.0, 0.25
-"""A job that nothing is known of starts with what there is, but at most so many cores; and the PS's part of that."""
+"""The most cores that a job starts with that nothing is known of; and the PS's part of that."""
 _ROUNDING = 1e-6
 _COLD_MEMORY = 0.25
-"""Of what there is: for all its PS, and for all its workers, each. The rest is for what grows."""
+"""Share of what there is that all PS get together, and all workers. The rest is for what grows."""
 _NEW_IDS, _LEAST_TABLES = 0.1, 256 * MIB
 _COLD_PRIOR_SD = 1.5
 _HALF_LIFE = 14 * 24 * 3600.0
-"""Of what past jobs' memory tells."""
+"""Seconds after which what a past job's memory tells counts half as much."""
 _HEADROOM = 1.06
 
 _DIMS = 416
@@ -55,22 +55,22 @@ class PastMemory(msgspec.Struct, frozen=True, kw_only=True):
 
     samples: tuple[float, ...]
     rows: tuple[float, ...]
-    """Of all its tables together, when it had trained on so many ``samples`` of its first epoch; both rising."""
+    """Rows of all tables together when the job had trained on so many ``samples`` of its first epoch; both rising."""
     bytes_per_row: float
-    """Index included, at the end."""
+    """Bytes of memory per row at the end, index included."""
     base: int
-    """Of a PS, beside rows and index."""
+    """Bytes of memory that a PS takes beside rows and index."""
     worker: int
-    """The most that a worker used."""
+    """The most bytes of memory that a worker used."""
 
 
 class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     features: JobFeatures
     fit: Fit
-    """Its last one."""
+    """The last fit of the job."""
     age_seconds: float = 0.0
-    """Since it ended."""
+    """Seconds since the job ended."""
     memory: PastMemory | None = None
 
 
@@ -82,16 +82,16 @@ class StartInputs(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     features: JobFeatures
     bounds: Bounds
-    """What the recipe and the capacity leave open."""
+    """The plans that the recipe and the capacity leave open."""
     history: tuple[PastJob, ...] = ()
-    """The oldest first."""
+    """Past jobs, the oldest first."""
     capacity: Resources
-    """That this job may have: what others leave, and no more than its recipe's ceiling."""
+    """Resources that this job may have: what others leave, and no more than its recipe's ceiling."""
     free_cores: float | None = None
-    """Of each host, that nobody else takes; None: ``capacity``'s."""
+    """Cores of each host that nobody else takes; None: ``capacity``'s."""
     hosts: int = 1
     total_samples: float | None = None
-    """To train on, over all epochs; None: not known."""
+    """Number of samples to train on, over all epochs; None: not known."""
     priority: float = 1.0
     policy: Policy = Policy()
 
@@ -103,7 +103,7 @@ class _Known(NamedTuple):
 
 
 def initial_plan(inputs: StartInputs) -> Decision:
-    """Stage 1, for a job that has the capacity to itself; the action is ``start``, or ``refuse`` if not even the smallest plan fits.
+    """Decide stage 1 for a job that has the capacity to itself; the action is ``start``, or ``refuse`` if not even the smallest plan fits.
     Everything follows from ``inputs``.
 
     Where several jobs share a capacity, put their ``initial_view``s into a round of stage 2.
@@ -116,13 +116,13 @@ def initial_plan(inputs: StartInputs) -> Decision:
 
 
 def basis(inputs: StartInputs) -> str:
-    """What the first plan goes by, in words."""
+    """Say what the first plan goes by."""
     return _known(inputs).words
 
 
 def initial_view(inputs: StartInputs) -> JobView:
-    """The job as stage 2 takes it before anything of it is measured. Where nothing is known of it, its first plan is the only one within
-    its bounds: give ``observed_view`` one with the recipe's bounds later on."""
+    """Make the job's view for stage 2 before anything of it is measured. Where nothing is known of it, its first plan is the only one
+    within its bounds: give ``observed_view`` one with the recipe's bounds later on."""
     return _view(inputs, _known(inputs))
 
 
@@ -162,7 +162,7 @@ def _view(inputs: StartInputs, known: _Known) -> JobView:
 
 
 def _guess(features: JobFeatures) -> Prior:
-    """Costs of anything that trains at all, by its rows' size."""
+    """Guess the costs of anything that trains at all, by its rows' size."""
     factor = max(features.dims, 16) / _DIMS
     scaled = {name: cost * (factor if name.endswith("_sample") else 1.0) for name, cost in _COSTS.items()}
     return Prior(scaled, relative_sd=_COLD_PRIOR_SD)
@@ -178,7 +178,7 @@ def _cold(inputs: StartInputs) -> str:
 
 
 def _cold_bounds(inputs: StartInputs) -> Bounds:
-    """One plan: workers of about a core, a small PS; within the recipe's bounds."""
+    """Make bounds that hold one plan: workers of about a core, a small PS; within the recipe's bounds."""
     bounds = inputs.bounds
     cores = min(_COLD_CORES, inputs.capacity.cores)
     ps_size = _nearest_below(bounds.ps_sizes, min(1.0, cores * _COLD_PS_SHARE / bounds.min_servers))
@@ -199,7 +199,7 @@ def _cold_bounds(inputs: StartInputs) -> Bounds:
 
 
 def _nearest_below(sizes: Sequence[float], wanted: float) -> float:
-    """The largest of at most ``wanted`` cores, or the smallest there is."""
+    """Return the largest size of at most ``wanted`` cores, or the smallest there is."""
     return max((size for size in sizes if to_milli(size) <= to_milli(wanted)), default=min(sizes))
 
 
@@ -207,7 +207,7 @@ def _nearest_below(sizes: Sequence[float], wanted: float) -> float:
 
 
 def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> MemoryNeed:
-    """Without any past to go by: parts of what there is, that leave room to grow."""
+    """Estimate the memory that the job needs. Without any past to go by these are parts of what there is, that leave room to grow."""
     past = {one.job: one for one in inputs.history}
     memories = [
         (memory, past[one.job].age_seconds)
@@ -237,13 +237,14 @@ def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> Mem
 
 
 def _most_of_tables(features: JobFeatures) -> int:
-    """Of anything that trains at all: a tenth of all ids that are read are new ones."""
+    """Bound the memory of the tables of anything that trains at all: a tenth of all ids that are read are new ones."""
     ids, dim = features.rows * features.tables, features.dims / max(1, features.tables)
     return max(_LEAST_TABLES, int(_NEW_IDS * ids * row_bytes(math.ceil(dim), 1))) if ids else 1 << 62
 
 
 def _rows_of(memory: PastMemory, inputs: StartInputs) -> tuple[float, float, float]:
-    """At the end of the new job's first epoch, as the past one's tables would have them: lower end, expected, upper end."""
+    """Estimate the rows at the end of the new job's first epoch, as the past one's tables would have them: lower end, expected, upper
+    end."""
     samples = float(inputs.features.rows)
     if inputs.total_samples is not None:
         samples = min(samples, inputs.total_samples) if samples else inputs.total_samples

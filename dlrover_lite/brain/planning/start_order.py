@@ -22,9 +22,9 @@ class Beginnings(NamedTuple):
     plans: Mapping[str, int]
     """Position of each job's plan in its options."""
     early: Sequence[str]
-    """Those that wait until others have made room, the first of the queue first."""
+    """Jobs that wait until others have made room, the first of the queue first."""
     smaller: bool
-    """Some have smaller plans than they could have: others need less room made for them."""
+    """Some jobs have smaller plans than they could have: others need less room made for them."""
 
 
 def begin(
@@ -56,7 +56,7 @@ def begin(
 
 
 def _sooner(one: Options, at: int, free_milli: int, free_memory: int, policy: Policy) -> int | None:
-    """The best plan within what is free, if the job ends no later with it than with the plan ``at`` once there is room for that."""
+    """Find the best plan within what is free, if the job ends no later with it than with the plan ``at`` once there is room for that."""
     fits = (one.points.milli <= free_milli) & (one.memory <= one.memory[at] + free_memory)
     best = int(np.where(fits, one.gain, -np.inf).argmax())
     return best if fits[best] and one.seconds(best) <= policy.room_seconds + one.seconds(at) else None

@@ -38,12 +38,13 @@ __all__ = ["BUSY_SECONDS", "ConfigStore", "unpack_inputs"]
 
 BUSY_SECONDS = 30.0
 _OPENING_SECONDS = 10.0
-"""For another process that opens the file just now: which takes milliseconds, or seconds where an older file is brought up to date."""
+"""Seconds to wait for another process that opens the file just now: which takes milliseconds, or seconds where an older file is brought up
+to date."""
 _MOST_WAL = 16 * MIB
 _SHARED_MEMORY = 32 * 1024
 """Bytes that SQLite lays out beside the file when the first process opens it."""
 _KEPT_PROFILES = 200_000
-"""Not yet written, while the disk is full, say: older ones are then dropped."""
+"""The most profiles that wait to be written, while the disk is full, say: older ones are then dropped."""
 
 Row = tuple[Any, ...]
 
@@ -134,7 +135,7 @@ class ConfigStore:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """SQLite's errors as HistoryError."""
+        """Raise SQLite's errors as HistoryError."""
         try:
             yield
         except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
@@ -144,7 +145,7 @@ class ConfigStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """With the write lock from the beginning on: nobody else can have changed what is read meanwhile."""
+        """Hold the write lock from the beginning on: nobody else can have changed what is read meanwhile."""
         execute = self.db.conn.execute
         execute("begin immediate")
         try:
@@ -158,31 +159,31 @@ class ConfigStore:
     # --- what is written --------------------------------------------------------------------------------------------------
 
     def put_job(self, job: JobEntry) -> None:
-        """In place of what was known of it (``created_at`` stays)."""
+        """Put a job in place of what was known of it (``created_at`` stays)."""
         *fields, _, _ = (getattr(job, name) for name in _JOB)
         self._add(_PUT_JOB, (*fields, _json(job.outcome), _json(job.features)))
 
     def put_samples(self, job: str, samples: int) -> None:
-        """How far it is."""
+        """Put down how many samples the job has consumed."""
         self._add("update jobs set samples = ? where id = ?", (samples, job))
 
     def end_job(self, job: str, state: str, *, at: float, samples: int, message: str, outcome: JobOutcome) -> None:
-        """How it ended, of one that is known."""
+        """Put down how a job ended that is known."""
         self._add(_END_JOB, (state, at, samples, message, _json(outcome), job))
 
     def add_profile(self, profile: ProfileRecord) -> None:
-        """One that is there already, of the same job and time, is replaced."""
+        """Add a profile. One that is there already, of the same job and time, is replaced."""
         fields = [getattr(profile, name) for name in profile.__struct_fields__]
         self._add(_ADD_PROFILE, (*fields[:-1], _json(profile.data)))
         if len(waiting := self._waiting[_ADD_PROFILE]) > _KEPT_PROFILES:
             del waiting[: len(waiting) - _KEPT_PROFILES]
 
     def add_plan(self, plan: PlanRecord) -> None:
-        """Unless it is there already, of the same job, kind and time, or is what the job's newest one of that kind says too."""
+        """Add a plan, unless it is there already, of the same job, kind and time, or is what the job's newest one of that kind says too."""
         self._add(_ADD_PLAN, (plan.job, plan.at, plan.kind, plan.decision, _json(plan.plan)))
 
     def add_node_event(self, event: NodeRecord) -> None:
-        """One that is there already stays: of the same time, or, of those that happen to a node once, of any."""
+        """Add a node event. One that is there already stays: of the same time, or, of those that happen to a node once, of any."""
         self._add(_ADD_EVENT, (event.job, event.at, event.node, event.event, event.reason, _json(event.data)))
 
     def add_fit(self, fit: FitRecord) -> None:
@@ -193,7 +194,7 @@ class ConfigStore:
 
     @property
     def waiting(self) -> int:
-        """Rows to be written by the next commit."""
+        """Number of rows to be written by the next commit."""
         return sum(map(len, self._waiting.values()))
 
     def commit(self) -> None:
@@ -204,7 +205,7 @@ class ConfigStore:
             self._waiting.clear()
 
     def forget_waiting(self) -> None:
-        """What was added since the last commit, as if it had not been."""
+        """Forget what was added since the last commit, as if it had not been."""
         self._waiting.clear()
 
     def _write_waiting(self) -> None:
@@ -248,11 +249,11 @@ class ConfigStore:
         return numbers
 
     def put_effect(self, job: str, number: int, effect: Effect) -> None:
-        """What a decision brought, for the next commit to write."""
+        """Add what a decision brought, for the next commit to write."""
         self._add("update decisions set effect = ? where job = ? and number = ?", (_json(effect), job, number))
 
     def put_done(self, done: Done) -> None:
-        """What has become of a decision, for the next commit to write; the first word counts."""
+        """Add what has become of a decision, for the next commit to write; the first word counts."""
         self._add(
             "update decisions set done = coalesce(done, ?) where job = ? and number = ?",
             (_json(done), done.job, done.number),
@@ -271,7 +272,7 @@ class ConfigStore:
 
 
 def unpack_inputs(packed: bytes, kind: str = "round") -> RoundInputs | HealInputs:
-    """What ``add_round`` packed, or ("heal") ``add_treatments``. Raises HistoryError for what can't be read any more."""
+    """Unpack what ``add_round`` packed, or ("heal") ``add_treatments``. Raises HistoryError for what can't be read any more."""
     from dlrover_lite.brain.healing.mitigation import HealInputs
     from dlrover_lite.brain.planning.job_view import RoundInputs
 
@@ -292,7 +293,8 @@ def _json(value: object) -> str:
 
 
 def _locked(path: Path, *files: Path, instead: str = "") -> HistoryBusy:
-    """``files``: those that the lock may be on; ``instead``: what else can be done than to end the process."""
+    """Make the error of a locked file. ``files``: those that the lock may be on; ``instead``: what else can be done than to end the
+    process."""
     by = held_by(*files)
     return HistoryBusy(
         f"{path} is locked by another process that doesn't let go of it{f', {by}' if by else ''}",
@@ -301,7 +303,7 @@ def _locked(path: Path, *files: Path, instead: str = "") -> HistoryBusy:
 
 
 def _has_no_room(path: Path, error: sqlite3.Error | OSError, primary: int | None) -> bool:
-    """Say whether it is for want of room. SQLite calls it an I/O error where it can't lay out its shared memory beside the file."""
+    """Say whether an error is for want of room. SQLite calls it an I/O error where it can't lay out its shared memory beside the file."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     try:

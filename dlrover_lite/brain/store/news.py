@@ -32,13 +32,13 @@ class RateNews(msgspec.Struct, frozen=True):
 
     job: str
     at: float
-    """When it ended."""
+    """Time at which the interval ended."""
     seconds: float
     samples_per_second: float
 
 
 class PlanNews(msgspec.Struct, frozen=True):
-    """What a job was given, from then on."""
+    """The plan that a job was given from then on."""
 
     job: str
     at: float
@@ -63,7 +63,7 @@ class NodeNews(msgspec.Struct, frozen=True):
     event: str
     reason: str
     follows: str = ""
-    """The node in whose place it was launched."""
+    """The node in whose place this one was launched."""
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -78,19 +78,19 @@ class Chosen(msgspec.Struct, frozen=True):
     """The plan until then, in words; empty: none."""
     choice: str
     grows: bool
-    """It takes more cores than before."""
+    """The choice takes more cores than before."""
     predicted: float | None
-    """Samples/s."""
+    """Predicted samples/s."""
     lower: float | None
     upper: float | None
     gain_seconds: float | None
-    """Saved against staying."""
+    """Seconds saved against staying."""
     measured: float | None
-    """Samples/s, once it has taken effect."""
+    """Measured samples/s, once the decision has taken effect."""
     error: float | None
     """Measured over predicted, less 1."""
     done: str = ""
-    """done, given up, rejected, superseded; empty: nothing is known yet."""
+    """What became of the decision: done, given up, rejected, superseded; empty: nothing is known yet."""
     why: str = ""
 
 
@@ -114,11 +114,11 @@ class WatchedJob(msgspec.Struct, frozen=True):
 
     anew: bool = False
     jobs: tuple[JobNews, ...] = ()
-    """It, if it has changed."""
+    """The job, if it has changed."""
     rates: tuple[RateNews, ...] = ()
     plans: tuple[PlanNews, ...] = ()
     decisions: tuple[Chosen, ...] = ()
-    """New ones, and those of which more is known; by number."""
+    """New decisions, and those of which more is known; by number."""
     nodes: tuple[NodeNews, ...] = ()
 
     @property

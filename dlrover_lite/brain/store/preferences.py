@@ -18,24 +18,24 @@ _MINUTE, _DAY = 60.0, 86400.0
 _MOST = 1e9
 """Largest value of any preference."""
 _LEAST = {"capacity_cores": LEAST_CORES, "capacity_gib": 2 * LEAST_MEMORY / GIB}
-"""With which a job of one PS and one worker can at least be tried; 0 means something else."""
+"""Least values of preferences with which a job of one PS and one worker can be tried; 0 means something else."""
 
 
 class Preferences(msgspec.Struct, frozen=True, kw_only=True):
     idle_minutes: float = 15.0
-    """After so long without a job the daemon ends; the next job starts it again."""
+    """Minutes without a job after which the daemon ends; the next job starts it again."""
     keep_jobs: float = 2000
-    """The newest that have ended stay in the history."""
+    """Number of jobs that have ended that stay in the history, the newest."""
     keep_days: float = 365.0
-    """Jobs that ended longer ago go, whatever their number."""
+    """Days after its end at which a job goes, however few there are."""
     profile_days: float = 30.0
-    """So long after a job's end its measurements and node events are kept; what was fitted to them stays as long as the job."""
+    """Days after a job's end for which its measurements and node events are kept; what was fitted to them stays as long as the job."""
     capacity_cores: float = 0.0
-    """For all jobs together; 0: what the machine has."""
+    """Cores for all jobs together; 0: what the machine has."""
     capacity_gib: float = 0.0
-    """The same of memory."""
+    """GiB of memory for all jobs together; 0: what the machine has."""
     decide_seconds: float = 5.0
-    """Plans of jobs that run are looked at again no more often than this."""
+    """Least seconds between two looks at the plans of jobs that run."""
 
     @property
     def idle_seconds(self) -> float:
@@ -56,14 +56,14 @@ def read(store: ConfigStore) -> Preferences:
 
 
 def change(store: ConfigStore, changes: Mapping[str, float]) -> Preferences:
-    """Keep them, and return all."""
+    """Keep these changes, and return all preferences."""
     with store.errors(), store.transaction():
         store.db.conn.executemany("insert or replace into preferences (name, value) values (?, ?)", changes.items())
     return read(store)
 
 
 def parse_changes(words: list[str]) -> dict[str, float]:
-    """``keep-jobs=500``: numbers from 0 to a billion. Raises UsageError naming what can't be understood."""
+    """Parse words such as ``keep-jobs=500``: numbers from 0 to a billion. Raises UsageError naming what can't be understood."""
     changes = {}
     names = Preferences.__struct_fields__
     for word in words:

@@ -12,28 +12,28 @@ __all__ = ["Keep", "Pruned", "prune", "sizes"]
 
 _DAY = 86400.0
 _AT_ONCE = 500
-"""Jobs removed in a transaction: others get their turn in between."""
+"""Number of jobs removed in a transaction: others get their turn in between."""
 _TABLES = ("profiles", "plans", "decisions", "node_events", "fits")
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True):
-    """How long. Jobs that haven't ended are never touched."""
+    """What is kept, and how long. Jobs that haven't ended are never touched."""
 
     jobs: int = 2000
-    """The newest that have ended."""
+    """Number of jobs that have ended that are kept, the newest."""
     job_seconds: float = 365 * _DAY
     profile_seconds: float = 30 * _DAY
-    """Profiles and node events, after the job's end."""
+    """Seconds after the job's end for which profiles and node events are kept."""
 
 
 class Pruned(NamedTuple):
     jobs: int
     rows: int
-    """Of other tables."""
+    """Number of rows of other tables."""
 
 
 def sizes(store: ConfigStore) -> dict[str, int]:
-    """``kept_jobs`` there are, and ``bytes`` of the files."""
+    """Measure how many jobs there are (``kept_jobs``), and the ``bytes`` of the files."""
     with store.errors():
         (jobs,) = store.db.conn.execute("select count(*) from jobs").fetchone()
         files = (store.path, store.path.with_name(store.path.name + "-wal"))

@@ -42,25 +42,25 @@ _GLOBS = ("id", "name", "owner", "model", "state")
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs; all conditions must hold. Patterns are globs (``ads-*``); "" is any."""
+    """Which jobs to list; all conditions must hold. Patterns are globs (``ads-*``); "" is any."""
 
     id: str = ""
     name: str = ""
     owner: str = ""
     model: str = ""
     state: str = ""
-    """Several, separated by commas."""
+    """Several states, separated by commas."""
     since: float | None = None
-    """Created at that time or later."""
+    """Time at or after which the jobs were created."""
     until: float | None = None
     text: tuple[str, ...] = ()
-    """Each is somewhere in id, name, owner, model, state, message or features, whatever the case."""
+    """Words of which each is somewhere in id, name, owner, model, state, message or features, whatever the case."""
     limit: int | None = None
-    """The newest ones."""
+    """Number of jobs at most, the newest ones."""
 
 
 def parse_filter(words: Iterable[str], *, now: float) -> JobFilter:
-    """``model=dcn state=failed,lost name=ads-* since=7d until=12h limit=20 text``: spans count back from ``now``.
+    """Parse ``model=dcn state=failed,lost name=ads-* since=7d until=12h limit=20 text``: spans count back from ``now``.
 
     Raises UsageError naming what can't be understood.
     """
@@ -88,7 +88,7 @@ def parse_filter(words: Iterable[str], *, now: float) -> JobFilter:
 
 
 def jobs(store: ConfigStore, which: JobFilter | None = None) -> list[JobEntry]:
-    """Newest first."""
+    """List the jobs that match, the newest first."""
     which = which or JobFilter()
     conditions, values = _conditions(which)
     limit = "" if which.limit is None else f" limit {int(which.limit)}"
@@ -128,7 +128,7 @@ def _conditions(which: JobFilter) -> tuple[list[str], list[Any]]:
 def profiles(
     store: ConfigStore, job: str, *, since: float = 0.0, until: float = 1e18, newest: int | None = None
 ) -> list[ProfileRecord]:
-    """Oldest first; of the ``newest`` only."""
+    """List a job's profiles, the oldest first; ``newest``: only so many of the newest."""
     question = (
         "select job, at, seconds, samples_per_second, workers, servers, data from profiles "
         f"where job = ? and at >= ? and at <= ? order by at desc{_limit(newest)}"
@@ -145,8 +145,8 @@ def profiles(
 def decisions(
     store: ConfigStore, job: str, *, number: int | None = None, newest: int | None = None, lenient: bool = False
 ) -> list[StoredDecision]:
-    """Oldest first; the one with that ``number``, or the ``newest`` only. Raises HistoryError for what can't be read any more;
-    ``lenient``: that is left out."""
+    """List a job's decisions, the oldest first; the one with that ``number``, or the ``newest`` only. Raises HistoryError for what can't be
+    read any more; ``lenient``: that is left out."""
     from dlrover_lite.brain.effect import Effect
     from dlrover_lite.brain.planning.decision import Decision
     from dlrover_lite.protocol.demands import Done
@@ -176,7 +176,7 @@ def decisions(
 
 
 def inputs_of(store: ConfigStore, stored: StoredDecision) -> RoundInputs | HealInputs:
-    """What the decision follows from. Raises HistoryError if that isn't there any more."""
+    """Return what the decision follows from. Raises HistoryError if that isn't there any more."""
     rows = _rows(store, "select inputs, kind from rounds where id = ?", (stored.round,))
     if not rows:
         raise HistoryError(f"The inputs of decision {stored.number} of {stored.decision.job} were pruned")
@@ -184,7 +184,7 @@ def inputs_of(store: ConfigStore, stored: StoredDecision) -> RoundInputs | HealI
 
 
 def plans(store: ConfigStore, job: str, *, kind: str = "", newest: int | None = None) -> list[PlanRecord]:
-    """Oldest first; of a ``kind``, desired or granted, or all."""
+    """List a job's plans, the oldest first; of a ``kind``, desired or granted, or all."""
     condition, values = (" and kind = ?", (job, kind)) if kind else ("", (job,))
     question = f"select job, at, kind, data, decision from plans where job = ?{condition} order by at desc, id desc{_limit(newest)}"
     found = [
@@ -195,12 +195,12 @@ def plans(store: ConfigStore, job: str, *, kind: str = "", newest: int | None = 
 
 
 def newest_plan(store: ConfigStore, job: str, kind: str) -> PlanRecord | None:
-    """``kind``: desired or granted."""
+    """Return a job's newest plan of a ``kind``: desired or granted; None: there is none."""
     return next(iter(plans(store, job, kind=kind, newest=1)), None)
 
 
 def node_events(store: ConfigStore, job: str, *, newest: int | None = None) -> list[NodeRecord]:
-    """Oldest first."""
+    """List a job's node events, the oldest first."""
     question = f"select job, at, node, event, reason, data from node_events where job = ? order by at desc, id desc{_limit(newest)}"
     names = NodeRecord.__struct_fields__
     rows = _rows(store, question, (job,))
@@ -220,7 +220,7 @@ def newest_fit(store: ConfigStore, job: str, kind: str) -> FitRecord | None:
 
 
 def fitted_jobs(store: ConfigStore, kind: str, *, newest: int = 500) -> list[tuple[JobEntry, FitRecord]]:
-    """Jobs with the newest fit of that kind, newest jobs first: what a warm start chooses from."""
+    """List jobs with the newest fit of that kind, newest jobs first: what a warm start chooses from."""
     columns = ", ".join(f"jobs.{name}" for name in _JOB_COLUMNS)
     question = (
         f"select {columns}, {_FIT} from jobs join fits on fits.id = "

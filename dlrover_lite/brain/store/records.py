@@ -33,19 +33,19 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     model: str = ""
     state: str
-    """As job directories call it: starting, running, succeeded, failed, stopped, lost; or queued."""
+    """State as job directories call it: starting, running, succeeded, failed, stopped, lost; or queued."""
     priority: float = 1.0
     created_at: float
     started_at: float | None = None
     ended_at: float | None = None
     samples: int = 0
-    """Consumed so far."""
+    """Number of samples consumed so far."""
     message: str = ""
-    """Why it failed or was stopped."""
+    """Why the job failed or was stopped."""
     directory: str = ""
-    """Its files; empty: they aren't on this machine."""
+    """Directory with the job's files; empty: they aren't on this machine."""
     outcome: JobOutcome = JobOutcome()
-    """As far as it is known: complete once it has ended."""
+    """What came of the job, as far as it is known: complete once it has ended."""
     features: dict[str, Any] = {}
     """Model, tables, dims, batch size, rows of the data set, and so on: what similar jobs share."""
 
@@ -55,7 +55,7 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     at: float
-    """When the interval ended."""
+    """Time at which the interval ended."""
     seconds: float
     samples_per_second: float
     workers: int
@@ -77,7 +77,7 @@ def profile_record(profile: Profile) -> ProfileRecord:
 
 
 def profile_of(record: ProfileRecord) -> Profile:
-    """What ``profile_record`` was made of. Raises HistoryError for what can't be read any more."""
+    """Return the profile that ``profile_record`` was made of. Raises HistoryError for what can't be read any more."""
     from dlrover_lite.protocol.profiles import Profile
 
     try:
@@ -95,9 +95,9 @@ class FitRecord(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     at: float
     kind: str
-    """bottleneck, additive, memory, …"""
+    """Kind of the model: bottleneck, additive, memory, …"""
     error: float
-    """Relative, on what it was fitted to."""
+    """Relative error on what it was fitted to."""
     windows: int
     data: dict[str, Any]
     """The fit as a whole."""
@@ -105,9 +105,9 @@ class FitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
     number: int
-    """Within its job, from 1 on."""
+    """Number of the decision within its job, from 1 on."""
     round: int
     decision: Decision
     effect: Effect | None = None
     done: Done | None = None
-    """What its master said has become of it."""
+    """What the job's master said has become of the decision."""

@@ -129,7 +129,7 @@ def _create(
     optional: set[str] | None = None,
     indexes: list[list[str]] | None = None,
 ) -> None:
-    """Every column is required but the ``optional`` ones; types are enforced."""
+    """Make a table. Every column is required but the ``optional`` ones; types are enforced."""
     keys = {pk} if isinstance(pk, str) else set(pk)
     table = db.table(name)
     table.create(columns, pk=pk, not_null=set(columns) - keys - (optional or set()), strict=True)
@@ -138,6 +138,6 @@ def _create(
 
 
 def unknown_to_us(db: Database) -> list[str]:
-    """Migrations that the file has had and this version doesn't know: it was written by a newer one."""
+    """List the migrations that the file has had and this version doesn't know: it was written by a newer one."""
     ours = {migration.name for migration in migrations.pending(Database(memory=True))}  # of an empty database: all
     return [migration.name for migration in migrations.applied(db) if migration.name not in ours]

@@ -25,7 +25,7 @@ class Used(msgspec.Struct, frozen=True):
     cpu_seconds: float = 0.0
     throttled_seconds: float = 0.0
     used_bytes: int = 0
-    """At its end; 0: not known, as of workers."""
+    """Bytes of memory at the interval's end; 0: not known, as of workers."""
     peak_bytes: int = 0
 
 
@@ -33,7 +33,7 @@ class Measured(msgspec.Struct, frozen=True):
     """An interval."""
 
     at: float
-    """When it ended."""
+    """Time at which the interval ended."""
     seconds: float
     samples_per_second: float
     batch_size: int = 0
@@ -53,7 +53,7 @@ class Happened(msgspec.Struct, frozen=True):
     cores: float | None = None
     memory: int | None = None
     follows: str = ""
-    """The node in whose place it was launched."""
+    """The node in whose place this one was launched."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -64,12 +64,12 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """Each list is in order of times."""
+    """All that has happened to a job. Each list is in order of times."""
 
     job: JobNews
-    """As it is now."""
+    """The job as it is now."""
     total_samples: int | None
-    """To train on, over all epochs."""
+    """Number of samples to train on, over all epochs."""
     measured: tuple[Measured, ...] = ()
     plans: tuple[PlanNews, ...] = ()
     decisions: tuple[Known, ...] = ()
@@ -85,7 +85,7 @@ class _Features(msgspec.Struct):
 
 
 class _Profile(msgspec.Struct):
-    """As much of a stored profile as ``Measured`` has."""
+    """The parts of a stored profile that ``Measured`` has."""
 
     batch_size: int = 0
     samples_so_far: int | None = None
@@ -105,7 +105,7 @@ class _Node(msgspec.Struct):
 
 
 def timeline(path: Path, job: str) -> Timeline | None:
-    """None for a job that the database at ``path`` doesn't know. Raises HistoryError when it can't be read."""
+    """Read the timeline of a job; None for one that the database at ``path`` doesn't know. Raises HistoryError when it can't be read."""
     reader = _History(path)
     try:
         return reader.timeline(job)
@@ -114,7 +114,7 @@ def timeline(path: Path, job: str) -> Timeline | None:
 
 
 def jobs_known(path: Path) -> list[str]:
-    """Ids of all jobs of the database at ``path``, the newest first; none where there is no database. Raises as ``timeline``."""
+    """List the ids of all jobs of the database at ``path``, the newest first; none where there is no database. Raises as ``timeline``."""
     reader = _History(path)
     try:
         return reader.jobs()

@@ -30,7 +30,7 @@ __all__ = ["JOB_COLUMNS", "Reader", "Watch", "decoded", "job_news"]
 T = TypeVar("T")
 
 RATES = 60
-"""Newest intervals of each job that the first look tells."""
+"""Number of intervals of each job that the first look tells, the newest."""
 _LIVE = ("starting", "running", "queued")
 JOB_COLUMNS = "id, name, owner, model, state, created_at, started_at, ended_at, samples, message, directory, outcome"
 
@@ -48,7 +48,7 @@ class Reader:
         self._opened_file: tuple[int, int] | None = None
 
     def _file(self) -> tuple[int, int] | None:
-        """Which one is there: a person may move it away."""
+        """Say which file is there: a person may move it away."""
         try:
             found = self.path.stat()
         except FileNotFoundError:
@@ -56,14 +56,15 @@ class Reader:
         return found.st_dev, found.st_ino
 
     def close(self) -> None:
-        """The next look opens it again."""
+        """Close the database; the next look opens it again."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     @contextmanager
     def opened(self) -> Iterator[bool]:
-        """Whether it was opened just now. All questions are about the same moment; errors become HistoryError."""
+        """Open the database if need be, and yield whether it was opened just now. All questions are about the same moment; errors become
+        HistoryError."""
         try:
             file = self._file()
             anew = self._connection is None or file != self._opened_file
@@ -88,7 +89,7 @@ class Reader:
             raise
 
     def changed(self, anew: bool) -> bool:
-        """Whether anything has been committed since this was asked last; False where there is no database."""
+        """Say whether anything has been committed since this was asked last; False where there is no database."""
         if self._connection is None:
             return False
         (version,) = self.one("pragma data_version")
@@ -105,16 +106,16 @@ class Reader:
 
 
 class Watch(Reader):
-    """Of all jobs."""
+    """A watch of all jobs."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._seen: dict[str, tuple[Any, ...]] = {}
         self._rates = self._plans = self._decisions = 0
-        """The highest rowid seen."""
+        """The highest rowid seen of each table."""
 
     def look(self) -> WatchedJobs:
-        """What is new of all jobs; nothing where there is no database."""
+        """Tell what is new of all jobs; nothing where there is no database."""
         with self.opened() as anew:
             if self._connection is None:
                 gone, self._seen = tuple(self._seen), {}
@@ -153,7 +154,7 @@ class Watch(Reader):
         return changed, gone
 
     def _first_rates(self, live: Sequence[str]) -> Iterator[RateNews]:
-        """Of jobs that run, the newest few: those that have ended may have a month of them."""
+        """Tell the newest few intervals of jobs that run: those that have ended may have a month of them."""
         (self._rates,) = self.one("select coalesce(max(rowid), 0) from profiles")
         question = "select job, at, seconds, samples_per_second from profiles where job = ? order by at desc limit ?"
         for job in live:
@@ -182,7 +183,7 @@ class Watch(Reader):
             yield DecisionNews(*row)
 
     def _was_rewritten(self) -> bool:
-        """Rows that were seen aren't there any more: pruned to the last one, or another file in its place."""
+        """Say whether rows that were seen aren't there any more: pruned to the last one, or another file in its place."""
         for table, column, seen in (("profiles", "rowid", self._rates), ("plans", "id", self._plans)):
             if self.one(f"select coalesce(max({column}), 0) from {table}")[0] < seen:
                 return True
@@ -194,13 +195,13 @@ class Watch(Reader):
 
 
 def job_news(row: tuple[Any, ...]) -> JobNews:
-    """Of a row of ``JOB_COLUMNS``."""
+    """Make news of a row of ``JOB_COLUMNS``."""
     fields = (*row[:-1], decoded(row[-1], JobOutcome))
     return JobNews(*fields)
 
 
 def decoded(text: str, kind: type[T]) -> T:
-    """Raises HistoryError for what is stored and can't be understood."""
+    """Decode stored JSON. Raises HistoryError for what can't be understood."""
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:

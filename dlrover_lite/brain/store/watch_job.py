@@ -17,7 +17,7 @@ from dlrover_lite.protocol.plans import Plan
 __all__ = ["DECISIONS", "JobWatch", "choice_of", "chosen"]
 
 DECISIONS = 200
-"""Newest decisions of a job that are told."""
+"""Number of decisions of a job that are told, the newest."""
 
 
 class _Candidate(msgspec.Struct):
@@ -44,7 +44,7 @@ class _Predicted(msgspec.Struct):
 
 
 class _Decision(msgspec.Struct):
-    """As much of a stored decision as ``Chosen`` has: the rest is skipped unread."""
+    """The parts of a stored decision that ``Chosen`` has: the rest is skipped unread."""
 
     at: float
     action: str
@@ -71,19 +71,19 @@ class _Follows(msgspec.Struct):
 
 
 class JobWatch(Reader):
-    """Of one ``job``."""
+    """A watch of one ``job``."""
 
     def __init__(self, path: Path, job: str) -> None:
         super().__init__(path)
         self.job = job
         self._row: tuple[Any, ...] | None = None
         self._told: dict[int, tuple[bool, bool]] = {}
-        """Of decisions: whether their effect, and what became of them, was known."""
+        """Number of each decision told -> whether its effect, and what became of it, was known."""
         self._rate_at = 0.0
         self._plan = self._event = 0
 
     def look(self) -> WatchedJob:
-        """What is new since the last look; at first, and ``anew``, all there is."""
+        """Tell what is new since the last look; at first, and ``anew``, all there is."""
         with self.opened() as anew:
             if not self.changed(anew):
                 return WatchedJob()
@@ -151,7 +151,7 @@ def _in_words(workers: int, worker_cores: float, servers: int, ps_cores: float) 
 
 
 def chosen(number: int, data: str, effect: str | None, done: str | None) -> Chosen:
-    """Of a row of the table. Raises HistoryError for one that another version has stored."""
+    """Make a decision to show of a row of the table. Raises HistoryError for one that another version has stored."""
     one = decoded(data, _Decision)
     rate = one.predicted.throughput if one.predicted else (None, None, None)
     brought = decoded(effect, _Effect) if effect is not None else None

@@ -34,7 +34,8 @@ class Lock:
         self.descriptor = open_private(path, os.O_RDWR)
 
     def take(self, timeout_seconds: float, *, clock: Callable[[], float] = time.monotonic) -> bool:
-        """Whether we have it, in the end. (There is no other way to wait for such a lock for a limited time.)"""
+        """Try to take the lock; return whether we have it in the end. (There is no other way to wait for such a lock for a limited
+        time.)"""
         end = clock() + timeout_seconds
         while True:
             try:
@@ -47,7 +48,7 @@ class Lock:
                 return True
 
     def is_in_place(self) -> bool:
-        """Whether the file is still where it was: who comes next locks the same one."""
+        """Say whether the file is still where it was: who comes next locks the same one."""
         try:
             there = self.path.stat()
         except OSError:
@@ -56,7 +57,7 @@ class Lock:
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
     def close(self) -> None:
-        """Let go of it, unless another process holds it too. May be called twice."""
+        """Let go of the lock, unless another process holds it too. May be called twice."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -72,7 +73,7 @@ class Holder(NamedTuple):
     """A process that holds a lock."""
 
     pid: int
-    """0: the system doesn't tell, as of a process in another container."""
+    """Id of the process; 0: the system doesn't tell, as of a process in another container."""
     command: str = ""
     user: str = ""
 
@@ -84,7 +85,7 @@ class Holder(NamedTuple):
 
 
 def holders(path: Path, *, table: Path = _LOCKS) -> list[Holder]:
-    """The processes that hold a lock of any kind on ``path``, each once; none where the system doesn't tell (/proc/locks)."""
+    """List the processes that hold a lock of any kind on ``path``, each once; none where the system doesn't tell (/proc/locks)."""
     try:
         status = path.stat()
         lines = table.read_text().splitlines()
@@ -115,7 +116,7 @@ def _holder(pid: int) -> Holder:
 
 
 def held_by(*paths: Path) -> str:
-    """Who holds a lock on any of these, in words: "held by process 12 (sleep, user joe)"; empty where that can't be told."""
+    """Say who holds a lock on any of these: "held by process 12 (sleep, user joe)"; empty where that can't be told."""
     found = list(dict.fromkeys(holder for path in paths for holder in holders(path)))
     named = ", ".join(map(str, found[:_MOST_NAMED])) + (", …" if len(found) > _MOST_NAMED else "")
     return f"held by {named}" if found else ""

@@ -13,14 +13,14 @@ __all__ = ["LogFile", "pass_over_full_disk"]
 
 
 class LogFile(io.FileIO):
-    """What there is no room for is counted and dropped."""
+    """A log file: what there is no room for is counted and dropped."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self._dropped = 0
 
     def write(self, data: Any) -> int:
-        """Never fails for want of room. Returns how many bytes are dealt with: written, or dropped."""
+        """Write ``data``; never fail for want of room. Returns how many bytes are dealt with: written, or dropped."""
         size = memoryview(data).nbytes
         try:
             needs_room("job.log")
@@ -37,7 +37,7 @@ class LogFile(io.FileIO):
 
 
 def pass_over_full_disk() -> None:
-    """From now on what this process prints, and those forked from it, goes through a ``LogFile``."""
+    """Pass what this process prints from now on, and those forked from it, through a ``LogFile``."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if stream is not None:

@@ -14,7 +14,7 @@ def _home() -> Path | None:
 
 
 def state_directory() -> Path:
-    """Jobs and everything worth keeping; XDG_STATE_HOME/dlrover-lite unless DLROVER_LITE_HOME says otherwise."""
+    """Return the directory of jobs and everything worth keeping; XDG_STATE_HOME/dlrover-lite unless DLROVER_LITE_HOME says otherwise."""
     if home := _home():
         return home / "state"
     from platformdirs import user_state_path
@@ -23,7 +23,7 @@ def state_directory() -> Path:
 
 
 def cache_directory() -> Path:
-    """What can be made again: offset indexes, transcoded files, compiled kernels."""
+    """Return the directory of what can be made again: offset indexes, transcoded files, compiled kernels."""
     if home := _home():
         return home / "cache"
     from platformdirs import user_cache_path
@@ -32,7 +32,7 @@ def cache_directory() -> Path:
 
 
 def make_state(*names: str) -> Path:
-    """Make the state directory and, one in the other, directories in it, each for this user alone; the last one. Raises OSError."""
+    """Make the state directory and, one in the other, directories in it, each for this user alone; return the last one. Raises OSError."""
     return _make(state_directory(), names)
 
 

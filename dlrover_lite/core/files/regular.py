@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 MOST_SOURCE_BYTES = 4 * MIB
-"""Of a Python file with a model: no file that a person writes is larger."""
+"""The most bytes of a Python file with a model: no file that a person writes is larger."""
 
 _KINDS = {
     stat.S_IFIFO: "a pipe (as <(command) makes one)",
@@ -51,7 +51,7 @@ class FileTooLarge(OSError):
 
 
 def open_descriptor(path: str | os.PathLike[str], flags: int = 0) -> int:
-    """Opens a regular file to read, and never waits for a pipe's writer. ``flags``: what else ``os.open`` is to be told.
+    """Open a regular file to read, and never wait for a pipe's writer. ``flags``: what else ``os.open`` is to be told.
 
     Raises NotRegularFile, IsADirectoryError, and OSError as ``os.open`` does.
     """
@@ -66,12 +66,12 @@ def open_descriptor(path: str | os.PathLike[str], flags: int = 0) -> int:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
-    """Opens a regular file as a stream of bytes. Raises as ``open_descriptor`` does."""
+    """Open a regular file as a stream of bytes. Raises as ``open_descriptor`` does."""
     return os.fdopen(open_descriptor(path), "rb")
 
 
 def check_regular(path: str | os.PathLike[str], most_bytes: int | None = None) -> None:
-    """Checks a file that a library is to open by its name. Raises as ``open_descriptor`` does, and FileTooLarge."""
+    """Check a file that a library is to open by its name. Raises as ``open_descriptor`` does, and FileTooLarge."""
     descriptor = open_descriptor(path)
     try:
         if most_bytes is not None and os.fstat(descriptor).st_size > most_bytes:
@@ -81,7 +81,7 @@ def check_regular(path: str | os.PathLike[str], most_bytes: int | None = None) -
 
 
 def read_file(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """Reads the whole of a regular file. Raises as ``open_descriptor`` does, and FileTooLarge, before more than that is in memory."""
+    """Read the whole of a regular file. Raises as ``open_descriptor`` does, and FileTooLarge, before more than that is in memory."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > most_bytes or len(data := file.read(most_bytes + 1)) > most_bytes:
             raise FileTooLarge(path, most_bytes)

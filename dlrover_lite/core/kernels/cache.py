@@ -26,7 +26,8 @@ __all__ = ["cache_of"]
 
 
 def cache_of(function: Callable[..., Any]) -> FunctionCache | None:
-    """The kernel's cache in NUMBA_CACHE_DIR, which can be written; None where others may write to its directory there, which is said."""
+    """Return the kernel's cache in NUMBA_CACHE_DIR, which can be written; None where others may write to its directory there, which is
+    said."""
     try:
         return _Cache(function)
     except RuntimeError:  # numba's way to say that the locator below finds no place
@@ -46,7 +47,7 @@ class _Locator(UserProvidedCacheLocator):
         return super(UserProvidedCacheLocator, cls).from_function(function, source)
 
     def get_source_stamp(self) -> str:
-        """What is compiled from other sources is compiled anew, and replaced."""
+        """Return the digest of the sources: what is compiled from other sources is compiled anew, and replaced."""
         return _digest(self._py_file)
 
     def ensure_cache_path(self) -> None:
@@ -60,18 +61,19 @@ class _Locator(UserProvidedCacheLocator):
 
 @cache
 def _digest(file: str) -> str:
-    """Of what all kernels of a file are compiled from."""
+    """Compute the digest of what all kernels of a file are compiled from."""
     return digest([Path(file)])
 
 
 class _Sealed(IndexDataCacheFile):
-    """Several processes may write the same files: each appears whole, and one that is missing is compiled."""
+    """Checked files of compiled kernels. Several processes may write the same files: each appears whole, and one that is missing is
+    compiled."""
 
     def __init__(self, cache_path: str, filename_base: str, source_stamp: Any) -> None:
         super().__init__(cache_path, filename_base + INDEX.removesuffix(".nbi"), source_stamp)
 
     def load(self, key: Any) -> Any:
-        """None: it must be compiled."""
+        """Load a kernel; None: it must be compiled."""
         found = super().load(key)
         if found is None:
             return None
@@ -95,8 +97,8 @@ class _Sealed(IndexDataCacheFile):
         return super()._load_data(name)
 
     def _is_whole(self, name: str) -> bool:
-        """Whether it is there, and as it was written. One that isn't is replaced when its kernel has been compiled; it isn't removed, since
-        another process may have replaced it by now."""
+        """Say whether a file is there, and as it was written. One that isn't is replaced when its kernel has been compiled; it isn't
+        removed, since another process may have replaced it by now."""
         path = Path(name)
         try:
             if is_whole(path):
@@ -136,7 +138,7 @@ _said: set[str] = set()
 
 
 def _say(text: str) -> None:
-    """Once by each process, to its log."""
+    """Write a line to the log, once by each process."""
     if text not in _said:
         _said.add(text)
         print(text, file=sys.stderr, flush=True)

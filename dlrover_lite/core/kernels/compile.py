@@ -17,12 +17,12 @@ from typing import Any
 from dlrover_lite.core.files.durable import make_private
 
 _KEPT_SECONDS = 30 * 24 * 3600.0
-"""Kernels that were compiled from other sources are kept for so long after they were last used: somebody may go back."""
+"""Seconds for which kernels that were compiled from other sources are kept after they were last used: somebody may go back."""
 
 
 @cache
 def _cache_is_writable() -> bool:
-    """Points numba at our own cache directory, which it reads when it is imported: to be called before. False where none can be
+    """Point numba at our own cache directory, which it reads when it is imported: to be called before. Return False where none can be
     written (kernels then compile in memory)."""
     if "NUMBA_CACHE_DIR" not in os.environ:
         from dlrover_lite.core.files.paths import cache_directory, make_cache
@@ -45,7 +45,7 @@ def _cache_is_writable() -> bool:
 
 
 def _use(directory: Path, now: float) -> None:
-    """Notes that ``directory`` is used ``now``. When it is new, those beside it that haven't been for 30 days are removed.
+    """Note that ``directory`` is used ``now``. When it is new, remove those beside it that haven't been for 30 days.
 
     Other processes may do the same meanwhile, or use one of those after all: where numba finds a file gone it compiles, and makes the
     directory anew. Raises OSError where nothing can be written.
@@ -62,8 +62,8 @@ def _use(directory: Path, now: float) -> None:
 
 
 def _sources() -> str:
-    """Names the state of our sources, so that the kernels of another one can be dropped as a whole. (``kernel_sources`` tells whether
-    one in the cache is of its sources.)"""
+    """Name the state of our sources, so that the kernels of another one can be dropped as a whole. (``kernel_sources`` tells whether one in
+    the cache is of its sources.)"""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(Path(__file__).parents[2].rglob("*.py")):
         status = path.stat()
@@ -119,7 +119,7 @@ def _make_count_trailing_zeros() -> Any:
 
     @intrinsic
     def count_trailing_zeros(_context, bits):  # type: ignore[no-untyped-def]
-        """How many zeros there are below the lowest one of a uint64 that isn't 0."""
+        """Count the zeros below the lowest one of a uint64 that isn't 0."""
 
         def codegen(_context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
             return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -138,7 +138,7 @@ def _make_fence() -> Any:
 
     @intrinsic
     def fence(_context):  # type: ignore[no-untyped-def]
-        """Stores before it are done before those after it, as a process killed at any instruction leaves them.
+        """Have stores before this done before those after it, as a process killed at any instruction leaves them.
 
         For the compiler alone, and free: who reads such memory when its writer is dead finds the writer's stores as its program made them,
         since an interrupt divides a program between two instructions, whatever the processor had reordered. It wouldn't do between threads
@@ -163,8 +163,8 @@ def _make_publish() -> Any:
 
     @intrinsic
     def publish(_context):  # type: ignore[no-untyped-def]
-        """As ``fence``, and for processes that run at the same time: another one that sees a store made after it, and has read in order,
-        sees all that were made before; and what was loaded before it was loaded before those stores.
+        """Do as ``fence``, and for processes that run at the same time: another one that sees a store made after this, and has read in
+        order, sees all that were made before; and what was loaded before this was loaded before those stores.
 
         An instruction on ARM; on x86 the processor does so anyway.
         """
@@ -188,8 +188,8 @@ def _make_copy(words: int) -> Any:
 
     @intrinsic
     def copy(_context, target, to, source, at):  # type: ignore[no-untyped-def]
-        """So many values of 4 bytes from ``source[at]`` on to ``target[to]`` (1-d, contiguous), at once: a loop of so few would go one by
-        one."""
+        """Copy ``words`` values of 4 bytes from ``source[at]`` on to ``target[to]`` (1-d, contiguous), at once: a loop of so few would go
+        one by one."""
 
         def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             kind = ir.VectorType(ir.IntType(32), words).as_pointer()

@@ -15,26 +15,26 @@ from pathlib import Path
 __all__ = ["INDEX", "damaged_files", "is_ours", "is_whole", "seal"]
 
 INDEX = ".sealed.nbi"
-"""How names of indexes end."""
+"""Ending of the names of indexes."""
 _DATA = ".nbc"
 _MAGIC = b"DLRLKRNL"
 _DIGEST_BYTES = 16
 
 
 def seal(data: bytes) -> bytes:
-    """What is to stand behind ``data`` in its file."""
+    """Return what is to stand behind ``data`` in its file."""
     return _MAGIC + hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
 def is_whole(path: Path) -> bool:
-    """Whether the file is as it was written. Raises OSError."""
+    """Say whether the file is as it was written. Raises OSError."""
     data = path.read_bytes()
     end = len(data) - len(_MAGIC) - _DIGEST_BYTES
     return end >= 0 and data[end:] == seal(data[:end])
 
 
 def damaged_files(directory: Path) -> Iterator[Path]:
-    """Those below ``directory`` that aren't as they were written."""
+    """Find the files below ``directory`` that aren't as they were written."""
     for index in sorted(directory.rglob(f"*{INDEX}")):
         stem = index.name.removesuffix(".nbi")
         for path in (index, *sorted(index.parent.glob(f"{stem}.*{_DATA}"))):
@@ -49,6 +49,6 @@ def damaged_files(directory: Path) -> Iterator[Path]:
 
 
 def is_ours(directory: Path) -> bool:
-    """Whether nobody but this user can write to ``directory``. Raises OSError."""
+    """Say whether nobody but this user can write to ``directory``. Raises OSError."""
     status = directory.stat()
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -21,8 +21,8 @@ _IMPORT = re.compile(
     rb"^[ \t]*(?:from|import)[ \t]+%s((?:\.\w+)*)(?:[ \t]+import[ \t]+(?:\(([^)]*)\)|(.*)))?" % _PACKAGE.name.encode(),
     re.M,
 )
-"""A module's path below the package, and the names taken from there, which may be modules too. Looked for without parsing: 1 ms for a
-kernel's sources instead of 20; what only looks like an import is one file more."""
+"""Pattern of a module's path below the package, and the names taken from there, which may be modules too. Looked for without parsing: 1 ms
+for a kernel's sources instead of 20; what only looks like an import is one file more."""
 
 
 class _Source(NamedTuple):
@@ -31,7 +31,8 @@ class _Source(NamedTuple):
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """Digest of the contents of these files and of all files of this package that they import, or that those do. Raises OSError."""
+    """Compute a digest of the contents of these files and of all files of this package that they import, or that those do. Raises
+    OSError."""
     found: dict[Path, bytes] = {}
     left = [path.absolute() for path in paths]
     while left:
@@ -48,7 +49,7 @@ def digest(paths: Iterable[Path]) -> str:
 
 @cache
 def _read(path: Path) -> _Source:
-    """Read once by a process: it runs what it has imported, whatever becomes of the file."""
+    """Read a source file once by a process: it runs what it has imported, whatever becomes of the file."""
     text = path.read_bytes()
     return _Source(hashlib.blake2b(text, digest_size=16).digest(), frozenset(_imported(text)))
 

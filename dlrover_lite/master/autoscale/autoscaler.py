@@ -40,11 +40,11 @@ __all__ = [
 
 TRIES = 5
 AGAIN_SECONDS = 2.0
-"""After a refusal; each further one waits twice as long."""
+"""Seconds before a refused step is tried again; doubles with each further refusal."""
 STEP_SECONDS = 600.0
-"""Slots with a lot of rows take their time."""
+"""Seconds after which a step that isn't done is given up. Moving slots with many rows takes long."""
 WAIT_SECONDS = 900.0
-"""For nodes that come or go of themselves, before a step is begun."""
+"""Seconds to wait for nodes that come or go by themselves, before a step is begun."""
 
 Role = Literal["ps", "worker"]
 
@@ -53,14 +53,14 @@ Role = Literal["ps", "worker"]
 
 
 class SetSize(msgspec.Struct, frozen=True, tag="set size"):
-    """Nodes of the role that come from now on have this size."""
+    """Give nodes of the role that come from now on this size."""
 
     role: Role
     each: Resources
 
 
 class Resize(msgspec.Struct, frozen=True, tag="resize"):
-    """In place."""
+    """Change the resources of a running node in place."""
 
     node: str
     resources: Resources
@@ -72,31 +72,32 @@ class Scale(msgspec.Struct, frozen=True, tag="scale"):
 
 
 class Replace(msgspec.Struct, frozen=True, tag="replace"):
-    """Another one takes its place, of this size."""
+    """Replace a node by another one of this size."""
 
     node: str
     each: Resources
 
 
 class Join(msgspec.Struct, frozen=True, tag="join"):
-    """One more PS, of this size, so that there are ``count``; it gets no slots by that."""
+    """Add one more PS of this size, so that there are ``count``; it gets no slots by that."""
 
     each: Resources
     count: int
 
 
 class MoveHot(msgspec.Struct, frozen=True, tag="move hot"):
-    """Slots with ``share`` of the node's load, or of the memory of its rows, those with the most first, to others: each with its part."""
+    """Move slots with ``share`` of the node's load, or of the memory of its rows, those with the most first, to others: each with its
+    part."""
 
     node: str
     share: float
     to: dict[str, float]
-    """Empty: all to a PS that has no slots yet."""
+    """Weights of the nodes that get the slots; empty: all go to PS that have no slots yet."""
     of: Literal["load", "memory"] = "load"
 
 
 class SmallShards(msgspec.Struct, frozen=True, tag="small shards"):
-    """Lease it ``factor`` times as many minibatches at once as it would get."""
+    """Lease a worker ``factor`` times as many minibatches at once as it would get."""
 
     node: str
     factor: float
@@ -127,27 +128,27 @@ class NodeNow(NamedTuple):
     up: bool
     leaving: bool = False
     resizing: bool = False
-    """It has not all that it was to have yet."""
+    """The node doesn't have all its new resources yet."""
 
 
 class World(NamedTuple):
     plan: Plan
-    """That new nodes follow."""
+    """The plan that new nodes follow."""
     nodes: tuple[NodeNow, ...]
     settled: bool = True
-    """No slot moves, or is to."""
+    """No slot is moved, or waits to be moved."""
     over: bool = False
-    """Nothing can be changed any more: all is trained, or the job ends."""
+    """Nothing can be changed any more: all samples are trained, or the job ends."""
     samples: int = 0
     saved: int = -1
-    """Samples that the newest checkpoint holds; -1: there is none."""
+    """Number of samples that the newest checkpoint holds; -1: there is no checkpoint."""
 
     def staying(self, role: Role) -> list[NodeNow]:
         return [node for node in self.nodes if node.role == role and not node.leaving]
 
     @property
     def calm(self) -> bool:
-        """All that the plan has is there, and nothing comes, leaves or moves."""
+        """Whether all nodes of the plan are there, and nothing comes, leaves, resizes or moves."""
         whole = all(len(self.staying(role)) == _role(self.plan, role).count for role in _ROLES)
         return self.settled and whole and all(node.up and not node.leaving and not node.resizing for node in self.nodes)
 
@@ -157,26 +158,26 @@ class World(NamedTuple):
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
     number: int
-    """Of the decision."""
+    """Number of the brain's decision."""
     target: Plan | None = None
     steps: tuple[Step, ...] = ()
-    """Where there is no target: what is left to do, in this order."""
+    """Steps that are left to do, in this order, where there is no target plan."""
     what: str = ""
-    """In words."""
+    """The goal in words."""
     began: float = 0.0
     samples: int = 0
-    """Trained on by then."""
+    """Number of samples trained when the goal began."""
     step: Step | None = None
-    """Under way, or to be tried again."""
+    """The step under way, or to be tried again."""
     since: float = 0.0
-    """When the step was begun, or the last one ended."""
+    """Time when the step was begun or the last one ended, in seconds since the epoch."""
     asked: bool = False
     """The step was granted: it is waited for."""
     tries: int = 0
     again: float = 0.0
-    """Not to be tried before."""
+    """Earliest time of the next try, in seconds since the epoch."""
     predicted: PredictedRate | None = None
-    """Throughput with the target."""
+    """Predicted throughput with the target plan."""
 
 
 class PlanPrediction(msgspec.Struct, frozen=True):
@@ -189,7 +190,7 @@ class PlanPrediction(msgspec.Struct, frozen=True):
 class Turn(NamedTuple):
     state: Autoscaler
     step: Step | None = None
-    """To be asked for now; ``answered`` is to be told what came of it."""
+    """The step to be asked for now; ``answered`` is to be told the result."""
     done: Done | None = None
 
 
@@ -199,13 +200,13 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     mode: Autoscale
     paused: str = ""
-    """Why; empty: it isn't."""
+    """Why the autoscaler is paused; empty: it isn't."""
     heard: int = 0
     goal: Goal | None = None
     suggestion: Goal | None = None
-    """Waits for a person's word."""
+    """A goal that waits for a person's approval."""
     began: str = ""
-    """With which plan the job began, or went on, and why, in words."""
+    """The plan that the job began or went on with, and why, in words."""
     prediction: PlanPrediction | None = None
     """The prediction for the last plan that was decided and is there; by hand it may have been changed since."""
 
@@ -214,7 +215,7 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         return self.goal is not None or self.suggestion is not None
 
     def advised(self, goal: Goal, now: float, samples: int) -> tuple[Autoscaler, list[Done]]:
-        """A decision has come. One that came before already changes nothing; a newer one takes the place of one that isn't done."""
+        """Handle a decision. One that came before already changes nothing; a newer one takes the place of one that isn't done."""
         if goal.number <= self.heard:
             return self, []
         goal = msgspec.structs.replace(goal, began=now, since=now, samples=samples)
@@ -231,7 +232,7 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(state, goal=goal), dropped
 
     def pause(self, why: str) -> Autoscaler:
-        """No further step is begun; the one under way isn't undone."""
+        """Begin no further step; the one under way isn't undone."""
         return msgspec.structs.replace(self, paused=why)
 
     def resume(self, now: float) -> Autoscaler:
@@ -249,15 +250,15 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
     def reject(
         self, why: str, now: float, samples: int, *, state: Literal["rejected", "given up"] = "rejected"
     ) -> tuple[Autoscaler, list[Done]]:
-        """Neither what is suggested nor what is under way goes on."""
+        """Drop the goal under way and the suggestion."""
         dropped = [self._done(old, state, why, now, samples) for old in (self.goal, self.suggestion) if old is not None]
         return msgspec.structs.replace(self, goal=None, suggestion=None), dropped
 
     def goes_on(
         self, heard: int, began: str, *, by_itself: bool, prediction: PlanPrediction | None = None
     ) -> Autoscaler:
-        """In the job's next generation, which decision ``heard`` has begun (0: none has). What is wanted stays so, unless the job had
-        ended meanwhile (not ``by_itself``), or what was wanted was to give way."""
+        """Return the state for the job's next generation, which decision ``heard`` has begun (0: none has). The goal is kept, unless a
+        decision has begun the generation, the job had ended meanwhile (not ``by_itself``), or the goal was to give way."""
         goal = self.goal
         if (
             not by_itself
@@ -275,7 +276,7 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def turn(self, world: World, now: float) -> Turn:
-        """What to do now."""
+        """Return what to do now."""
         goal = self.goal
         if goal is None:
             return Turn(self)
@@ -302,7 +303,7 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         return Turn(self._with(goal), step)
 
     def answered(self, refused: str, now: float, world: World) -> Turn:
-        """What came of the step that was asked for: "" if it is granted, else why not."""
+        """Handle what came of the step that was asked for: "" if it is granted, else why not."""
         goal = self.goal
         assert goal is not None and goal.step is not None
         if not refused and isinstance(goal.step, LetGo):
@@ -354,7 +355,7 @@ def _role(plan: Plan, role: Role) -> RolePlan:
 
 
 def _at_any_time(goal: Goal, step: Step) -> bool:
-    """Memory that runs out doesn't wait until other nodes have come or gone, and whoever is slow needs less at once."""
+    """Return whether a step may run while other nodes come or go: memory that runs out can't wait, and a slow node needs less at once."""
     return goal.target is None and isinstance(step, Resize | SmallShards)
 
 
@@ -366,7 +367,8 @@ def _next(goal: Goal, world: World) -> Step | None:
 
 
 def _missing(target: Plan, world: World) -> Iterator[tuple[Step, bool]]:
-    """Steps between what there is and ``target``, each with whether it releases something. Sizes for newcomers first: they cost nothing."""
+    """Yield the steps from the present state to ``target``, each with whether it releases something. Sizes for new nodes come first: they
+    cost nothing."""
     for role in _ROLES:
         wanted, planned = _role(target, role), _role(world.plan, role)
         if planned.each != wanted.each:
@@ -385,12 +387,12 @@ def _missing(target: Plan, world: World) -> Iterator[tuple[Step, bool]]:
 
 
 def _size(now: Resources, wanted: Resources) -> Resources:
-    """Memory that a node has isn't taken from it: what it has grown into can't be known from a plan."""
+    """Return the wanted size, with no less memory than the node has: a plan can't know how far the node has grown."""
     return Resources(wanted.cores, max(now.memory, wanted.memory))
 
 
 def _is_done(step: Step, world: World) -> bool:
-    """Or can't be done any more, since the node is gone: what follows is seen from what there is."""
+    """Return whether a step is done, or can't be done any more since the node is gone: what follows is derived from the present state."""
     match step:
         case SetSize(role, each):
             return _role(world.plan, role).each == each

@@ -41,17 +41,17 @@ from dlrover_lite.transport.frames import INTERNAL, NOT_UNDERSTOOD, Failure, Rep
 __all__ = ["BrainLink", "Unsent"]
 
 SOON_SECONDS = 0.1
-"""After it was told what it may decide something by; then twice as long each time, up to the beat."""
+"""Seconds until the next report after news that the brain may decide by; then twice as long each time, up to ``BEAT_SECONDS``."""
 FIRST_PLAN_SECONDS = 30.0
-"""A brain that lives is waited for: it may have a lot to read first, or wait for the database."""
+"""Seconds to wait for the first plan of a brain that lives: it may have a lot to read first, or wait for the database."""
 BEAT_SECONDS = 10.0
-"""Between two reports when there is no news but the samples."""
+"""Seconds between two reports when only the number of samples is new."""
 AGAIN_SECONDS = 2.0
-"""Between two looks whether the brain still lives; an unanswered request is then repeated."""
+"""Seconds between two checks whether the brain still lives; an unanswered request is then repeated."""
 LOST_SECONDS = 40.0
-"""A brain may wait half a minute for a database that others write to."""
+"""Seconds without an answer after which the brain is lost: it may wait half a minute for a database that others write to."""
 LATER_SECONDS = 10.0
-"""After it couldn't write."""
+"""Seconds before the next try after the brain couldn't write."""
 _LONGEST_PAUSE_SECONDS = 30.0
 _FIRST_BEAT_SECONDS, _PATIENT_BEAT_SECONDS = 0.2, 1.0
 END_SECONDS = 3.0
@@ -90,7 +90,7 @@ class Unsent:
             self.dropped_happenings += 1
 
     def report(self, job: str, samples: int, *, most: int = _AT_ONCE) -> tuple[Report, int]:
-        """The oldest of it, and the number to call ``told`` with once it has arrived."""
+        """Return the oldest of what is unsent as a report, and the number to call ``told`` with once it has arrived."""
         pairs = sorted([*self._profiles, *self._happenings], key=lambda pair: pair[0])[:most]
         items = [item for _, item in pairs]
         report = Report(
@@ -109,7 +109,7 @@ class Unsent:
                 kept.popleft()
 
     def what_was_dropped(self) -> str:
-        """Since this was last asked, in words; empty: nothing."""
+        """Return what was dropped since the last call, in words; empty: nothing."""
         counts = (self.dropped_profiles, "profiles"), (self.dropped_happenings, "events")
         self.dropped_profiles = self.dropped_happenings = 0
         return " and ".join(f"the oldest {count:,} {what}" for count, what in counts if count)
@@ -120,7 +120,7 @@ class _Asked(NamedTuple):
     sequence: int
     at: float
     told: int
-    """Of ``Unsent``."""
+    """Number to call ``Unsent.told`` with once this has arrived."""
 
 
 class BrainLink:
@@ -165,7 +165,7 @@ class BrainLink:
         self._nodes: dict[str, Node] = {}
         self._end: EndJob | None = None
         self.standing: Callable[[], Standing] | None = None
-        """Asked before each report, once there is somebody who knows."""
+        """Function asked for the job's standing before each report; None while nobody knows it."""
         self.ended = False
         """The brain knows how the job has ended."""
         self._anew = False
@@ -185,29 +185,29 @@ class BrainLink:
         self._serve(0.0)
 
     def keep(self, found: Profile | Gap) -> None:
-        """A profile; the brain has no use for gaps. (``master.profiling.profile_intervals.Sink``)"""
+        """Keep a profile to be told; the brain has no use for gaps. (``master.profiling.profile_intervals.Sink``)"""
         if isinstance(found, Profile):
             self.unsent.add(found)
             self._at_once()
 
     def keep_level(self, level: Level | None) -> None:
-        """What PS hold, told at once; older ones that can't be told give way."""
+        """Keep what PS hold, told at once; older ones that can't be told give way."""
         if level is not None:
             self._levels = [*self._levels, level][-MOST_LEVELS:]
             self._at_once()
 
     def done(self, done: Done) -> None:
-        """What became of a decision."""
+        """Keep what became of a decision, to be told."""
         self.unsent.add(done)
         self._at_once()
 
     def _at_once(self) -> None:
-        """Told with the next turn, not with the next beat: something may be decided by it."""
+        """Report with the next turn, not with the next beat: something may be decided by it."""
         if self.state == "open" and not self._said:
             self._next_at = min(self._next_at, self._clock())
 
     def waits(self, since: float | None) -> None:
-        """The job has no nodes, and is to be given a plan; ``since``: it had some until then (seconds since the epoch)."""
+        """Tell that the job has no nodes, and is to be given a plan; ``since``: it had some until then (seconds since the epoch)."""
         self._job = msgspec.structs.replace(self._job, waits_since=since)
         self._plan, self.standing = None, None
         self._register_again()
@@ -234,12 +234,6 @@ class BrainLink:
         self._anew = True
         if self.state == "open" and self._asked is None:
             self.state, self._next_at = "registering", self._clock()
-
-    def plan_wished(self, plan: Plan, decision: int | None = None) -> None:
-        """What the job is to have from now on, by whose decision."""
-        self.unsent.add(
-            PlanRecord(job=self._job.job, at=self._wall_clock(), kind="desired", plan=plan, decision=decision)
-        )
 
     def end(self, end: EndJob, fleet: Fleet | None, *, seconds: float = END_SECONDS) -> bool:
         """Tell all that is still untold, and how the job has ended; whether that is done. Waits for a brain that lives, for a moment.
@@ -403,14 +397,14 @@ class BrainLink:
         self._tell(f"{lost} ({why}): training goes on without its advice")
 
     def _tell(self, what: str) -> None:
-        """Once, until there is a brain again."""
+        """Say ``what`` once, until there is a brain again."""
         if not self._said:
             self._say(what)
         self._said = what
 
 
 def _events(job: str, before: Node | None, node: Node, at: float) -> list[NodeRecord]:
-    """What has happened to a node between two looks at it."""
+    """List what has happened to a node between two looks at it."""
     found = []
 
     def add(what: Literal["launched", "up", "resized", "ended"], data: dict[str, Any], reason: str = "") -> None:

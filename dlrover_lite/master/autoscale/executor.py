@@ -79,8 +79,8 @@ class Executor:
         wall_clock: Callable[[], float],
         at_once: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """``let_go`` is given why, and the decision's number, and says why that can't be, or ""; ``at_once`` does what can't wait for
-        advice, and is given whether all is trained."""
+        """Create the executor. ``let_go`` is given the reason and the decision's number, and says why that can't be, or ""; ``at_once``
+        does what can't wait for advice, and is given whether all is trained."""
         self.state = state
         self._control = control
         self._reconciler = reconciler
@@ -97,7 +97,7 @@ class Executor:
     # --- from the brain, and to it --------------------------------------------------------------------------------------
 
     def advised(self, advice: Advice) -> None:
-        """What it is to do about the job that runs; another version's advice is refused, not guessed at."""
+        """Handle advice about the job that runs; another version's advice is refused, not guessed at."""
         if advice.number <= self.state.heard:
             return
         try:
@@ -184,12 +184,13 @@ class Executor:
                 return ()
 
     def _no_less_now(self, node: str, each: Resources) -> Resources:
-        """It may have been given more since the brain looked, and what is to help it takes nothing away."""
+        """Return ``each`` with no less memory than the node has: it may have been given more since the brain looked, and help takes nothing
+        away."""
         known = self._reconciler.fleet.by_id.get(node)
         return each if known is None else Resources(each.cores, max(each.memory, known.resources.memory))
 
     def _new_sizes(self, lowered: dict[str, Resources]) -> Iterable[Step]:
-        """Nodes that come later get no more memory than those of their role, if these have all been lowered."""
+        """Yield sizes for nodes that come later: no more memory than the nodes of their role have, if all of these have been lowered."""
         fleet = self._reconciler.fleet
         for role, planned in (("worker", fleet.plan.worker), ("ps", fleet.plan.ps)):
             there = [node.id for node in fleet.running if node.role == role]
@@ -199,7 +200,7 @@ class Executor:
                     yield SetSize("ps" if role == "ps" else "worker", Resources(planned.each.cores, memory))
 
     def _no_less(self, target: Plan) -> Plan:
-        """Memory that nodes of a role had too little of isn't taken from those that come."""
+        """Return the target with no less memory than planned for roles whose nodes had too little of it."""
         fleet = self._reconciler.fleet
 
         def role(name: str, wanted: RolePlan, planned: RolePlan) -> RolePlan:
@@ -255,7 +256,7 @@ class Executor:
         )
 
     def by_hand(self, wish: Wish) -> Scaled | Failure:
-        """A person changes something: the brain doesn't undo it. Raises MalformedMessage."""
+        """Change something for a person: the brain doesn't undo it. Raises MalformedMessage."""
         answer = self._control.answer(wish)
         if isinstance(answer, Failure) or not answer.actions or self.state.mode == "off" or self.state.paused:
             return answer
@@ -268,7 +269,7 @@ class Executor:
     # --- each turn ------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """The next step, if it is time for one; and what can't wait for any."""
+        """Do the next step, if it is time for one; and what can't wait for any."""
         if self.state.mode == "on" and not self.state.paused:
             self._at_once(self._shards.trained)
         if self.state.goal is None:
@@ -313,7 +314,7 @@ class Executor:
         return cuts.newest.samples if cuts is not None and cuts.newest is not None else -1
 
     def _do(self, step: Step) -> str:
-        """Why it can't be; "" if it is begun."""
+        """Begin a step. Return why it can't be; "" if it is begun."""
         match step:
             case SetSize(role, each):
                 self._reconciler.set_size(role, each)
@@ -343,7 +344,8 @@ class Executor:
         return _why_not(self._control.answer(wish))
 
     def _move(self, step: MoveHot) -> str:
-        """Those with the most first, each to who has most of its part still to get."""
+        """Move slots, those with the most load first, each to the node with the most of its part still to get. Return why that can't be, or
+        ""."""
         state = self._servers.state
         to = step.to or {node.id: 1.0 for node in self._reconciler.fleet.servers_up() if not state.owns(node.id)}
         if not to:
@@ -388,7 +390,7 @@ def _why_not(answer: Scaled | Failure) -> str:
 
 
 def _let_go(master: Master, why: str, decision: int, at: float) -> str:
-    """The job's generation ends, and the next one begins with the newest checkpoint, when there is a plan for it. Why not, or ""."""
+    """End the job's generation: the next one begins with the newest checkpoint, when there is a plan for it. Return why not, or ""."""
     cuts = master.checkpoints
     if cuts is None or cuts.newest is None or master.go_back is None:
         return "there is no checkpoint to go on from"
@@ -399,7 +401,8 @@ def _let_go(master: Master, why: str, decision: int, at: float) -> str:
 
 
 def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[], float]) -> Executor:
-    """Of a master that is being made, and as its brain's line knows it; with what an earlier one has left, else ``begin``."""
+    """Create the executor of a master that is being made, and make it known to the brain's line. It begins with the state that an earlier
+    master has left, else with ``begin``."""
     brain, facts = master.brain, master.facts
     at_once = AtOnce(
         master.slots,

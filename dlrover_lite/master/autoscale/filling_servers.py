@@ -14,15 +14,16 @@ from typing import NamedTuple
 __all__ = ["Filling"]
 
 FULL = 0.95
-"""Of its limit, from which on a PS gets more:"""
+"""Share of its memory limit from which on a PS gets more memory."""
 AHEAD_SECONDS = 1.0
-"""if it would hold that by then, as it grows."""
+"""Seconds ahead: a PS gets more memory if it would hold that share by then, as it grows."""
 LEAST, MOST = 1.2, 1.5
-"""Times its limit that it gets: were it to stop growing now, the least were no waste yet. There may be another time in a moment."""
+"""Least and largest new limit, in multiples of the present one. The least is no waste if the PS stops growing now; more may follow in a
+moment."""
 _RATE_SECONDS, _LEAST_RATE_SECONDS = 1.0, 0.15
-"""A rate is that of so long, and of no less."""
+"""Seconds that a rate is measured over, and the least."""
 _ASK_SECONDS = 1.0
-"""Between two looks at what a growing PS really takes, while that can't be near its limit."""
+"""Seconds between two readings of the memory that a growing PS really takes, while that can't be near its limit."""
 
 
 class _Mark(NamedTuple):
@@ -39,7 +40,7 @@ class _Server:
         self.asked_at = float("-inf")
 
     def grows(self, now: float, held: int) -> bool:
-        """Whether it holds more than before."""
+        """Return whether the PS holds more than before."""
         if not self.marks:
             self.marks.append(_Mark(now, held))
             return False
@@ -54,7 +55,7 @@ class _Server:
         return True
 
     def rate(self) -> float:
-        """Bytes per second; 0 while that isn't known."""
+        """Return the growth in bytes per second; 0 while that isn't known."""
         first, last = self.marks[0], self.marks[-1]
         seconds = last.at - first.at
         return (last.held - first.held) / seconds if seconds >= _LEAST_RATE_SECONDS else 0.0
@@ -67,8 +68,8 @@ class Filling:
         self._servers: dict[str, _Server] = {}
 
     def look(self, node: str, now: float, *, held: int, limit: int, used: Callable[[], int]) -> int | None:
-        """The limit that a PS needs now; None if it gets by with the one it has. ``held``: what its rows and index take, as it last told;
-        ``used``: gives all that it takes, at some cost."""
+        """Return the limit that a PS needs now; None if it gets by with the one it has. ``held``: what its rows and index take, as it last
+        told; ``used``: gives all that it takes, at some cost."""
         server = self._servers.setdefault(node, _Server())
         if not server.grows(now, held):
             return None

@@ -24,12 +24,12 @@ __all__ = ["FirstPlan", "first_plan", "next_plan"]
 class FirstPlan(NamedTuple):
     plan: Plan
     number: int = 0
-    """Of the brain's decision; 0: it isn't by the brain."""
+    """Number of the brain's decision; 0: the plan isn't by the brain."""
     why: str = ""
     begun: bool = False
     """The job has had nodes before."""
     predicted: PredictedRate | None = None
-    """Throughput with this plan, by the decision."""
+    """Throughput with this plan, as the decision predicts it."""
 
     @property
     def prediction(self) -> PlanPrediction | None:
@@ -49,8 +49,8 @@ def first_plan(
     *,
     say: Callable[[str], None],
 ) -> FirstPlan:
-    """The brain's, where it is asked for and there is one that answers; else the recipe's, with a rule of thumb for what it leaves open.
-    Waits as long as the brain wants it to; ``room`` says whether that was for nothing, since the job is to stop."""
+    """Return the brain's plan, where it is asked for and there is one that answers; else the recipe's, with a rule of thumb for what it
+    leaves open. Waits as long as the brain wants it to; ``room`` says whether that was for nothing, since the job is to stop."""
     ours = FirstPlan(initial_plan(recipe.resources, capacity))
     if brain is None or autoscale_of(recipe) == "off":
         return ours
@@ -68,8 +68,8 @@ def next_plan(
     after: int,
     say: Callable[[str], None],
 ) -> FirstPlan:
-    """For a job that has given way to others, ``since`` then and by the decision ``after``: the brain's plan; the one it had ``before``,
-    when there is no brain any more."""
+    """Find the plan for a job that has given way to others, ``since`` then and by the decision ``after``: the brain's plan, or the one it
+    had ``before`` when there is no brain any more."""
     ours = FirstPlan(before, begun=True)
     if brain is None:
         return ours
@@ -86,7 +86,7 @@ def _advised(
     after: int,
     say: Callable[[str], None],
 ) -> FirstPlan:
-    """What isn't newer than ``after`` was said before."""
+    """Ask the brain for a plan. What isn't newer than ``after`` was said before."""
     heard: list[Advice] = []
 
     def take(advice: Advice) -> None:
@@ -121,5 +121,5 @@ def _advised(
 
 
 def _memory_fixed(plan: Plan, ps: RoleResources | None, worker: RoleResources | None) -> Plan:
-    """Memory of a role that the recipe fixes is the recipe's."""
+    """Return the plan with the memory that the recipe fixes for a role."""
     return Plan(ps=fixed(ps) or plan.ps, worker=fixed(worker) or plan.worker)

@@ -17,13 +17,15 @@ from dlrover_lite.protocol.messages import ResizeRequest
 __all__ = ["AtOnce"]
 
 _NEARLY_FULL, _MORE = 0.9, 1.25
-"""Of its limit that a worker uses when it gets more; and its new limit over that."""
+"""Share of its memory limit from which on a worker gets more, and its new limit in multiples of what it uses."""
 _EXPORT_BYTES = 512 * MIB
-"""Beside what a worker has used: rows that are scanned and held back, and what writes them (Parquet's library takes the most)."""
+"""Bytes that writing the model takes beside what a worker has used: rows that are scanned and held back, and what writes them (Parquet's
+library takes the most)."""
 
 
 class AtOnce:
-    """Of a job that is autoscaled. ``exporter`` says which worker writes the model, or ""."""
+    """Memory that nodes of an autoscaled job get at once, before the brain decides. ``exporter`` says which worker writes the model, or
+    ""."""
 
     def __init__(
         self,
@@ -43,10 +45,10 @@ class AtOnce:
         self._clock = clock
         self._filling = Filling()
         self._exports = ""
-        """The worker that was given room to."""
+        """The worker that was given room to write the model."""
 
     def turn(self, *, trained: bool) -> None:
-        """``trained``: on all there is."""
+        """Give more memory to nodes that need it at once. ``trained``: all there is has been trained on."""
         if trained:
             self._make_room_to_export()
         else:
@@ -54,7 +56,7 @@ class AtOnce:
             self._raise_workers()
 
     def _fill_up(self) -> None:
-        """Those PS that are about to be full get a little more: the brain hears of it, and decides what they are to have."""
+        """Give a little more memory to PS that are about to be full: the brain hears of it, and decides what they are to have."""
         servers = self._reconciler.fleet.servers_up()
         self._filling.keep({node.id for node in servers})
         for node in servers:
@@ -68,7 +70,7 @@ class AtOnce:
                 self._give(node.id, limit, wanted, "fills up")
 
     def _raise_workers(self) -> None:
-        """Those that have come to need more than any had until their limit was set."""
+        """Give more memory to workers that have come to need more than any had until their limit was set."""
         for node in self._reconciler.fleet.staying:
             usage, limit = self._reconciler.usage.get(node.id), node.resources.memory
             if (
@@ -80,7 +82,7 @@ class AtOnce:
                 self._give(node.id, limit, int(_MORE * usage.memory), "is nearly full")
 
     def _make_room_to_export(self) -> None:
-        """Its limit may be what training takes."""
+        """Give the worker that writes the model room for that: its limit may be what training takes."""
         node = self._reconciler.fleet.by_id.get(self._exporter())
         if node is None or node.id == self._exports:
             return
@@ -89,7 +91,7 @@ class AtOnce:
         self._give(node.id, node.resources.memory, wanted, "writes the model")
 
     def _give(self, node: str, limit: int, wanted: int, why: str) -> None:
-        """As far as there is so much."""
+        """Raise the node's memory limit to ``wanted``, as far as there is so much."""
         more = self._control.more_memory(node, wanted)
         if more > limit:
             self._story.node(node, f"{why}: it gets {format_bytes(more)} instead of {format_bytes(limit)} at once")

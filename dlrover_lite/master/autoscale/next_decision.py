@@ -20,7 +20,7 @@ QUEUED = NextLook(None, "it is decided as soon as other jobs leave room")
 
 
 def next_look(master: Master) -> NextLook | None:
-    """None: the job is over."""
+    """Return when the brain looks at the job next, or why it can't decide anything; None: the job is over."""
     if master.outcome is not None:
         return None
     if why := _over(master) or _may_not(master.executor.state) or _nobody(master):
@@ -41,7 +41,7 @@ def _over(master: Master) -> str:
 
 
 def _may_not(state: Autoscaler) -> str:
-    """Why nothing would be done."""
+    """Return why nothing would be done."""
     if state.mode == "off":
         return "autoscaling is off for this job"
     if state.paused:
@@ -60,7 +60,7 @@ def _nobody(master: Master) -> str:
 
 
 def _is_done_before(master: Master, seconds: float) -> bool:
-    """At the present rate."""
+    """Return whether the job is done within ``seconds`` at the present rate."""
     rate = master.progress.rate(now=master.now())
     left = master.shards.plan.samples * master.shards.plan.epochs - master.shards.consumed_samples
     return rate > 0 and left / rate < seconds

@@ -9,7 +9,7 @@ __all__ = ["misfit", "refusal", "superseded"]
 
 
 def superseded(meant: int | None, there: Goal | None) -> Failure | None:
-    """A person has answered another decision than there is; ``meant``: None: whichever there is."""
+    """Return the failure if a person has answered another decision than there is; ``meant``: None: whichever there is."""
     if meant is None or there is None or there.number == meant:
         return None
     return Failure(
@@ -20,8 +20,8 @@ def superseded(meant: int | None, there: Goal | None) -> Failure | None:
 
 
 def misfit(goal: Goal, world: World) -> str:
-    """Why it can't be carried out any more; "" if it can, as far as is known before it is tried. What there is no room for just now is
-    tried again while it is under way, and so isn't looked at here."""
+    """Return why a suggestion can't be carried out any more; "" if it can, as far as is known before it is tried. What there is no room for
+    just now is tried again while it is under way, and so isn't looked at here."""
     if world.over:
         return "all samples have been trained on"
     if goal.target is not None and goal.target == world.plan and world.calm:

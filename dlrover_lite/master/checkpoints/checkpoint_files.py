@@ -42,7 +42,7 @@ class Owner(NamedTuple):
 
     owned: SlotSet
     numbers: list[int]
-    """Its own, then those of the PS whose memory it has taken over, the last one first."""
+    """Number of the PS, then those of the PS whose memory it has taken over, the last one first."""
 
 
 class Noted(NamedTuple):
@@ -61,12 +61,12 @@ class Noted(NamedTuple):
 
 
 def number_of(node: str) -> int:
-    """``ps-3`` is 3."""
+    """Return the number of a node: 3 for ``ps-3``."""
     return int(node.rpartition("-")[2])
 
 
 def basis_for(found: Basis | None, job: str, generation: int, full_every: int, owners: Sequence[Owner]) -> Basis | None:
-    """What the next cut is to build on; None: it is a base. Another generation's epochs mean nothing in this one."""
+    """Return what the next cut is to build on; None: it is a base. Another generation's epochs mean nothing in this one."""
     if found is None or found.increments + 1 >= full_every:
         return None
     manifest = found.manifest
@@ -76,7 +76,8 @@ def basis_for(found: Basis | None, job: str, generation: int, full_every: int, o
 
 
 def spill_bytes(limit: int, usage: Usage | None) -> int:
-    """For a server with this memory: half of what it has left, so that a cut doesn't take it over its limit; 0 where that isn't known."""
+    """Return the spill size in bytes for a server with this memory limit: half of what is left of it, so that a cut doesn't take it over
+    its limit; 0 where that isn't known."""
     return max(_LEAST_SPILL_BYTES, (limit - usage.memory) // 2) if limit and usage is not None else 0
 
 
@@ -86,7 +87,7 @@ def interval_for(seconds: float) -> float:
 
 
 def part_order(order: SnapshotOrder, basis: Basis | None, owner: Owner, moved: SlotSet) -> SnapshotOrder:
-    """``order``, with what is to be written in it. ``moved``: slots that came to their owners after the cut to build on."""
+    """Return ``order`` with what the owner is to write. ``moved``: slots that came to their owners after the cut to build on."""
     if basis is None:
         return order
     before = _part_before(basis.manifest, owner)
@@ -97,7 +98,7 @@ def part_order(order: SnapshotOrder, basis: Basis | None, owner: Owner, moved: S
 
 
 def _part_before(manifest: Manifest, owner: Owner) -> PartEntry | None:
-    """Of the same memory, as it was at an earlier cut."""
+    """Find the part of the same memory at an earlier cut."""
     for number in owner.numbers:
         for part in manifest.parts:
             if part.ps == number and len(part.clocks) == len(manifest.groups) > 0:
@@ -106,7 +107,7 @@ def _part_before(manifest: Manifest, owner: Owner) -> PartEntry | None:
 
 
 def manifest_of(noted: Noted, reports: Mapping[str, SnapshotReport]) -> Manifest:
-    """Raises JobError when parameter servers have told what can't be."""
+    """Return the manifest of a cut. Raises JobError when parameter servers have reported what can't be."""
     layouts, parts = list[Layout](), list[PartEntry]()
     for node, report in reports.items():
         try:

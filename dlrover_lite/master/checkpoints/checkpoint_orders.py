@@ -28,7 +28,7 @@ class Prompting:
     ) -> None:
         self._checkpoints, self._servers, self._server, self._commit = checkpoints, servers, server, commit
         self._last: dict[str, Request] = {}
-        """Report of each PS."""
+        """The last request of each PS with a report."""
         self._is_open = True
         server.watch(checkpoints.fileno())
 
@@ -37,7 +37,7 @@ class Prompting:
         self._checkpoints.heard(report)
 
     def turn(self, fleet: Fleet) -> None:
-        """A PS that is to take part in a cut from now on is told so by another answer to its last report."""
+        """Take a turn. A PS that is to take part in a cut from now on is told so by another answer to its last report."""
         before = dict(self._servers.snapshots)
         self._checkpoints.turn(fleet)
         new = [node for node, order in self._servers.snapshots.items() if before.get(node) is not order]
@@ -48,7 +48,7 @@ class Prompting:
                 self._server.reply(request, self._servers.orders(node, fleet))
 
     def close(self) -> None:
-        """May be said again."""
+        """Close the checkpoints; may be called again."""
         if self._is_open:
             self._is_open = False
             self._server.unwatch(self._checkpoints.fileno())
@@ -58,7 +58,8 @@ class Prompting:
 def checkpoints_of(
     master: Master, where: str, clock: Callable[[], float], wall_clock: Callable[[], float]
 ) -> Checkpoints | None:
-    """Of a master that is being made, kept at ``where``, a directory or URL; None if that is empty, or its recipe wants none."""
+    """Create the checkpoints of a master that is being made, kept at ``where``, a directory or URL; None if that is empty, or the recipe
+    wants none."""
     recipe, shards, facts = master.recipe, master.shards, master.facts
     if not where or not isinstance(recipe.checkpoint, Checkpoint):
         return None

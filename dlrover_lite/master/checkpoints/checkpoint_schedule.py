@@ -37,22 +37,22 @@ __all__ = [
 ]
 
 HOLD_SECONDS = 2.0
-"""A cut that waits this long for parameter servers to be tidy keeps moves from beginning."""
+"""Seconds that a cut waits for parameter servers to be tidy, before it keeps moves from beginning."""
 MOVES_WAIT_SECONDS = 30.0
-"""A move that is to begin waits no longer for a cut."""
+"""Longest wait in seconds of a move that is to begin for a cut."""
 AFTER_MOVES_SECONDS = 5.0
-"""For the moves that have waited to begin, before the next cut is tried."""
+"""Seconds that moves which have waited get to begin, before the next cut is tried."""
 STALLED_SECONDS = 300.0
-"""Without anything written."""
+"""Seconds without anything written, after which a cut is given up."""
 HANGS_SECONDS = 60.0
-"""Without an answer of the destination, until that is told."""
+"""Seconds without an answer of the destination, after which that is reported."""
 FIRST_DELAY_SECONDS = 5.0
-"""After the destination has failed; doubles with each further time."""
+"""Seconds before the next try after the destination has failed; doubles with each further failure."""
 LAST_CUT_SECONDS = 60.0
-"""A job that is to stop waits no longer for its last cut."""
+"""Longest wait in seconds of a job that is to stop for its last cut."""
 _FAILURES_TO_STOP = 2
 PACE = 0.8
-"""Of the time until the next cut: one that nobody waits for may take so much of it."""
+"""Share of the time until the next cut that a cut may take when nobody waits for it."""
 
 Phase = Literal["idle", "opening", "waiting", "taking", "committing"]
 
@@ -63,7 +63,7 @@ class Server(msgspec.Struct, frozen=True):
     node: str
     up: bool
     ready: bool
-    """It follows the newest orders, has tidied up, and holds all it has to hold."""
+    """The PS follows the newest orders, has tidied up, and holds all it has to hold."""
 
 
 class View(msgspec.Struct, frozen=True):
@@ -74,10 +74,10 @@ class View(msgspec.Struct, frozen=True):
     at_rest: bool
     """There is a slot map, and no slot is on its way. Moves that haven't begun don't count."""
     queued: bool
-    """Moves are to begin."""
+    """Moves of slots are to begin."""
     servers: list[Server]
     reports: dict[str, SnapshotReport]
-    """The last of each PS, about whichever cut."""
+    """Last report of each PS, about whichever cut."""
 
 
 class Open(msgspec.Struct, frozen=True):
@@ -110,7 +110,7 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """For the story."""
+    """Write a line to the story."""
 
     text: str
 
@@ -133,51 +133,51 @@ class Cuts(msgspec.Struct, frozen=True):
 
     every_seconds: float
     due_at: float
-    """When the schedule wants one."""
+    """Time when the schedule wants the next cut."""
     next: int = 1
     newest: int = 0
-    """The newest complete one; 0: there is none."""
+    """Number of the newest complete cut; 0: there is none."""
     phase: Phase = "idle"
     since: float = 0.0
-    """When this phase began."""
+    """Time when this phase began."""
     cut: int = 0
-    """The one under way; 0 when idle."""
+    """Number of the cut under way; 0 when idle."""
     wanted: bool = False
-    """One whose consumed set isn't noted yet."""
+    """A cut is wanted whose consumed set isn't noted yet."""
     hurried: bool = False
-    """Somebody waits for it, or the one before has come to nothing."""
+    """Somebody waits for the cut, or the one before was given up."""
     seconds: float = 0.0
-    """The cut under way may take so long; 0: no longer than need be."""
+    """Seconds that the cut under way may take; 0: no longer than need be."""
     not_before: float = -math.inf
-    """After one that was given up."""
+    """Earliest time of the next cut, after one that was given up."""
     failures: int = 0
-    """Of the destination, in a row."""
+    """Number of failures of the destination in a row."""
     problem: Problem | None = None
     servers: list[str] = []
-    """Those that take part."""
+    """Ids of the PS that take part in the cut."""
     parts: dict[str, SnapshotReport] = {}
-    """Written."""
+    """Reports of the parts that are written, by PS."""
     written: tuple[int, int, int] = (0, 0, 0)
-    """Rows, bytes, and PS that have said something, so far."""
+    """Rows and bytes written so far, and number of PS that have reported."""
     written_at: float = 0.0
     move_waits_since: float | None = None
     hangs: bool = False
-    """It has been told."""
+    """The destination hangs, and that has been reported."""
     stop_until: float | None = None
-    """The job is to stop, at last then."""
+    """Time when a job that is to stop does so at last; None: it isn't to stop."""
     last: int = 0
-    """The cut that is waited for then."""
+    """Number of the last cut that a job which is to stop waits for."""
     over: bool = False
 
     # --- what there is --------------------------------------------------------------------------------------------------
 
     def holds_moves(self, now: float) -> bool:
-        """Whether no move may begin."""
+        """Return whether no move may begin."""
         waited = self.phase == "waiting" and now - self.since >= HOLD_SECONDS
         return self.phase == "taking" or waited
 
     def may_stop(self, now: float) -> bool:
-        """Whether a job that is to stop needn't, or can't, wait for its last cut any longer."""
+        """Return whether a job that is to stop needn't, or can't, wait for its last cut any longer."""
         if self.stop_until is None or self.newest >= self.last or now >= self.stop_until or self.over:
             return True
         problem = self.problem
@@ -186,13 +186,13 @@ class Cuts(msgspec.Struct, frozen=True):
     # --- events ---------------------------------------------------------------------------------------------------------
 
     def request(self, now: float) -> tuple[Cuts, int]:
-        """Somebody wants a cut of all there is by now: its number, or that of the first one after it that is complete."""
+        """Request a cut of all there is by now. Return its number: the first complete cut from this number on holds it."""
         if self.phase in ("opening", "waiting"):
             return self._with(hurried=True), self.cut
         return self._with(wanted=True, hurried=True, not_before=min(self.not_before, now)), self.next
 
     def stop(self, now: float, *, begun: bool) -> Cuts:
-        """The job is to stop, after a last cut if there is something to keep. Said again it changes nothing."""
+        """Let the job stop, after a last cut if there is something to keep. Said again it changes nothing."""
         if self.stop_until is not None or self.over:
             return self
         if not begun:
@@ -201,7 +201,7 @@ class Cuts(msgspec.Struct, frozen=True):
         return cuts._with(stop_until=now + LAST_CUT_SECONDS, last=last)
 
     def tick(self, now: float, view: View) -> Next:
-        """Time has passed, or something may be another than before."""
+        """Advance: time has passed, or something may be different from before."""
         if self.over:
             return self, []
         match self.phase:
@@ -215,11 +215,11 @@ class Cuts(msgspec.Struct, frozen=True):
                 return self._judge_destination(now)
 
     def found(self, newest: int, used: int) -> Cuts:
-        """What was at the destination when the job began, or went on: the newest complete cut, and the highest number used."""
+        """Record what was at the destination when the job began, or went on: the newest complete cut, and the highest number used."""
         return self._with(newest=max(self.newest, newest), next=max(self.next, used + 1))
 
     def unreachable(self, why: str, hint: str) -> Next:
-        """The destination can't even be looked at."""
+        """Note that the destination can't even be looked at."""
         if self.over:
             return self, []
         return self._with(problem=Problem(self.next - 1, why, hint, 1)), [
@@ -232,25 +232,25 @@ class Cuts(msgspec.Struct, frozen=True):
         return self._with(phase="waiting", since=now, hangs=False)
 
     def refused(self, cut: int, used: int) -> Cuts:
-        """The number is in use at the destination, and those up to ``used`` too."""
+        """Note that the number is in use at the destination, and those up to ``used`` too."""
         if not self._is("opening", cut):
             return self
         return self._idle(next=max(self.next, used + 1), wanted=True)
 
     def failed(self, cut: int, why: str, hint: str, now: float) -> Next:
-        """The destination has."""
+        """Note that the destination has failed."""
         if self.phase not in ("opening", "committing") or cut != self.cut:
             return self, []
         return self._abandon(now, why, hint, failure=True)
 
     def committed(self, cut: int) -> Cuts:
-        """It is durable."""
+        """Note that the cut is durable."""
         if not self._is("committing", cut):
             return self
         return self._idle(newest=cut, failures=0)
 
     def end(self) -> Next:
-        """The job is over."""
+        """Note that the job is over."""
         if self.over:
             return self, []
         told: list[Instruction] = []
@@ -290,7 +290,7 @@ class Cuts(msgspec.Struct, frozen=True):
         return self._judge_moves(now, view)
 
     def _collect(self, now: float, view: View) -> Next:
-        """Parts that are written; or why there won't be one."""
+        """Collect the parts that are written, or give the cut up if one can't be."""
         up = {server.node for server in view.servers if server.up}
         reports = {node: report for node, report in view.reports.items() if report.cut == self.cut}
         parts = dict(self.parts)
@@ -332,7 +332,7 @@ class Cuts(msgspec.Struct, frozen=True):
         return self._abandon(now, why, delay=AFTER_MOVES_SECONDS)
 
     def _judge_destination(self, now: float) -> Next:
-        """Nothing can be done about one that hangs, but that is to be known."""
+        """Report a destination that hangs; nothing else can be done about it."""
         if self.hangs or now - self.since < HANGS_SECONDS:
             return self, []
         why = f"the destination hasn't answered for {HANGS_SECONDS:g} s"
@@ -341,7 +341,7 @@ class Cuts(msgspec.Struct, frozen=True):
         return self._with(hangs=True, problem=problem), [Tell(f"checkpoint {self.cut} waits: {why}")]
 
     def _abandon(self, now: float, why: str, hint: str = "", *, failure: bool = False, delay: float = 0.0) -> Next:
-        """Another one is wanted in its place."""
+        """Give the cut up; another one is wanted in its place."""
         cut, failures = self.cut, self.failures + failure
         if failure:
             delay = min(self.every_seconds, FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 32))

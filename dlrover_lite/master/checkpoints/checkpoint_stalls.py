@@ -17,18 +17,18 @@ import msgspec
 __all__ = ["Stall", "Steps"]
 
 _KEPT_SECONDS = 30.0
-"""Of reports, that say what is usual."""
+"""Seconds for which reports are kept, to know what is usual."""
 _PATIENCE_SECONDS = 3.0
-"""For workers to tell of the end: one that doesn't has nothing to do, or is gone."""
+"""Seconds that workers get to report the end of a cut: one that doesn't has nothing to do, or is gone."""
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """Of a cut, in seconds."""
+    """How long a cut has held training up, in seconds."""
 
     cut: int
     seconds: float
     usual_seconds: float | None
-    """None: nothing was told of a time without one."""
+    """Seconds by which training was held up in a time of equal length just before the cut; None: nothing was reported of such a time."""
 
 
 class _Told(NamedTuple):
@@ -43,25 +43,25 @@ class _Cut(NamedTuple):
     number: int
     began: float
     ended: float | None
-    """None: it is under way."""
+    """Time when the cut was durable; None: it is under way."""
     waits_for: frozenset[str]
-    """Workers that haven't told of its end."""
+    """Workers that haven't told of the cut's end."""
 
 
 class Steps:
-    """Told of workers' reports and of cuts as they come; ``take`` gives what came of a cut."""
+    """Training steps before and during cuts. It is told of workers' reports and of cuts as they come; ``take`` gives what came of a cut."""
 
     def __init__(self) -> None:
         self._told: deque[_Told] = deque()
-        """Without a cut, the oldest first."""
+        """Reports of times without a cut, the oldest first."""
         self._at: dict[str, float] = {}
-        """When each worker told something last."""
+        """Time of each worker's last report."""
         self._longest: dict[str, float] = {}
-        """During the cut, by worker."""
+        """Seconds of the longest step during the cut, by worker."""
         self._cut: _Cut | None = None
 
     def worked(self, node: str, *, minibatches: int, longest: float, now: float) -> None:
-        """A worker has reported."""
+        """Handle a worker's report."""
         before, self._at[node] = self._at.get(node), now
         if before is None or minibatches <= 0 or not 0 < longest < math.inf:
             return
@@ -76,30 +76,31 @@ class Steps:
             self._cut = cut._replace(waits_for=cut.waits_for - {node})
 
     def forget(self, node: str) -> None:
-        """It is gone."""
+        """Forget a worker that is gone."""
         self._at.pop(node, None)
         if (cut := self._cut) is not None:
             self._cut = cut._replace(waits_for=cut.waits_for - {node})
 
     def begins(self, cut: int, now: float) -> None:
-        """It is ordered: parameter servers begin with it."""
+        """Note that a cut is ordered: parameter servers begin with it."""
         self._cut = _Cut(cut, now, None, frozenset())
         self._longest = {}
 
     def ends(self, cut: int, now: float) -> None:
-        """It is durable."""
+        """Note that a cut is durable."""
         known = self._cut
         if known is not None and known.number == cut and known.ended is None:
             late = frozenset(node for node, at in self._at.items() if now - at <= _PATIENCE_SECONDS)
             self._cut = known._replace(ended=now, waits_for=late)
 
     def gives_up(self) -> None:
-        """The cut under way comes to nothing."""
+        """Note that the cut under way comes to nothing."""
         if self._cut is not None and self._cut.ended is None:
             self._cut = None
 
     def take(self, now: float) -> Stall | None:
-        """Of the cut that was durable last, once, as soon as all have told of it; None where nothing was trained meanwhile."""
+        """Return the stall of the last durable cut, once, as soon as all have reported its end; None where nothing was trained
+        meanwhile."""
         cut = self._cut
         if cut is None or cut.ended is None or (cut.waits_for and now - cut.ended < _PATIENCE_SECONDS):
             return None
@@ -115,7 +116,7 @@ class Steps:
         return Stall(cut.number, max(0.0, *over), max(0.0, *without) if without else None)
 
     def _usual(self) -> dict[str, float]:
-        """Seconds from one step to the next, by worker."""
+        """Return the usual seconds from one step to the next, by worker."""
         seconds: dict[str, float] = {}
         minibatches: dict[str, int] = {}
         for told in self._told:

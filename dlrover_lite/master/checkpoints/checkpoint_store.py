@@ -27,8 +27,8 @@ class Opened(NamedTuple):
 
 
 class CutStore:
-    """For one thread. ``create``: the destination may be made if it isn't there, as long as nothing has been seen of it. ``lineage``: of
-    the job whose cuts they are."""
+    """The cuts of a job at their destination, for one thread. ``create``: the destination may be made if it isn't there, as long as nothing
+    has been seen of it. ``lineage``: of the job."""
 
     def __init__(self, url: str, *, create: bool, lineage: Lineage) -> None:
         self.url = url
@@ -45,7 +45,7 @@ class CutStore:
         return self._store
 
     def look(self) -> Found:
-        """What there is; removes half-written cuts."""
+        """Return what there is at the destination; remove half-written cuts."""
         store = self._opened()
         cuts, removed = store.cuts(lineage=self._lineage), store.clean()
         used = max([cut.number for cut in cuts] + removed, default=0)
@@ -61,11 +61,11 @@ class CutStore:
         return Opened(store.begin(cut), _basis(cuts))
 
     def retain(self, keep: int, every_hours: float | None) -> list[int]:
-        """Deletes cuts that needn't be kept; their numbers."""
+        """Delete cuts that needn't be kept; return their numbers."""
         return self._opened().retain(keep, every_hours, self._lineage)
 
     def clean(self) -> list[int]:
-        """Removes half-written cuts; their numbers."""
+        """Remove half-written cuts; return their numbers."""
         return self._opened().clean()
 
 

@@ -65,22 +65,22 @@ OFF = Failure(
 )
 _OVER = Failure("refused", "the job has ended: there is nothing to take a checkpoint of")
 _MOST_STALLS = 32
-"""Kept."""
+"""Number of stalls that are kept, at most."""
 _CLEANING_SECONDS = 2.0
-"""At the job's end a destination is given so long to let be removed what is half-written or too old."""
+"""Seconds that a destination gets at the job's end to remove what is half-written or too old."""
 
 
 class CutNumbers(msgspec.Struct, frozen=True):
     """What is kept with the ledger."""
 
     next: int = 1
-    """No cut has had this number or a higher one."""
+    """The next number: no cut has had it or a higher one."""
     under_way: int = 0
-    """0: none."""
+    """Number of the cut under way; 0: none."""
     wanted: bool = False
     newest: CheckpointStatus | None = None
     stalls: tuple[CheckpointStall, ...] = ()
-    """The last ones, the oldest first."""
+    """Last stalls, the oldest first."""
 
 
 class Checkpoints:
@@ -132,9 +132,9 @@ class Checkpoints:
         self._problem: CheckpointProblem | None = None
         self._interval_is_told = False
         self._is_asked = False
-        """A turn has something to go by that it hadn't before."""
+        """There is something for a turn to go by that there wasn't before."""
         self._heard: dict[str, tuple[int, str]] = {}
-        """Which state of which cut each PS has told last."""
+        """Number and state of the cut that each PS has reported last."""
         self._kept = known or CutNumbers()
         self.newest = self._kept.newest
         self._stalls = self._kept.stalls
@@ -142,7 +142,7 @@ class Checkpoints:
         self._background.submit(self._store.look, self._looked)
 
     def _resumed(self, known: CutNumbers) -> Cuts:
-        """A cut that an earlier master was at has come to nothing: its number isn't used again."""
+        """Return the state to go on with. A cut that an earlier master was at has come to nothing: its number isn't used again."""
         every, newest = self._chosen.every_seconds, known.newest
         # A clock that was put forward or back may make the next cut come sooner, but not later.
         since = 0.0 if newest is None else min(max(0.0, self._wall_clock() - newest.at), every)
@@ -176,7 +176,7 @@ class Checkpoints:
         return CheckpointPromise(number)
 
     def heard(self, report: PsReport) -> None:
-        """Of a PS: what it has told of its part."""
+        """Handle what a PS reports of its part."""
         said = report.snapshot
         if said is not None and self._heard.get(report.node) != (said.cut, said.state):
             self._heard[report.node] = said.cut, said.state
@@ -188,15 +188,15 @@ class Checkpoints:
         return self._is_asked or self._background.is_done
 
     def fileno(self) -> int:
-        """Readable when the destination has answered."""
+        """Return a descriptor that is readable when the destination has answered."""
         return self._background.fileno()
 
     def stop(self) -> None:
-        """The job is to stop, after a last cut. May be said again."""
+        """Let the job stop, after a last cut. May be said again."""
         self.cuts = self.cuts.stop(self._clock(), begun=self._shards.consumed_samples > 0)
 
     def may_stop(self, fleet: Fleet) -> bool:
-        """Whether there is no last cut to wait for: it is complete, or can't be."""
+        """Return whether there is no last cut to wait for: it is complete, or can't be."""
         lost = fleet.done and any(fleet.by_id[node].state == "ended" for node in self._servers.state.counts())
         return self.cuts.may_stop(self._clock()) or (lost and self.cuts.phase != "committing")
 
@@ -206,7 +206,7 @@ class Checkpoints:
         return self._shards.consumed_samples > max(samples, newest)
 
     def missing(self) -> str:
-        """What a job that has been stopped ends without, and why; empty: its last checkpoint is complete."""
+        """Return what a job that has been stopped ends without, and why; empty: its last checkpoint is complete."""
         cuts, problem = self.cuts, self._problem
         if cuts.newest >= cuts.last:
             return ""
@@ -228,14 +228,14 @@ class Checkpoints:
         self._servers.hold_moves = self.cuts.holds_moves(self._clock())
 
     def end(self) -> None:
-        """The job is over: what is under way is given up."""
+        """Note that the job is over: what is under way is given up."""
         self._cleans = self.cuts.phase != "idle"
         self._go(self.cuts.end())
         self._servers.hold_moves = False
 
     def close(self) -> None:
-        """Nobody writes any more: nothing stays of the cut that was under way, nor of those that needn't be kept since the last one, if
-        the destination lets us."""
+        """Close when nobody writes any more. Remove the cut that was under way, and those that needn't be kept since the last one, if the
+        destination allows it."""
         if self._cleans:
             self._background.submit(self._store.clean, lambda _: None)
         if not self._background.close(_CLEANING_SECONDS):
@@ -300,7 +300,7 @@ class Checkpoints:
         self._background.submit(lambda: self._store.open(cut), lambda done: self._begun(cut, done))
 
     def _order(self, cut: int, nodes: list[str], fleet: Fleet, seconds: float) -> None:
-        """What is consumed comes first: nothing of it can be missing in a snapshot that begins later."""
+        """Order the parts of a cut. What is consumed is noted first: nothing of it can be missing in a snapshot that begins later."""
         opened, state = self._opened, self._servers.state
         assert opened is not None
         owners = {node: Owner(state.owned(node), _line(node, fleet)) for node in nodes}
@@ -397,7 +397,7 @@ class Checkpoints:
         self._story.node("master", f"{why}. {hint}")
 
     def _take_stall(self) -> None:
-        """How long the last one has held training up, once all workers have told."""
+        """Note how long the last cut has held training up, once all workers have told."""
         stall, newest = self._steps.take(self._clock()), self.newest
         if stall is None or newest is None or newest.number != stall.cut:
             return
@@ -417,7 +417,7 @@ class Checkpoints:
 
 
 def _outcome(done: Future[T]) -> T | DlroverLiteError:
-    """The result, or an error that is for a person. Raises any other: a bug."""
+    """Return the result, or an error that is for a person. Raises any other: a bug."""
     error = done.exception()
     if error is None:
         return done.result()
@@ -427,7 +427,7 @@ def _outcome(done: Future[T]) -> T | DlroverLiteError:
 
 
 def _line(node: str, fleet: Fleet) -> list[int]:
-    """The numbers of a PS and of those whose memory it has taken over."""
+    """Return the numbers of a PS and of those whose memory it has taken over."""
     numbers = []
     while node:
         numbers.append(number_of(node))

@@ -56,7 +56,7 @@ from dlrover_lite.protocol.plans import Plan, RolePlan
 __all__ = ["GoingBack", "begin_generation", "end_generation", "waiting"]
 
 MOST = 5
-"""So often a job goes back by itself."""
+"""How often a job goes back to a checkpoint by itself, at most."""
 _END_SECONDS = 60.0
 
 
@@ -64,13 +64,13 @@ class GoingBack:
     """Decides whether a job that has lost parameters goes on from a cut, and from which."""
 
     def __init__(self, job: Job, insist: Callable[[Callable[[], None]], object] = lambda action: action()) -> None:
-        """``insist`` does what it is given until there is room for it on the disk."""
+        """Create one for ``job``. ``insist`` does what it is given until there is room for it on the disk."""
         self._job = job
         self._insist = insist
 
     def __call__(self, failed: NodeFailed, now: Generation) -> tuple[Beginning, list[str]]:
-        """What is noted, durably, and what to say of newer cuts that can't be used. Raises JobError, the job's end, when there is none, or
-        it has gone back too often."""
+        """Return what is noted, durably, and what to say of newer cuts that can't be used. Raises JobError, the job's end, when there is
+        none, or it has gone back too often."""
         message, _, hint = failed.message.partition("\n")
         why = f"{failed.node}: {message}" if failed.because == "damaged" else message
         if now.went_back >= MOST:
@@ -98,7 +98,7 @@ class GoingBack:
         return self._noted(beginning, found.manifest.generation), [f"passed over {line}" for line in found.passed_over]
 
     def _damaged(self, failed: NodeFailed, now: Generation, message: str) -> dict[str, dict[int, str]]:
-        """All that are known to be, noted for whoever asks what the job can go on from."""
+        """Return all cuts known to be damaged, and note them for whoever asks what the job can go on from."""
         damaged = {url: dict(cuts) for url, cuts in now.damaged.items()}
         noted = self._job.beginning()
         if failed.because == "damaged" and noted is not None:
@@ -108,8 +108,8 @@ class GoingBack:
         return damaged
 
     def let_go(self, now: Generation, cut: int, *, why: str, decision: int, at: float) -> Beginning:
-        """What is noted, durably, of a job that gives way to others: it goes on from this cut of its own, but not before the brain has a
-        plan for it again. ``why`` in words, by which ``decision``; ``at``: seconds since the epoch."""
+        """Return what is noted, durably, of a job that gives way to others: it goes on from this cut of its own, but not before the brain
+        has a plan for it again. ``why`` in words, by which ``decision``; ``at``: seconds since the epoch."""
         beginning = Beginning(
             now.number + 1,
             store_of(self._job).url,
@@ -130,7 +130,7 @@ class GoingBack:
 
 
 def _but(point: NeverTaken | Gone | Unreachable | Unusable) -> str:
-    """Why the job can't go back."""
+    """Return why the job can't go back."""
     match point:
         case Unreachable(_, why, _):
             return f", and the checkpoints can't be read: {why}"
@@ -156,7 +156,7 @@ class _Before(msgspec.Struct):
 
 
 def waiting(job: Job) -> Beginning | None:
-    """What was noted of a job that has given way to others, or was resumed, and waits; None: it doesn't."""
+    """Return what was noted of a job that has given way to others, or was resumed, and waits; None: it doesn't."""
     beginning, newest = job.beginning(), job.generation()
     if beginning is None or beginning.waits_since is None or (newest is not None and beginning.generation <= newest):
         return None
@@ -164,7 +164,8 @@ def waiting(job: Job) -> Beginning | None:
 
 
 def end_generation(job: Job, backend: Backend, clock: Callable[[], float]) -> Fleet | None:
-    """Of one that waits: a master that was killed may have left nodes of it. Its fleet. Raises JobError when they don't end."""
+    """End the generation of a job that waits: a master that was killed may have left nodes of it. Return its fleet. Raises JobError when
+    they don't end."""
     fleet = _before(job, job.generation()).fleet
     if fleet is not None:
         _end_nodes(fleet, backend, clock)
@@ -185,7 +186,7 @@ def begin_generation(
     wall_clock: Callable[[], float],
     clock: Callable[[], float],
 ) -> None:
-    """Does what is missing of the beginning that was noted last, if anything is. Raises JobError, CheckpointDamaged and BackendError.
+    """Do what is missing of the beginning that was noted last, if anything is. Raises JobError, CheckpointDamaged and BackendError.
 
     ``nodes`` is the plan of a job that has none yet; with the number of a ``decision`` it takes the place of the one it had. ``began``
     says it in words, ``prediction`` what it predicts.
@@ -266,7 +267,7 @@ def _because(beginning: Beginning) -> str:
 
 
 def _before(job: Job, generation: int | None) -> _Before:
-    """A ledger that can't be read says nothing, and needn't."""
+    """Return what is known of the generation before. A ledger that can't be read says nothing, and needn't."""
     found = _Before()
     if generation is None:
         return found
@@ -285,7 +286,8 @@ def _before(job: Job, generation: int | None) -> _Before:
 def _fleet(
     before: Fleet | None, plan: Plan, capacity: Resources, now: float, *, instead: bool
 ) -> tuple[Fleet, list[Note]]:
-    """Ids are never used again, and what was scaled stays so, unless the plan is to be another one: then nodes have no less memory."""
+    """Return the fleet of the next generation. Ids are never used again, and what was scaled stays so, unless the plan is to be another
+    one: then nodes have no less memory."""
     if before is not None:
         plan = _no_less_memory(plan, before.plan) if instead else _as_grown(before)
     ended = {}
@@ -298,7 +300,7 @@ def _fleet(
 
 
 def _as_grown(before: Fleet) -> Plan:
-    """PS that were given more while they ran need that for the rows that come back, too."""
+    """Return the plan with the memory that PS were given while they ran: they need it for the rows that come back, too."""
     each = before.plan.ps.each
     memory = max([each.memory, *(node.resources.memory for node in before.of("ps") if node.state != "ended")])
     ps = msgspec.structs.replace(before.plan.ps, each=msgspec.structs.replace(each, memory=memory))
@@ -313,7 +315,7 @@ def _no_less_memory(plan: Plan, before: Plan) -> Plan:
 
 
 def _end_nodes(fleet: Fleet, backend: Backend, clock: Callable[[], float]) -> None:
-    """All that a generation may have left running: nothing of it may reach the next one. Raises JobError when they don't end."""
+    """End all nodes that a generation may have left running: nothing of it may reach the next one. Raises JobError when they don't end."""
     left = set()
     for node in fleet.by_id.values():
         with suppress(BackendError):  # it isn't known any more: those who ran it have ended
@@ -330,7 +332,7 @@ def _end_nodes(fleet: Fleet, backend: Backend, clock: Callable[[], float]) -> No
 
 
 def _forget_old(job: Job, generation: int) -> None:
-    """Ledgers but for the one before, which may say what happened."""
+    """Remove all ledgers but this generation's and the one before, which may say what happened."""
     kept = {job.ledger(generation), job.ledger(max(0, generation - 1))}
     for path in job.directory.glob("ledger*.sqlite*"):
         if not any(path.name.startswith(one.name) for one in kept):

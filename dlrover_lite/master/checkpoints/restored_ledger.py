@@ -52,28 +52,29 @@ class CutFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A manifest's ``facts``. What a newer minor version adds is passed over."""
 
     recipe: dict[str, Any] | None = None
-    """As ``recipe.json`` has it."""
+    """The recipe as in ``recipe.json``."""
     plan: ShardPlan | None = None
     id_kinds: dict[str, IdKind] = {}
-    """By categorical column. Empty in checkpoints of before kinds were kept."""
+    """Kind of ids of each categorical column. Empty in checkpoints from before kinds were kept."""
     minibatches: int | None = None
-    """Of an epoch."""
+    """Number of minibatches in an epoch."""
     failures: list[Failure] = []
     """Minibatches of training that have failed: those in quarantine, and those that failed once."""
     evaluations: list[RoundResult] = []
-    """Those that were through."""
+    """Results of the evaluation rounds that were through."""
     rounds_due: int = 0
     final_round: bool = False
-    """The last one of those is that at the end of the job."""
+    """The last of the evaluation rounds is the one at the end of the job."""
     progress: Counters | None = None
     elapsed_seconds: float = 0.0
-    """Since the job began, in which it ran."""
+    """Seconds in which the job ran, since it began."""
 
 
 def facts_for(
     recipe: Recipe, shards: ShardService, evaluations: Evaluations, progress: Progress, *, now: float
 ) -> dict[str, Any]:
-    """For the manifest of a cut whose consumed set is noted at the same moment. ``now``: of the clock that ``progress`` began by."""
+    """Return the facts for the manifest of a cut whose consumed set is noted at the same moment. ``now``: of the clock that ``progress``
+    began by."""
     through, rounds_due, final = shards.rounds_through()
     results = evaluations.results[:through]
     facts = CutFacts(
@@ -96,7 +97,7 @@ def facts_for(
 
 
 def cut_facts(manifest: Manifest) -> CutFacts:
-    """Raises CheckpointDamaged for facts that make no sense."""
+    """Return the facts in a manifest. Raises CheckpointDamaged for facts that make no sense."""
     try:
         return msgspec.convert(manifest.facts, CutFacts, strict=False)
     except msgspec.ValidationError as error:
@@ -104,7 +105,7 @@ def cut_facts(manifest: Manifest) -> CutFacts:
 
 
 def check_plan(manifest: Manifest, plan: ShardPlan) -> None:
-    """Raises JobError when minibatch numbers would mean something else than in the cut."""
+    """Check that minibatch numbers mean the same as in the cut. Raises JobError when they don't."""
     then = cut_facts(manifest).plan
     if then is None:
         raise JobError(f"Checkpoint {manifest.cut} doesn't say what data it is of", hint=_ONLY_PARAMETERS)
@@ -140,9 +141,9 @@ class NewLedger(NamedTuple):
 
 
 def ledger_of(manifest: Manifest, plan: ShardPlan, *, tokens_reserved: int = 1) -> NewLedger:
-    """What was consumed when the cut was taken is, all else is to do. In epochs under way that includes minibatches that have failed: what
-    made them fail may have been mended. Not so those that count as consumed: parameter servers take no push of theirs any more.
-    ``tokens_reserved``: those below may be in use elsewhere.
+    """Make the ledger of a cut: what was consumed when the cut was taken is, all else is to do. In epochs under way that includes
+    minibatches that have failed: what made them fail may have been mended. Not so those that count as consumed: parameter servers take no
+    push of theirs any more. ``tokens_reserved``: those below may be in use elsewhere.
 
     Raises as ``check_plan`` and ``cut_facts``, and CheckpointDamaged for ranges that can't be.
     """
@@ -175,7 +176,7 @@ def _epochs(manifest: Manifest, plan: ShardPlan) -> Iterator[tuple[Pass, list[tu
 
 
 def _evaluations(known: CutFacts, plan: ShardPlan, facts: dict[str, str]) -> Iterator[Change]:
-    """Rounds that were through; on other evaluation data they would be something else."""
+    """Yield the changes for evaluation rounds that were through; on other evaluation data they would be something else."""
     before = known.plan
     same = before is not None and before.eval_samples == plan.eval_samples > 0
     for index, result in enumerate(known.evaluations if same else []):
@@ -191,15 +192,15 @@ def _evaluations(known: CutFacts, plan: ShardPlan, facts: dict[str, str]) -> Ite
 
 
 def settings_of(recipe: Recipe) -> TrainingSettings:
-    """What workers configure servers with."""
+    """Return what workers configure servers with."""
     training = recipe.training
     embedding_optimizer = training.embedding_optimizer or training.optimizer
     return TrainingSettings(training.seed, training.optimizer, embedding_optimizer, recipe.export.optimizer_state)
 
 
 def begun_anew(manifest: Manifest, now: TrainingSettings) -> list[str]:
-    """Optimizer state in a cut that doesn't fit what the job trains with, and counts of updates that the job is to keep and doesn't begin
-    with, a line for each."""
+    """List what begins anew, a line each: optimizer state in a cut that doesn't fit what the job trains with, and counts of updates that
+    the job is to keep and doesn't begin with."""
     before = configure(manifest)
     pairs = (
         ("embeddings", before.embedding_optimizer, now.embedding_optimizer),
@@ -226,7 +227,8 @@ def consumed_minibatches(manifest: Manifest, plan: ShardPlan) -> int:
 
 
 def write_ledger(path: Path, ledger: NewLedger, facts: Mapping[str, str], *, block_minibatches: int) -> None:
-    """At ``path``, whole or not at all; there is none yet. Raises JobError when it can't be written, or would make no sense."""
+    """Write a new ledger to ``path``, whole or not at all; there is none yet. Raises JobError when it can't be written, or would make no
+    sense."""
     made = path.with_name(f"{path.name}.new")
     for left in (made, *(made.with_name(made.name + ending) for ending in ("-wal", "-shm"))):
         left.unlink(missing_ok=True)

@@ -54,7 +54,7 @@ class Terminate(msgspec.Struct, frozen=True):
 
 
 class WorkerGone(msgspec.Struct, frozen=True):
-    """Lease again what it had."""
+    """Lease again what a worker had that is gone."""
 
     node: str
 
@@ -79,7 +79,7 @@ class ServerReplaced(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """For the story of ``node``."""
+    """Write a line to the story of ``node``."""
 
     node: str
     text: str
@@ -112,7 +112,7 @@ class Fleet(msgspec.Struct, frozen=True):
     plan: Plan
     capacity: Resources
     by_id: dict[str, Node] = {}
-    """All nodes the job has ever had, in the order they were launched."""
+    """All nodes that the job has ever had, by id, in the order they were launched."""
     pending: list[Pending] = []
     comebacks: dict[str, dict[str, int]] = {}
     """How many nodes have come back, by role and reason."""
@@ -125,11 +125,11 @@ class Fleet(msgspec.Struct, frozen=True):
         return [node for node in self.by_id.values() if node.role == role]
 
     def servers_up(self, leaving: Collection[str] = ()) -> list[Node]:
-        """PS that can be talked to and stay; ``leaving``: those that are to be emptied."""
+        """List the PS that can be talked to and stay; ``leaving``: those that are to be emptied."""
         return [node for node in self.of("ps") if node.state == "up" and node.id not in leaving]
 
     def all_ps_up(self, leaving: Collection[str] = ()) -> bool:
-        """None of the plan is still to come."""
+        """Return whether all PS of the plan are up, and none is still to come."""
         return len(self.servers_up(leaving)) == self.plan.ps.count == len(self.staying_of("ps", leaving))
 
     @property
@@ -147,13 +147,13 @@ class Fleet(msgspec.Struct, frozen=True):
         ]
 
     def coming_back(self, role: Role, leaving: Collection[str] = ()) -> list[Pending]:
-        """Those that follow one of the ``leaving`` leave too."""
+        """List the nodes of a role that are to come back. Those that follow one of the ``leaving`` leave too."""
         return [
             late for late in self.pending if late.role == role and (not late.follows or late.follows not in leaving)
         ]
 
     def following(self, leaving: Collection[str] = ()) -> int:
-        """How many PS are still to follow others, and stay."""
+        """Return how many PS are still to follow others, and stay."""
         return sum(bool(late.follows) for late in self.coming_back("ps", leaving))
 
     def planned(self, role: Role) -> RolePlan:
@@ -172,7 +172,7 @@ class Fleet(msgspec.Struct, frozen=True):
         return fleet, done
 
     def restored(self, now: float) -> Next:
-        """After a restart of the master: times begin anew, and what may not have been asked for is asked for again."""
+        """Restore the fleet after a restart of the master: times begin anew, and what may not have been asked for is asked for again."""
         by_id = {node.id: msgspec.structs.replace(node, since=now) for node in self.by_id.values()}
         pending = [msgspec.structs.replace(late, due=now) for late in self.pending]
         fleet = msgspec.structs.replace(self, by_id=by_id, pending=pending)
@@ -184,7 +184,7 @@ class Fleet(msgspec.Struct, frozen=True):
         return fleet, [again[node.state](node) for node in fleet.running if node.state in again]
 
     def hello(self, node: str, endpoint: str, now: float) -> Next:
-        """A node has introduced itself; one that isn't ours, or has ended, is ignored."""
+        """Record that a node has introduced itself; one that isn't ours, or has ended, is ignored."""
         fleet, _, instructions = self._step(node, "hello", now, "is up")
         if node in fleet.by_id and fleet.by_id[node].endpoint != endpoint and fleet.by_id[node].state != "ended":
             fleet = fleet._with(msgspec.structs.replace(fleet.by_id[node], endpoint=endpoint))
@@ -200,9 +200,9 @@ class Fleet(msgspec.Struct, frozen=True):
         work_is_left: bool = False,
         doing: str = "",
     ) -> Next:
-        """The backend reports. Reports about unknown nodes, and repeated ones, change nothing. ``owns``: the node is a PS, and holds
-        slots; ``leaving``: PS that are to be emptied and ended; ``work_is_left``: no worker has been told that there is nothing left to
-        do; ``doing``: what the node said last that it was at."""
+        """Handle a report of the backend. Reports about unknown nodes, and repeated ones, change nothing. ``owns``: the node is a PS, and
+        holds slots; ``leaving``: PS that are to be emptied and ended; ``work_is_left``: no worker has been told that there is nothing left
+        to do; ``doing``: what the node said last that it was at."""
         if event.kind == "started":
             fleet, _, instructions = self._step(event.node, "started", now, "its process runs")
             return fleet, instructions
@@ -232,7 +232,7 @@ class Fleet(msgspec.Struct, frozen=True):
         return fleet, told + more
 
     def give_up(self, node: str, kind: Literal["overdue", "stuck"], why: str, now: float) -> Next:
-        """A node has said nothing, or got nowhere, for too long."""
+        """Give up a node that has said nothing, or got nowhere, for too long."""
         fleet, changed, instructions = self._step(node, kind, now, f"given up: {why}")
         if not changed:
             return self, []
@@ -241,7 +241,7 @@ class Fleet(msgspec.Struct, frozen=True):
         return fleet._with(given_up), instructions
 
     def kill(self, node: str, now: float) -> Next:
-        """A person wants it to end at once. Another one takes its place, however often that is wanted."""
+        """End a node at once, as a person wants. Another one takes its place, however often that is wanted."""
         fleet, changed, instructions = self._step(node, "kill", now, "is killed by request")
         if not changed:
             return self, []
@@ -279,7 +279,7 @@ class Fleet(msgspec.Struct, frozen=True):
     def drain(
         self, node: str, now: float, *, why: str = "", replace: bool = False, each: Resources | None = None
     ) -> Next:
-        """One node leaves: a worker, and there is one less from now on unless it is replaced (by one with ``each``, or of the plan's
+        """Let one node leave: a worker, and there is one less from now on unless it is replaced (by one with ``each``, or of the plan's
         size); or a PS that has been emptied."""
         role = self.by_id[node].role
         fleet, changed, done = self._step(node, "drain", now, f"to leave: {why}" if why else "is asked to leave")
@@ -291,8 +291,8 @@ class Fleet(msgspec.Struct, frozen=True):
         return fleet, done + instructions
 
     def resize(self, node: str, wanted: Resources) -> Next:
-        """One node is to have other limits. Whoever takes its place later has the plan's again, and a PS no less memory
-        than the one whose memory it takes over."""
+        """Give one node other limits. Whoever takes its place later has the plan's again, and a PS no less memory than the one whose memory
+        it takes over."""
         known = self.by_id[node]
         changed = msgspec.structs.replace(known, wanted=None if wanted == known.resources else wanted)
         if changed == known:
@@ -301,12 +301,12 @@ class Fleet(msgspec.Struct, frozen=True):
         return self._with(changed), [*told]
 
     def set_size(self, role: WorkRole, each: Resources) -> Fleet:
-        """Of the nodes of a role that come from now on."""
+        """Set the size of the nodes of a role that come from now on."""
         planned = msgspec.structs.replace(self.planned(role), each=each)
         return msgspec.structs.replace(self, plan=msgspec.structs.replace(self.plan, **{role: planned}))
 
     def resized(self, node: str, agreed: Resources) -> Next:
-        """The backend has agreed to new limits, which may be only a part of what is wanted."""
+        """Record that the backend has agreed to new limits, which may be only a part of what is wanted."""
         known = self.by_id[node]
         changed = msgspec.structs.replace(
             known, resources=agreed, wanted=None if agreed == known.wanted else known.wanted
@@ -317,7 +317,7 @@ class Fleet(msgspec.Struct, frozen=True):
         return self._with(changed), [told] if agreed != known.resources else []
 
     def one_more_worker(self, now: float) -> Next:
-        """All workers have left, and there is work: one comes back like any other."""
+        """Bring one worker back like any other, when all have left and there is work."""
         if self.staying or self.coming_back("worker"):
             return self, []
         last = [node for node in self.of("worker") if node.state == "ended"][-1]
@@ -343,7 +343,7 @@ class Fleet(msgspec.Struct, frozen=True):
         return self._with(after), True, instructions
 
     def _plan(self, role: Role, count: int, leaving: Collection[str] = ()) -> Fleet:
-        """The plan has ``count`` of a role, and no more come back than there is room for."""
+        """Plan ``count`` nodes of a role; no more come back than there is room for."""
         planned = msgspec.structs.replace(self.planned(role), count=count)
         plan = msgspec.structs.replace(self.plan, **{role: planned})
         following = self.following(leaving) if role == "ps" else 0
@@ -363,7 +363,7 @@ class Fleet(msgspec.Struct, frozen=True):
         return fleet, done
 
     def _judge(self, node: Node, before: Node, now: float) -> Next:
-        """A worker has ended."""
+        """Judge the end of a worker."""
         gone = WorkerGone(node.id)
         if self.done or before.state == "draining":
             return self, [gone]
@@ -375,7 +375,7 @@ class Fleet(msgspec.Struct, frozen=True):
         return fleet, [gone, *instructions]
 
     def _judge_server(self, node: Node, before: Node, now: float, owns: bool, leaving: Collection[str]) -> Next:
-        """A PS has ended."""
+        """Judge the end of a PS."""
         if self.done:
             return self, []
         if not owns:
@@ -434,12 +434,12 @@ class Fleet(msgspec.Struct, frozen=True):
         return pending, [Note(node.id, f"another {another} takes its place in {delay:g} s{how}")]
 
     def memory_beside(self, node: Node) -> int:
-        """That all others have, or are to have, in bytes."""
+        """Return the memory that all other nodes have, or are to have, in bytes."""
         others = sum(other.most.memory for other in self.running if other.id != node.id)
         return others + sum(late.resources.memory for late in self.pending)
 
     def _room_beside(self, node: Node) -> int:
-        """Memory that is left for another in place of ``node``."""
+        """Return the memory that is left for another node in place of ``node``, in bytes."""
         return self.capacity.memory - self.memory_beside(node)
 
     def _launch(self, role: WorkRole, resources: Resources, now: float, follows: str = "") -> Next:
@@ -454,12 +454,12 @@ class Fleet(msgspec.Struct, frozen=True):
 
 
 def describe(resources: Resources) -> str:
-    """``0.5 cores and 1 GiB``"""
+    """Describe resources: ``0.5 cores and 1 GiB``."""
     return f"{resources.cores:g} core{'s' * (resources.cores != 1)} and {format_bytes(resources.memory)}"
 
 
 def describe_end(node: Node) -> str:
-    """``OOMKilled: over its memory limit of 1 GiB``."""
+    """Describe why a node ended: ``OOMKilled: over its memory limit of 1 GiB``."""
     reason = node.reason or "Unknown"
     return f"{reason}: {node.detail}" if node.detail else reason
 
@@ -469,14 +469,14 @@ def _kill(node: Node) -> Terminate:
 
 
 def _least_missed(workers: list[Node]) -> list[Node]:
-    """Those that are not at work yet first, then the youngest."""
+    """Sort workers: those that are not at work yet first, then the youngest."""
     youngest_first = workers[::-1]
     youngest_first.sort(key=lambda node: node.state == "up")
     return youngest_first
 
 
 def _by_role(plan: Plan) -> list[tuple[WorkRole, RolePlan]]:
-    """Servers first: they are waited for."""
+    """List the roles with their plans, servers first: they are waited for."""
     return [("ps", plan.ps), ("worker", plan.worker)]
 
 
@@ -489,7 +489,7 @@ def _keep_ending(node: Node, number: int) -> tuple[str, str]:
 
 
 def _no_last_words(node: Node) -> tuple[str, str, list[str]]:
-    """A worker that finds the person's code or data at fault says so before it ends; this one has not."""
+    """Explain the end of a worker without last words: one that finds the person's code or data at fault says so before it ends."""
     return (
         f"{node.id} ended in the middle of its work, without an error message ({node.detail or 'no detail'})",
         "The model's code, or a native library that it uses, has most likely ended the process, as os._exit does. "

@@ -24,9 +24,9 @@ from dlrover_lite.protocol.nodes import ExitReason, Role
 __all__ = ["TRANSITIONS", "Action", "EventKind", "Node", "State", "step"]
 
 State = Literal["launched", "started", "up", "draining", "ending", "ended"]
-"""``draining``: asked to finish its minibatch and leave. ``ending``: given up by us, or by a person: to be killed."""
+"""State of a node. ``draining``: asked to finish its minibatch and leave. ``ending``: given up by us, or by a person: to be killed."""
 EventKind = Literal["started", "hello", "overdue", "stuck", "kill", "drain", "exited"]
-"""``overdue``: no hello for too long after the launch. ``stuck``: no heartbeat, or no progress, for too long.
+"""Kind of a node's event. ``overdue``: no hello for too long after the launch. ``stuck``: no heartbeat, or no progress, for too long.
 ``kill``: a person wants it."""
 Action = Literal["kill", "ask_to_leave", "judge_end"]
 
@@ -57,20 +57,20 @@ class Node(msgspec.Struct, frozen=True):
     id: str
     role: Role
     resources: Resources
-    """What the backend has given it."""
+    """Resources that the backend has given the node."""
     state: State = "launched"
     since: float = 0.0
-    """When it came into this state, on the caller's clock."""
+    """Time when the node came into this state, on the caller's clock."""
     endpoint: str = ""
     follows: str = ""
     """The node whose place it took, with the memory that one has left."""
     verdict: ExitReason | None = None
-    """Our own word on why it ends, which goes before the backend's."""
+    """The master's own reason why the node ends, which goes before the backend's."""
     reason: ExitReason | None = None
-    """Why it ended."""
+    """Why the node ended."""
     detail: str = ""
     wanted: Resources | None = None
-    """What it is to be resized to; None: nothing else than it has."""
+    """Resources that the node is to be resized to; None: nothing else than it has."""
 
     @property
     def most(self) -> Resources:
@@ -85,7 +85,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 def step(node: Node, kind: EventKind, now: float) -> tuple[Node, tuple[Action, ...]] | None:
-    """The node after the event and what is to be done; None when the event means nothing in its state."""
+    """Return the node after the event and what is to be done; None when the event means nothing in its state."""
     found = TRANSITIONS.get((node.state, kind))
     if found is None:
         return None

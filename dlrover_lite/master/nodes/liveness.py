@@ -33,7 +33,7 @@ class Liveness:
         self._doing: dict[str, tuple[str, float]] = {}
 
     def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
-        """The node is alive, and has been ``doing`` the same thing for so long."""
+        """Note that the node is alive, and has been ``doing`` the same thing for so long."""
         self._heard[node] = self._awake
         self._doing[node] = doing, seconds
 

@@ -36,41 +36,41 @@ __all__ = ["Reconciler", "Servers"]
 
 GRACE_SECONDS = 10.0
 FAILED_GRACE_SECONDS = 1.0
-"""Nodes of a failed job have nothing to hand over, and may wait for a server that is no more."""
+"""Grace period of nodes of a failed job in seconds: they have nothing to hand over, and may wait for a server that is no more."""
 END_SECONDS = 60.0
-"""So long nodes may take to end that are killed."""
+"""Seconds that nodes which are killed may take to end."""
 USAGE_SECONDS, LEAST_USAGE_SECONDS = 1.0, 0.25
-"""From one reading of what nodes have used to the next; and at least, where somebody waits for it."""
+"""Seconds from one reading of what nodes have used to the next, and the least where somebody waits for it."""
 RESIZE_AGAIN_SECONDS = 1.0
-"""After the backend couldn't give a node more."""
+"""Seconds before the next try after the backend couldn't give a node more."""
 _UNSEEN = 1.25
-"""Between two looks, a second apart, a node may have used so many times the most that was seen."""
+"""How many times the most that was seen a node may have used between two readings, a second apart."""
 
 
 class Servers(Protocol):
     """What there is to know of parameter servers, and who is to know when one is no more."""
 
     def owns(self, node: str) -> bool:
-        """Whether it holds slots."""
+        """Return whether a PS holds slots."""
 
     @property
     def leaving(self) -> Collection[str]:
-        """Those that are to be emptied and ended."""
+        """PS that are to be emptied and ended."""
 
     def tidy(self, node: str) -> bool:
-        """It has given back all memory that it can."""
+        """Return whether a PS has given back all memory that it can."""
 
     def bytes_of(self, node: str) -> int:
-        """Memory that it takes for what it holds, by its own account."""
+        """Return the memory that a PS takes for what it holds, by its own account, in bytes."""
 
     def gone(self, node: str) -> None:
-        """It has ended, and held no slots."""
+        """Note that a PS has ended, and held no slots."""
 
     def down(self, node: str) -> None:
-        """It has ended, holds slots, and is going to be followed. Durable with the fleet."""
+        """Note that a PS has ended, holds slots, and is going to be followed. Durable with the fleet."""
 
     def replaced(self, old: str, new: str) -> None:
-        """What ``old`` held is held by ``new``. Durable with the fleet."""
+        """Note that ``new`` holds what ``old`` held. Durable with the fleet."""
 
 
 class Reconciler:
@@ -96,11 +96,11 @@ class Reconciler:
     ) -> None:
         self.fleet = fleet
         self.usage: dict[str, Usage] = {}
-        """The last that is known of each node, also after its end."""
+        """Last known usage of each node, also after its end."""
         self._seen: dict[str, int] = {}
-        """The most memory that each was seen to use."""
+        """Most memory that each node was seen to use, in bytes."""
         self.readings: tuple[float, Readings] | None = None
-        """The newest, and as of when."""
+        """Newest readings, and as of when."""
         self.waits_for: dict[str, str] = {}
         """Why nodes that are to be resized haven't been yet, in words."""
         self._backend = backend
@@ -137,7 +137,7 @@ class Reconciler:
         self._liveness.heard(node, doing, seconds)
 
     def scale(self, workers: int) -> list[str]:
-        """What follows from it, in words."""
+        """Scale to a number of workers; return what follows from it, in words."""
         return self._told(self.fleet.scale(workers, self._clock()))
 
     def scale_ps(self, count: int, *, each: Resources | None = None) -> list[str]:
@@ -145,26 +145,27 @@ class Reconciler:
         return self._told(self.fleet.scale_ps(count, self._clock(), leaving=self._servers.leaving, each=each))
 
     def drain(self, node: str, *, why: str = "", replace: bool = False, each: Resources | None = None) -> list[str]:
-        """A worker, or a PS that holds nothing; what follows from it, in words. ``each``: of the one that takes its place."""
+        """Let a worker leave, or a PS that holds nothing; return what follows from it, in words. ``each``: of the one that takes its
+        place."""
         return self._told(self.fleet.drain(node, self._clock(), why=why, replace=replace, each=each))
 
     def kill(self, node: str) -> list[str]:
-        """A node ends at once, and another one takes its place; what follows from it, in words."""
+        """End a node at once; another one takes its place. Return what follows from it, in words."""
         return self._told(self.fleet.kill(node, self._clock()))
 
     def resize(self, node: str, wanted: Resources) -> list[str]:
-        """Other limits for a node, at once or as soon as may be; what follows from it, in words."""
+        """Give a node other limits, at once or as soon as may be; return what follows from it, in words."""
         told = self._noted(self.fleet.resize(node, wanted))
         self.waits_for.pop(node, None)
         told += self._resize(self.fleet.by_id[node])
         return [f"{node} {text}" for text in told]
 
     def set_size(self, role: Literal["ps", "worker"], each: Resources) -> None:
-        """Of the nodes of a role that come from now on."""
+        """Set the size of the nodes of a role that come from now on."""
         self._take((self.fleet.set_size(role, each), []))
 
     def memory_used(self, node: str) -> int:
-        """Bytes, now."""
+        """Return the memory that a node uses now, in bytes."""
         usage = self._backend.usage(node)
         if usage is None:
             return self._servers.bytes_of(node)
@@ -172,8 +173,8 @@ class Reconciler:
         return usage.memory
 
     def most_used(self, node: str) -> int:
-        """Bytes, since it started. The kernel's high-water mark counts file pages that were cached too: what is far beyond all that was
-        seen is taken for those."""
+        """Return the most memory that a node has used since it started, in bytes. The kernel's high-water mark counts file pages that were
+        cached too: what is far beyond all that was seen is taken for those."""
         usage, seen = self.usage.get(node), self._seen.get(node, 0)
         return 0 if usage is None else max(seen, min(usage.peak_memory, int(seen * _UNSEEN)))
 
@@ -198,7 +199,7 @@ class Reconciler:
         self.fleet = self.fleet.finished()
 
     def turn(self) -> None:
-        """What the backend reports, what is due, and who has been silent. Raises BackendError when it can't be reached."""
+        """Handle what the backend reports, what is due, and who has been silent. Raises BackendError when it can't be reached."""
         self._take_events(0.0)
         now = self._clock()
         self._take(self.fleet.tick(now))
@@ -214,7 +215,7 @@ class Reconciler:
             self.readings = (now + self._clock()) / 2, readings
 
     def read_soon(self) -> None:
-        """What nodes have used is wanted as of now, with the next turn."""
+        """Have what nodes have used read as of now, with the next turn."""
         last = self.readings[0] if self.readings is not None else -math.inf
         self._usage_at = min(self._usage_at, last + LEAST_USAGE_SECONDS)
 
@@ -257,7 +258,7 @@ class Reconciler:
         return [why]
 
     def end_all(self, *, meanwhile: Callable[[], None]) -> None:
-        """Now, with all that they hold. Raises JobError when they don't end."""
+        """End all nodes now, with all that they hold. Raises JobError when they don't end."""
         self.finish()
         for node in self.fleet.by_id.values():
             if node.state != "ended" or node.role == "ps":
@@ -304,7 +305,7 @@ class Reconciler:
             self._follow(instruction)
 
     def _note(self, instruction: Instruction) -> None:
-        """What is to be as durable as the fleet itself, and the story of it."""
+        """Note what is to be as durable as the fleet itself, and the story of it."""
         match instruction:
             case ServerDown(node):
                 self._servers.down(node)
@@ -333,7 +334,8 @@ class Reconciler:
             print(f"{node} can't be ended: {error.message}", flush=True)
 
     def _let_go(self, node: str) -> None:
-        """Of the memory of one that has ended: an earlier master may have had no time to. If it has been followed there is none."""
+        """Let go of the memory of a node that has ended: an earlier master may have had no time to. If it has been followed there is
+        none."""
         self._terminate(node, 0.0, keep_memory=False)
 
     def _launch(self, node: Node) -> None:

@@ -14,10 +14,10 @@ class Policy(msgspec.Struct, frozen=True):
     budget: int
     """How many nodes of a role may come back for this reason in one job."""
     first_delay_seconds: float = 0.5
-    """Before the second one; doubles with each further one. The first comes back at once."""
+    """Seconds before the second node comes back; doubles with each further one. The first comes back at once."""
     longest_delay_seconds: float = 30.0
     memory_factor: float = 1.0
-    """So much more memory it gets."""
+    """How many times the memory of the ended node the one that comes back gets."""
 
 
 POLICIES: dict[ExitReason, Policy] = {
@@ -32,18 +32,18 @@ POLICIES: dict[ExitReason, Policy] = {
 }
 
 _LEAST_GROWTH = 1.2
-"""Coming back with less more than that would only end the same way."""
+"""Least growth of memory, as a factor: coming back with less more than that would only end the same way."""
 
 
 def delay_seconds(policy: Policy, before: int) -> float:
-    """How long to wait when ``before`` nodes have come back for the same reason."""
+    """Return how long to wait when ``before`` nodes have come back for the same reason."""
     if before == 0:
         return 0.0
     return min(policy.longest_delay_seconds, policy.first_delay_seconds * 2.0 ** (before - 1))
 
 
 def larger(each: Resources, factor: float, room: int) -> Resources | None:
-    """``each`` with ``factor`` times its memory, as far as ``room`` bytes allow; None when that isn't enough to try again."""
+    """Return ``each`` with ``factor`` times its memory, as far as ``room`` bytes allow; None when that isn't enough to try again."""
     memory = min(int(each.memory * factor), room)
     if memory < each.memory * min(factor, _LEAST_GROWTH):
         return None
@@ -51,7 +51,7 @@ def larger(each: Resources, factor: float, room: int) -> Resources | None:
 
 
 def describe_growth(before: Resources, after: Resources, *, followed: bool = False) -> str:
-    """``followed``: by one that takes its memory over."""
+    """Describe with how much memory a node comes back. ``followed``: by one that takes its memory over."""
     limits = f"{format_bytes(after.memory)} {'' if followed else 'of memory '}instead of {format_bytes(before.memory)}"
     grown = after.memory != before.memory
     if followed:

@@ -18,7 +18,7 @@ from dlrover_lite.transport.frames import UNUSABLE, Failure
 __all__ = ["MOST_USED", "Step", "next_step", "refusal", "too_full"]
 
 MOST_USED = 0.9
-"""Of a lowered memory limit: what is in use must be below that share, so that the node isn't killed for its next breath."""
+"""Share of a lowered memory limit that what is in use must be below, so that the node isn't killed at once."""
 
 
 class Step(NamedTuple):
@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
     resources: Resources
     waits_for: str = ""
-    """Why that isn't all that is wanted yet."""
+    """Why the step isn't all that is wanted yet."""
     refused: str = ""
     """Why the rest isn't wanted any more: the node keeps what it has of it."""
 
@@ -34,8 +34,8 @@ class Step(NamedTuple):
 def refusal(
     node: Node, wanted: Resources, fleet: Fleet, *, total: Resources | None, used: int, tidy: bool
 ) -> Failure | None:
-    """Why a wish can't be granted, and what to do instead; None if it can, now or once the node is tidy. ``total``: the recipe's ceiling;
-    ``used``: memory that is in use, in bytes, with what is on its way to the node."""
+    """Return why a wish can't be granted, and what to do instead; None if it can, now or once the node is tidy. ``total``: the recipe's
+    ceiling; ``used``: memory that is in use, in bytes, with what is on its way to the node."""
     if node.state in ("draining", "ending", "ended"):
         how = "has ended already" if node.state == "ended" else "is about to end"
         return Failure(UNUSABLE, f"{node.id} {how}", "dlrover-lite status shows who is there.")
@@ -82,7 +82,7 @@ def _too_much_memory(node: Node, memory: int, fleet: Fleet) -> Failure | None:
 
 
 def too_full(used: int, limit: int) -> str:
-    """Why a limit can't be lowered so far; "" if it can."""
+    """Return why a limit can't be lowered so far; "" if it can."""
     if used < MOST_USED * limit:
         return ""
     return f"{format_bytes(used)} are in use, and must be less than {MOST_USED:.0%} of it"
@@ -95,7 +95,7 @@ def _way_out(node: Node) -> str:
 
 
 def next_step(node: Node, *, used: int, tidy: bool) -> Step:
-    """Towards what is wanted of a node, which has a wish open."""
+    """Return the next step towards what is wanted of a node, which has a wish open."""
     wanted = node.wanted or node.resources
     if wanted.memory >= node.resources.memory:
         return Step(wanted)

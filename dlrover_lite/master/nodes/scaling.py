@@ -16,7 +16,7 @@ _NONE_CAN = {"worker": "workers can't train", "ps": "parameter servers can't hol
 
 
 def refusal(wish: ScaleRequest, fleet: Fleet, *, total: Resources | None) -> Failure | None:
-    """Why not, and what to do instead; None if it can be. ``total``: the recipe's ceiling."""
+    """Return why not, and what to do instead; None if it can be. ``total``: the recipe's ceiling."""
     asked = {"worker": wish.workers, "ps": wish.ps}
     for role, count in asked.items():
         if count is not None and count < 1:
@@ -36,12 +36,12 @@ def refusal(wish: ScaleRequest, fleet: Fleet, *, total: Resources | None) -> Fai
 
 
 def _beyond_the_plan(fleet: Fleet) -> int:
-    """Memory that nodes were given, or are to have, on top of the plan's."""
+    """Return the memory that nodes were given, or are to have, on top of the plan's, in bytes."""
     return sum(max(0, node.most.memory - fleet.planned(node.role).each.memory) for node in fleet.running)
 
 
 def newcomer_refusal(each: Resources, fleet: Fleet, *, total: Resources | None) -> Failure | None:
-    """Why there can't be one more parameter server with ``each`` beside all that run; None if there can."""
+    """Return why there can't be one more parameter server with ``each`` beside all that run; None if there can."""
     held = [node.most for node in fleet.running] + [late.resources for late in fleet.pending]
     memory, cores = sum(one.memory for one in held), sum(one.cores for one in held)
     if memory + each.memory > fleet.capacity.memory:
@@ -60,7 +60,8 @@ def newcomer_refusal(each: Resources, fleet: Fleet, *, total: Resources | None) 
 
 
 def replacement_refusal(node: Node, fleet: Fleet, each: Resources | None = None) -> Failure | None:
-    """Why there can't be one more of its role for a while, with ``each`` or of the plan's size, beside all that run; None if there can."""
+    """Return why there can't be one more of its role for a while, with ``each`` or of the plan's size, beside all that run; None if there
+    can."""
     each = each or fleet.planned(node.role).each
     used = node.most.memory + fleet.memory_beside(node)
     if used + each.memory <= fleet.capacity.memory:

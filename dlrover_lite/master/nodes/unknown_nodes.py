@@ -27,9 +27,9 @@ from dlrover_lite.transport.frames import Failure
 __all__ = ["UNKNOWN_NODE", "Strangers"]
 
 UNKNOWN_NODE = "unknown node"
-"""``Failure.code`` for one that was never launched, has another role, or ended before it said hello."""
+"""Value of ``Failure.code`` for a node that was never launched, has another role, or ended before it said hello."""
 _MOST_NAMES = 100
-"""Of strangers that are noted one by one."""
+"""Number of strangers that are noted one by one, at most."""
 
 
 class Strangers:
@@ -37,7 +37,7 @@ class Strangers:
 
     def __init__(self, story: StoryLog) -> None:
         self.refused: Counter[str] = Counter()
-        """Messages by the name that they were sent in; beyond a hundred names, by none."""
+        """Number of refused messages by the name that they were sent in; beyond a hundred names, by none."""
         self._story = story
 
     def refuse(self, body: Any, fleet: Fleet) -> Failure | None:
@@ -54,7 +54,7 @@ class Strangers:
         return Failure(UNKNOWN_NODE, f"{type(body).__name__} of {body.node[:40]!r} is refused: {why}")
 
     def _judge(self, body: Any, fleet: Fleet) -> tuple[str, str] | None:
-        """Who has sent it, and what is wrong with that."""
+        """Return who has sent a message, and what is wrong with that; None if nothing is."""
         roles: tuple[Role, ...]
         match body:
             case LeaseRequest() | Heartbeat() | Exported() | ExportFailed():

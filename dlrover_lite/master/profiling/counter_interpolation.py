@@ -11,7 +11,7 @@ Values = Mapping[str, float]
 
 
 class Series:
-    """Of several totals of one source, told together. What isn't told of is 0 so far."""
+    """Several totals of one source over time, told together. A total that isn't told of is 0 so far."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -23,7 +23,7 @@ class Series:
 
     @property
     def until(self) -> float:
-        """When it was last told of; before all times, if never."""
+        """Time that the totals were last told of; before all times, if never."""
         return self._times[-1] if self._times else float("-inf")
 
     @property
@@ -32,7 +32,7 @@ class Series:
         return self._times[0] if self._times else float("inf")
 
     def tell(self, at: float, values: Values) -> None:
-        """Times don't fall."""
+        """Record the totals at a time. Times don't fall."""
         if self._times and at <= self._times[-1]:
             self._values[-1] = values
             return
@@ -40,7 +40,8 @@ class Series:
         self._values.append(values)
 
     def at(self, time: float) -> dict[str, float]:
-        """Between two times that it was told of: as if it had risen evenly. Outside of them: the nearest."""
+        """Return the totals at a time: between two times that were told of, interpolated linearly; outside of them, those of the
+        nearest."""
         after = bisect_right(self._times, time)
         if after == len(self._times):
             return dict(self.last)
@@ -52,7 +53,7 @@ class Series:
         return {name: _between(before.get(name, 0.0), value, share) for name, value in now.items()}
 
     def forget(self, before: float) -> None:
-        """What isn't needed to know it from then on."""
+        """Forget what isn't needed to know the totals from then on."""
         keep = max(0, bisect_right(self._times, before) - 1)
         del self._times[:keep], self._values[:keep]
 

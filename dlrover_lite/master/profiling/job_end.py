@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["EvaluationPauses", "PlanRates", "job_end", "note_evaluations", "predicted_rate"]
 
 _REMEMBERED_PAUSES = 4
-"""Newest evaluations whose pauses are taken for those to come."""
+"""Number of newest evaluations whose pauses are taken for those to come."""
 
 
 class PlanRates:
@@ -68,7 +68,7 @@ class EvaluationPauses:
     def __init__(self) -> None:
         self._lost: deque[float] = deque(maxlen=_REMEMBERED_PAUSES)
         self._began: tuple[float, int] | None = None
-        """When the evaluation under way began, and the samples trained on by then."""
+        """Time when the evaluation under way began, and number of samples trained on by then; None: there is none."""
 
     def turn(self, now: float, samples: int, rate: float, *, under_way: bool) -> None:
         """Take note of whether an evaluation is under way; ``now``: steady clock, ``rate``: samples/s without one, 0 while unknown."""
@@ -80,7 +80,8 @@ class EvaluationPauses:
             self._began = None
 
     def to_come(self, now: float, samples: int, rate: float, rounds: int) -> float:
-        """Seconds that training will lose to ``rounds`` more, and to the rest of the one under way; 0 before one has been measured."""
+        """Return the seconds that training will lose to ``rounds`` more, and to the rest of the one under way; 0 before one has been
+        measured."""
         if not self._lost or rate <= 0:
             return 0.0
         each = sum(self._lost) / len(self._lost)
@@ -122,7 +123,7 @@ def note_evaluations(master: Master) -> None:
 
 
 def _pauses(master: Master, intervals: list[TrainedInterval]) -> float:
-    """Seconds by which evaluations will hold training up; what is measured with them in it has them already."""
+    """Return the seconds by which evaluations will hold training up; 0 if what is measured has them in it already."""
     plan, consumed = master.shards.plan, master.shards.consumed_samples
     if not plan.evaluate_every or not plan.eval_samples or master.profiling.has_evaluations:
         return 0.0
@@ -131,7 +132,7 @@ def _pauses(master: Master, intervals: list[TrainedInterval]) -> float:
 
 
 def _rate_of(intervals: list[TrainedInterval]) -> float:
-    """Samples/s over all of them; 0 without any."""
+    """Return the samples/s over all intervals; 0 without any."""
     seconds = sum(one.seconds for one in intervals)
     return sum(one.samples for one in intervals) / seconds if seconds else 0.0
 

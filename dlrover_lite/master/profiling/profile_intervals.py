@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 __all__ = ["PACE_VARIABLE", "Profiling", "Sink", "Usual"]
 
 PACE_VARIABLE = "DLROVER_LITE_PROFILE_SECONDS"
-"""In the environment: how long intervals are. The brain decides sooner by shorter ones, and by less."""
+"""Environment variable with the length of intervals in seconds. By shorter ones the brain decides sooner, and by less."""
 
 LEVEL_STEP = 0.02
-"""Of a PS's memory limit: what it holds is told again once it has grown by that."""
+"""Share of a PS's memory limit: what it holds is told again once it has grown by that."""
 
 
 class Sink(Protocol):
     """Who is to have what was measured."""
 
     def keep(self, found: Profile | Gap) -> None:
-        """Raises DlroverLiteError when it can't: it isn't asked again for this one."""
+        """Keep what was measured. Raises DlroverLiteError when it can't: it isn't asked again for this one."""
 
 
 class Usual:
@@ -41,15 +41,15 @@ class Usual:
     seconds is as fast as it is with that."""
 
     PATIENCE_SECONDS = 15.0
-    """Without a stretch that is long enough for an interval, before they count as part of training."""
+    """Seconds without a stretch that is long enough for an interval, before evaluations and checkpoints count as part of training."""
 
     def __init__(self, enough_seconds: float) -> None:
-        """``enough_seconds``: a stretch without any that is long enough."""
+        """Create one. ``enough_seconds``: length of a stretch without evaluations and checkpoints that is long enough."""
         self._enough_seconds = enough_seconds
         self._free_since: float | None = None
-        """Of any; None: there is no training that could be measured."""
+        """Time since when there is no evaluation or checkpoint; None: there is no training that could be measured."""
         self._enough_at = 0.0
-        """When such a stretch was there last, or training began."""
+        """Time when there was a long enough stretch last, or training began."""
         self._is_usual = False
 
     @property
@@ -57,7 +57,7 @@ class Usual:
         return self._is_usual
 
     def disturbs(self, now: float, *, under_way: bool, trains: bool) -> bool:
-        """Whether one that is under way keeps training from being measured. ``trains``: nothing else does."""
+        """Return whether one that is under way keeps training from being measured. ``trains``: nothing else does."""
         if not trains:
             self._free_since = None
             return under_way
@@ -107,18 +107,18 @@ class Profiling:
 
     @property
     def has_evaluations(self) -> bool:
-        """Evaluations and checkpoints are part of what is measured: they leave no time to measure training without."""
+        """Whether evaluations and checkpoints are part of what is measured: they leave no time to measure training without."""
         return self._usual.is_usual
 
     @property
     def seconds_left(self) -> float:
-        """Of the interval under way; 0: nothing can be measured."""
+        """Seconds that are left of the interval under way; 0: nothing can be measured."""
         ends = self._profiler.ends
         return 0.0 if ends is None else max(0.0, ends - self._clock())
 
     @property
     def ends_at(self) -> float | None:
-        """When the interval under way is to be over, seconds since the epoch; None: nothing can be measured."""
+        """Time when the interval under way is to be over, in seconds since the epoch; None: nothing can be measured."""
         return None if self._profiler.ends is None else self._wall_clock() + self.seconds_left
 
     @property
@@ -127,11 +127,11 @@ class Profiling:
         return self._profiler.has_measured
 
     def taken_over(self, why: str) -> None:
-        """An earlier master was at an interval, of which nothing is known any more."""
+        """Note that an earlier master was at an interval, of which nothing is known any more."""
         self._keep(Gap(self._wall_clock(), None, why))
 
     def worked(self, request: LeaseRequest, answer: Answer, *, samples: int) -> None:
-        """A worker has reported; ``samples`` are consumed by it that weren't before."""
+        """Handle a worker's report; ``samples`` are consumed by it that weren't before."""
         of, newly = answer.consumed.of, answer.consumed.newly
         if of is not None and of.kind == "train":
             self._at_work.add(request.node)
@@ -140,7 +140,7 @@ class Profiling:
             )
 
     def served(self, report: PsReport) -> None:
-        """A PS has reported. Raises MalformedMessage."""
+        """Handle a report of a PS. Raises MalformedMessage."""
         counters = report.counters
         if counters is None:
             return
@@ -149,7 +149,7 @@ class Profiling:
         self._profiler.served(self._clock(), report)
 
     def turn(self, master: Master) -> None:
-        """What has changed, and what is over by now."""
+        """Handle what has changed, and what is over by now."""
         now, at = self._clock(), self._wall_clock()
         if master.reconciler.readings is not None and master.reconciler.readings[0] > self._readings_at:
             self._readings_at, readings = master.reconciler.readings
@@ -166,7 +166,7 @@ class Profiling:
             master.reconciler.read_soon()
 
     def level(self, master: Master) -> Level | None:
-        """What the PS hold, where it is news: it is told as soon as they have grown by some part of their limits."""
+        """Return what the PS hold, where it is news: it is told as soon as they have grown by some part of their limits."""
         servers, checkpoints = master.servers, master.checkpoints
         if not servers.at_rest or (checkpoints is not None and checkpoints.cuts.phase != "idle"):
             return None  # moves and snapshots take memory of their own
@@ -203,7 +203,7 @@ class Profiling:
 
     @staticmethod
     def _beside(master: Master) -> str:
-        """What goes on beside training and takes of its CPU, in words."""
+        """Say what goes on beside training and takes of its CPU, in words."""
         if master.rounds.open:
             return "an evaluation is under way"
         if master.checkpoints is not None and master.checkpoints.cuts.phase != "idle":
@@ -223,7 +223,7 @@ class Profiling:
 
 
 def _pace() -> Pace:
-    """As the environment says; what makes no sense there is passed over."""
+    """Return the pace that the environment asks for; what makes no sense there is passed over."""
     with suppress(ValueError):
         seconds = float(os.environ.get(PACE_VARIABLE, ""))
         if 0.1 <= seconds <= 3600.0:

@@ -25,17 +25,17 @@ __all__ = ["Pace", "Part", "Profiler", "Situation"]
 
 _WALL, _CPU, _TABLE = "wall ", "cpu ", "table "
 _PART_SECONDS, _LEAST_PARTS = 2.0, 2
-"""Of the parts of an interval that say how evenly it went; and how many there are at least, of one that isn't tiny."""
+"""Length in seconds of the parts of an interval that say how evenly it went; and how many there are at least, of one that isn't tiny."""
 _LOOKS = 4
-"""Short intervals after a node got much slower."""
+"""Number of short intervals after a node got much slower."""
 _LOOK_AGAIN_SECONDS = 0.5
-"""Between two looks whether one has."""
+"""Seconds between two checks whether a node got much slower."""
 _SILENT_SECONDS = 1.5
-"""A worker that has told nothing for so long has done nothing."""
+"""Seconds after which a worker that has told nothing has done nothing."""
 _RATE_SECONDS, _LEAST_RATE_SECONDS = 4.0, 0.5
-"""A rate for levels is that of so long, and of no less."""
+"""Seconds that a rate for levels is measured over, and the least."""
 _LEVEL_SECONDS = 0.9
-"""From one level to the next: nodes tell what they hold once a second."""
+"""Seconds from one level to the next: nodes tell what they hold once a second."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -43,17 +43,18 @@ class Pace(msgspec.Struct, frozen=True):
 
     seconds: float = 10.0
     least_seconds: float = 4.0
-    """Of one that a change of the plan ends; a shorter one is dropped."""
+    """Least length in seconds of an interval that a change of the plan ends; a shorter one is dropped."""
     warm_up_seconds: float = 3.0
-    """After a change, before the next one begins."""
+    """Seconds after a change before the next interval begins."""
     patience_seconds: float = 3.0
-    """For those that haven't told anything since the end of an interval: then they have done nothing since they did."""
+    """Seconds to wait for nodes that haven't told anything since the end of an interval: then they have done nothing since they did."""
     look_seconds: float = 2.5
-    """Of those that follow when a node got much slower; none do where intervals are as short anyway."""
+    """Length in seconds of the intervals that follow when a node got much slower; none do where intervals are as short anyway."""
 
     @classmethod
     def of(cls, seconds: float) -> Pace:
-        """Intervals of so many seconds, with all else in the same proportion; patience stays, since nobody tells anything sooner."""
+        """Return a pace with intervals of ``seconds``, with all else in the same proportion; patience stays, since nobody tells anything
+        sooner."""
         usual = cls()
         factor = seconds / usual.seconds
         return cls(
@@ -83,32 +84,32 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 class Profiler:
-    """Told of everything as it comes; ``situation`` and ``tick`` give what has been measured."""
+    """Measures intervals. It is told of everything as it comes; ``situation`` and ``tick`` give what has been measured."""
 
     def __init__(self, job: str, *, batch_size: int, samples_so_far: int, pace: Pace | None = None) -> None:
         self._job = job
         self._batch_size = batch_size
         self._pace = pace or Pace()
         self._samples_before = float(samples_so_far)
-        """Of workers that there is no series of."""
+        """Number of samples of workers that there is no series of."""
         self._situation = Situation(disturbed="nothing is known yet")
         self._began: float | None = None
         """The interval under way, or about to be once things have settled."""
         self._at_beginning: dict[tuple[str, str], Values] | None = None
-        """As the interval before it ended; None: the first one."""
+        """Totals at the end of the interval before; None: the interval under way is the first one."""
         self._series: dict[tuple[str, str], Series] = {}
-        """By what it is of (usage, worker, ps, host), and its name."""
+        """Series by what it is of (usage, worker, ps, host), and its name."""
         self._cores: dict[str, float] = {}
         self._on: dict[str, str] = {}
         self._dims: dict[str, int] = {}
         self._level_until = -math.inf
-        """As of when the last level was."""
+        """Time of the last level."""
         self._calm_since = math.inf
-        """When the first interval began that things have been for as they are."""
+        """Time when the first interval began that things have been for as they are."""
         self._usual: Paces | None = None
-        """Of the last interval of full length, or the last short one."""
+        """Paces in the last interval of full length, or the last short one."""
         self._looks = 0
-        """Short intervals that are still to come."""
+        """Number of short intervals that are still to come."""
         self._looked_until = -math.inf
 
     @property
@@ -117,7 +118,7 @@ class Profiler:
 
     @property
     def ends(self) -> float | None:
-        """When the interval under way, or about to begin, is to be over; None: nothing can be measured."""
+        """Time when the interval under way, or about to begin, is to be over; None: nothing can be measured."""
         return None if self._began is None else self._end(self._began)
 
     @property
@@ -144,7 +145,7 @@ class Profiler:
         self._on = readings.on
 
     def worked(self, now: float, node: str, *, samples: int, minibatches: int, report: WorkReport | None) -> None:
-        """A worker has reported: so many have been consumed since it last did."""
+        """Handle a worker's report: so many have been consumed since it last did."""
         series = self._of("worker", node)
         totals = dict(series.last)
         _add(totals, "samples", samples)
@@ -156,7 +157,7 @@ class Profiler:
         series.tell(now, totals)
 
     def served(self, now: float, report: PsReport) -> None:
-        """A PS has reported."""
+        """Handle a report of a PS."""
         counters = report.counters
         if counters is None:
             return
@@ -176,7 +177,7 @@ class Profiler:
     # --- intervals ------------------------------------------------------------------------------------------------------
 
     def situation(self, now: float, at: float, situation: Situation) -> Profile | Gap | None:
-        """What is the case from ``now`` on (``at``: the same in seconds since the epoch). If it is something else than before, the
+        """Record what is the case from ``now`` on (``at``: the same in seconds since the epoch). If it is something else than before, the
         interval under way ends with the last that all have told before."""
         if situation == self._situation:
             return None
@@ -194,7 +195,7 @@ class Profiler:
         return found
 
     def tick(self, now: float, at: float) -> Profile | Gap | None:
-        """The interval that is over now, if one is."""
+        """Return the interval that is over now, if one is."""
         for series in self._series.values():  # else they would grow while nothing is measured
             series.forget(
                 min(now - _RATE_SECONDS - self._pace.patience_seconds, math.inf if self._began is None else self._began)
@@ -215,7 +216,7 @@ class Profiler:
         return self._close(end, at - (now - end))
 
     def waits_for_readings(self, now: float) -> bool:
-        """The interval is over, but for what the backend knows of its end."""
+        """Return whether the interval is over, but for what the backend knows of its end."""
         if self._began is None or now < (end := self._end(self._began)):
             return False
         return any(self._of(*source).until < end for source in self._sources() if source[0] in ("usage", "host"))
@@ -224,7 +225,7 @@ class Profiler:
         return began + (self._pace.look_seconds if self._looks else self._pace.seconds)
 
     def level(self, now: float, at: float) -> Level | None:
-        """What the PS hold, as of the last moment that all have told of; None when that isn't a new one, or no rate is known yet."""
+        """Return what the PS hold, as of the last moment that all have told of; None when that isn't a new one, or no rate is known yet."""
         servers = [part.node for part in self._situation.parts if part.role == "ps"]
         workers = [series for source in self._workers() if (series := self._of(*source)).last]
         if not servers or not workers:
@@ -247,7 +248,7 @@ class Profiler:
         )
 
     def _turn(self, now: float) -> float | None:
-        """From when on a node has been much slower than before, if one has that wasn't yet."""
+        """Return since when a node has been much slower than before, if one has that wasn't yet."""
         assert self._began is not None
         if self._looks or self._pace.look_seconds >= self._pace.seconds:
             return None
@@ -264,14 +265,14 @@ class Profiler:
         return max(self._began, until - RECENT_SECONDS / 2)
 
     def _told_of_late(self, now: float) -> float:
-        """Up to when it is known what nodes have done; a slow worker tells that late."""
+        """Return the time up to which it is known what nodes have done; a slow worker tells that late."""
         told: dict[str, list[float]] = {"ps": [now], "worker": [now]}
         for part in self._situation.parts:
             told[part.role].append(self._of(part.role, part.node).until)
         return min(*told["ps"], max(min(told["worker"]), now - _SILENT_SECONDS))
 
     def _paces(self, since: float, until: float) -> Paces:
-        """In that time."""
+        """Return the paces of nodes between ``since`` and ``until``."""
         of: dict[str, dict[str, float]] = {"worker": {}, "ps": {}}
         rates = {}
         for part in self._situation.parts:
@@ -285,7 +286,7 @@ class Profiler:
         return Paces(of["worker"], of["ps"], rates)
 
     def _told_until(self) -> float:
-        """Up to when all have told."""
+        """Return the time up to which all have told what they have done."""
         return min((self._of(*source).until for source in self._sources()), default=-math.inf)
 
     def _sources(self) -> Iterable[tuple[str, str]]:
@@ -301,7 +302,7 @@ class Profiler:
         return self._series.setdefault((kind, name), Series())
 
     def _forget_others(self) -> None:
-        """Those that don't take part any more; what workers among them have done stays counted."""
+        """Forget those that don't take part any more; what workers among them have done stays counted."""
         present = set(self._sources())
         for source in [source for source in self._series if source not in present and source[0] != "host"]:
             self._samples_before += self._series.pop(source).last.get("samples", 0.0)
@@ -322,7 +323,7 @@ class Profiler:
         return {source: series.at(time) for source, series in self._series.items()}
 
     def _samples_so_far(self, values: Mapping[tuple[str, str], Values]) -> int:
-        """Since the job began, by whomever."""
+        """Return the number of samples trained since the job began, by all workers."""
         told = sum(of.get("samples", 0.0) for (kind, _), of in values.items() if kind == "worker")
         return round(self._samples_before + told)
 
@@ -330,7 +331,7 @@ class Profiler:
         return [("worker", part.node) for part in self._situation.parts if part.role == "worker"]
 
     def _relative_sd(self, began: float, end: float) -> float:
-        """Standard error of the mean over the mean, of the samples in parts of equal length."""
+        """Return the standard error of the mean over the mean, of the samples in parts of equal length."""
         parts = max(int((end - began) / _PART_SECONDS), _LEAST_PARTS)
         if end - began < _PART_SECONDS:
             return 0.0
@@ -414,19 +415,19 @@ class Profiler:
 
 
 class _Window(msgspec.Struct, frozen=True):
-    """Totals at its two ends."""
+    """Totals at the two ends of an interval."""
 
     before: Mapping[tuple[str, str], Values]
     after: Mapping[tuple[str, str], Values]
 
     def risen(self, source: tuple[str, str], name: str) -> float:
-        """A total that never falls."""
+        """Return by how much a total has risen, which never falls."""
         if source not in self.after:
             return 0.0
         return max(0.0, self.after[source].get(name, 0.0) - self.before.get(source, {}).get(name, 0.0))
 
     def whole(self, source: tuple[str, str], name: str) -> int:
-        """The same of what is counted: each end is rounded, so that windows in a row add up."""
+        """Return by how much a count has risen: each end is rounded, so that windows in a row add up."""
         if source not in self.after:
             return 0
         ends = (of.get(source, {}).get(name, 0.0) for of in (self.after, self.before))

@@ -11,27 +11,27 @@ from dlrover_lite.brain.healing.slowdown import slower_than_peers
 __all__ = ["RECENT_SECONDS", "Paces", "has_turned"]
 
 RECENT_SECONDS = 2.0
-"""That are compared with what was before: all tell what they have done once a second at least."""
+"""Seconds that are compared with what was before: all tell what they have done once a second at least."""
 _TIMES = 1.8
-"""As slow: no reason to do anything about a node, but to look at it more closely."""
+"""Factor by which a node is slower when it is looked at more closely: no reason to do anything about it yet."""
 _LEAST_MINIBATCHES = 4.0
-"""That a node does in so long, usually: those that do fewer are judged by whole intervals."""
+"""Least number of minibatches that a node usually does in ``RECENT_SECONDS``: those that do fewer are judged by whole intervals."""
 
 
 class Paces(msgspec.Struct, frozen=True):
-    """Of nodes that did anything."""
+    """How fast nodes are that did anything."""
 
     workers: Mapping[str, float]
     """Seconds from one minibatch to the next."""
     ps: Mapping[str, float]
     """Seconds of work on a minibatch's requests."""
     rates: Mapping[str, float]
-    """Minibatches/s of all of them."""
+    """Minibatches/s of each node, workers and PS."""
 
 
 def has_turned(usual: Paces, now: Paces) -> bool:
-    """Whether a node is much slower ``now``, in the last ``RECENT_SECONDS``, next to its peers. One that does nothing at all isn't slow:
-    it may wait."""
+    """Return whether a node is much slower ``now``, in the last ``RECENT_SECONDS``, next to its peers. One that does nothing at all isn't
+    slow: it may wait."""
     return any(
         usual.rates.get(node, 0.0) * RECENT_SECONDS >= _LEAST_MINIBATCHES
         and slower_than_peers(before, after, node) >= _TIMES

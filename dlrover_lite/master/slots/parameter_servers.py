@@ -48,13 +48,14 @@ class ParameterServers:
         restore: RestoreOrder | None = None,
         keep_restore: Callable[[RestoreOrder | None], None] = lambda _: None,
     ) -> None:
-        """``state``: what an earlier master of the job has left; ``restore``: which cut they are to begin with, until all have."""
+        """Load ``state``, what an earlier master of the job has left; ``restore``: which cut the PS are to begin with, until all
+        have."""
         self.state = state or SlotState()
         self.reports: dict[str, PsReport] = {}
-        """The last of each PS; of one that held nothing when it ended, none."""
+        """Last report of each PS; of one that held nothing when it ended, none."""
         self.loads = SlotLoads()
         self.snapshots: dict[str, SnapshotOrder] = {}
-        """What each PS is to do for the cut under way."""
+        """Orders of what each PS is to do for the cut under way."""
         self.restore = restore
         self._restoring_since: float | None = None
         self.hold_moves = False
@@ -65,7 +66,7 @@ class ParameterServers:
         self._keep = keep
         self._wall_clock = wall_clock
         self._owned: dict[str, bytes] = {}
-        """By PS, of this map."""
+        """Slots that each PS owns in this map, packed."""
         self._owned_since = dict.fromkeys(self.state.ps, self.state.version)
         """The version from which on each PS owns what it does, or an older master was gone."""
 
@@ -80,12 +81,12 @@ class ParameterServers:
 
     @property
     def at_rest(self) -> bool:
-        """There is a map, every PS has what it owns, no slot is on its way, and every PS has heard so."""
+        """Whether there is a map, every PS has what it owns, no slot is on its way, and every PS has heard so."""
         return self.state.version > 0 and not self.state.moves and self.restore is None
 
     @property
     def settled(self) -> bool:
-        """Nothing is left of what was wanted of them."""
+        """Whether nothing is left of what was wanted of the PS."""
         return not (self.state.moves or self.state.leaving or self.state.rebalance)
 
     @property
@@ -99,7 +100,7 @@ class ParameterServers:
         return [self._status(move, int(row_bytes[move.members].sum())) for move in self.state.moves]
 
     def _status(self, move: Move, left_bytes: int) -> MoveStatus:
-        """``left_bytes``: those of slots that are still to be moved."""
+        """Return the status of a move. ``left_bytes``: those of slots that are still to be moved."""
         rate, source = move.bytes_per_second or None, self.reports.get(move.source)
         return MoveStatus(
             move.id,
@@ -148,12 +149,12 @@ class ParameterServers:
         return SlotsReport(state.version, servers, self.loads.hottest(hottest, state), self.moves())
 
     def tidy(self, node: str) -> bool:
-        """It has given back all memory that it can, and nothing moves to or from it."""
+        """Return whether a PS has given back all memory that it can, and nothing moves to or from it."""
         report = self.reports.get(node)
         return report is not None and report.tidy and not self.state.busy(node)
 
     def bytes_of(self, node: str) -> int:
-        """Memory that its rows and index take, as it last told."""
+        """Return the memory that a PS's rows and index take, as it last told, in bytes."""
         report = self.reports.get(node)
         return report.bytes if report else 0
 
@@ -212,7 +213,7 @@ class ParameterServers:
         )
 
     def _note_slowed(self, node: str, share: float) -> None:
-        """More than before."""
+        """Tell the story that a PS holds back pushes for a larger share of the time than before."""
         before = self.reports[node].slowed if node in self.reports else 0.0
         if share > before:
             why = "as their rows change faster than they are copied"
@@ -236,7 +237,8 @@ class ParameterServers:
             self._story.node(node, f"checkpoint {order.cut} is restored: training goes on")
 
     def topology(self, fleet: Fleet) -> Topology | None:
-        """Those that own slots; None before there is a map, and while one of them is still to come up, or to take its rows from a cut."""
+        """Return the PS that own slots; None before there is a map, and while one of them is still to come up, or to take its rows from a
+        cut."""
         state = self.state
         if not state.version or self.restore is not None:
             return None
@@ -265,7 +267,7 @@ class ParameterServers:
         return True
 
     def begin(self, fleet: Fleet) -> None:
-        """The first map, once all PS of the plan are up."""
+        """Make the first map, once all PS of the plan are up."""
         if not self.state.version and fleet.all_ps_up(self.leaving):
             self.take(self.state.begin([node.id for node in fleet.servers_up(self.leaving)]))
 
@@ -280,16 +282,16 @@ class ParameterServers:
         self._story.node(node, text)
 
     def gone(self, node: str) -> None:
-        """It has ended, and held no slots."""
+        """Note that a PS has ended, and held no slots."""
         self.reports.pop(node, None)
         self.take(self.state.gone(node))
 
     def down(self, node: str) -> None:
-        """It has ended, holds slots, and is going to be followed. Durable with the next commit."""
+        """Note that a PS has ended, holds slots, and is going to be followed. Durable with the next commit."""
         self.take(self.state.down(node))
 
     def replaced(self, old: str, new: str) -> None:
-        """``new`` holds all that ``old`` held. Durable with the next commit."""
+        """Note that ``new`` holds all that ``old`` held. Durable with the next commit."""
         if (report := self.reports.pop(old, None)) is not None:
             self.reports[new] = msgspec.structs.replace(
                 report, node=new, version=0, tidy=False, restored=0, restoring=None
@@ -298,7 +300,7 @@ class ParameterServers:
 
 
 def _seconds_left(restoring: Collection[RestoreReport]) -> float | None:
-    """Until the last server is through, each at its own rate; None: of one it isn't known."""
+    """Return the seconds until the last server is through, each at its own rate; None: that of one isn't known."""
     found = []
     for one in restoring:
         if not (one.rows and one.seconds):
@@ -308,7 +310,7 @@ def _seconds_left(restoring: Collection[RestoreReport]) -> float | None:
 
 
 def _ready(report: PsReport) -> dict[int, Batch]:
-    """By move. Raises MalformedMessage."""
+    """Return the slots that are ready, by move. Raises MalformedMessage."""
     found: dict[int, Batch] = {}
     for one in report.ready:
         try:
@@ -321,7 +323,7 @@ def _ready(report: PsReport) -> dict[int, Batch]:
 
 
 def consumed(shards: ShardService) -> tuple[int, list[tuple[int, list[Range]]]]:
-    """All epochs below the first are consumed; of the later ones that have begun, these ranges of minibatches. Those in quarantine are not
-    among them: a job that goes on from a checkpoint tries them again."""
+    """Return what is consumed: all epochs below the first number, and of the later ones that have begun, these ranges of minibatches. Those
+    in quarantine are not among them: a job that goes on from a checkpoint tries them again."""
     below, epochs = shards.epochs_under_way()
     return below, [(of.index, list(shards.ledger.done(of))) for of in epochs]

@@ -22,11 +22,11 @@ from dlrover_lite.master.slots.slot_state import Transfer
 __all__ = ["MEMORY_SHARE", "ServerRoom", "place", "weights"]
 
 MEMORY_SHARE = 0.9
-"""Of the memory that a PS has free, so much may be filled with rows that come to it."""
+"""Share of the memory that a PS has free that may be filled with rows that come to it."""
 _COUNT_SHARE = 0.05
-"""Of the weight is for being a slot, beside one whole for busy time and one for bytes."""
+"""Share of the weight for being a slot, beside 1 for busy time and 1 for bytes."""
 _TOLERANCE = 0.05
-"""A PS that carries at most so much more than it is due is left alone."""
+"""Share above its due load up to which a PS is left alone."""
 
 Floats = NDArray[np.float64]
 
@@ -39,11 +39,11 @@ class ServerRoom(NamedTuple):
     free: float
     """Bytes it has left for rows; ``MEMORY_SHARE`` of them may come. ``math.inf``: not known."""
     leaving: bool = False
-    """It is to own nothing."""
+    """The PS is to own nothing."""
 
 
 def weights(busy: Floats, row_bytes: Floats) -> Floats:
-    """Of each slot [4096]; they add up to at most 2.05."""
+    """Return the weight of each slot [4096]; they add up to at most 2.05."""
     found = np.full(len(busy), _COUNT_SHARE / len(busy))
     for measured in (busy, row_bytes):
         if (total := float(measured.sum())) > 0:
@@ -54,7 +54,7 @@ def weights(busy: Floats, row_bytes: Floats) -> Floats:
 def place(
     owners: NDArray[np.integer], busy: Floats, row_bytes: Floats, servers: Sequence[ServerRoom], *, balance: bool
 ) -> list[Transfer]:
-    """What to move. ``owners`` [4096] are positions in ``servers``; ``busy`` seconds/s and ``row_bytes`` are those of each slot.
+    """List what to move. ``owners`` [4096] are positions in ``servers``; ``busy`` seconds/s and ``row_bytes`` are those of each slot.
 
     PS that leave are emptied; with ``balance`` the others are evened out too. No PS that stays is left without any slot.
     Raises JobError, with figures, when what has to move doesn't fit into the memory of those that stay.
@@ -98,7 +98,7 @@ class _Placement:
         return [int(slot) for slot in held[np.argsort(-self._weight[held], kind="stable")]]
 
     def _give(self, slot: int, target: int) -> None:
-        """A slot that goes back to where it is needs no room there."""
+        """Give a slot to a PS. One that goes back to where it is needs no room there."""
         source = self._owners[slot]
         self._load[source] -= self._weight[slot]
         self._load[target] += self._weight[slot]
@@ -146,7 +146,7 @@ class _Placement:
                     self._give(slot, target)
 
     def _leave_none_without(self) -> None:
-        """The lightest slot of whoever has most of them, where it fits."""
+        """Give each PS without slots the lightest slot of whoever has most of them, where it fits."""
         counts = np.bincount(self._owners, minlength=len(self._servers))
         for target in np.flatnonzero(self._staying & (counts == 0)):
             source = int(np.argmax(counts))

@@ -36,7 +36,8 @@ from dlrover_lite.transport.frames import UNUSABLE, Failure, MalformedMessage
 __all__ = ["SlotControl", "Wish"]
 
 AT_ONCE_BYTES = 64 << 20
-"""Of rows on a slow PS, that are copied with training held up, which is over the sooner for it: a second or two at a tenth of a core."""
+"""Bytes of rows on a slow PS up to which they are copied with training held up, which is over the sooner for it: a second or two at a tenth
+of a core."""
 Wish = ScaleRequest | MoveRequest | CancelMovesRequest | DrainRequest | KillRequest | ResizeRequest
 _OVER = Failure("refused", "all samples have been trained on: there is nothing left to scale for, or to move")
 _ENDED = Failure("refused", "the job has ended: there is no node to resize")
@@ -90,7 +91,7 @@ class SlotControl:
                 self._reconciler.drain(node)
 
     def _forget_ended(self) -> None:
-        """A PS that ended, of which an earlier master had no time to say so here."""
+        """Forget a PS that ended, of which an earlier master had no time to say so here."""
         mentioned = {*self._state.leaving, *(node for move in self._state.moves for node in (move.source, move.target))}
         for node in mentioned:
             known = self._fleet.by_id.get(node)
@@ -98,7 +99,7 @@ class SlotControl:
                 self._servers.gone(node)
 
     def _plan(self) -> None:
-        """Moves off those that leave, and to those that have come, once nobody is still to come and nothing on its way."""
+        """Plan moves off PS that leave, and to those that have come, once nobody is still to come and nothing on its way."""
         state, fleet = self._state, self._fleet
         wanted = state.rebalance or self._to_empty()
         if not wanted:
@@ -125,7 +126,7 @@ class SlotControl:
         self._servers.take((after.place_anew(False), told))
 
     def _handed_over(self, state: SlotState) -> list[Transfer]:
-        """All that slow PS have, each to one that has come for it: in one move, since each takes its time there."""
+        """List transfers of all that slow PS have, each to one that has come for it: in one move, since each takes its time there."""
         staying = self._fleet.servers_up(state.leaving)
         empty = [node for node in staying if not state.owns(node.id)]
         found = []
@@ -142,7 +143,7 @@ class SlotControl:
         return node in self._servers.reports and node in self._reconciler.usage
 
     def _to_empty(self) -> list[str]:
-        """PS that leave, and have slots that nobody is to take from them yet."""
+        """List the PS that leave, and have slots that nobody is to take from them yet."""
         if not self._state.leaving:
             return []
         ps, positions = self._state.future()
@@ -150,7 +151,7 @@ class SlotControl:
         return [node for node in self._state.leaving if node in held]
 
     def _placed(self, state: SlotState, *, balance: bool) -> list[Transfer]:
-        """Raises JobError when there is no room."""
+        """List the transfers that place slots anew. Raises JobError when there is no room."""
         ps, positions = state.future()
         staying = {node.id: node for node in self._fleet.servers_up(state.leaving)}
         ids = ps + [node for node in staying if node not in ps]
@@ -167,7 +168,7 @@ class SlotControl:
         return place(positions, loads.busy_elsewhere(to_empty), row_bytes, rooms, balance=balance)
 
     def _free(self, node: Node) -> float:
-        """Memory that a PS has left, less what is on its way to it."""
+        """Return the memory that a PS has left, less what is on its way to it, in bytes."""
         usage, report = self._reconciler.usage.get(node.id), self._servers.reports.get(node.id)
         used = usage.memory if usage else report.bytes if report else 0
         coming = sum(self._bytes(move.members) for move in self._state.open_moves() if move.target == node.id)
@@ -195,7 +196,7 @@ class SlotControl:
     # --- wishes ---------------------------------------------------------------------------------------------------------
 
     def answer(self, wish: Wish) -> Scaled | Failure:
-        """Raises MalformedMessage."""
+        """Carry out a wish and answer it. Raises MalformedMessage."""
         try:
             match wish:
                 case ScaleRequest():
@@ -216,12 +217,12 @@ class SlotControl:
     # --- wishes of the brain ----------------------------------------------------------------------------------------------
 
     def join(self, each: Resources) -> Scaled | Failure:
-        """One more PS, with ``each``; slots stay where they are."""
+        """Add one more PS, with ``each``; slots stay where they are."""
         refused = newcomer_refusal(each, self._fleet, total=self._total) or (_OVER if self._over else None)
         return refused or Scaled(self._reconciler.scale_ps(self._fleet.plan.ps.count + 1, each=each))
 
     def replace(self, node: str, each: Resources) -> Scaled | Failure:
-        """Another one with ``each`` takes the place of a node that is slow."""
+        """Replace a node that is slow by another one with ``each``."""
         return self._drain(node, replace=True, each=each, why="replaced, as it is slow", slow=True)
 
     @property
@@ -241,7 +242,7 @@ class SlotControl:
         return Scaled(actions)
 
     def _scale_ps(self, count: int) -> list[str]:
-        """Raises JobError, with nothing done, when the parameters don't fit into so few."""
+        """Scale to ``count`` PS. Raises JobError, with nothing done, when the parameters don't fit into so few."""
         why = f"scaled to {_servers(count)}"
         state, fleet = self._state, self._fleet
         staying = fleet.staying_of("ps", state.leaving)
@@ -264,7 +265,7 @@ class SlotControl:
         return self._let_go(chosen, why) + self._reconciler.scale_ps(count)
 
     def _let_go(self, nodes: Collection[str], why: str) -> list[str]:
-        """Raises JobError, with nothing done, when there is no room for what they hold."""
+        """Let PS go. Raises JobError, with nothing done, when there is no room for what they hold."""
         after, told = self._state.leave(nodes, why)
         if after.version and self._fleet.all_ps_up(self._state.leaving):
             self._placed(after, balance=False)
@@ -276,7 +277,7 @@ class SlotControl:
         return f"{node} leaves" + (f" when its {_slots(count)} have moved to others" if count else "")
 
     def _least_held(self, nodes: list[Node]) -> list[Node]:
-        """Those that hold the fewest bytes first, and of them the youngest."""
+        """Sort PS: those that hold the fewest bytes first, and of them the youngest."""
         counts, reports = self._state.counts(), self._servers.reports
 
         def held(node: Node) -> tuple[int, int]:
@@ -368,7 +369,7 @@ class SlotControl:
         return Scaled(actions + self._reconciler.scale_ps(role.count - 1))
 
     def _kill(self, name: str) -> Scaled | Failure:
-        """Whatever it is at: what it has leased is leased again, and what it holds is found by the one that follows."""
+        """Kill a node, whatever it is at: what it has leased is leased again, and what it holds is found by the one that follows."""
         node = self._fleet.by_id.get(name)
         if self._fleet.done:
             return _NONE_TO_KILL
@@ -381,7 +382,8 @@ class SlotControl:
         return Scaled([*told, "another one takes its place"] if told and stays else told)
 
     def more_memory(self, node: str, wanted: int) -> int:
-        """The limit that it could have at once, of that which is wanted, in bytes: what all others have and the recipe's ceiling leave."""
+        """Return the limit that a node could have at once, of that which is wanted, in bytes: what all others have and the recipe's ceiling
+        leave."""
         fleet, known = self._fleet, self._fleet.by_id[node]
         most = min(fleet.capacity.memory, self._total.memory) if self._total is not None else fleet.capacity.memory
         return max(known.resources.memory, min(wanted, most - fleet.memory_beside(known)))

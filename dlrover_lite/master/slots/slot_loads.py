@@ -15,16 +15,16 @@ from dlrover_lite.transport.frames import MalformedMessage
 __all__ = ["SlotLoads", "decode"]
 
 _NOT_ASKED = 0.01
-"""Rows/s of a slot: fewer are what is left of times long past in a smoothed figure."""
+"""Least rows/s of a slot that is asked for: fewer are what is left of times long past in a smoothed figure."""
 _MEASURES = 4
-"""Requests/s, rows/s, busy seconds/s, bytes of rows."""
+"""Number of measures of a slot: requests/s, rows/s, busy seconds/s, bytes of rows."""
 _REQUESTS, _ROWS, _BUSY, _BYTES = range(_MEASURES)
 
 Floats = NDArray[np.float64]
 
 
 def decode(loads: bytes) -> Floats:
-    """[4, 4096] of ``PsReport.loads``. Raises MalformedMessage for anything else."""
+    """Decode ``PsReport.loads`` into an array [4, 4096]. Raises MalformedMessage for anything else."""
     if len(loads) != _MEASURES * SLOTS * 4:
         raise MalformedMessage(f"loads of {len(loads)} bytes")
     found = np.frombuffer(loads, "<f4").reshape(_MEASURES, SLOTS).astype(np.float64)
@@ -34,29 +34,29 @@ def decode(loads: bytes) -> Floats:
 
 
 class SlotLoads:
-    """By slot and not by PS: what was measured of a slot goes with it when it moves, until its new owner has measured it."""
+    """Loads by slot and not by PS: what was measured of a slot goes with it when it moves, until its new owner has measured it."""
 
     def __init__(self) -> None:
         self._measured: Floats = np.zeros((_MEASURES, SLOTS))
         self._measured_at: Floats = np.zeros(SLOTS)
-        """0: never."""
+        """Time when each slot was measured, in seconds since the epoch; 0: never."""
         self._requests: dict[str, float] = {}
 
     def take(self, node: str, owned: SlotSet, loads: Floats, *, requests_per_second: float, at: float) -> None:
-        """``at``: seconds since the epoch."""
+        """Record the loads of the slots that a PS owns. ``at``: seconds since the epoch."""
         self._measured[:, owned] = loads[:, owned]
         self._measured_at[owned] = at
         self._requests[node] = requests_per_second
 
     @property
     def busy(self) -> Floats:
-        """Seconds/s of each slot [4096]."""
+        """Busy seconds/s of each slot [4096]."""
         busy: Floats = self._measured[_BUSY]
         return busy
 
     def busy_elsewhere(self, members: SlotSet) -> Floats:
-        """Seconds/s of each slot [4096], as ``members`` would keep other PS busy: whoever has them now may be slow, and is busy the longer
-        for it. By rows, which are as many wherever they are."""
+        """Return the busy seconds/s of each slot [4096], as ``members`` would keep other PS busy: whoever has them now may be slow, and is
+        busy the longer for it. Estimated by rows, which are as many wherever they are."""
         found, rows = self.busy.copy(), self._measured[_ROWS]
         here, there = (float(found[which].sum() / max(rows[which].sum(), 1e-9)) for which in (members, ~members))
         if 0 < there < here:
@@ -64,7 +64,7 @@ class SlotLoads:
         return found
 
     def row_bytes(self, state: SlotState, reports: Mapping[str, PsReport]) -> Floats:
-        """Of each slot [4096]. A PS that has not told them has its bytes spread over its slots."""
+        """Return the bytes of rows of each slot [4096]. A PS that has not told them has its bytes spread over its slots."""
         found: Floats = self._measured[_BYTES].copy()
         for node, report in reports.items():
             if node not in self._requests and (owned := state.owned(node)).any():
@@ -72,7 +72,7 @@ class SlotLoads:
         return found
 
     def of(self, node: str, owned: SlotSet, now: float) -> PsSlots:
-        """What was measured last of a PS's slots; for those that it has not measured yet, by the PS that had them before."""
+        """Return what was measured last of a PS's slots; for those that it has not measured yet, by the PS that had them before."""
         at = float(self._measured_at[owned].max(initial=0.0))
         count = int(owned.sum())
         if not at:
@@ -89,7 +89,7 @@ class SlotLoads:
         )
 
     def hottest(self, most: int, state: SlotState) -> list[HotSlot]:
-        """Those that keep their PS busy the longest first; none that nobody has asked for."""
+        """List the slots that keep their PS busy the longest, ``most`` at most; none that nobody has asked for."""
         asked = np.flatnonzero(self._measured[_ROWS] >= _NOT_ASKED)
         ranks = self._measured[:, asked]
         order = asked[np.lexsort((asked, -ranks[_ROWS], -ranks[_BUSY]))][: max(0, most)]

@@ -40,7 +40,7 @@ Transfer = tuple[str, str, SlotSet]
 
 
 _RATE_SECONDS = 60.0
-"""Of copying, after which what was measured before counts half."""
+"""Seconds of copying after which what was measured before counts half."""
 
 
 class Batch(NamedTuple):
@@ -49,32 +49,32 @@ class Batch(NamedTuple):
     members: SlotSet
     rows: int = 0
     bytes: int = 0
-    """Memory of the rows."""
+    """Memory of the rows in bytes."""
 
 
 class Move(msgspec.Struct, frozen=True):
     id: int
-    """Never used again within the job."""
+    """Number of the move, never used again within the job."""
     source: str
     target: str
     slots: bytes
-    """512 bytes: ``slots.pack``; those that are still to be moved. Of a move that is committed by a master of before batches, all."""
+    """Slots that are still to be moved, 512 bytes: ``slots.pack``. Of a move that is committed by a master of before batches, all."""
     state: MoveState = "queued"
     began: float = 0.0
-    """When the copying began: seconds since the epoch."""
+    """Time when the copying began, in seconds since the epoch."""
     ended_at: int = 0
-    """The version in which it was committed or cancelled."""
+    """Version of the map in which the move was committed or cancelled."""
     tidied: list[str] = []
-    """Which of its PS have tidied up since, or are no more."""
+    """PS of the move that have tidied up since, or are no more."""
     at_once: bool = False
-    """The slots are frozen from the beginning."""
+    """The slots of the move are frozen from its beginning."""
     moved: int = 0
-    """Slots that have been committed."""
+    """Number of slots that have been committed."""
     moved_rows: int = 0
     moved_bytes: int = 0
-    """Memory of their rows."""
+    """Memory of the committed rows in bytes."""
     newest_at: float = 0.0
-    """When a batch was committed last: seconds since the epoch."""
+    """Time when the last batch was committed, in seconds since the epoch."""
 
     @property
     def open(self) -> bool:
@@ -86,17 +86,17 @@ class Move(msgspec.Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """Slots that are still to be moved."""
+        """Number of slots that are still to be moved."""
         return int(self.members.sum())
 
     @property
     def count(self) -> int:
-        """Slots that it is of, those that have been committed included."""
+        """Number of slots of the move, those that have been committed included."""
         return self.moved + self.left
 
     @property
     def bytes_per_second(self) -> float:
-        """Memory of the rows committed, over the time that it took; 0: nothing has been committed."""
+        """Bytes/s of the move: memory of the rows committed, over the time that it took; 0: nothing has been committed."""
         return self.moved_bytes / max(1e-3, self.newest_at - self.began) if self.moved else 0.0
 
     def involves(self, node: str) -> bool:
@@ -111,33 +111,33 @@ class SlotState(msgspec.Struct, frozen=True):
 
     version: int = 0
     owners: bytes = b""
-    """4,096 uint16, little-endian: each slot's owner as a position in ``ps``."""
+    """Owner of each slot as a position in ``ps``: 4,096 uint16, little-endian."""
     ps: list[str] = []
     """Every PS that has ever owned a slot."""
     moves: list[Move] = []
-    """Those that are not over for both of their PS, in the order they were wanted."""
+    """Moves that are not over for both of their PS, in the order they were wanted."""
     leaving: list[str] = []
     """PS to be emptied and ended."""
     slow: list[str] = []
-    """Those of them that leave because they are slow."""
+    """PS of ``leaving`` that leave because they are slow."""
     rebalance: bool = False
     """Whether slots are to be placed anew as soon as all PS of the plan are up."""
     next_move: int = 1
     came: bytes = b""
-    """4,096 uint32, little-endian: the version with which each slot came to its owner by a move; empty: none has."""
+    """Version with which each slot came to its owner by a move: 4,096 uint32, little-endian; empty: none has."""
     moved_bytes: float = 0.0
-    """Memory of rows that have moved of late, and"""
+    """Memory in bytes of rows that have moved of late."""
     moving_seconds: float = 0.0
-    """the time that it took."""
+    """Seconds that moving ``moved_bytes`` took."""
 
     # --- what there is --------------------------------------------------------------------------------------------------
 
     def positions(self) -> NDArray[np.uint16]:
-        """Of each slot's owner [4096] in ``ps``; read only."""
+        """Return the position of each slot's owner [4096] in ``ps``; read only."""
         return np.frombuffer(self.owners, "<u2")
 
     def moved_since(self, version: int) -> SlotSet:
-        """Slots that have come to their owner by a move after this version, though perhaps from itself, by way of another."""
+        """Return the slots that have come to their owner by a move after this version, though perhaps from itself, by way of another."""
         if not self.came:
             return slots.none()
         return np.asarray(np.frombuffer(self.came, "<u4") > version)
@@ -151,14 +151,14 @@ class SlotState(msgspec.Struct, frozen=True):
         return bool(self.owned(node).any())
 
     def counts(self) -> dict[str, int]:
-        """How many slots each PS owns; only of those that own any."""
+        """Return how many slots each PS owns; only of those that own any."""
         if not self.version:
             return {}
         found = np.bincount(self.positions(), minlength=len(self.ps)).tolist()
         return {node: count for node, count in zip(self.ps, found, strict=True) if count}
 
     def future(self) -> tuple[list[str], NDArray[np.uint16]]:
-        """PS and positions as they will be when all open moves are committed."""
+        """Return PS and positions as they will be when all open moves are committed."""
         ps, positions = list(self.ps), self.positions().copy()
         for move in self.moves:
             if move.open:
@@ -171,7 +171,7 @@ class SlotState(msgspec.Struct, frozen=True):
         return [move for move in self.moves if move.open]
 
     def busy(self, node: str) -> bool:
-        """Whether it takes part in a move that isn't over."""
+        """Return whether a PS takes part in a move that isn't over."""
         return any(move.involves(node) for move in self.moves)
 
     @property
@@ -182,7 +182,7 @@ class SlotState(msgspec.Struct, frozen=True):
     # --- events ---------------------------------------------------------------------------------------------------------
 
     def begin(self, nodes: Sequence[str]) -> Next:
-        """The first map: as many slots for each, in one piece."""
+        """Begin with the first map: as many slots for each, in one piece."""
         if self.version or not nodes:
             return self, []
         positions = (np.arange(SLOTS) * len(nodes) // SLOTS).astype("<u2")
@@ -228,8 +228,8 @@ class SlotState(msgspec.Struct, frozen=True):
         return self._with(version=self.version + 1, moves=moves), told
 
     def ready(self, node: str, ready: Mapping[int, Batch], now: float) -> Next:
-        """The target holds all there is of these slots: from now on they are its own. Those that are so already, or no longer the move's,
-        change nothing."""
+        """Record that the target holds all there is of these slots: from now on they are its own. Those that are so already, or no longer
+        the move's, change nothing."""
         state, told = self, list[Note]()
         for move in self.moves:
             batch = ready.get(move.id)
@@ -241,7 +241,7 @@ class SlotState(msgspec.Struct, frozen=True):
         return state, told
 
     def report(self, node: str, version: int, tidy: bool) -> Next:
-        """A PS follows the orders of ``version``. Moves are over when both of their PS are tidy after their end."""
+        """Record that a PS follows the orders of ``version``. Moves are over when both of their PS are tidy after their end."""
         if not tidy:
             return self, []
         heard = [
@@ -265,7 +265,8 @@ class SlotState(msgspec.Struct, frozen=True):
         return self._with(version=version, moves=moves), told
 
     def gone(self, node: str) -> Next:
-        """A PS has ended that owned nothing; what was to move to it is placed anew. Raises ValueError for one that owned slots."""
+        """Record that a PS has ended that owned nothing; what was to move to it is placed anew. Raises ValueError for one that owned
+        slots."""
         if self.owns(node):
             raise ValueError(f"{node} owns slots")
         state, told = self.cancel(f"{node} has ended", [move.id for move in self.moves if move.involves(node)])
@@ -277,14 +278,14 @@ class SlotState(msgspec.Struct, frozen=True):
         return state, told
 
     def down(self, node: str) -> Next:
-        """A PS that owns slots has ended, and will be followed: its moves under way are called off, and wait to begin anew."""
+        """Record that a PS that owns slots has ended, and will be followed: its moves under way are called off, and wait to begin anew."""
         broken = [move for move in self.moves if move.state == "copying" and move.involves(node)]
         state, told = self.cancel(f"{node} has ended", [move.id for move in broken])
         state, more = state.want([(move.source, move.target, move.members) for move in broken])
         return state, told + more
 
     def replaced(self, old: str, new: str) -> Next:
-        """All that ``old`` was, ``new`` is from now on. Raises ValueError for one that owned nothing, and for a name that is known."""
+        """Let ``new`` be from now on all that ``old`` was. Raises ValueError for one that owned nothing, and for a name that is known."""
         if not self.owns(old) or new in self.ps or self.busy(new):
             raise ValueError(f"{new} can't take the place of {old}")
         state, told = self.down(old)
@@ -303,7 +304,7 @@ class SlotState(msgspec.Struct, frozen=True):
         return state, [*told, Note(new, f"owns what {old} owned: {count} (map {version})")]
 
     def leave(self, nodes: Collection[str], why: str, *, slow: bool = False) -> Next:
-        """These PS are to be emptied and ended, because they are ``slow`` or for another reason: nothing more moves to them."""
+        """Have these PS emptied and ended, because they are ``slow`` or for another reason: nothing more moves to them."""
         fresh = [node for node in nodes if node not in self.leaving]
         bound = [move.id for move in self.open_moves() if move.target in fresh]
         state, told = self.cancel("its target is to leave", bound)
@@ -314,7 +315,7 @@ class SlotState(msgspec.Struct, frozen=True):
         return state._with(leaving=[*state.leaving, *fresh], slow=hurry), told + leaves
 
     def stay(self, nodes: Collection[str], why: str) -> Next:
-        """These PS are to stay after all: nothing more moves off them."""
+        """Let these PS stay after all: nothing more moves off them."""
         kept = [node for node in self.leaving if node in nodes]
         bound = [move.id for move in self.open_moves() if move.source in kept]
         state, told = self.cancel("its source is to stay", bound)
@@ -362,7 +363,7 @@ class SlotState(msgspec.Struct, frozen=True):
         )
 
     def _tidied(self, node: str, ids: Collection[int]) -> SlotState:
-        """``node`` has nothing more to do for these moves, if they have ended."""
+        """Note that ``node`` has nothing more to do for these moves, if they have ended."""
         moves = []
         for move in self.moves:
             if not move.open and move.id in ids and move.involves(node) and node not in move.tidied:
@@ -375,7 +376,7 @@ class SlotState(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **changes)
 
     def validate(self) -> None:
-        """Raises ValueError when a slot hasn't one owner, or the moves contradict the map or each other."""
+        """Check the state. Raises ValueError when a slot hasn't one owner, or the moves contradict the map or each other."""
         if not self.version:
             if self.owners or self.moves:
                 raise ValueError("there are owners or moves before there is a map")
@@ -422,7 +423,7 @@ def _union(moves: Iterable[Move]) -> SlotSet:
 
 
 def _told(move: Move, text: str, rest: str = "") -> list[Note]:
-    """The same for both of its PS."""
+    """Return a text as a note for both PS of a move."""
     return [
         Note(move.source, f"{text} to {move.target}{rest}"),
         Note(move.target, f"{text} from {move.source}{rest}"),

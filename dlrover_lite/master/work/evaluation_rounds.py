@@ -14,21 +14,21 @@ __all__ = ["OpenRounds"]
 
 class OpenRounds:
     def __init__(self, shards: ShardService, evaluations: Evaluations, *, say: Callable[[str], None]) -> None:
-        """``say`` is told of what is odd about one that is through."""
+        """Begin without open rounds. ``say`` is told of what is odd about a round that is through."""
         self.open: list[Pass] = []
-        """In their order."""
+        """Open rounds in their order."""
         self._shards = shards
         self._evaluations = evaluations
         self._say = say
 
     def opened(self, index: int) -> None:
-        """Work of it is given out. May be said again."""
+        """Note that work of a round is given out. May be said again."""
         if all(of.index != index for of in self.open):
             found = [of for of in self._shards.ledger.passes() if of.kind == "eval" and of.index == index]
             self.open += found
 
     def close(self) -> None:
-        """Those that are through, in their order: the final one may be through before the one in front of it."""
+        """Close the rounds that are through, in their order: the final one may be through before the one in front of it."""
         while self.open and self._shards.ledger.finished(self.open[0]):
             of = self.open.pop(0)
             result = self._evaluations.close(of.index, at_samples=self._shards.round_began_at(of.index))

@@ -18,7 +18,7 @@ __all__ = ["Exporting"]
 _WAIT_SECONDS = 0.1
 FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 30.0
-"""Before an export that has failed is tried again: at first, and at most."""
+"""Seconds before an export that has failed is tried again, at most; at first ``FIRST_DELAY_SECONDS``."""
 
 
 class Exporting:
@@ -40,11 +40,11 @@ class Exporting:
         wall_clock: Callable[[], float],
         free: Callable[[Path], int],
     ) -> None:
-        """``free``: how many bytes are left for a directory."""
+        """Prepare the export. ``free`` gives the bytes that are left for a directory."""
         self.exported: Exported | None = None
         self.begun = False
         self.problem: ExportFailed | None = None
-        """Why it has failed last; None: it hasn't, or is done."""
+        """The export's last failure; None: it hasn't failed, or is done."""
         self._clock, self._wall_clock = clock, wall_clock
         self._free = free
         self._failures = 0
@@ -57,7 +57,7 @@ class Exporting:
         self._evaluations = evaluations
         self._exporter = ""
         self._rows = self._rows_before = 0
-        """Written so far; and when this master began to know."""
+        """Rows written so far, and those written when this master began to know."""
         self._began: float | None = None
 
     @property
@@ -98,12 +98,12 @@ class Exporting:
             self._rows = rows
 
     def remember(self) -> None:
-        """What an earlier master of this job knew."""
+        """Restore what an earlier master of this job knew."""
         self.exported, self._exporter = self._facts.exported(), self._facts.exporter()
         self.begun = bool(self._exporter)
 
     def task(self, node: str) -> Export | Wait | None:
-        """The first worker to find nothing left writes the model; should it die, the next one. Not while slots are on their way."""
+        """Have the first worker to find nothing left write the model; should it die, the next one. Not while slots are on their way."""
         if self._wanted == "none" or self._shards.failure or not self._shards.finished or self.exported is not None:
             return None
         if self._exporter and self._exporter != node:
@@ -123,7 +123,7 @@ class Exporting:
         self._facts.keep_exported(exported)
 
     def failed(self, failed: ExportFailed) -> bool:
-        """It is tried again in a while that doubles. Whether that is another problem than before."""
+        """Try the export again in a while that doubles. Return whether that is another problem than before."""
         known, self.problem = self.problem, failed
         delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(self._failures, 32))
         self._failures += 1

@@ -15,16 +15,16 @@ __all__ = ["LeasePolicy", "WorkerRates", "lease_size", "updated_rate"]
 
 class LeasePolicy(msgspec.Struct, frozen=True):
     lease_seconds: float = 2.0
-    """What a lease should take its worker."""
+    """Seconds that a lease should take its worker."""
     first_minibatches: int = 2
-    """Of a worker whose speed isn't known yet."""
+    """Minibatches in a lease of a worker whose speed isn't known yet."""
     largest_minibatches: int = 1 << 20
     memory_seconds: float = 6.0
-    """A measured speed counts half as much after about two thirds of this."""
+    """Memory of a measured speed in seconds: it counts half as much after about two thirds of this."""
 
 
 def lease_size(rate: float | None, *, total_rate: float, workers: int, remaining: int, policy: LeasePolicy) -> int:
-    """Minibatches to lease to a worker that does ``rate`` minibatches/s (None: unknown), at least 1.
+    """Return how many minibatches to lease to a worker that does ``rate`` minibatches/s (None: unknown), at least 1.
 
     ``total_rate`` is that of all ``workers`` together (0: unknown); ``remaining`` is what is not leased yet of the pass.
     """
@@ -39,7 +39,7 @@ def lease_size(rate: float | None, *, total_rate: float, workers: int, remaining
 
 
 def updated_rate(rate: float | None, minibatches: int, seconds: float, memory_seconds: float) -> float:
-    """A worker's minibatches/s after it did ``minibatches`` in ``seconds``: an exponentially weighted mean over time."""
+    """Return a worker's minibatches/s after it did ``minibatches`` in ``seconds``: an exponentially weighted mean over time."""
     seconds = max(seconds, 1e-6)
     now = minibatches / seconds
     if rate is None:
@@ -49,7 +49,7 @@ def updated_rate(rate: float | None, minibatches: int, seconds: float, memory_se
 
 class _Pace(msgspec.Struct, gc=False):
     since: float | None = None
-    """When the work began that the next report is about; None: not known."""
+    """Time when the work began that the next report is about; None: not known."""
     rate: float | None = None
 
 
@@ -67,11 +67,11 @@ class WorkerRates:
         return pace.rate if pace else None
 
     def total(self, workers: int) -> float:
-        """Minibatches/s of ``workers`` workers together, those not measured taken as the mean of the others; 0 if none is."""
+        """Return the minibatches/s of ``workers`` workers together, those not measured taken as the mean of the others; 0 if none is."""
         return self._sum / self._measured * max(workers, self._measured) if self._measured else 0.0
 
     def granted(self, worker: str, now: float, *, idle: bool) -> None:
-        """A lease was given to a worker; ``idle``: it had no other one, so that its time runs from now."""
+        """Note that a lease was given to a worker; ``idle``: it had no other one, so that its time runs from now."""
         pace = self._paces.get(worker)
         if pace is None:
             pace = self._paces[worker] = _Pace()

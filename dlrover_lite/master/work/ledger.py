@@ -34,7 +34,7 @@ from dlrover_lite.protocol.messages import Lease
 __all__ = ["Consumed", "Ledger"]
 
 TOKENS_AT_A_TIME = 4096
-"""Tokens are reserved in chunks, so that giving one out needs no write of its own."""
+"""Number of tokens that are reserved at a time, so that giving one out needs no write of its own."""
 
 MAX_ERROR_LENGTH = 4000
 """Characters kept of an error text: its end, where the exception of a traceback is."""
@@ -101,36 +101,36 @@ class Ledger:
         return [self._passes[number].of for number in sorted(self._passes)]
 
     def todo(self, of: Pass) -> int:
-        """Minibatches that anyone may lease."""
+        """Return the number of minibatches that anyone may lease."""
         return self._state[of].todo.total
 
     def aside(self, of: Pass) -> int:
-        """Minibatches that failed once and wait to be retried alone."""
+        """Return the number of minibatches that failed once and wait to be retried alone."""
         return len(self._state[of].aside)
 
     def done(self, of: Pass) -> IntervalSet:
-        """The consumed minibatches, to read only."""
+        """Return the consumed minibatches, to read only."""
         return self._state[of].done
 
     def finished(self, of: Pass) -> bool:
-        """Nothing of the pass is left: all is done or quarantined."""
+        """Return whether nothing of the pass is left: all is done or quarantined."""
         return self._state[of].finished
 
     def failures(self) -> list[tuple[Pass, Failure]]:
-        """Minibatches that failed and are not done, the quarantined ones among them."""
+        """List the minibatches that failed and are not done, the quarantined ones among them."""
         states = (self._passes[number] for number in sorted(self._passes))
         return [(state.of, state.failures[k]) for state in states for k in sorted(state.failures)]
 
     def holds(self, worker: str) -> bool:
-        """Whether the worker has a lease."""
+        """Return whether the worker has a lease."""
         return worker in self._of_worker
 
     def workers(self) -> list[str]:
-        """Those that have leases."""
+        """List the workers that have leases."""
         return list(self._of_worker)
 
     def leased(self, kind: Literal["train", "eval"]) -> dict[str, int]:
-        """Minibatches of passes of that kind that each worker has leases of."""
+        """Return how many minibatches of passes of that kind each worker has leases of."""
         found: dict[str, int] = {}
         for held in self._held.values():
             if self._passes[held.number].of.kind == kind:
@@ -138,7 +138,7 @@ class Ledger:
         return found
 
     def tokens(self, worker: str) -> list[int]:
-        """The worker's leases."""
+        """Return the worker's leases."""
         return list(self._of_worker.get(worker, ()))
 
     def held(self, token: int) -> tuple[Pass, str, list[Range]] | None:
@@ -147,7 +147,7 @@ class Ledger:
         return (self._passes[held.number].of, held.worker, list(held.pieces)) if held else None
 
     def leased_pass(self, token: int) -> Pass | None:
-        """The pass of a lease in force; None when the token is finished, fenced or unknown."""
+        """Return the pass of a lease in force; None when the token is finished, fenced or unknown."""
         held = self._held.get(token)
         return self._passes[held.number].of if held else None
 
@@ -162,7 +162,7 @@ class Ledger:
     def lease(
         self, of: Pass, worker: str, max_minibatches: int, *, only_worker: bool = False
     ) -> tuple[Lease | None, list[Change]]:
-        """The lowest minibatches of a pass that ``worker`` may have, at most ``max_minibatches`` (>= 1); None if there are none.
+        """Return the lowest minibatches of a pass that ``worker`` may have, at most ``max_minibatches`` (>= 1); None if there are none.
 
         A minibatch that failed once comes first and comes alone, and not to the worker it failed on unless that is the only one.
         """
@@ -181,7 +181,7 @@ class Ledger:
         return Lease(token, of.kind, of.index, run[0], run[1]), changes
 
     def consumed(self, token: int, ranges: Sequence[Range]) -> tuple[Consumed, list[Change]]:
-        """``ranges`` of a lease are done. Saying it again changes nothing; what was never part of the lease is ignored."""
+        """Note that ``ranges`` of a lease are done. Saying it again changes nothing; what was never part of the lease is ignored."""
         held = self._held.get(token)
         if held is None:
             return self._consumed_late(token, ranges)
@@ -215,16 +215,16 @@ class Ledger:
         return Consumed(state.of, self._done(state, claimed, changes), True), changes
 
     def give_back(self, token: int) -> list[Change]:
-        """The rest of a lease is to do again."""
+        """Give back the rest of a lease: it is to do again."""
         held = self._held.get(token)
         return self._release(held) if held else []
 
     def expire(self, worker: str) -> list[Change]:
-        """The worker is dead, or given up: what it had leased is to do again."""
+        """Expire the leases of a worker that is dead, or given up: what it had leased is to do again."""
         return [change for held in list(self._of_worker.get(worker, {}).values()) for change in self._release(held)]
 
     def failed(self, token: int, k: int, error: str) -> tuple[Failure | None, list[Change]]:
-        """Minibatch ``k`` of a lease raised. The first time it is put aside, the second time it is quarantined; the rest of the
+        """Note that minibatch ``k`` of a lease raised. The first time it is put aside, the second time it is quarantined; the rest of the
         lease stays leased. None when the lease does not hold ``k`` (any more): somebody else has it, or it is done."""
         held = self._held.get(token)
         if held is None or not any(a <= k < b for a, b in held.pieces):
@@ -379,7 +379,7 @@ class Ledger:
         self.validate()
 
     def validate(self) -> None:
-        """Raises ValueError when the states of a pass overlap or leave something out, or the ways to a lease disagree."""
+        """Check the ledger. Raises ValueError when the states of a pass overlap or leave something out, or the ways to a lease disagree."""
         for state in self._passes.values():
             tiles = [*state.todo, *state.done, *((k, k + 1) for k in state.aside)]
             tiles += [(k, k + 1) for k, failure in state.failures.items() if failure.quarantined]
@@ -402,5 +402,5 @@ class Ledger:
 
 
 def _common(open_pieces: IntervalSet, ranges: Iterable[Range]) -> list[Range]:
-    """What of ``ranges`` is in ``open_pieces``, each minibatch once."""
+    """Return what of ``ranges`` is in ``open_pieces``, each minibatch once."""
     return list(IntervalSet(piece for start, stop in ranges for piece in open_pieces.within(start, stop)))

@@ -111,7 +111,7 @@ class LedgerStore:
         self._cursor = self._db.cursor()
 
     def _is_new(self) -> bool:
-        """Whether the file is still empty. Raises JobError if it is somebody else's, or of another version."""
+        """Return whether the file is still empty. Raises JobError if it is somebody else's, or of another version."""
         application, version, tables = (
             self._db.execute(question).fetchone()[0]
             for question in ("pragma application_id", "pragma user_version", "select count(*) from sqlite_schema")
@@ -204,7 +204,7 @@ class LedgerStore:
     # --- what is there --------------------------------------------------------------------------------------------------
 
     def load(self, *, block_minibatches: int = 0) -> Ledger:
-        """The ledger as of the last commit. Raises JobError when what the file says can't be."""
+        """Return the ledger as of the last commit. Raises JobError when what the file says can't be."""
         with self._errors():
             verdict = self._db.execute("pragma quick_check(1)").fetchone()[0]
             if verdict != "ok":
@@ -226,12 +226,12 @@ class LedgerStore:
             raise _damaged(self.path, str(error)) from error
 
     def metrics(self, of: Pass) -> bytes | None:
-        """What ``put_metrics`` kept, as of the last commit."""
+        """Return what ``put_metrics`` kept, as of the last commit."""
         state: bytes | None = self._value("select state from metrics where pass = ?", of.number)
         return state
 
     def fact(self, name: str) -> str | None:
-        """What ``put_fact`` kept, as of the last commit."""
+        """Return what ``put_fact`` kept, as of the last commit."""
         value: str | None = self._value("select value from facts where name = ?", name)
         return value
 
@@ -241,7 +241,7 @@ class LedgerStore:
         return row[0] if row else None
 
     def bytes_on_disk(self) -> int:
-        """Size of the file and of its write-ahead log."""
+        """Return the size of the file and of its write-ahead log, in bytes."""
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
@@ -292,7 +292,7 @@ def _job_error(path: Path, error: sqlite3.Error | OSError) -> JobError:
 
 
 def _is_full(directory: Path) -> bool:
-    """Whether a few more pages can't be written there now."""
+    """Return whether a few more pages can't be written there now."""
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(bytes(64 * KIB))

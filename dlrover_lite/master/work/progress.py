@@ -31,7 +31,7 @@ class Counters(msgspec.Struct, frozen=True):
 
 
 class Progress:
-    """Of training. ``now`` is seconds of a steady clock, handed in."""
+    """The progress of training. ``now`` is seconds of a steady clock, handed in."""
 
     def __init__(self, *, window_samples: int, max_bad_share: float, began: float) -> None:
         self.began = began
@@ -48,7 +48,7 @@ class Progress:
         self.steps = Steps()
 
     def add(self, node: str, report: WorkReport, metrics: BinaryMetrics | None, *, now: float) -> None:
-        """A worker's report about training, and the metrics in it."""
+        """Add a worker's report about training, and the metrics in it."""
         if metrics is not None:
             if self._recent.samples >= self._window_samples:
                 self._before, self._recent = self._recent, BinaryMetrics()
@@ -59,13 +59,13 @@ class Progress:
         self.steps.worked(node, minibatches=report.minibatches, longest=report.longest_step_seconds, now=now)
 
     def add_lines(self, report: WorkReport) -> None:
-        """What was read, for training or evaluation."""
+        """Add the lines that were read, for training or evaluation."""
         self._good_lines += report.samples
         self.bad_lines += report.bad_lines
         self.bad_examples = (self.bad_examples + report.bad_examples)[:5]
 
     def judge_bad_lines(self, *, at_end: bool = False) -> DataError | None:
-        """The error to fail with when too large a share of the lines read so far is bad."""
+        """Return the error to fail with when too large a share of the lines read so far is bad."""
         read = self._good_lines + self.bad_lines
         if not self.bad_lines or (read < _LINES_TO_JUDGE and not at_end):
             return None
@@ -89,21 +89,21 @@ class Progress:
         self.steps.forget(node)
 
     def rate(self, *, now: float) -> float:
-        """Samples/s of the whole job over the last seconds."""
+        """Return the samples/s of the whole job over the last seconds."""
         return self._rate.value(now)
 
     def node_rate(self, node: str, *, now: float) -> float:
         return self._rates[node].value(now) if node in self._rates else 0.0
 
     def recent(self) -> BinaryMetrics:
-        """Of the last samples trained on, predicted before the update."""
+        """Return the metrics of the last samples trained on, predicted before the update."""
         both = BinaryMetrics()
         both.merge(self._before)
         both.merge(self._recent)
         return both
 
     def staleness_quantile(self, share: float) -> int | None:
-        """Smallest staleness that at least ``share`` of all minibatches stay within."""
+        """Return the smallest staleness that at least ``share`` of all minibatches stay within."""
         total = sum(self.staleness.values())
         seen = 0
         for value in sorted(self.staleness):
@@ -151,7 +151,7 @@ class _Round:
     def __init__(self) -> None:
         self.metrics = BinaryMetrics()
         self.unknown: dict[str, UnknownIds] = {}
-        """By column."""
+        """Unknown ids by column."""
 
     def add(self, metrics: BinaryMetrics | None, unknown: Iterable[UnknownIds]) -> None:
         if metrics is not None:
@@ -161,13 +161,14 @@ class _Round:
             self.unknown[one.column] = one if before is None else before.plus(one)
 
     def shares(self) -> dict[str, float]:
-        """By column: share of the ids that had never been trained."""
+        """Return the share of the ids that had never been trained, by column."""
         samples = self.metrics.samples
         return {column: min(1.0, one.unknown / samples) for column, one in self.unknown.items()} if samples else {}
 
     def fresh_shares(self, samples: int) -> dict[str, float]:
-        """By column: at most this share of the ids was new when it was first trained on, in so many samples of the first epoch, since each
-        new one has made a row. Rows made while the evaluation went on count too, and those that columns with the same table have made."""
+        """Return the largest share of the ids that can have been new when first trained on, by column, in so many samples of the first
+        epoch, since each new one has made a row. Rows made while the evaluation went on count too, and those that columns with the same
+        table have made."""
         if not samples:
             return {}
         return {column: min(1.0, one.table_rows / samples) for column, one in self.unknown.items()}
@@ -177,7 +178,8 @@ class Evaluations:
     """Metrics of evaluation rounds, and the results of those that are through."""
 
     def __init__(self, epoch_samples: int | None = None) -> None:
-        """``epoch_samples``: of an epoch; None: tables had rows before the first one, which say nothing about it."""
+        """Begin without rounds. ``epoch_samples``: number of samples in an epoch; None: tables had rows before the first one, which say
+        nothing about it."""
         self._open: dict[int, _Round] = {}
         self._epoch_samples = epoch_samples
         self.results: list[EvaluationResult] = []
@@ -210,7 +212,7 @@ class Evaluations:
         return result
 
     def usual_shares(self) -> dict[str, float]:
-        """By column: share of unknown ids to compare another evaluation with; empty before the first."""
+        """Return the share of unknown ids by column, to compare another evaluation with; empty before the first."""
         last = next((result for result in reversed(self.results) if result.unknown_ids), None)
         return {} if last is None else usual_shares(last.unknown_ids, last.unusual_ids)
 
@@ -221,7 +223,7 @@ def finite(value: float | None) -> float | None:
 
 
 def metrics_of(report: WorkReport | None) -> BinaryMetrics | None:
-    """Raises MalformedMessage: nothing of the report has been applied then."""
+    """Return the metrics of a report, if there are any. Raises MalformedMessage: nothing of the report has been applied then."""
     try:
         return BinaryMetrics.from_bytes(report.metrics) if report and report.metrics else None
     except ValueError as error:

@@ -29,16 +29,16 @@ __all__ = [
 ]
 
 PLAN, ROUNDS_DUE, FINAL_ROUND, ID_KINDS = "plan", "evaluation_rounds_due", "final_evaluation_round", "id_kinds"
-"""Facts of the ledger."""
+"""Names of facts of the ledger."""
 
 
 def samples_fact(round_index: int) -> str:
-    """Consumed samples when an evaluation round was opened."""
+    """Return the name of the fact that has the consumed samples when an evaluation round was opened."""
     return f"evaluation.{round_index}.samples"
 
 
 def result_fact(round_index: int) -> str:
-    """A ``RoundResult``, of one that was through before a cut was taken."""
+    """Return the name of the fact with the ``RoundResult`` of a round that was through before a cut was taken."""
     return f"evaluation.{round_index}.result"
 
 
@@ -46,15 +46,15 @@ class ShardPlan(msgspec.Struct, frozen=True):
     """What a job has to go through. It never changes within a job: minibatch numbers mean something only with it."""
 
     samples: int
-    """Of one epoch."""
+    """Number of samples in one epoch."""
     batch_size: int
     epochs: int
     eval_samples: int = 0
     evaluate_every: int = 0
-    """Consumed samples between evaluation rounds; 0: only the final one (none at all without ``eval_samples``)."""
+    """Number of consumed samples between evaluation rounds; 0: only the final one (none at all without ``eval_samples``)."""
     max_skipped_minibatches: int = 0
     block_minibatches: int = 0
-    """Length of the blocks the samples are shuffled in, 0 if there are none: leases rather end where a block does."""
+    """Length in minibatches of the blocks the samples are shuffled in, 0 if there are none: leases rather end where a block does."""
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.batch_size < 1 or self.epochs < 1:
@@ -65,14 +65,14 @@ class ShardPlan(msgspec.Struct, frozen=True):
 
 
 class RoundResult(msgspec.Struct, frozen=True):
-    """Of an evaluation round that was through when a cut was taken."""
+    """Result of an evaluation round that was through when a cut was taken."""
 
     at_samples: int
     samples: int
     loss: float | None
     auc: float | None
     unknown_ids: dict[str, float] = {}
-    """As in ``EvaluationResult``, as is ``unusual_ids``."""
+    """Unknown ids as in ``EvaluationResult``, as are ``unusual_ids``."""
     unusual_ids: dict[str, float | None] = {}
 
     def message(self) -> EvaluationResult:
@@ -86,17 +86,17 @@ class JobData(NamedTuple):
 
     plan: ShardPlan
     ids: Agreement
-    """Files to train on and to evaluate on, without problems."""
+    """Agreement on the ids of the files to train on and to evaluate on, without problems."""
 
 
 def shard_plan(recipe: Recipe) -> ShardPlan:
-    """Raises DataError as ``look_at_data``."""
+    """Return the plan for a recipe. Raises DataError as ``look_at_data``."""
     return look_at_data(recipe).plan
 
 
 def look_at_data(recipe: Recipe, expected: IdKinds | None = None, *, whose: str = "the job") -> JobData:
-    """Raises DataError when there is nothing to train on, and when ids are of another kind than ``expected``, or than in other files;
-    ``whose`` kinds are expected is named in the message."""
+    """Look at a recipe's data. Raises DataError when there is nothing to train on, and when ids are of another kind than ``expected``, or
+    than in other files; ``whose`` kinds are expected is named in the message."""
     directory, training = Path(recipe.directory), recipe.training
     samples: list[int] = []
     files: list[FileIds] = []

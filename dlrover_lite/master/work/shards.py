@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "ShardPlan", "ShardService"]
 
 HOPELESS_FAILURES = 3
-"""So many different minibatches that fail before any succeeds are the fault of the model or the data, not of the minibatches."""
+"""Number of different minibatches that fail before any succeeds, from which on the model or the data is at fault, not the minibatches."""
 
 DEFAULT_POLICY = LeasePolicy()
 
 SLOW_START_MINIBATCHES = 64
 SLOW_START_SECONDS = 10.0
-"""Of a job's first minibatches; see ``ShardService._starting``."""
+"""Seconds after the first lease in which workers of a job join one by one; see ``ShardService._starting``."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -63,7 +63,8 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class ShardService:
-    """Over an open store, which it loads, and which its owner closes. Raises JobError when the store holds another plan's ledger."""
+    """Leases a job's minibatches, over an open store, which it loads, and which its owner closes. Raises JobError when the store holds
+    another plan's ledger."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class ShardService:
         id_kinds: IdKinds | None = None,
         insist: Callable[[Callable[[], None]], object] = lambda action: action(),
     ) -> None:
-        """With ``slow_start_minibatches`` workers join one by one: see ``_starting``. ``story`` is told what happens to
+        """Create the service. With ``slow_start_minibatches`` workers join one by one: see ``_starting``. ``story`` is told what happens to
         minibatches. ``id_kinds``: of the data as it is now. ``insist`` does what it is given until there is room for it on the disk."""
         self._insist = insist
         self._slow_start = slow_start_minibatches
@@ -88,7 +89,7 @@ class ShardService:
         """Why the job can't succeed any more; nothing is leased once it is set."""
         self._story = story
         self._done_at_first_failure: int | None = None
-        """Minibatches of training; None: nothing has failed since this service began."""
+        """Number of training minibatches done when one failed first; None: nothing has failed since this service began."""
         self._failed_in: list[Pass] = []
         """The pass of the minibatch that was skipped last, where that was one too many."""
         self._unconfirmed = set(self.ledger.workers())
@@ -99,11 +100,11 @@ class ShardService:
         self._rates = {"train": WorkerRates(policy.memory_seconds), "eval": WorkerRates(policy.memory_seconds)}
         self._workers: set[str] = set()
         self._lease_factors: dict[str, float] = {}
-        """Of workers that are to be leased less at once than their speed says."""
+        """Factors of workers that are to be leased less at once than their speed says."""
         self._dead: set[str] = set()
         self._check_plan()
         self.id_kinds = self._check_kinds(id_kinds or {})
-        """Those that the job has been trained with."""
+        """Kinds of ids that the job has been trained with."""
         self._rounds_due = int(store.fact(ROUNDS_DUE) or 0)
         final = store.fact(FINAL_ROUND)
         self._final_round = None if final is None else int(final)
@@ -133,7 +134,7 @@ class ShardService:
             )
 
     def _check_kinds(self, now: IdKinds) -> IdKinds:
-        """Those kept with the ledger, and of columns that it knows nothing of those of ``now``."""
+        """Return the kinds kept with the ledger, and of columns that it knows nothing of those of ``now``."""
         text = self._store.fact(ID_KINDS)
         kept = {} if text is None else msgspec.json.decode(text, type=dict[str, IdKind])
         compare(kept, now, whose="the job").require()
@@ -146,17 +147,17 @@ class ShardService:
 
     @property
     def consumed_samples(self) -> int:
-        """Over all epochs; without the quarantined minibatches."""
+        """Number of consumed samples over all epochs; without the quarantined minibatches."""
         return self._samples_of_finished + sum(self._samples_done(of) for of in self._unfinished if of.kind == "train")
 
     @property
     def trained(self) -> bool:
-        """All epochs are through."""
+        """Whether all epochs are through."""
         return self._epochs_opened == self.plan.epochs and all(of.kind == "eval" for of in self._unfinished)
 
     @property
     def finished(self) -> bool:
-        """Nothing is left to train or to evaluate, or the job has failed."""
+        """Whether nothing is left to train or to evaluate, or the job has failed."""
         return self.failure is not None or (not self._unfinished and self.trained)
 
     @property
@@ -165,8 +166,8 @@ class ShardService:
         return min((of.index for of in self._unfinished if of.kind == "train"), default=self.plan.epochs - 1)
 
     def epochs_under_way(self) -> tuple[int, list[Pass]]:
-        """The lowest epoch that isn't through (or the next one, when all that were opened are), and those opened from there on. One whose
-        skipped minibatches have failed the job isn't: they are tried again if it goes on from a checkpoint."""
+        """Return the lowest epoch that isn't through (or the next one, when all that were opened are), and those opened from there on. One
+        whose skipped minibatches have failed the job isn't: they are tried again if it goes on from a checkpoint."""
         open_epochs = [of.index for of in [*self._unfinished, *self._failed_in] if of.kind == "train"]
         below = min(open_epochs, default=self._epochs_opened)
         minibatches = self.plan.minibatches(self.plan.samples)
@@ -183,12 +184,12 @@ class ShardService:
         return any(of.kind == "eval" and self.ledger.finished(of) for of in self.ledger.passes())
 
     def round_began_at(self, index: int) -> int:
-        """Consumed samples when evaluation round ``index`` was opened."""
+        """Return the number of consumed samples when evaluation round ``index`` was opened."""
         return self._round_began_at[index]
 
     def rounds_through(self) -> tuple[int, int, bool]:
-        """For a cut: evaluation rounds from the first on that are through, how many were due by then, and whether the final one is among
-        them. Those not through are to be opened anew."""
+        """Return for a cut: evaluation rounds from the first on that are through, how many were due by then, and whether the final one is
+        among them. Those not through are to be opened anew."""
         through = 0
         rounds = [of for of in self.ledger.passes() if of.kind == "eval"]
         while through < len(rounds) and rounds[through] not in self._unfinished:
@@ -199,8 +200,8 @@ class ShardService:
 
     @property
     def suspects_parameters(self) -> bool:
-        """Since a minibatch failed first, fewer have succeeded than failed: more likely than single samples, the parameters themselves are
-        at fault, as after too large a learning rate."""
+        """Whether fewer minibatches have succeeded than failed since one failed first: more likely than single samples, the parameters
+        themselves are at fault, as after too large a learning rate."""
         failures = sum(1 + failure.quarantined for _, failure in self.ledger.failures())
         before = self._done_at_first_failure
         return failures > 0 and (before is None or self._minibatches_done() - before < failures)
@@ -209,7 +210,7 @@ class ShardService:
         return sum(self.ledger.done(of).total for of in self.ledger.passes() if of.kind == "train")
 
     def rate(self, worker: str) -> float | None:
-        """Measured training speed in minibatches/s."""
+        """Return the measured training speed of a worker in minibatches/s."""
         return self._rates["train"].rate(worker)
 
     # --- requests -------------------------------------------------------------------------------------------------------
@@ -248,17 +249,17 @@ class ShardService:
         return Answer(self._lease(worker, now) if want else Ack(), result, failure)
 
     def worker_joined(self, worker: str) -> None:
-        """A process with this name is up: what its forerunner of the same name had leased, if any, is to do again."""
+        """Note that a process with this name is up: what its forerunner of the same name had leased, if any, is to do again."""
         self.worker_died(worker)
         self._dead.discard(worker)
         self._workers.add(worker)
 
     def lease_less(self, worker: str, factor: float) -> None:
-        """Lease it so many times what it would get at once; 1: all of that."""
+        """Lease a worker ``factor`` times what it would get at once; 1: all of that."""
         self._lease_factors[worker] = factor
 
     def worker_died(self, worker: str) -> None:
-        """The worker is dead, was stopped, or is given up as too late: its leases are to do again, and it gets no more, whatever
+        """Note that the worker is dead, was stopped, or is given up as too late: its leases are to do again, and it gets no more, whatever
         requests of it are still on their way, until ``worker_joined``."""
         self._workers.discard(worker)
         self._dead.add(worker)
@@ -269,7 +270,7 @@ class ShardService:
         self._store.apply(self.ledger.expire(worker))
 
     def _confirm(self, worker: str, known: set[int | None]) -> None:
-        """The first word of a worker since this service began: leases it has never heard of are to do again."""
+        """Handle the first word of a worker since this service began: leases it has never heard of are to do again."""
         self._unconfirmed.discard(worker)
         for token in self.ledger.tokens(worker):
             if token not in known:
@@ -277,7 +278,7 @@ class ShardService:
                 self._store.apply(self.ledger.give_back(token))
 
     def _tell_open(self, token: int, text: str) -> None:
-        """For the story: what is open of a lease is in trouble."""
+        """Tell the story that what is open of a lease is in trouble."""
         if self._story is not None and (held := self.ledger.held(token)) is not None:
             of, worker, pieces = held
             for start, stop in pieces:
@@ -288,7 +289,7 @@ class ShardService:
         self._store.put_fact(name, value)
 
     def fact(self, name: str) -> str | None:
-        """What was kept, as of the last commit."""
+        """Return what was kept, as of the last commit."""
         return self._store.fact(name)
 
     def restore_evaluations(self, evaluations: Evaluations) -> list[Pass]:
@@ -371,7 +372,7 @@ class ShardService:
         return Finished() if self.finished else self._wait
 
     def _starting(self, worker: str, now: float) -> bool:
-        """Whether it is too early for one more worker to train.
+        """Return whether it is too early for one more worker to train.
 
         The first steps from random values are large and all point the same way: taken several times over by workers that don't
         see each other's, they spoil a model for good. So each further worker joins after some more minibatches, but none
@@ -447,7 +448,7 @@ class ShardService:
         self._sort_unfinished()
 
     def _sort_unfinished(self) -> None:
-        """In the order they are leased in: evaluation first."""
+        """Sort the unfinished passes in the order they are leased in: evaluation first."""
         self._unfinished.sort(key=lambda of: (of.kind == "train", of.index))
 
     def _samples_done(self, of: Pass) -> int:
@@ -485,7 +486,7 @@ class ShardService:
 
 
 def _headline(error: str) -> str:
-    """A traceback's message, up to three lines of it as one: what follows its head and its frames, which are indented."""
+    """Return a traceback's message, up to three lines of it as one: what follows its head and its frames, which are indented."""
     lines = error.splitlines()
     before = [i for i, line in enumerate(lines) if line.startswith(("  ", "Traceback"))]
     message = lines[before[-1] + 1 :] if before else lines

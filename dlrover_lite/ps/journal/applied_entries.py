@@ -41,8 +41,8 @@ class MarkEntries:
             yield name, int.from_bytes(self._entry(place)[3:].tobytes(), "little")
 
     def put(self, name: Name, slots: int) -> None:
-        """Its set from now on. In between the entry holds some of what the old and some of what the new one has: sets only grow by what has
-        been applied, and shrink by what others have taken over, so that any such mixture is as true."""
+        """Store the slots of ``name``. In between the entry holds some of what the old set and some of what the new one has: sets only grow
+        by what has been applied, and shrink by what other servers have taken over, so any such mixture is as true."""
         bitmap = np.frombuffer(slots.to_bytes(BITMAP_BYTES, "little"), np.uint64)
         place = self._places.get(name)
         if place is not None:
@@ -64,7 +64,7 @@ class MarkEntries:
         self._free.append(place)
 
     def parts(self) -> list[Part]:
-        """Raises JobError for bytes that can't be them."""
+        """Decode the interrupted pushes. Raises JobError for bytes that can't be them."""
         half, size = divmod(int(self._words[Header.PARTS]), 1 << 32)
         if not size:
             return []
@@ -79,7 +79,7 @@ class MarkEntries:
         return parts
 
     def put_parts(self, parts: list[Part]) -> None:
-        """All there are from now on."""
+        """Store ``parts`` in place of all interrupted pushes stored before."""
         encoded = msgspec.msgpack.encode(parts) if parts else b""
         if len(encoded) > _HALF_BYTES:
             raise JobError(f"there is no room to note {len(parts)} interrupted pushes")

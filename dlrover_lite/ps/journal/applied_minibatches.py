@@ -27,7 +27,7 @@ Name = tuple[int, int]
 
 
 def mask_of(bitmap: bytes | memoryview) -> int:
-    """A set of slots from the wire (``slots.pack``). Raises ValueError for another length."""
+    """Decode a set of slots from the wire (``slots.pack``). Raises ValueError for another length."""
     if len(bitmap) != BITMAP_BYTES:
         raise ValueError(f"a set of slots of {len(bitmap)} bytes")
     return int.from_bytes(bitmap, "little")
@@ -38,29 +38,29 @@ def to_bitmap(mask: int) -> bytes:
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """Of an interrupted push: what was applied in these slots, which is all of the first groups and some keys of the next one."""
+    """What was applied of an interrupted push in these slots: all of the first groups, and some keys of the next one."""
 
     epoch: int
     k: int
     slots: bytes
     groups: int
-    """So many of the first are done."""
+    """Number of groups, from the first on, that were applied completely."""
     tables: bytes = b""
-    """uint16 [keys]: positions of their tables in the next group."""
+    """uint16 [keys]: positions of the applied keys' tables in the next group."""
     hashes: bytes = b""
-    """uint64 [keys]"""
+    """uint64 [keys]: hashes of the applied keys of the next group."""
 
     @property
     def mask(self) -> int:
         return mask_of(self.slots)
 
     def done(self, table: int) -> NDArray[np.uint64]:
-        """Hashes of the keys of a table of the next group."""
+        """Return the hashes of the applied keys of one table of the next group."""
         of_table = np.frombuffer(self.tables, np.uint16) == table
         return np.extract(of_table, np.frombuffer(self.hashes, np.uint64))
 
     def within(self, slots: int) -> Part:
-        """As far as it is about these slots."""
+        """Return the part of it that is about these slots."""
         hashes = np.frombuffer(self.hashes, np.uint64)
         there = unpack(to_bitmap(slots))[hashes >> np.uint64(SLOT_SHIFT)]
         tables = np.frombuffer(self.tables, np.uint16)[there]
@@ -68,7 +68,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
         return Part(self.epoch, self.k, bitmap, self.groups, tables.tobytes(), hashes[there].tobytes())
 
     def check(self) -> None:
-        """Raises ValueError for what can't be one."""
+        """Raise ValueError for a record that makes no sense."""
         if len(self.hashes) != 4 * len(self.tables) or len(self.tables) % 2 or min(self.epoch, self.k, self.groups) < 0:
             raise ValueError("marks that make no sense: half a push of no keys")
         mask_of(self.slots)
@@ -98,8 +98,8 @@ class _Parcel(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Marks:
-    """Of one parameter server. What is consumed is consumed in all slots; what isn't, is known slot by slot. What is consumed isn't in
-    ``kept``: the master's orders say it, before anything is pushed."""
+    """The applied minibatches of one parameter server. What is consumed is consumed in all slots; what isn't, is known slot by slot. What
+    is consumed isn't in ``kept``: the master's orders say it, before anything is pushed."""
 
     def __init__(self, kept: Entries | None = None) -> None:
         self._below = 0
@@ -109,11 +109,11 @@ class Marks:
         self._parts: list[Part] = kept.parts() if kept is not None else []
 
     def __len__(self) -> int:
-        """Minibatches known slot by slot."""
+        """Return the number of minibatches known slot by slot."""
         return len(self._applied)
 
     def applied(self, epoch: int, k: int) -> int:
-        """The slots in which a push of this name changes nothing any more."""
+        """Return the slots in which a push of this name changes nothing any more."""
         if epoch < self._below:
             return ALL_SLOTS
         found = self._applied.get((epoch, k))
@@ -123,7 +123,7 @@ class Marks:
         return ALL_SLOTS if consumed is not None and k in consumed else 0
 
     def parts(self, epoch: int, k: int) -> list[Part]:
-        """What else has been applied of it, in slots that ``applied`` doesn't name."""
+        """Return what else has been applied of the minibatch, in slots that ``applied`` doesn't return."""
         return [part for part in self._parts if (part.epoch, part.k) == (epoch, k)]
 
     def add(self, epoch: int, k: int, slots: int) -> None:
@@ -132,12 +132,12 @@ class Marks:
             self._limit_parts(lambda part: 0 if (part.epoch, part.k) != (epoch, k) else slots)
 
     def add_part(self, part: Part) -> None:
-        """It was interrupted; what has been applied of it before is known."""
+        """Record what has been applied of an interrupted push."""
         if part not in self._parts:
             self._put_parts([*self._parts, part])
 
     def consumed(self, below: int, ranges: Iterable[tuple[int, Iterable[Range]]]) -> None:
-        """What every server has acknowledged, as the ledger says: from all epochs ``below``, and these of later ones."""
+        """Record what every server has acknowledged, as the ledger says: all epochs before ``below``, and these ranges of later epochs."""
         self._below = max(self._below, below)
         for epoch, of_epoch in ranges:
             if epoch >= self._below:
@@ -150,7 +150,7 @@ class Marks:
             self._limit_parts(lambda part: ALL_SLOTS if self._is_consumed(part.epoch, part.k) else 0)
 
     def forget(self, slots: int) -> None:
-        """These slots are another's now."""
+        """Forget the marks of these slots, which another server owns now."""
         for name, mask in list(self._applied.items()):
             if mask & slots:
                 self._put(name, mask & ~slots)
@@ -158,7 +158,7 @@ class Marks:
             self._limit_parts(lambda _: slots)
 
     def parcel(self, slots: int) -> bytes:
-        """All that is to go with a move of these slots."""
+        """Encode all marks that are to go with a move of these slots."""
         applied = [
             (epoch, k, to_bitmap(there)) for (epoch, k), mask in self._applied.items() if (there := mask & slots)
         ]
@@ -167,15 +167,15 @@ class Marks:
         return msgspec.msgpack.encode(_Parcel(self._below, consumed, applied, parts))
 
     def noted(self, slots: int) -> tuple[int, list[tuple[int, list[Range]]], list[tuple[int, int, int]]]:
-        """All there is to know of these slots but interrupted pushes: what is consumed, as ``consumed`` takes it; names of what is
-        applied, with the slots."""
+        """Return all that is known of these slots except interrupted pushes: what is consumed, as ``consumed`` takes it; and the names of
+        what is applied, with the slots."""
         consumed = [(epoch, list(done)) for epoch, done in self._consumed.items()]
         applied = [(epoch, k, there) for (epoch, k), mask in self._applied.items() if (there := mask & slots)]
         return self._below, consumed, applied
 
     @property
     def interrupted(self) -> bool:
-        """There are pushes of which less is applied than slots can say."""
+        """Whether there are pushes that were applied only in part, which a set of slots can't say."""
         return bool(self._parts)
 
     def unpack(self, parcel: bytes | memoryview) -> None:
@@ -207,7 +207,7 @@ class Marks:
             self._kept.remove(name)
 
     def _limit_parts(self, without: Callable[[Part], int]) -> None:
-        """Parts no longer say anything about these slots."""
+        """Remove from the parts the slots that ``without`` returns for each of them."""
         parts = []
         for part in self._parts:
             left = part.mask & ~without(part)

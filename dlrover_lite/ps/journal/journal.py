@@ -19,7 +19,7 @@ from dlrover_lite.ps.tables.row_arrays import Store
 __all__ = ["ANY_STEP", "STEPS", "Journal", "Progress", "halting", "stopped"]
 
 _CHUNK_BYTES = 48 << 10
-"""Of a chunk of long rows, about: it and its journal stay in the second cache."""
+"""Approximate bytes of a chunk of long rows: it and its journal stay in the L2 cache."""
 
 STEPS = {
     "ps.chunk.journalled": int(table_kernels.JOURNALLED),
@@ -34,29 +34,29 @@ STEPS = {
     "ps.compact.twice": int(move_kernels.TWICE),
     "ps.drop.row": int(move_kernels.DROPPED),
 }
-"""Failpoints inside kernels (only ``kill``, and ``raise``): the steps they are for ``Book.halt``."""
+"""Failpoints inside kernels (only ``kill``, and ``raise``), each with the step that it is for ``Book.halt``."""
 ANY_STEP = "ps.step"
-"""A failpoint at each of these."""
+"""Name of the failpoint that is hit at each of the ``STEPS``."""
 _NAMES = {step: name for name, step in STEPS.items()}
 
 
 _halt = np.zeros(2, np.uint64)
-"""One for all groups: it counts all their steps."""
+"""``Book.halt`` of all groups together: it counts the steps of all of them."""
 
 
 class Progress(NamedTuple):
-    """Of the push under way."""
+    """Progress of the push under way."""
 
     group: int
-    """Groups before are done."""
+    """Position of the group under way; the groups before it are done."""
     keys: int
-    """Of this group, done."""
+    """Number of keys of this group that are done."""
     rows: int
-    """In the journal."""
+    """Number of rows in the journal."""
 
 
 def halting() -> NDArray[np.uint64]:
-    """``Book.halt``, as the failpoints of this process want it."""
+    """Return ``Book.halt`` as the failpoints of this process want it."""
     _halt[:] = 0
     for name, step in [*STEPS.items(), (ANY_STEP, 255)]:
         if (point := active(name)) is not None and not point.spent:
@@ -65,7 +65,7 @@ def halting() -> NDArray[np.uint64]:
 
 
 def stopped(step: int) -> None:
-    """A kernel has returned ``step``: if it isn't 0, a failpoint is there."""
+    """Run the failpoint of the step that a kernel has returned; 0: there is none."""
     if step:
         point = active(_NAMES[step]) or active(ANY_STEP)
         assert point is not None, "a kernel stopped where nobody had asked for it"
@@ -90,11 +90,11 @@ class Journal:
         return Progress(word >> int(GROUP_SHIFT), (word >> int(DONE_SHIFT)) & 0xFFFFFFFF, word & 0xFFFF)
 
     def begin(self, group: int) -> None:
-        """The groups before are done."""
+        """Begin with this group; the groups before it are done."""
         self._words.progress[0] = group << int(GROUP_SHIFT)
 
     def arguments(self, group: int, row_words: int) -> tuple[JournalWords, np.uint64, np.uint64]:
-        """What ``table_kernels.update`` takes of it."""
+        """Return what ``table_kernels.update`` takes of the journal. Raises JobError for rows that are too long for it."""
         if journal_bytes(row_words) > self._bytes:
             raise JobError(f"rows of {row_words} words are too long for the journal of {self._bytes} bytes")
         limit = max(1, min(CHUNK, _CHUNK_BYTES // (4 * row_words)))

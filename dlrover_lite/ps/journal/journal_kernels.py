@@ -31,13 +31,13 @@ from dlrover_lite.ps.tables.copy_values import copy_values
 __all__ = ["DONE_SHIFT", "GROUP_SHIFT", "NEW", "JournalWords", "journal_bytes", "save", "undo"]
 
 NEW = np.uint64(1 << 63)
-"""Beside a row's number: it was free."""
+"""Bit beside a row's number in the journal: the row was free."""
 GROUP_SHIFT, DONE_SHIFT = np.uint64(48), np.uint64(16)
-"""In the word of progress: the group, below it the keys done, below them the rows in the journal."""
+"""Shifts in the word of progress: the group at the top, below it the number of keys done, below that the number of rows in the journal."""
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _RECORDS = np.uint64(CHUNK * 2)
-"""Where records begin in the journal, in words of 4 bytes: behind the numbers of a chunk."""
+"""Position where records begin in the journal, in words of 4 bytes: behind the row numbers of a chunk."""
 
 
 def journal_bytes(row_words: int) -> int:
@@ -51,13 +51,13 @@ class JournalWords(NamedTuple):
     rows: NDArray[np.uint64]
     records: NDArray[np.uint32]
     progress: NDArray[np.uint64]
-    """[1]"""
+    """uint64 [1]: the word of progress."""
 
 
 @kernel
 def save(rows, n, store, journal, index, hashes, ahead, stop):  # type: ignore[no-untyped-def]
-    """The first n rows as they are, into the journal. Meanwhile the buckets of the next keys, ``hashes[ahead:stop]``, are fetched:
-    that hides some of what the copying costs."""
+    """Copy the first n rows as they are into the journal. Meanwhile the buckets of the next keys, ``hashes[ahead:stop]``, are fetched: that
+    hides some of what the copying costs."""
     row_words = store.row_words
     for i in range(n):
         if ahead < stop:

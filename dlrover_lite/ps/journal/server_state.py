@@ -25,7 +25,8 @@ from dlrover_lite.ps.tables.row_arrays import NUMBERS
 __all__ = ["GROUPS_MOST", "MAJOR", "MINOR", "State"]
 
 MAJOR, MINOR = 2, 0
-"""Of this layout. A newer minor version has more in places that were zero; of another major one nothing is known."""
+"""Major and minor version of this layout. A newer minor version has more in places that were zero; of another major version nothing is
+known."""
 
 _MAGIC = int.from_bytes(b"dl-state", "little")
 
@@ -36,7 +37,7 @@ _BITMAP_WORDS = BITMAP_BYTES // 8
 
 
 class State:
-    """Takes up what was left in ``arenas``, or begins. Raises JobError for a state that can't be read."""
+    """The state that was left in ``arenas``, or a new one. Raises JobError for a state that can't be read."""
 
     def __init__(self, arenas: Arenas) -> None:
         self._words: NDArray[np.uint64] = arenas.open("state", 8 * Header.END).bytes.view(np.uint64)
@@ -51,14 +52,14 @@ class State:
         )
 
     def numbers(self, group: int) -> NDArray[np.uint64]:
-        """Of a group (``rows.USED`` and so on)."""
+        """Return the numbers of a group (``row_arrays.USED`` and so on)."""
         start = Header.GROUPS + group * NUMBERS
         return self._words[start : start + NUMBERS]
 
     # --- configuration --------------------------------------------------------------------------------------------------
 
     def configuration(self) -> Configure | None:
-        """Raises JobError when it is damaged."""
+        """Return the configuration; None: there is none yet. Raises JobError when it is damaged."""
         size = int(self._words[Header.CONFIGURATION_BYTES])
         if not size:
             return None
@@ -71,7 +72,7 @@ class State:
             raise damaged(f"its configuration can't be read: {error}") from error
 
     def configure(self, configuration: Configure, groups: int) -> None:
-        """Before anything else of these groups is written. Raises UsageError for more than finds room."""
+        """Store the configuration, before anything else of these groups is written. Raises UsageError for more than there is room for."""
         encoded = msgspec.msgpack.encode(configuration)
         if groups > GROUPS_MOST or len(encoded) > _CONFIGURATION_MOST:
             raise UsageError(f"{groups} groups of tables, {len(encoded)} bytes of configuration: too many")
@@ -86,7 +87,7 @@ class State:
 
     @property
     def restored(self) -> int:
-        """The generation whose cut is here, whole; 0: of none."""
+        """Generation whose cut is here as a whole; 0: none."""
         return int(self._words[Header.RESTORED])
 
     @restored.setter
@@ -97,11 +98,11 @@ class State:
 
     @property
     def pushes(self) -> int:
-        """Applied so far."""
+        """Number of pushes applied so far."""
         return int(self._words[Header.PUSHES])
 
     def begin_push(self, epoch: int, k: int, slots: int) -> None:
-        """It is under way in these slots from now on. Raises OverflowError for names that are none."""
+        """Note that this push is under way in these slots. Raises OverflowError for epochs and numbers that don't fit."""
         words = self._words
         words[Header.EPOCH], words[Header.K], words[Header.BEFORE] = epoch, k, self.pushes
         covers = np.frombuffer(slots.to_bytes(BITMAP_BYTES, "little"), np.uint64)
@@ -110,7 +111,7 @@ class State:
         words[Header.UNDER_WAY] = 1
 
     def push_under_way(self) -> tuple[int, int, int] | None:
-        """Epoch, number and slots of it."""
+        """Return the epoch, number and slots of the push under way, if there is one."""
         words = self._words
         if not words[Header.UNDER_WAY]:
             return None
@@ -118,7 +119,8 @@ class State:
         return int(words[Header.EPOCH]), int(words[Header.K]), int.from_bytes(covers, "little")
 
     def end_push(self, *, applied: bool) -> None:
-        """Its marks are there. A process that is killed in between has another one do it again, with the same end."""
+        """End the push under way, whose marks are stored already. If the process is killed in between, another one does the push again,
+        with the same result."""
         if applied:
             self._words[Header.PUSHES] = self._words[Header.BEFORE] + np.uint64(1)
         self._words[Header.UNDER_WAY] = 0

@@ -15,12 +15,12 @@ class Header:
     ENTRIES, PARTS = 10, 11
     RESTORED = 12
     COVERS = 16
-    """To 79."""
+    """The slots that the push under way covers: words 16 to 79."""
     GROUPS = 512
     CONFIGURATION = 1 << 17
     MARKS = 1 << 22
     HALVES = (1 << 26, 3 << 25)
-    """Of what is known of interrupted pushes: each has this much room up to the next."""
+    """Beginnings of the two regions for what is known of interrupted pushes: each has the room up to the next."""
     END = 1 << 27
 
 

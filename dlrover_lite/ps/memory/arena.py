@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from dlrover_lite.core.errors import JobError
 
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
-"""Of Linux 5.14 and later; Python's mmap doesn't name them yet."""
+"""Advice of Linux 5.14 and later to madvise; Python's mmap doesn't name it yet."""
 
 
 class Arena:
     """``reserve_bytes`` of address space. On Linux it is a memfd, which can outlive the process that writes it."""
 
     def __init__(self, name: str, reserve_bytes: int | None = None, *, fd: int | None = None) -> None:
-        """``fd``: map this file, all of it, and keep it; else a file of its own is made."""
+        """Map all of the file ``fd``, and keep it; without ``fd`` make a new file."""
         size = pages(reserve_bytes or psutil.virtual_memory().total)
         self.fd: int | None = fd
-        """Of the file, for another process to map it; None where there is none. Open as long as the arena is there."""
+        """Descriptor of the file, for another process to map it; None where there is no file. It is open as long as the arena is there."""
         try:
             if fd is not None:
                 size = os.fstat(fd).st_size
@@ -55,7 +55,7 @@ class Arena:
         self.close()
 
     def close(self) -> None:
-        """The file. What is mapped stays as it is."""
+        """Close the file. What is mapped stays as it is."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
@@ -109,7 +109,7 @@ class Arena:
 
 @cache
 def _gives_hugepages() -> bool:
-    """To shared memory, when it is touched."""
+    """Say whether the kernel gives huge pages to shared memory when it is touched."""
     try:
         chosen = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text(encoding="ascii")
     except OSError:
@@ -118,5 +118,5 @@ def _gives_hugepages() -> bool:
 
 
 def pages(size: int) -> int:
-    """The next multiple of a page."""
+    """Round up to the next multiple of a page, in bytes."""
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -41,22 +41,22 @@ __all__ = [
 ]
 
 MEMORY_VARIABLE = "DLROVER_LITE_MEMORY"
-"""In the environment of a node: where its memory is kept."""
+"""Name of the environment variable that says where a node's memory is kept."""
 FILES_AT_ONCE = 64
-"""Descriptors in one message: the kernel passes at most 253."""
+"""Number of descriptors in one message; the kernel passes at most 253."""
 _ANSWER_SECONDS = 30.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
 class Keep(msgspec.Struct, frozen=True, tag=True):
-    """With one descriptor: hold it for ``node``, in place of an earlier one of this name. Answer Kept, or Refused."""
+    """A request with one descriptor: hold it for ``node``, in place of an earlier one of this name. Answer Kept, or Refused."""
 
     node: Name
     name: Name
 
 
 class Fetch(msgspec.Struct, frozen=True, tag=True):
-    """Answer Left, more than one if need be, or Refused."""
+    """A request for all that was left for ``node``. Answer Left, more than one if need be, or Refused."""
 
     node: Name
 
@@ -66,7 +66,7 @@ class Kept(msgspec.Struct, frozen=True, tag=True):
 
 
 class Left(msgspec.Struct, frozen=True, tag=True):
-    """With a descriptor for each name."""
+    """The answer with a descriptor for each name."""
 
     names: Items[Name]
     more: bool = False
@@ -81,7 +81,8 @@ _Answer = Kept | Left | Refused
 
 
 def open_memory(node: str, environment: Mapping[str, str] = os.environ) -> Memory | None:
-    """As the environment says; None where nothing outlives the node. Raises BackendError for an address that means nothing here."""
+    """Open the memory that the environment names; None where nothing outlives the node. Raises BackendError for an address that means
+    nothing here."""
     address = environment.get(MEMORY_VARIABLE, "")
     kind, _, where = address.partition(":")
     if not address:

@@ -13,16 +13,16 @@ from dlrover_lite.ps.tables.row_arrays import TOUCHED, USED
 __all__ = ["RowArena"]
 
 _ROWS_MOST = (1 << 32) - 2
-"""Row numbers that the index has room for."""
+"""Maximum number of rows that the index has room for."""
 _TOUCH_BYTES = 1 << 20
-"""New rows get their memory so much at a time."""
+"""Bytes of memory that new rows get at a time."""
 _GIVE_BACK_BYTES = 32 << 20
-"""Memory that one call of ``give_back`` returns at most: a few milliseconds."""
+"""Maximum bytes of memory that one call of ``give_back`` returns: a few milliseconds."""
 
 
 class RowArena:
-    """``numbers``: the group's, of which it reads the row numbers in use, and keeps those that have memory. Beyond those in use records are
-    free: they say that they are of no table."""
+    """The memory of one group's records. ``numbers``: the group's, of which it reads the row numbers in use, and keeps those that have
+    memory. Beyond those in use records are free: they say that they are of no table."""
 
     def __init__(
         self, arenas: Arenas, name: str, row_words: int, reserve_bytes: int, numbers: NDArray[np.uint64]
@@ -36,23 +36,23 @@ class RowArena:
         if int(numbers[USED]) > self.capacity:
             raise JobError(f"{name} is damaged: {int(numbers[USED])} rows where {self.capacity} find room")
         self.records: NDArray[np.uint32] = self.file.bytes.view(np.uint32)
-        """Flat."""
+        """Words of all records, as a flat array."""
         self._table_epochs = self.records[: self.capacity * row_words].reshape(-1, row_words)[:, int(TABLE_EPOCH)]
         self._numbers = numbers
         self.free_beyond()
 
     @property
     def bytes(self) -> int:
-        """Of the rows that have memory."""
+        """Bytes of the rows that have memory."""
         return max(self._used, self._touched) * self.row_bytes
 
     @property
     def slack(self) -> int:
-        """Rows that have their memory ahead."""
+        """Number of rows that have their memory ahead."""
         return _TOUCH_BYTES // self.row_bytes
 
     def touch(self, new_rows: int) -> None:
-        """Have memory for so many more rows, and some beyond."""
+        """Have memory for this many more rows, and some beyond."""
         used, touched = self._used, self._touched
         if used + new_rows > touched:
             touched = max(touched, used)
@@ -68,16 +68,16 @@ class RowArena:
         return self.file.put(used * self.row_bytes, records)
 
     def free_beyond(self) -> None:
-        """Records beyond those in use are free."""
+        """Mark the records beyond those in use as free."""
         if self._touched > self._used:
             self._table_epochs[self._used : min(self._touched, self.capacity)] = 0
 
     def note_used(self) -> None:
-        """Rows in use have memory: to be called before their number falls."""
+        """Note that rows in use have memory. To be called before their number falls."""
         self._numbers[TOUCHED] = max(self._touched, self._used)
 
     def give_back(self) -> bool:
-        """Some memory of row numbers no longer used; True when there is no more."""
+        """Return some memory of row numbers no longer used to the system; True when there is no more."""
         if self._touched > self._used + self.slack:
             stop = max(self._used, self._touched - max(1, _GIVE_BACK_BYTES // self.row_bytes))
             self.file.give_back(stop * self.row_bytes, self._touched * self.row_bytes)

@@ -26,5 +26,5 @@ class Scratch:
         self.array: NDArray[Any] = np.frombuffer(self._memory, kind)[:length]
 
     def give_back(self) -> None:
-        """All of its memory. The array holds zeros then."""
+        """Give all of its memory back. The array holds zeros then."""
         self._memory.madvise(mmap.MADV_DONTNEED)

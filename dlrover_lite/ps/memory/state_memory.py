@@ -19,12 +19,12 @@ class Memory(Protocol):
     """Files that can be mapped, by name. Each call gives file descriptors of the caller's own: it closes them."""
 
     def create(self, name: str, reserve_bytes: int) -> int:
-        """A file of ``reserve_bytes``, whole pages, that holds zeros and costs memory only where it is touched. One of this name that was
-        left is no more. Raises JobError or OSError when there can be none."""
+        """Create a file of ``reserve_bytes``, whole pages, that holds zeros and costs memory only where it is touched. A file of this name
+        that was left is replaced. Raises JobError or OSError when there can be none."""
         ...
 
     def left(self) -> dict[str, int]:
-        """What the predecessor has left; nothing for a server that follows none."""
+        """Return what the predecessor has left; nothing for a server that follows none."""
         ...
 
 
@@ -55,30 +55,30 @@ class PrivateMemory:
         return {name: os.dup(fd) for name, fd in self._left.items()}
 
     def hand_over(self) -> PrivateMemory:
-        """All there is, for an engine that follows. This one has nothing any more."""
+        """Hand all files over to an engine that follows. This object has none any more."""
         held, self._held, self._left = self._held, {}, {}
         return PrivateMemory(held)
 
     def close(self) -> None:
-        """Arenas that are mapped stay as they are."""
+        """Close the files. Arenas that are mapped stay as they are."""
         for fd in self._held.values():
             os.close(fd)
         self._held, self._left = {}, {}
 
 
 class Arenas:
-    """Makes arenas of ``memory``, or takes up those that were left there. Without: arenas of this process alone."""
+    """Makes arenas of ``memory``, or takes up those that were left there. Without ``memory``, arenas are of this process alone."""
 
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory
         self._left = memory.left() if memory is not None else {}
 
     def left(self, name: str) -> bool:
-        """Whether there is one of this name that nobody has taken up."""
+        """Say whether there is an arena of this name that nobody has taken up."""
         return name in self._left
 
     def open(self, name: str, reserve_bytes: int | None = None) -> Arena:
-        """The one that was left, as large as it is, or a new one. ``reserve_bytes``: as much as the machine has, unless given."""
+        """Open the arena that was left, as large as it is, or a new one. ``reserve_bytes``: as much as the machine has, unless given."""
         size = pages(reserve_bytes or psutil.virtual_memory().total)
         if name in self._left:
             return Arena(name, fd=self._left.pop(name))
@@ -90,7 +90,7 @@ class Arenas:
             raise JobError(f"there is no memory for {name}: {error}") from error
 
     def close(self) -> None:
-        """What was left and isn't taken up is of no use."""
+        """Close what was left and isn't taken up: it is of no use."""
         for fd in self._left.values():
             os.close(fd)
         self._left = {}

@@ -21,26 +21,26 @@ from dlrover_lite.ps.tables.table import TableGroup
 __all__ = ["BATCH_BYTES", "SCAN_ROWS", "Batch", "Listing", "cut_batches", "in_order", "most_listed"]
 
 BATCH_BYTES = 64 << 20
-"""Of rows in a batch: what is copied in a quarter of a second beside training."""
+"""Bytes of rows in a batch: what is copied in a quarter of a second beside training."""
 LEAST_LISTED_ROWS = 4 << 20
 LISTED_SHARE = 2
-"""Of all rows, the numbers of one in so many are held at a time at most, or of ``LEAST_LISTED_ROWS``: two bytes a row. So a move of half
-of the slots takes one listing, and no tidying up amid it."""
+"""One in this many rows at most has its number held at a time, or ``LEAST_LISTED_ROWS`` where that is more: two bytes for each row. So a
+move of half of the slots takes one listing, and no tidying up amid it."""
 SCAN_ROWS = 1 << 17
-"""Looked at for one reply: half a millisecond."""
+"""Number of rows that are looked at for one reply: half a millisecond."""
 
 
 def most_listed(rows: int) -> int:
-    """Row numbers that are held at a time, of a server with so many rows."""
+    """Return the maximum number of row numbers that a server with so many rows holds at a time."""
     return max(LEAST_LISTED_ROWS, rows // LISTED_SHARE)
 
 
 Numbers = NDArray[np.int64]
-"""Of slots, in the order in which they go."""
+"""Numbers of slots, in the order in which the slots go."""
 
 
 def in_order(members: SlotSet, busy: NDArray[np.float64], *, coldest_first: bool) -> Numbers:
-    """These slots, those that keep the server the busiest first, or last."""
+    """Sort these slots: those that keep the server the busiest first, or last if ``coldest_first``."""
     held = np.flatnonzero(members)
     ranks = busy[held] if coldest_first else -busy[held]
     return held[np.argsort(ranks, kind="stable")]
@@ -49,8 +49,8 @@ def in_order(members: SlotSet, busy: NDArray[np.float64], *, coldest_first: bool
 def cut_batches(
     order: Numbers, size: NDArray[np.float64], rows: NDArray[np.int64], *, most_bytes: int, most_rows: int
 ) -> list[Numbers]:
-    """The next slots of ``order`` in batches of at most ``most_bytes`` each, and ``most_rows`` in all; or of a single slot that has more.
-    ``size`` [4096] is the bytes of each slot, ``rows`` [4096] its rows."""
+    """Cut the next slots of ``order`` into batches of at most ``most_bytes`` each, and ``most_rows`` in all; a single slot that has more is
+    a batch, too. ``size`` [4096] is the bytes of each slot, ``rows`` [4096] its rows."""
     batches: list[Numbers] = []
     start, listed = 0, 0
     while start < len(order):
@@ -69,12 +69,12 @@ def cut_batches(
 
 
 class Listing:
-    """Row numbers of these batches, in all groups there are."""
+    """The row numbers of these batches, in all groups there are."""
 
     def __init__(self, groups: Sequence[TableGroup], batches: Sequence[Numbers]) -> None:
         self.batches = batches
         self.stops = [group.used for group in groups]
-        """Where rows begin that aren't listed, in each group."""
+        """Row number of each group from which on rows aren't listed."""
         self._groups = list(groups)
         self._of = np.zeros(SLOTS, np.uint16)
         for number, batch in enumerate(batches, 1):
@@ -104,7 +104,7 @@ class Listing:
                 return
 
     def rows(self, i: int) -> list[NDArray[np.uint64]]:
-        """Of batch i, by group."""
+        """Return the row numbers of batch i, by group."""
         return [
             rows[int(limits[i]) : int(limits[i + 1])].astype(np.uint64)
             for rows, limits in zip(self._rows, self._limits, strict=True)
@@ -131,15 +131,16 @@ class Batch:
         self.to_send: deque[tuple[int, NDArray[np.uint64]]] = deque(
             (g, rows) for g, rows in enumerate(listed) if len(rows)
         )
-        """Groups and numbers of rows."""
+        """Groups, and numbers of their rows that are still to be sent in this round."""
         self._later = self._made_since(groups, stops)
 
     def first(self) -> tuple[int, NDArray[np.uint64]] | None:
-        """Rows made between the listing and the beginning, those among some row numbers at a time; None: no more."""
+        """Return rows made between the listing and the beginning, those within one range of row numbers at a time; None: no more."""
         return next(self._later, None)
 
     def half(self, number: int, groups: Sequence[TableGroup]) -> Batch:
-        """The same with one half of the slots, of which the first rows have been sent. Of the others nothing is to be sent any more."""
+        """Return a batch with one half of the slots, of which the first rows have been sent. Nothing is to be sent of the other slots any
+        more."""
         batch = Batch(number, self.slots[: len(self.slots) // 2], [], [], [])
         batch.round = self.round
         for g, rows in self.to_send:

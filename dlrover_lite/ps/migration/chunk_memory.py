@@ -30,7 +30,8 @@ class NotShared(DlroverLiteError):
 
 
 class ChunkMemory:
-    """``places`` of ``place_bytes`` each. Who names a place in a message leaves it to the other one until the other one has answered."""
+    """Memory of ``places`` of ``place_bytes`` each. A side that names a place in a message leaves it to the other side until that has
+    answered."""
 
     def __init__(self, mapped: mmap.mmap, places: int, place_bytes: int) -> None:
         self.places = places
@@ -38,8 +39,8 @@ class ChunkMemory:
         self._bytes: NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
 
     def records(self, place: int, n: int, words: int) -> NDArray[np.uint32] | None:
-        """Where n records of so many words lie in this place: [n, words], over the memory itself. None if it is too small. Raises
-        ValueError for numbers that no place and no records have."""
+        """Return the memory of n records of so many words in this place: [n, words], over the memory itself. None if it is too small.
+        Raises ValueError for numbers that no place and no records have."""
         if not 0 <= place < self.places or n < 0:
             raise ValueError(f"{n} rows in place {place} of {self.places}")
         size = 4 * n * words
@@ -50,10 +51,10 @@ class ChunkMemory:
 
 
 class OfferedMemory(ChunkMemory):
-    """The source's."""
+    """The chunk memory of the source, which makes it and offers it."""
 
     def __init__(self, places: int, place_bytes: int) -> None:
-        """Raises OSError where there can be none."""
+        """Allocate the memory. Raises OSError where there can be none."""
         place_bytes = pages(place_bytes)
         name = f"dlrover-lite-move-{secrets.token_hex(16)}"
         self._fd = make_memfd(name, places * place_bytes, fixed=True)
@@ -70,14 +71,14 @@ class OfferedMemory(ChunkMemory):
         self.close()
 
     def close(self) -> None:
-        """Nobody can open it any more; who has it mapped, keeps it."""
+        """Close the file: nobody can open it any more, but whoever has it mapped keeps it."""
         if getattr(self, "_fd", -1) >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def offered_memory(places: int, rows_bytes: int) -> OfferedMemory | None:
-    """Places for so many bytes of rows each; None where there can be none."""
+    """Make memory with places for ``rows_bytes`` bytes of rows each; None where there can be none."""
     try:
         return OfferedMemory(places, rows_bytes)
     except OSError:
@@ -85,7 +86,7 @@ def offered_memory(places: int, rows_bytes: int) -> OfferedMemory | None:
 
 
 def open_memory(offer: Shared) -> ChunkMemory:
-    """What another process has offered, for reading. Raises NotShared."""
+    """Map what another process has offered, for reading. Raises NotShared."""
     path = Path(f"/proc/{offer.process}/fd/{offer.descriptor}")
     size = offer.places * offer.place_bytes
     try:
@@ -105,6 +106,6 @@ def open_memory(offer: Shared) -> ChunkMemory:
 
 
 def _check_name(link: Path, name: str) -> None:
-    """The name is a secret that nobody else's memory has, on whatever machine."""
+    """Check the name of the memory, a secret that no other memory has, on whatever machine. Raises NotShared."""
     if str(link.readlink()) != f"/memfd:{name} (deleted)":
         raise NotShared("its memory isn't here")

@@ -14,20 +14,20 @@ class Tidying:
 
     def __init__(self, engine: Engine) -> None:
         self.unwanted = 0
-        """Slots whose rows are to go."""
+        """Slots whose rows are to be removed."""
         self._engine = engine
         self._group = 0
         self._cursor = 0
         self.done = True
 
     def remove(self, slots: int) -> None:
-        """0: there are only gaps to close."""
+        """Begin to remove the rows of these slots; 0: there are only gaps to close."""
         self.unwanted |= slots
         self._group = self._cursor = 0
         self.done = False
 
     def keep(self, slots: int) -> None:
-        """These have come back."""
+        """Keep the rows of these slots, which have come back."""
         self.unwanted &= ~slots
 
     def step(self, rows: int) -> None:

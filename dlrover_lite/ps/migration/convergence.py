@@ -11,23 +11,23 @@ from typing import NamedTuple
 __all__ = ["Asked", "Convergence"]
 
 FEW_BYTES = 4 << 20
-"""So much may be left for the time in which the slots are frozen at most,"""
+"""Maximum bytes that may be left to copy while the slots are frozen."""
 FREEZE_SECONDS = 0.01
-"""and no more than takes so long at the speed of late;"""
+"""Seconds that copying what is left may take at the recent speed when slots are frozen."""
 MOST_FREEZE_SECONDS = 0.04
-"""or so long, if it doesn't get less."""
+"""Seconds that copying what is left may take when rounds don't get shorter."""
 _LEAST_BYTES = 1 << 16
-"""So little is frozen however slow it goes. Smaller chunks say nothing of the speed."""
+"""Bytes that may be left however slow copying is. Smaller chunks say nothing of the speed."""
 SHRINKS = 0.8
 """A round is to leave less than this share of what the one before left."""
 MOST_ROUNDS = 12
-"""After so many, rounds count as ones that don't get shorter."""
+"""Number of rounds after which further ones count as not getting shorter."""
 SHARES = (0.0, 0.25, 0.5)
-"""Of the time for which pushes are held back, one after the other;"""
+"""Shares of the time for which pushes are held back, one after the other."""
 LAST_SHARES = (0.75, 0.9)
-"""and these for a single slot."""
+"""Further shares of the time for which pushes are held back, for a single slot."""
 _NEWS = 0.2
-"""Of the newest chunk in the speed of late."""
+"""Weight of the newest chunk in the average of seconds per byte."""
 
 
 class Asked(NamedTuple):
@@ -41,32 +41,33 @@ class Asked(NamedTuple):
 
 
 class Convergence:
-    """Of the batches of one session, one after the other."""
+    """Decides how the batches of one session are copied, one after the other."""
 
     def __init__(self) -> None:
         self.asked = Asked()
         self._seconds_per_byte = 0.0
         self._left: int | None = None
-        """Bytes at the beginning of the present round."""
+        """Bytes left to copy at the beginning of the present round; None: nothing to compare the next round with."""
         self._round = self._rounds = 0
 
     @property
     def few_bytes(self) -> float:
-        """What may be left when a batch is frozen."""
+        """Bytes that may be left when a batch is frozen."""
         return min(FEW_BYTES, self._bytes_in(FREEZE_SECONDS))
 
     def took(self, received: int, seconds: float) -> None:
-        """A chunk of so many bytes has taken both sides so long."""
+        """Note that a chunk of ``received`` bytes has taken both sides ``seconds``."""
         if received >= _LEAST_BYTES and seconds > 0:
             each = seconds / received
             self._seconds_per_byte += (_NEWS if self._seconds_per_byte else 1.0) * (each - self._seconds_per_byte)
 
     def done(self) -> None:
-        """The batch is complete."""
+        """Note that the batch is complete."""
         self.asked = Asked()
 
     def look(self, batch: int, round_number: int, left: int) -> None:
-        """Of ``batch``, in its second round or later (or at the end of the first), so many bytes have changed and aren't copied."""
+        """Decide what to ask for: of ``batch``, in its second round or later (or at the end of the first), ``left`` bytes have changed and
+        aren't copied."""
         if batch != self.asked.batch:
             self._begin(batch, round_number, left)
         if self.asked.freeze:
@@ -82,7 +83,7 @@ class Convergence:
             self._round, self._left = round_number, left
 
     def _begin(self, batch: int, round_number: int, left: int) -> None:
-        """A half of the one before, which comes amid a round, is held back as that was."""
+        """Begin with a batch. A half of the one before, which comes amid a round, is held back as that was."""
         whole_round = round_number > 1 and not self.asked.split
         self.asked = Asked(batch, slowed=self.asked.slowed)
         self._left, self._round, self._rounds = left if whole_round else None, round_number, 0

@@ -9,29 +9,30 @@ from __future__ import annotations
 __all__ = ["REST_FIRST", "REST_LEAST", "REST_MOST", "CopyPace", "KeptSpeed"]
 
 REST_LEAST = 0.5
-"""Seconds for each second of copying, at least: workers are to keep their CPU."""
+"""Minimum rest, in seconds for each second of copying: workers are to keep their CPU."""
 REST_FIRST = 1.0
-"""Seconds for each second of copying, until it is known what training keeps of its speed: a move of a gigabyte is over by then."""
+"""First rest, in seconds for each second of copying, until it is known what training keeps of its speed: a move of a gigabyte is over by
+then."""
 REST_MOST = 3.0
-"""However slow training is: other things may be why, and a move is to end."""
+"""Maximum rest, in seconds for each second of copying, however slow training is: other things may be why, and a move has to end."""
 LOW, HIGH = 0.84, 0.92
-"""Of the speed of training before the move: below it the target rests longer, above it less long."""
+"""Shares of the speed that training had before the move: below the first the target rests longer, above the second less long."""
 _LONGER, _SHORTER = 1.5, 0.8
 WINDOW_SECONDS = 1.0
-"""That speed is measured over."""
+"""Seconds over which the speed of training is measured."""
 MOST_TOLD = 10.0
-"""Where training did next to nothing before the move."""
+"""Maximum ratio of speeds that is told, where training did next to nothing before the move."""
 
 
 class CopyPace:
-    """The target's."""
+    """How long the target of a move rests."""
 
     def __init__(self) -> None:
         self.rest = REST_FIRST
-        """Seconds for each second of copying."""
+        """Seconds of rest for each second of copying."""
 
     def look(self, kept: float) -> None:
-        """Training has so much of its speed before the move. 0: that isn't known."""
+        """Adjust the rest to the share of its speed before the move that training keeps. 0: that isn't known."""
         if 0 < kept < LOW:
             self.rest = min(REST_MOST, _LONGER * self.rest)
         elif kept > HIGH:
@@ -39,14 +40,15 @@ class CopyPace:
 
 
 class KeptSpeed:
-    """The source's: requests of workers a second over the ``usual`` (0: not known), measured anew each second."""
+    """The source's measurement of what training keeps of its speed: requests of workers a second over the ``usual`` (0: not known),
+    measured anew each second."""
 
     def __init__(self, usual: float, answered: int, now: float) -> None:
         self._usual = usual
         self._answered, self._since = answered, now
 
     def look(self, answered: int, now: float) -> float:
-        """``answered``: requests so far. 0 where there is nothing new to tell."""
+        """Return the share of its speed that training keeps; 0 where there is nothing new to tell. ``answered``: requests so far."""
         seconds = now - self._since
         if seconds < WINDOW_SECONDS:
             return 0.0

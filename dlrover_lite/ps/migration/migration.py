@@ -30,19 +30,19 @@ from dlrover_lite.ps.tables.table import TableGroup
 __all__ = ["Incoming", "Outgoing", "Training"]
 
 CHUNK_BYTES = 2 << 20
-"""Rows a reply: a millisecond of work for the source, two for the target. Smaller ones take more CPU for the same rows."""
+"""Bytes of rows in a reply: a millisecond of work for the source, two for the target. Smaller ones take more CPU for the same rows."""
 PLACES = 3
-"""For chunks, in memory that both sides map: two that are asked for ahead, and the one that is taken from. Few, so that they stay in a
-cache."""
+"""Number of places for chunks in memory that both sides map: two that are asked for ahead, and the one that is taken from. Few, so that
+they stay in a cache."""
 IDLE_SECONDS = 0.005
-"""Until the target asks a source again that has something else to do."""
+"""Seconds until the target asks a source again that has something else to do."""
 SLOWED_SECONDS = 1.0
-"""So long pushes are held back after the target has asked for it last: it may be gone."""
+"""Seconds for which pushes are held back after the target has last asked for it: it may be gone."""
 PERIOD_SECONDS = 0.04
-"""Pushes are held back for a share of each."""
+"""Seconds of a period; pushes are held back for a share of each."""
 
 BUSY_SECONDS = 0.5
-"""So long after a pull or a push training is taken to go on: several chunks may be copied between two requests."""
+"""Seconds after a pull or a push for which training is taken to go on: several chunks may be copied between two requests."""
 
 
 class Training:
@@ -55,7 +55,7 @@ class Training:
         self._until = clock()
 
     def goes_on(self) -> bool:
-        """A pull or a push was answered since the last call, or not long before it."""
+        """Say whether a pull or a push was answered since the last call, or not long before it."""
         now, answered = self._clock(), self._engine.loads.answered
         if answered != self._answered:
             self._answered, self._until = answered, now + BUSY_SECONDS
@@ -69,18 +69,18 @@ class Outgoing:
         self.move = order.move
         self.session = session
         self.given = have & mask_of(order.slots)
-        """Slots of which all there is has been given out: they are frozen until the master has spoken."""
+        """Slots that have been given out completely: they are frozen until the master has spoken."""
         self._engine = engine
         self._order = order
         self._left = mask_of(order.slots) & ~have
         self._next_number = 0
         self._listing: Listing | None = None
         self._upcoming: deque[int] = deque()
-        """Batches of the listing."""
+        """Positions in the listing of the batches that are still to come."""
         self._batch: Batch | None = None
         self._batches = 0
         self._most_bytes = batches.BATCH_BYTES
-        """Of a batch that is cut from now on: less when one had to be halved."""
+        """Maximum bytes of a batch that is cut from now on: less when one had to be halved."""
         self._told_configuration = engine.configuration is not None
         self._slowed, self._slowed_until = 0.0, 0.0
         self._training = Training(engine, engine.clock)
@@ -96,17 +96,18 @@ class Outgoing:
 
     @property
     def waits(self) -> bool:
-        """For the master's word: slots are frozen of which the target has everything."""
+        """Whether the master's word is waited for: slots are frozen that have been given out completely."""
         return bool(self.given & self._engine.frozen)
 
     @property
     def may_tidy(self) -> bool:
-        """No row number is known here, nor about to be: what a session before this one has left frozen isn't to wait."""
+        """Whether rows may be moved: no row number is known here, nor about to be, as when an earlier session has left slots frozen, which
+        aren't to wait."""
         return self._batch is None and self._listing is None and not self._engine.frozen & self._left
 
     @property
     def heard(self) -> bool:
-        """The master has committed all that was given."""
+        """Whether the master has committed all that was given."""
         return not self.given & self._engine.owned
 
     @property
@@ -115,27 +116,27 @@ class Outgoing:
         return self._slowed if self._batch is not None and self._engine.clock() < self._slowed_until else 0.0
 
     def closed_seconds(self, covers: int) -> float:
-        """So long a push for these slots is to be held back."""
+        """Return for how many seconds a push for these slots is to be held back."""
         batch = self._batch
         if batch is None or not batch.mask & covers or not (slowed := self.slowed):
             return 0.0
         return max(0.0, slowed * PERIOD_SECONDS - self._engine.clock() % PERIOD_SECONDS)
 
     def end(self) -> None:
-        """Committed or cancelled: the master has spoken."""
+        """End the move: the master has committed or cancelled it."""
         self.close()
         self._engine.track(0)
         self._engine.frozen = 0
         failpoint("ps.source.ended")
 
     def close(self) -> None:
-        """The memory of this session. The engine stays as it is."""
+        """Close the memory of this session. The engine stays as it is."""
         if self._memory is not None:
             self._memory.close()
 
     def next(self, request: CopyNext, *, tidy: bool) -> tuple[Copied, list[Any]] | None:
-        """Some more rows, with the frames of ``Copied``; None when this isn't the chunk that follows the last one. ``tidy``: nothing is to
-        be removed or moved. Raises ValueError for a place that there is none of."""
+        """Return some more rows, with the frames of ``Copied``; None when this isn't the request for the chunk that follows the last one.
+        ``tidy``: nothing is to be removed or moved. Raises ValueError for a place that there is none of."""
         if request.number != self._next_number:
             return None
         self._next_number += 1
@@ -164,7 +165,7 @@ class Outgoing:
     # --- batches ----------------------------------------------------------------------------------------------------------
 
     def _next_batch(self, tidy: bool) -> Batch | None:
-        """It begins; None while its rows have to be found, or there is none."""
+        """Begin the next batch; None while its rows have to be found, or there is none."""
         listing = self._listing
         if listing is not None and not listing.complete:
             listing.step()
@@ -179,7 +180,7 @@ class Outgoing:
         return None
 
     def _list(self) -> Listing:
-        """What an earlier session has left frozen goes first: training waits for it."""
+        """List the rows of the slots that are left. Those that an earlier session has left frozen go first: training waits for them."""
         engine = self._engine
         size = engine.slot_bytes()
         rows = np.sum([np.zeros(slot_sets.SLOTS, np.int64), *(group.slot_rows for group in engine.groups)], axis=0)
@@ -198,7 +199,7 @@ class Outgoing:
         return self._batch
 
     def _heed(self, request: CopyNext, batch: Batch) -> Batch:
-        """What the target asks for; returns the batch that there is then."""
+        """Do what the target asks for; returns the batch that there is then."""
         self._slowed, self._slowed_until = request.slowed, self._engine.clock() + SLOWED_SECONDS
         if request.freeze:
             self._freeze(batch)
@@ -211,7 +212,7 @@ class Outgoing:
         failpoint("ps.source.frozen")
 
     def _split(self, batch: Batch) -> Batch:
-        """The other half is left for another listing."""
+        """Go on with one half of the batch. The other half is left for another listing."""
         groups = self._engine.groups
         batch.to_send.extend((g, group.take_log()) for g, group in enumerate(groups) if group.logged())
         self._batches += 1
@@ -221,7 +222,7 @@ class Outgoing:
         return self._batch
 
     def _all_given(self, batch: Batch) -> tuple[Copied, list[Any]]:
-        """The last of a batch: its marks."""
+        """End the batch: return its last reply, with its marks."""
         marks = self._engine.marks.parcel(batch.mask)
         reply = self._copied(-1, 0, complete=True)
         self.given |= batch.mask
@@ -234,7 +235,7 @@ class Outgoing:
     # --- rows ---------------------------------------------------------------------------------------------------------------
 
     def _rows(self, batch: Batch) -> tuple[int, NDArray[np.uint64]] | None:
-        """Some that are to be sent in this round; empty where it had to be looked for them, and there is more to look at."""
+        """Return some rows that are to be sent in this round; none: there are no more; empty: more has to be looked at to find some."""
         if not batch.to_send:
             if batch.round > 1 or (found := batch.first()) is None:
                 return None
@@ -246,7 +247,7 @@ class Outgoing:
         return g, rows[:limit]
 
     def _place(self, g: int, rows: NDArray[np.uint64], place: int) -> bool:
-        """Put these rows there; False if they don't find room."""
+        """Put these rows into the place; False if they don't find room."""
         if self._memory is None:
             raise ValueError("a place in memory that was not offered")
         group = self._engine.groups[g]
@@ -283,7 +284,7 @@ class Outgoing:
         pause_seconds: float = 0.0,
         looking: bool = False,
     ) -> Copied:
-        """``looking``: for rows of the batch."""
+        """Make a reply. ``looking``: rows of the batch are being looked for."""
         news, batch = None, None if looking else self._batch
         if not self._told_configuration and self._engine.configuration is not None:
             self._told_configuration = True
@@ -313,7 +314,7 @@ class Incoming:
         self.move = move
         self.session = copying.session
         self.rows = 0
-        """Of the present batch, some perhaps several times."""
+        """Number of rows received of the present batch, some perhaps several times."""
         self.convergence = Convergence()
         self._engine = engine
         self._memory = memory
@@ -323,7 +324,7 @@ class Incoming:
                 group.reserve(rows)
 
     def take(self, copied: Copied, frames: list[memoryview]) -> tuple[int, ReadySlots | None]:
-        """Put the rows away, wherever they are; nothing of it is needed then. Returns how many bytes they were, and a batch that is
+        """Store the rows, wherever they are; nothing of ``frames`` is needed then. Returns how many bytes they were, and a batch that is
         complete with them. Raises ValueError or UsageError for what doesn't fit."""
         received = 0
         if copied.configuration is not None:
@@ -354,7 +355,7 @@ class Incoming:
         return ReadySlots(self.move, copied.slots, rows, size)
 
     def _placed(self, copied: Copied, group: TableGroup) -> NDArray[np.uint32]:
-        """The records in memory that the source has put there."""
+        """Return the records in memory that the source has put there. Raises ValueError where they can't be."""
         records = None
         if self._memory is not None:
             records = self._memory.records(copied.place, copied.rows, group.shape.words)

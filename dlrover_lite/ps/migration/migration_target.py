@@ -28,28 +28,28 @@ from dlrover_lite.transport.polling import Source
 __all__ = ["Copier"]
 
 WINDOW = 2
-"""Requests under way: one is served while the answer to the other is put away."""
+"""Number of requests under way: one is served while the answer to the other is put away."""
 SILENCE_SECONDS = 10.0
-"""After so long without an answer the copying begins anew."""
+"""Seconds without an answer after which the copying begins anew."""
 AGAIN_SECONDS = 0.02
-"""The source may not have its orders yet."""
+"""Seconds until the copying begins anew after a refusal: the source may not have its orders yet."""
 PACE_BYTES = 256 << 20
-"""A second, at most, of the first round of a batch beside training: a GiB takes seconds, which workers hardly notice. Later rounds don't
-wait for it, since the longer they take the more rows change."""
+"""Maximum bytes per second in the first round of a batch beside training: a GiB takes seconds, which workers hardly notice. Later rounds
+don't wait for it, since the longer they take the more rows change."""
 BEHIND_SECONDS = 0.1
-"""So much it may be behind its pace, because chunks took long, and still catch up."""
+"""Seconds that the target may be behind its pace, because chunks took long, and still catch up."""
 NOTHING_SECONDS = 0.001
-"""Until the source is asked again that had no rows, while the batch can't be frozen yet."""
+"""Seconds until a source that had no rows is asked again, while the batch can't be frozen yet."""
 
 
 class _Asked(NamedTuple):
     sequence: int
     place: int
-    """Where the source may put the rows; -1: nowhere."""
+    """Place where the source may put the rows; -1: nowhere."""
 
 
 class Copier:
-    """Of one move. ``connect`` makes a client of the source."""
+    """The target's side of one move. ``connect`` makes a client of the source."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Copier:
         self.order = order
         self.slots = mask_of(order.slots)
         self.complete = 0
-        """Slots of which all there is has been received: they are frozen at the source, and the master may commit them."""
+        """Slots that have been received completely: they are frozen at the source, and the master may commit them."""
         self._ready: list[ReadySlots] = []
         self._engine = engine
         self._discard = discard
@@ -77,7 +77,7 @@ class Copier:
         self._asked: deque[_Asked] = deque()
         """Requests for rows under way."""
         self._places: list[int] = []
-        """In memory that the source shares: those where nothing is, and nobody is to put anything."""
+        """Free places in memory that the source shares: nothing is there, and nobody is to put anything there."""
         self._begin_sent = False
         self._heard_at = clock()
         self._begin_at = self._next_at = clock()
@@ -101,8 +101,8 @@ class Copier:
         return self._incoming.rows if self._incoming is not None else 0
 
     def work(self, *, may_begin: bool) -> float | None:
-        """Take the answers that are here and ask for more; how many seconds from now there is something to do again without any, None:
-        nothing. ``may_begin``: nothing is left of what was received before."""
+        """Take the answers that are here and ask for more. Returns how many seconds from now there is something to do again without any
+        answer; None: nothing. ``may_begin``: nothing is left of what was received before."""
         if (reply := self._client.receive(0)) is not None:
             self._take(reply)
             return 0.0  # who else is waiting comes first
@@ -125,13 +125,13 @@ class Copier:
         return not self.slots & ~self.complete
 
     def _wants(self, incoming: Incoming) -> Asked:
-        """Of the present batch. It isn't frozen before the one before it is committed: while the master can't be heard, training is held up
-        for one batch only."""
+        """Return what to ask for the present batch. It isn't frozen before the one before it is committed: while the master can't be heard,
+        training is held up for one batch only."""
         asked = incoming.convergence.asked
         return asked._replace(freeze=asked.freeze and not self.ready)
 
     def _ask(self, incoming: Incoming) -> float | None:
-        """For as many chunks as may be under way; or how long to wait with it."""
+        """Ask for as many chunks as may be under way; or return how many seconds to wait with it."""
         now, asked = self._clock(), self._wants(incoming)
         if now < self._next_at and not asked.freeze:
             return self._next_at - now
@@ -172,7 +172,7 @@ class Copier:
                 self._anew(self._heard_at + AGAIN_SECONDS)
 
     def _open(self, copying: Copying) -> ChunkMemory | None:
-        """The memory that the source offers for this session, if there is any and it can be had."""
+        """Open the memory that the source offers for this session, if there is any and it can be had."""
         memory, how = None, "over the wire: it offers no memory"
         if copying.memory is not None:
             try:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 __all__ = ["Meter"]
 
 _AT_ONCE_SECONDS = 1e-4
-"""A pause that ended so soon ended because something was there already."""
+"""Seconds up to which a pause has ended at once, because something was there already."""
 
 
 class Meter:
@@ -20,17 +20,17 @@ class Meter:
         self._clock = clock
         self._looked_at = clock()
         self._arrived_at = self._looked_at
-        """On average, those being answered now."""
+        """Average time at which the requests being answered now arrived."""
         self.requests = 0
-        """Pulls and pushes answered."""
+        """Number of pulls and pushes answered."""
         self.busy_seconds = 0.0
-        """In which they were; wall time."""
+        """Seconds of wall time in which pulls and pushes were answered."""
         self.queue_seconds = 0.0
-        """That they waited before, all together."""
+        """Seconds that pulls and pushes waited before they were begun, all together."""
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
-        """Within, the server waits until something arrives."""
+        """Measure a pause: within, the server waits until something arrives."""
         began = self._clock()
         yield
         now = self._clock()
@@ -38,14 +38,14 @@ class Meter:
             self._looked_at = now
 
     def found(self, *, all_of_them: bool) -> None:
-        """The server has taken the requests that are there, or, unless ``all_of_them``, some."""
+        """Note that the server has taken the requests that are there, or, unless ``all_of_them``, some."""
         now = self._clock()
         self._arrived_at = (self._looked_at + now) / 2
         if all_of_them:
             self._looked_at = now
 
     def answered(self, began: float) -> None:
-        """A pull or push has been answered, with which the server began then."""
+        """Note that a pull or push has been answered, with which the server began at ``began``."""
         self.requests += 1
         self.queue_seconds += max(0.0, began - self._arrived_at)
         self.busy_seconds += self._clock() - began

@@ -24,7 +24,7 @@ from dlrover_lite.tables.layout import BLOCK, GroupSpec, groups_of, hashes_of
 __all__ = ["Engine", "Frozen", "NotOwned", "PushResult", "Slice"]
 
 Slice = tuple[NDArray[np.uint64], list[int], NDArray[np.float32]]
-"""Keys of one group, table after table; how many of each table; a gradient a key."""
+"""Keys of one group, table after table; number of keys of each table; one gradient for each key."""
 
 
 class Frozen(Exception):
@@ -33,7 +33,7 @@ class Frozen(Exception):
 
 class PushResult(NamedTuple):
     version: int
-    """Pushes applied before this one."""
+    """Number of pushes applied before this one."""
     applied: bool
 
 
@@ -57,15 +57,15 @@ class Engine:
         self.groups: list[TableGroup] = []
         self.owned = owned
         self.frozen = 0
-        """Of these no push is taken."""
+        """Slots of which no push is taken."""
         self.tracked = 0
-        """Rows changed in these are logged, for a move."""
+        """Slots whose changed rows are logged, for a move."""
         self.marks = Marks(self._state.marks)
         self.loads = Loads(clock)
         self.clock = clock
         self._specs: list[GroupSpec] = []
         self._unsettled = 0
-        """Slots of which there may be rows and marks, owned or not: a predecessor has left them."""
+        """Slots of which there may be rows and marks, owned or not, left by a predecessor."""
         if (configuration := self._state.configuration()) is not None:
             self._open(configuration)
             self._unsettled = ALL_SLOTS
@@ -76,22 +76,22 @@ class Engine:
 
     @property
     def version(self) -> int:
-        """Pushes applied so far."""
+        """Number of pushes applied so far."""
         return self._state.pushes
 
     @property
     def rows(self) -> int:
-        """Of embeddings, in the slots it owns."""
+        """Number of rows of embeddings in the slots it owns."""
         owned = self._owned_set()
         return sum(int(group.slot_rows[owned].sum()) for group in self.groups if not group.complete)
 
     @property
     def bytes(self) -> int:
-        """Memory of rows and their index."""
+        """Bytes of memory that rows and their index take."""
         return sum(group.bytes for group in self.groups)
 
     def table_rows(self) -> list[tuple[TableSpec, int]]:
-        """Rows of each embedding table, whoever owns their slots."""
+        """Return the number of rows of each embedding table, whoever owns their slots."""
         found = []
         for group in self.groups:
             if not group.complete:
@@ -100,12 +100,12 @@ class Engine:
 
     @property
     def embedding_bytes(self) -> int:
-        """Memory of rows of embeddings and their index."""
+        """Bytes of memory that rows of embeddings and their index take."""
         return sum(group.bytes for group in self.groups if not group.complete)
 
     @property
     def restored(self) -> int:
-        """The generation whose cut it holds, in all its slots; 0: none."""
+        """Generation whose cut it holds, in all its slots; 0: none."""
         return self._state.restored
 
     @restored.setter
@@ -113,7 +113,7 @@ class Engine:
         self._state.restored = generation
 
     def slot_bytes(self) -> NDArray[np.float64]:
-        """Memory of the rows in each slot [4096]."""
+        """Return the bytes of memory of the rows in each slot [4096]."""
         total = np.zeros(slot_sets.SLOTS)
         for group in self.groups:
             total += group.slot_rows * float(group.row_bytes)
@@ -122,7 +122,8 @@ class Engine:
     # --- what it is to keep ---------------------------------------------------------------------------------------------
 
     def own(self, owned: int) -> int:
-        """Own these slots from now on. What it no longer owns, and a predecessor may have left, is for ``tidying`` to remove: returned."""
+        """Own these slots from now on. Returns the slots that ``tidying`` is to remove: no longer owned, or perhaps left by a predecessor
+        and not owned."""
         lost = (self.owned | self._unsettled) & ~owned
         self._unsettled = 0
         self.marks.forget(lost)
@@ -134,7 +135,7 @@ class Engine:
         return lost
 
     def track(self, slots: int) -> None:
-        """Log the rows changed in these slots from now on; 0: none."""
+        """Log the rows changed in these slots from now on; 0: log none."""
         self.tracked = slots
         for group in self.groups:
             if slots:
@@ -168,7 +169,7 @@ class Engine:
             group.insert(new, np.array([len(new)], np.int64), values.reshape(-1, BLOCK)[~there])
 
     def _open(self, configuration: Configure) -> None:
-        """Arenas of its groups: made, or taken up with what is in them."""
+        """Open the arenas of the configuration's groups: new ones, or those that were left with what is in them."""
         self._specs = groups_of(configuration)
         self.groups = [
             TableGroup(
@@ -209,7 +210,7 @@ class Engine:
     # --- minibatches ----------------------------------------------------------------------------------------------------
 
     def pull(self, keys: Sequence[tuple[NDArray[np.uint64], list[int]]]) -> list[NDArray[np.float32]]:
-        """Rows [keys, dim] of each group asked for: keys, and how many of each table."""
+        """Return the rows [keys, dim] of each group asked for. ``keys``: the keys of each group, and how many of each table."""
         if len(keys) > len(self.groups):
             raise UsageError(f"a pull of {len(keys)} table groups where there are {len(self.groups)}")
         found = []
@@ -222,7 +223,7 @@ class Engine:
     def unknown(
         self, keys: Sequence[tuple[NDArray[np.uint64], list[int]]]
     ) -> tuple[list[NDArray[np.uint8]], list[list[int]]]:
-        """Of each group of embeddings asked for: uint8 [keys], 1 for a key without a row; and the number of rows of each table."""
+        """Return of each group of embeddings asked for: uint8 [keys], 1 for a key without a row; and the number of rows of each table."""
         found, rows = [], []
         for group, (of_group, counts) in zip(self.groups, keys, strict=False):
             if not group.complete:
@@ -261,7 +262,7 @@ class Engine:
         return PushResult(self.version - 1, applied=True)
 
     def _end_interrupted(self) -> None:
-        """If a push was begun and not ended: mark what has been applied of it, so that its repeat does the rest. May itself be
+        """Mark what has been applied of a push that was begun and not ended, so that its repeat does the rest. May itself be
         interrupted."""
         push = self._state.push_under_way()
         if push is None:
@@ -295,7 +296,7 @@ class Engine:
             raise Frozen
 
     def _check_push(self, groups: Sequence[Slice]) -> None:
-        """Before anything of a push is applied: half of one would be applied again when it is repeated."""
+        """Check a push before anything of it is applied: half of one would be applied again when it is repeated. Raises UsageError."""
         if self.configuration is None:
             raise UsageError("a push before the first configuration")
         if len(groups) != len(self.groups):
@@ -306,7 +307,7 @@ class Engine:
                 raise UsageError(f"a push of {counts} rows with {len(keys)} ids and gradients of shape {grads.shape}")
 
     def _only(self, g: int, of_group: Slice, to_do: int, parts: Sequence[Part]) -> Slice:
-        """What of a push is in these slots and wasn't applied by one that was interrupted: the rest was before."""
+        """Return what of a push is in these slots and wasn't applied by one that was interrupted: the rest was applied before."""
         keys, counts, grads = of_group
         for part in parts:
             if part.groups > g:

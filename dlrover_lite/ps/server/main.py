@@ -27,11 +27,11 @@ from dlrover_lite.transport.server import Server
 __all__ = ["main"]
 
 AT_ONCE = 16
-"""Requests that are answered before anything else is looked at."""
+"""Number of requests that are answered before anything else is looked at."""
 
 
 class ParametersLost(JobError):
-    """Nobody has them any more."""
+    """The parameters are lost: nobody has them any more."""
 
     def __init__(self, follows: str, why: str, hint: str = "") -> None:
         super().__init__(f"the parameters of {follows} are lost: {why}", hint=hint)
@@ -78,7 +78,7 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
 
 
 def _engine(spec: NodeSpec) -> Engine:
-    """With all that the PS had which this one follows. Raises ParametersLost when that can't be taken up."""
+    """Make the engine, with all that the PS had which this one follows. Raises ParametersLost when that can't be taken up."""
     began = time.monotonic()
     if spec.follows:
         failpoint("ps.attach.begun")

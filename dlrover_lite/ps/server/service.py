@@ -47,28 +47,28 @@ __all__ = ["PsService", "Unrestorable"]
 
 REPORT_SECONDS = 0.2
 IMPATIENT_SECONDS = 0.005
-"""Between reports while the master's word is waited for."""
+"""Seconds between reports while the master's word is waited for."""
 OVERDUE_SECONDS = 0.2
-"""So long an answer is waited for before the next report is sent all the same."""
+"""Seconds for which an answer is waited for before the next report is sent all the same."""
 LOADS_SECONDS = 2.0
 COUNT_SECONDS = 0.5
-"""Between two reports that say what the profile of the job needs."""
+"""Seconds between two reports that say what the profile of the job needs."""
 HELD_MOST = 256
-"""Requests held back while slots are frozen; more are sent away, to come again."""
+"""Maximum number of requests held back while slots are frozen; more are sent away, to come again."""
 RESTORE_SECONDS = 0.05
-"""Of rows taken from a cut before reports and requests are looked at."""
+"""Seconds for which rows are taken from a cut before reports and requests are looked at."""
 RESTORE_AGAIN_SECONDS = 2.0
-"""After a cut couldn't be read for now."""
+"""Seconds until a cut that couldn't be read is tried again."""
 RESTORE_MOST_SECONDS = 600.0
-"""So long it is tried."""
+"""Seconds for which a cut that can't be read is tried."""
 TIDY_ROWS = 1 << 11
-"""Looked at in a step of tidying,"""
+"""Number of rows looked at in a step of tidying."""
 TIDY_SECONDS = 0.0005
-"""and time for such steps between two requests."""
+"""Seconds for steps of tidying between two requests."""
 
 
 SLOWED_LOOK_SECONDS = 0.005
-"""Between looks whether pushes that are held back for a moment may come in."""
+"""Seconds between looks whether pushes that are held back for a moment may come in."""
 
 
 class Unrestorable(JobError):
@@ -77,7 +77,7 @@ class Unrestorable(JobError):
     def __init__(self, error: DlroverLiteError) -> None:
         super().__init__(error.message, hint=error.hint)
         self.damaged = isinstance(error, CheckpointDamaged | CheckpointForeign)
-        """An older cut may be whole."""
+        """The cut itself is damaged or foreign: an older one may be whole."""
 
 
 class _Slowed(Exception):
@@ -85,7 +85,8 @@ class _Slowed(Exception):
 
 
 class PsService:
-    """``connect(endpoint, peer)`` makes a client of another parameter server. ``persister``: it is this one's from now on."""
+    """The service of one parameter server. ``connect(endpoint, peer)`` makes a client of another one. ``persister``: it is this one's from
+    now on."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class PsService:
         self.outgoing: Outgoing | None = None
         self.restoring: Restoring | None = None
         self._restored: RestoreReport | None = None
-        """How far the last one was when it was done."""
+        """How far the last restore was when it was done."""
         self._server = server
         self._connect = connect
         self._clock = clock
@@ -114,11 +115,11 @@ class PsService:
         self._cuts = Cuts(number_of(node), engine, clock, say, persister=persister)
         self.meter = Meter(clock)
         self._held: dict[tuple[int, int], Request] = {}
-        """Until the master has spoken."""
+        """Requests held back until the master has spoken."""
         self._slowed: dict[tuple[int, int], Request] = {}
-        """For a moment, as what they change is copied."""
+        """Requests held back for a moment, as what they change is copied."""
         self._copies: deque[Request] = deque()
-        """For more rows of a move: not answered yet."""
+        """Requests for more rows of a move that aren't answered yet."""
         self._reported_at = self._loads_at = clock()
         self._counted_at = -math.inf
         self._told_of_cut = self._cuts.state
@@ -129,7 +130,8 @@ class PsService:
     # --- requests -------------------------------------------------------------------------------------------------------
 
     def serve(self, requests: Sequence[Request]) -> None:
-        """Answer them: those of workers first, and of those of a move one, so that nobody who comes meanwhile waits for more than that."""
+        """Answer these requests: all those of workers first, and one of those of a move, so that nobody who comes meanwhile waits for more
+        than that."""
         for request in requests:
             if isinstance(request.body, CopyNext):
                 self._copies.append(request)
@@ -249,7 +251,7 @@ class PsService:
         return self.outgoing.began(), []
 
     def _is_tidy(self) -> bool:
-        """Nothing is to be removed, and rows that are made come behind all others."""
+        """Say whether nothing is to be removed, and rows that are made come behind all others."""
         if self._tidying.done and any(group.gaps for group in self.engine.groups):
             self._tidying.remove(0)  # a predecessor may have left them
         return self._tidying.done
@@ -257,7 +259,7 @@ class PsService:
     # --- orders ---------------------------------------------------------------------------------------------------------
 
     def follow(self, orders: PsOrders) -> None:
-        """The master's word. Older ones than those it has are ignored."""
+        """Follow the master's orders. Older ones than those it has are ignored."""
         self._unanswered = 0
         self.engine.marks.consumed(orders.consumed_below, orders.consumed)
         if orders.version >= self.orders.version:
@@ -302,12 +304,12 @@ class PsService:
 
     @property
     def to_restore(self) -> RestoreOrder | None:
-        """The order that isn't done yet."""
+        """The order to restore a cut that isn't done yet."""
         order = self.orders.restore
         return order if order is not None and self.engine.restored < order.generation else None
 
     def _restore(self, order: RestoreOrder) -> float:
-        """A little more of it; when to go on. Raises Unrestorable."""
+        """Restore a little more of the cut; returns the seconds until it is to go on. Raises Unrestorable."""
         now = self._clock()
         if self.restoring is None:
             if now < self._restore_at:
@@ -349,7 +351,7 @@ class PsService:
     # --- between requests -----------------------------------------------------------------------------------------------
 
     def work(self) -> float:
-        """A little of what there is to do; seconds until it should be called again even if nothing comes in."""
+        """Do a little of what there is to do; returns the seconds until it should be called again even if nothing comes in."""
         wait = self.report_in
         if (order := self.to_restore) is not None:
             return min(wait, self._restore(order))
@@ -378,15 +380,15 @@ class PsService:
 
     @property
     def _may_tidy(self) -> bool:
-        """There is something to tidy up, and rows may move. What was given away goes in one pass, once all of it is another's: else that
-        would begin again for the last batch."""
+        """Whether there is something to tidy up, and rows may move. What was given away goes in one pass, once all of it is another's: else
+        that would begin again for the last batch."""
         outgoing = self.outgoing
         may = outgoing is None or (outgoing.may_tidy and outgoing.heard)
         return may and not self._tidying.done and not self._cuts.active
 
     @property
     def sockets(self) -> list[Source]:
-        """Beside the server's: readable when ``work`` has something to do."""
+        """Sockets beside the server's that are readable when ``work`` has something to do."""
         copiers = [self.copier.socket] if self.copier is not None else []
         return [*copiers, *self._cuts.sockets]
 
@@ -402,7 +404,7 @@ class PsService:
         return max(0.0, self._reported_at + pause - self._clock())
 
     def report(self) -> PsReport:
-        """What to tell the master now."""
+        """Return what to tell the master now."""
         now = self._clock()
         self._reported_at = now
         self._told_of_cut = self._cuts.state
@@ -454,7 +456,7 @@ class PsService:
         )
 
     def spare_persister(self) -> None:
-        """There won't be any checkpoint."""
+        """Let the persister go: there won't be any checkpoint."""
         self._cuts.spare_persister()
 
     def close(self) -> None:
@@ -467,7 +469,7 @@ class PsService:
 
 
 def number_of(node: str) -> int:
-    """That of ``ps-3``."""
+    """Return the number in a node's name: 3 for ``ps-3``."""
     return int(node.rpartition("-")[2])
 
 

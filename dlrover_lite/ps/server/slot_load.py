@@ -13,11 +13,12 @@ from dlrover_lite.ps.tables.table import TableGroup
 __all__ = ["Loads"]
 
 _KEPT = 0.5
-"""Of the window before, in each new one."""
+"""Weight of the window before in each new one."""
 
 
 class Loads:
-    """Busy time is measured by group and operation, and shared out by rows: rows of one group cost the same."""
+    """How much each slot is asked for. Busy time is measured by group and operation, and shared out by rows: rows of one group cost the
+    same."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -27,12 +28,12 @@ class Loads:
         self._rates: NDArray[np.float64] | None = None
         self._requests = 0
         self.answered = 0
-        """Pulls and pushes, ever."""
+        """Number of pulls and pushes answered since the start."""
         self.requests_per_second = 0.0
-        """Of the last window that has ended, smoothed as the rates of slots."""
+        """Requests per second in the last window that has ended, smoothed as the rates of slots."""
 
     def requested(self) -> None:
-        """A pull or a push has been answered."""
+        """Note that a pull or a push has been answered."""
         self._requests += 1
         self.answered += 1
 
@@ -44,11 +45,11 @@ class Loads:
 
     @property
     def busy(self) -> NDArray[np.float64]:
-        """Seconds/s of each slot [4096], of the last window that has ended."""
+        """Busy seconds per second of each slot [4096], in the last window that has ended."""
         return np.zeros(SLOTS) if self._rates is None else self._rates[2]
 
     def window(self, groups: Sequence[TableGroup]) -> NDArray[np.float64]:
-        """Ends a window: [3, 4096] requests/s, rows/s and busy seconds/s of each slot, smoothed over the last windows."""
+        """End a window: return [3, 4096] requests/s, rows/s and busy seconds/s of each slot, smoothed over the last windows."""
         now = self._clock()
         seconds, self._since = max(1e-9, now - self._since), now
         counted: NDArray[np.float64] = np.zeros((3, SLOTS))

@@ -21,19 +21,20 @@ class LateRows:
         self._dim = dim
         self.at = 0
         self._recent: deque[tuple[int, NDArray[np.int64]]] = deque()
-        """Late rows, and how many entries there were when they were seen to be: theirs are among them."""
+        """Late rows, and the number of entries that there were when they were seen to be late: theirs are among them."""
         self._late, self._found = [0, 0], [0, 0]
-        """How many rows, and the sum of their numbers."""
+        """Number of rows, and sum of their numbers: of the late ones, and of those found in the spill."""
 
     def looked_at(self, stop: int, late: NDArray[np.int64], entries: int) -> None:
-        """Rows up to ``stop``, of which these were late. ``entries``: there had been in the spill by then."""
+        """Note that rows up to ``stop`` have been looked at, and which of them were late. ``entries``: number of entries in the spill by
+        then."""
         self.at = stop
         if len(late):
             self._recent.append((entries, late))
             _add(self._late, late)
 
     def chosen(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether entries of these rows are what they were when the snapshot began, and nothing else is."""
+        """Return for entries of these rows whether they, and nothing else, hold the rows as they were when the snapshot began."""
         found = rows >= self.at
         if not found.all() and self._recent:
             behind = np.flatnonzero(~found)
@@ -43,13 +44,14 @@ class LateRows:
         return found
 
     def taken(self, entries: int) -> bool:
-        """So many have been by now. True if all late rows must be among them."""
+        """Note that ``entries`` entries have been taken by now. Returns True if all late rows must be among them."""
         while self._recent and self._recent[0][0] <= entries:
             self._recent.popleft()
         return not self._recent
 
     def check(self) -> None:
-        """When all rows have been looked at and all entries been taken that there were then. Raises JobError."""
+        """Check that exactly the late rows were in the spill: when all rows have been looked at, and all entries been taken that there were
+        then. Raises JobError."""
         if self._late != self._found:
             raise JobError(
                 f"a snapshot isn't whole: {self._late[0]} rows of dim {self._dim} had changed before they were copied, and "

@@ -50,8 +50,8 @@ def begin_segment(words, entries, count):  # type: ignore[no-untyped-def]
 
 @kernel
 def spill_rows(rows, n, store, words, entries):  # type: ignore[no-untyped-def]
-    """Those of the first n rows that change for the first time since the snapshot began, and that the persister hasn't passed, into the
-    spill: of what has changed since then the epoch is a later one."""
+    """Copy into the spill those of the first n rows that change for the first time since the snapshot began, and that the persister hasn't
+    passed. A row that has changed since then has a later epoch."""
     records, row_words = store.records, store.row_words
     used, passed, count, of_segment = words[USED], words[PASSED], words[COUNT], words[SEGMENT_ROWS]
     epoch = np.uint32(words[EPOCH])

@@ -48,49 +48,50 @@ __all__ = [
 ]
 
 USED, EPOCH, COUNT, STAMPED, OVERFLOW, SEGMENT_ROWS, SEGMENTS, FRESH, RECLAIMED = (np.uint64(word) for word in range(9))
-"""Words (uint64) of a group: rows below are in the snapshot (0: nothing is spilled any more), the group's epoch until then, entries
-there have been, those of them whose rows say by their epoch that they have changed, whether there wasn't room for one; entries of a
-segment, segments there is room for, those that were ever used, those that were given back by now."""
+"""Words (uint64) of a group: row number below which rows are in the snapshot (0: nothing is spilled any more), the group's epoch until
+then, number of entries so far, number of those whose rows say by their epoch that they have changed, whether there wasn't room for one;
+entries of a segment, segments there is room for, those that were ever used, those that were given back by now."""
 PASSED, TAKEN = np.uint64(16), np.uint64(17)
-"""Rows below are the persister's, as they were; entries below have been taken. In a cache line of its own: another process writes it."""
+"""Words (uint64) of a group: rows below the first are the persister's, as they were; entries below the second have been taken. In a cache
+line of their own: another process writes them."""
 ANSWERED = 0
 """Word of all groups: requests of training so far, by which the persister sees that there is any."""
 
 _HEADER_WORDS, _GROUP_WORDS = 16, 24
 ENTRY_RECORD = 2
-"""Where an entry's record begins, in uint32 words."""
+"""Position of an entry's record in it, in uint32 words."""
 SEGMENT_BYTES = 1 << 20
-"""At most, unless one entry has more."""
+"""Maximum bytes of a segment, unless one entry has more."""
 _TABLE_UNIT = 16
-"""Words that the table of segments takes a multiple of."""
+"""Number of words that the table of segments takes a multiple of."""
 FREED_AT_ONCE_BYTES = 2 << 20
-"""Of memory in use: half a millisecond."""
+"""Bytes of memory in use that are freed at once: half a millisecond."""
 TOUCHED_AT_ONCE_BYTES = 256 << 10
-"""Of memory that nobody has used yet: up to a millisecond, where a virtual machine has to ask its host for it."""
+"""Bytes of memory that nobody has used yet, touched at once: up to a millisecond, where a virtual machine has to ask its host for it."""
 _MADV_POPULATE_WRITE = 23
-"""Of Linux 5.14 and later; Python's mmap doesn't name it yet."""
+"""Advice of Linux 5.14 and later to madvise; Python's mmap doesn't name it yet."""
 
 
 class GroupCut(msgspec.Struct, frozen=True):
-    """What a snapshot is of a group of tables, at its beginning."""
+    """A group of tables as it is at the beginning of a snapshot."""
 
     dim: Count
     state: Count
-    """Floats of a row's optimizer state."""
+    """Number of floats of a row's optimizer state."""
     used: Count
-    """Row numbers in use."""
+    """Number of row numbers in use."""
     epoch: Count
-    """Rows of later epochs have changed since."""
+    """Epoch of the snapshot: rows of later epochs have changed since."""
     salts: Blob
-    """Of the tables: uint64."""
+    """Salts of the tables: uint64."""
     capacity: Count
-    """Entries that may wait in the spill."""
+    """Maximum number of entries that may wait in the spill."""
     counted: bool = False
-    """Rows count their updates."""
+    """Each row has a count of its updates."""
     since: Count = 0
-    """Rows of later epochs are wanted; 0: all."""
+    """Epoch after which changed rows are wanted; 0: all rows are."""
     rows: Count = 0
-    """Live ones in the slots owned."""
+    """Number of live rows in the slots owned."""
 
     @property
     def shape(self) -> RecordShape:
@@ -98,7 +99,7 @@ class GroupCut(msgspec.Struct, frozen=True):
 
     @property
     def stored(self) -> GroupShape:
-        """As a part of a checkpoint says it."""
+        """Shape of the group, as a part of a checkpoint says it."""
         salts = np.frombuffer(self.salts, np.uint64).tolist()
         return GroupShape(self.dim, self.state, counted=self.counted, salts=salts)
 
@@ -116,18 +117,18 @@ class GroupCut(msgspec.Struct, frozen=True):
 
     @property
     def segment_rows(self) -> int:
-        """Entries of a segment."""
+        """Number of entries of a segment."""
         return max(1, min(self.capacity, SEGMENT_BYTES // self.entry_bytes))
 
     @property
     def segments(self) -> int:
-        """As many as there is room for. Where each row finds room, there are enough for all, taken or not."""
+        """Number of segments that there is room for. Where each row finds room, there are enough for all, taken or not."""
         full = self.capacity // self.segment_rows
         return full + 1 if self.capacity >= self.used else max(1, full)
 
     @property
     def table_words(self) -> int:
-        """uint32 words of the table of segments."""
+        """Number of uint32 words of the table of segments."""
         return -(-self.segments // _TABLE_UNIT) * _TABLE_UNIT
 
     @property
@@ -139,13 +140,13 @@ class Area(NamedTuple):
     """A group's part of the spill, as kernels take it."""
 
     words: NDArray[np.uint64]
-    """[24]"""
+    """uint64 [24]: the words of the group."""
     entries: NDArray[np.uint32]
-    """Flat: the table of segments, then these."""
+    """uint32, flat: the table of segments, then the segments."""
 
 
 def no_spill() -> Area:
-    """For a group of which no snapshot is taken."""
+    """Return an area for a group of which no snapshot is taken."""
     return Area(np.zeros(_GROUP_WORDS, np.uint64), np.zeros(1, np.uint32))
 
 
@@ -154,14 +155,14 @@ class SpillMemory:
     ``Spill``."""
 
     def __init__(self, size: int) -> None:
-        """Raises JobError when there can be none."""
+        """Make the file. Raises JobError when there can be none."""
         self.size = _pages(max(1, size))
         self.fd = _make(self.size)
         self._map: mmap.mmap | None = None
         self._touched = 0
 
     def touch_some(self) -> bool:
-        """Little enough for a moment between two requests; True when all is there."""
+        """Touch some of the memory, little enough for a moment between two requests; True when all is there."""
         if self._touched < self.size:
             try:
                 self._map = self._map or mmap.mmap(self.fd, self.size)
@@ -173,7 +174,7 @@ class SpillMemory:
         return self._touched == self.size
 
     def take(self) -> int:
-        """The file, which isn't this one's any more."""
+        """Return the file, which belongs to the caller from now on."""
         fd, self.fd, self._map = self.fd, -1, None
         return fd
 
@@ -183,11 +184,11 @@ class SpillMemory:
 
 
 class Spill:
-    """Of one snapshot."""
+    """The spill of one snapshot."""
 
     def __init__(self, groups: list[GroupCut], fd: int | None = None, *, prepared: SpillMemory | None = None) -> None:
-        """``fd``: the file that another process has made; it is closed. ``prepared``: what is to be used of one that is made here. Raises
-        JobError when there can be none."""
+        """Map the file ``fd`` that another process has made, and close it in the end; without ``fd`` make one, of what was ``prepared`` if
+        given. Raises JobError when there can be none."""
         header_bytes = _pages(8 * (_HEADER_WORDS + _GROUP_WORDS * len(groups)))
         sizes = [_pages(4 * group.table_words + group.segments * group.segment_bytes) for group in groups]
         is_new = fd is None
@@ -218,17 +219,17 @@ class Spill:
 
     @property
     def overflown(self) -> bool:
-        """A row has changed without being here."""
+        """Whether a row has changed without being in the spill."""
         return any(bool(area.words[OVERFLOW]) for area in self.areas)
 
     @property
     def bytes(self) -> int:
-        """Memory that entries take, or have taken."""
+        """Bytes of memory that entries take, or have taken."""
         return sum(self._bytes())
 
     @property
     def limited_bytes(self) -> int:
-        """Memory that entries take, or have taken, in groups in which not all rows may have one."""
+        """Bytes of memory that entries take, or have taken, in groups in which not all rows may have one."""
         found = zip(self._bytes(), self._groups, strict=True)
         return sum(size for size, group in found if group.capacity < group.used)
 
@@ -241,7 +242,7 @@ class Spill:
 
     @property
     def waiting_bytes(self) -> int:
-        """Entries that were not taken yet, in groups in which not all rows may have one."""
+        """Bytes of entries that were not taken yet, in groups in which not all rows may have one."""
         return sum(
             (int(area.words[COUNT]) - int(area.words[TAKEN])) * group.entry_bytes
             for area, group in zip(self.areas, self._groups, strict=True)
@@ -249,13 +250,13 @@ class Spill:
         )
 
     def count(self, group: int) -> int:
-        """Entries there have been by now: those at least of all rows that have been seen to have changed."""
+        """Return the number of entries by now: those at least of all rows that have been seen to have changed."""
         barrier()
         return int(self.areas[group].words[COUNT])
 
     def waiting(self, group: int, most: int) -> NDArray[np.uint32]:
-        """The next entries, [n, words]: none, if no more wait whose rows say that they have changed. To be copied, and to be believed only
-        if nothing is ``overflown`` after that; then ``take`` them."""
+        """Return the next entries, [n, words]: none, if no more wait whose rows say that they have changed. To be copied, and to be
+        believed only if nothing is ``overflown`` after that; then ``take`` them."""
         cut, (words, entries) = self._groups[group], self.areas[group]
         first, stop = int(words[TAKEN]), int(words[STAMPED])
         barrier()
@@ -267,8 +268,8 @@ class Spill:
         return found
 
     def waiting_rows(self, group: int) -> NDArray[np.int64]:
-        """Numbers of the rows of all entries that weren't taken yet, whether or not these rows say that they have changed. To be believed
-        only if nothing is ``overflown`` after that."""
+        """Return the row numbers of all entries that weren't taken yet, whether or not these rows say that they have changed. To be
+        believed only if nothing is ``overflown`` after that."""
         cut, (words, entries) = self._groups[group], self.areas[group]
         first, stop = int(words[TAKEN]), int(words[COUNT])
         barrier()
@@ -284,16 +285,16 @@ class Spill:
         return (np.concatenate(found) & np.uint64((1 << 63) - 1)).astype(np.int64)
 
     def take(self, group: int, count: int) -> None:
-        """So many of those that were waiting have been copied: the server may use their room."""
+        """Note that ``count`` of the waiting entries have been copied: the server may use their room."""
         barrier()
         self.areas[group].words[TAKEN] += np.uint64(count)
 
     def taken(self, group: int) -> int:
-        """Entries taken by now."""
+        """Return the number of entries taken by now."""
         return int(self.areas[group].words[TAKEN])
 
     def stop(self) -> None:
-        """Nothing is spilled any more; who reads it must not believe it to be whole."""
+        """Stop spilling. Who reads the spill must not believe it to be whole from now on."""
         for area in self.areas:
             area.words[OVERFLOW] = 1
             area.words[USED] = 0
@@ -317,7 +318,7 @@ class Spill:
         return True
 
     def close(self) -> None:
-        """The memory goes with the last one who has it, and as soon as nobody holds an array of it."""
+        """Close the file. The memory goes with the last one who has it, and as soon as nobody holds an array of it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -17,12 +17,12 @@ class RecordSource:
     process's too."""
 
     def __init__(self, fd: int, words: int, most: int) -> None:
-        """``words`` of a record; at ``most`` so many are read at once."""
+        """Set the ``words`` of a record, and the maximum number of records that are read at once."""
         self._fd = fd
         self._room = np.empty((most, words), np.uint32)
 
     def read(self, start: int, count: int) -> NDArray[np.uint32]:
-        """Records [count, words] from row number ``start`` on, until the next call."""
+        """Return records [count, words] from row number ``start`` on. They hold until the next call."""
         found = self._room[:count]
         left, at = found.reshape(-1).data.cast("B"), start * self._room.shape[1] * 4
         while left:

@@ -34,19 +34,19 @@ from dlrover_lite.tables.optimizers import first_state
 __all__ = ["Restoring", "Unreachable"]
 
 BLOCKS_AHEAD = 24
-"""Read and not yet put away, of a mebibyte at most."""
+"""Maximum number of blocks, of a mebibyte at most, that are read and not yet put away."""
 WAIT_SECONDS = 0.005
-"""For the reader, at most, before the caller may do something else."""
+"""Maximum seconds to wait for the reader before the caller may do something else."""
 MINIBATCHES = "minibatches"
-"""Of an epoch: among the facts of a manifest."""
+"""Name of the fact in a manifest that says how many minibatches an epoch has."""
 
 
 class Unreachable(JobError):
-    """Where the cut is can't be read now; nothing is known to be wrong with it."""
+    """The cut can't be read now; nothing is known to be wrong with it."""
 
 
 class Restoring:
-    """Of the slots ``slots``, into ``engine``. To be closed."""
+    """Restores the rows and marks of ``slots`` into ``engine``. To be closed."""
 
     def __init__(
         self, engine: Engine, order: RestoreOrder, slots: int, clock: Callable[[], float] = time.perf_counter
@@ -61,9 +61,9 @@ class Restoring:
         self._ended: float | None = None
         self._chain: list[Manifest] = []
         self._expected: list[Sequence[int]] = []
-        """Rows of each group, of each cut of the chain, that are in these slots, about."""
+        """Number of rows in these slots, approximately, of each cut of the chain and each group."""
         self._anew: dict[int, Optimizer] = {}
-        """Groups whose optimizer state begins anew, and with which optimizer."""
+        """Groups whose optimizer state begins anew, with the new optimizer."""
         self._ahead: queue.Queue[list[Manifest] | Block] = queue.Queue(BLOCKS_AHEAD)
         self._closed = False
         self._pool = ThreadPoolExecutor(1, "restoring")
@@ -93,7 +93,7 @@ class Restoring:
         return self.done
 
     def _check_reader(self) -> None:
-        """Raises what the reader has raised."""
+        """Raise what the reader has raised; Unreachable where nothing is known to be wrong with the cut."""
         try:
             self._reader.result()
         except (CheckpointDamaged, CheckpointForeign):
@@ -103,7 +103,7 @@ class Restoring:
 
     @property
     def seconds(self) -> float:
-        """For which it has been at it, or was."""
+        """Seconds for which it has been restoring, or was."""
         return (self._clock() if self._ended is None else self._ended) - self._began
 
     @property
@@ -148,7 +148,7 @@ class Restoring:
     # --- what becomes of it ---------------------------------------------------------------------------------------------
 
     def _begin(self, chain: list[Manifest]) -> None:
-        """Oldest first."""
+        """Begin with the cuts of a chain, the oldest first."""
         engine, last = self._engine, chain[-1]
         self._chain = chain
         before = configure(last)
@@ -195,7 +195,7 @@ class Restoring:
         self.done = True
 
     def _mark(self, last: Manifest) -> None:
-        """What each server had applied beyond the ledger's word, each in its own slots: in those, and in no others, it isn't to be
+        """Mark what each server had applied beyond the ledger's word, each in its own slots: in those, and in no others, it isn't to be
         applied again. Only the last cut's marks describe the state."""
         marks = self._engine.marks
         for part in last.parts:
@@ -211,7 +211,7 @@ class Restoring:
 
 
 def configured(before: Configure, training: TrainingSettings | None) -> Configure:
-    """The configuration of a cut, with what the job that begins with it trains with."""
+    """Return the configuration of a cut, with what the job that begins with it trains with."""
     if training is None:
         return before
     return msgspec.structs.replace(
@@ -224,7 +224,7 @@ def configured(before: Configure, training: TrainingSettings | None) -> Configur
 
 
 def _rows_of(manifest: Manifest, slots: int) -> Sequence[int]:
-    """About how many rows of each group are in these slots."""
+    """Estimate how many rows of each group are in these slots."""
     found = [0] * len(manifest.groups)
     for part in manifest.parts:
         there = mask_of(part.slots)
@@ -235,7 +235,7 @@ def _rows_of(manifest: Manifest, slots: int) -> Sequence[int]:
 
 
 def _beyond(consumed: Consumed, manifest: Manifest) -> Iterator[tuple[int, int]]:
-    """Minibatches that one server knew as consumed when its snapshot began, and the ledger did not when the cut did."""
+    """Yield the minibatches that one server knew as consumed when its snapshot began, and the ledger did not when the cut did."""
     ledger = manifest.consumed
     known = {epoch: IntervalSet(ranges) for epoch, ranges in ledger.ranges}
     found = {epoch: list(ranges) for epoch, ranges in consumed.ranges}

@@ -17,30 +17,30 @@ __all__ = ["Snapshot", "prepare_spill", "spill_limit"]
 
 LEAST_SPILL_BYTES = 16 << 20
 SPILL_SHARE = 4
-"""One byte of spill for so many of rows."""
+"""Bytes of rows for each byte of the spill."""
 PREPARED_SHARE = 4
 MOST_PREPARED_BYTES = 64 << 20
-"""Of the spill, one byte of so many has its memory before the snapshot begins, and no more than this: until the persister takes what waits,
-training changes so much."""
+"""Maximum bytes of the spill that have their memory before the snapshot begins, and one byte in ``PREPARED_SHARE`` at most: until the
+persister takes what waits, training changes so much."""
 
 
 def spill_limit(engine: Engine, spill_bytes: int = 0) -> int:
-    """Bytes that entries of groups may take in which not all rows have room for one. ``spill_bytes``: as in SnapshotOrder."""
+    """Return how many bytes entries may take in groups in which not all rows have room for one. ``spill_bytes``: as in SnapshotOrder."""
     rows = sum(group.used * group.row_bytes for group in engine.groups if not group.complete)
     usual = max(LEAST_SPILL_BYTES, rows // SPILL_SHARE)
     return min(spill_bytes, usual) if spill_bytes else usual
 
 
 def prepare_spill(engine: Engine, spill_bytes: int = 0) -> SpillMemory:
-    """What a snapshot that begins soon will need at first. Raises JobError when there is none."""
+    """Make the memory that a snapshot that begins soon will need at first. Raises JobError when there is none."""
     return SpillMemory(min(MOST_PREPARED_BYTES, spill_limit(engine, spill_bytes) // PREPARED_SHARE))
 
 
 class Snapshot:
-    """From now until ``end``. Raises JobError when there is no memory for it, or ``since`` doesn't fit.
+    """A snapshot of ``engine``, from now until ``end``. Raises JobError when there is no memory for it, or ``since`` doesn't fit.
 
-    ``since``: by group, the epoch after which changed rows are wanted; empty: all are. ``spill_bytes``: as in SnapshotOrder.
-    ``prepared``: of ``prepare_spill``, whose file it takes.
+    ``since``: by group, the epoch after which changed rows are wanted; empty: all are. ``spill_bytes``: as in SnapshotOrder. ``prepared``:
+    of ``prepare_spill``, whose file it takes.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Snapshot:
 
     @property
     def files(self) -> list[int]:
-        """Of each group's records, then the spill. Raises JobError where there are none."""
+        """Descriptors of the files of each group's records, then of the spill. Raises JobError where there are none."""
         found = [group.file.fd for group in self._engine.groups[: len(self.groups)]]
         files = [fd for fd in found if fd is not None]
         if len(files) < len(found):
@@ -84,21 +84,21 @@ class Snapshot:
 
     @property
     def overflown(self) -> bool:
-        """It isn't whole any more: more has changed than may be kept."""
+        """Whether it isn't whole any more: more has changed than may be kept."""
         return self.spill.overflown or self.spill.limited_bytes > self.spill_bytes
 
     def note_training(self) -> None:
-        """For the persister to see."""
+        """Write down how much training there has been, for the persister to see."""
         self.spill.header[ANSWERED] = self._engine.loads.answered
 
     def entry(self, part: str) -> PartEntry:
-        """What the manifest is to say of the part, from what the persister has said."""
+        """Return what the manifest is to say of the part, from what the persister has said."""
         entry = msgspec.json.decode(part, type=PartEntry)
         epochs = [group.epoch for group in self.groups]
         return msgspec.structs.replace(entry, clocks=epochs, marks=self._marks)
 
     def end(self) -> Spill:
-        """Rows may change as they like again. What is left is to be freed little by little, and closed."""
+        """End the snapshot: rows may change as they like again. Returns the spill, which is to be freed little by little, and closed."""
         for group in self._engine.groups:
             group.spill(None)
         self.spill.stop()

@@ -24,7 +24,7 @@ _SLOT_SHIFT, _TO_BUCKET = np.uint64(SLOT_SHIFT - 32), np.uint64(BUCKET_SHIFT)
 
 @kernel
 def _scatter(source, first, stride, at, chosen, since, owned, whole, memory, offsets, used, capacity, words):  # type: ignore[no-untyped-def]
-    """See ``scatter``: (the next record, how many were put)."""
+    """Do what ``scatter`` does; return the next record, and how many were put."""
     n, put = np.uint64(chosen.shape[0]), _U0
     while at < n:
         record = at * stride + first
@@ -78,6 +78,6 @@ def scatter(
 
 
 def compile_kernels() -> None:
-    """Before processes are forked that need them."""
+    """Compile the kernels, before processes are forked that need them."""
     every = np.ones(SLOTS, np.bool_)
     scatter(np.zeros((1, 4), np.uint32), 0, 0, np.ones(1, np.bool_), 0, every, every, Buckets(4, 1, 0))

@@ -22,13 +22,14 @@ from dlrover_lite.ps.snapshots.writer_process import PersisterEnded, PersisterPr
 __all__ = ["Cuts"]
 
 IDLE_SECONDS = 60.0
-"""Without work, a persister is ended."""
+"""Seconds without work after which a persister is ended."""
 RELEASE_SECONDS = 10.0
-"""A persister that was told to stop and doesn't, since a destination holds it up, is killed."""
+"""Seconds after which a persister is killed that was told to stop and doesn't, since a destination holds it up."""
 
 
 class Cuts:
-    """``ps``: the number of this server. ``start`` starts a persister, if there is none; ``persister``: the first one."""
+    """One server's part in cuts. ``ps``: the number of this server. ``start`` starts a persister, if there is none; ``persister``: the
+    first one."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Cuts:
         persister: PersisterProcess | None = None,
     ) -> None:
         self.report: SnapshotReport | None = None
-        """On the newest cut it was ordered to take part in, as long as it is."""
+        """Report on the newest cut that it was ordered to take part in, as long as that order stands."""
         self._ps = ps
         self._engine = engine
         self._clock, self._say, self._start = clock, say, start
@@ -49,42 +50,42 @@ class Cuts:
         self._snapshot: Snapshot | None = None
         self._freeing: list[Spill] = []
         self._prepared: SpillMemory | None = None
-        """For the snapshot that is to begin."""
+        """Memory for the snapshot that is to begin."""
         self._persister = persister
         self._ending: list[PersisterProcess] = []
         self._is_ready = False
         """The persister waits for an order."""
         self._idle_since = clock()
         self._released_at: float | None = None
-        """The persister was told to let go of a cut then, and hasn't yet."""
+        """Time when the persister was told to let go of a cut, if it hasn't yet."""
 
     @property
     def active(self) -> bool:
-        """A snapshot is taken: rows must stay where they are."""
+        """Whether a snapshot is taken: rows must stay where they are."""
         return self._snapshot is not None
 
     @property
     def busy(self) -> bool:
-        """``work`` has more to do, before a snapshot or after it."""
+        """Whether ``work`` has more to do, before a snapshot or after it."""
         return bool(self._freeing) or self._prepared is not None
 
     @property
     def state(self) -> tuple[int, str] | None:
-        """Of its part in the newest cut, as the master is to know soon."""
+        """Number and state of the newest cut, of its part in it, as the master is to know soon."""
         return None if self.report is None else (self.report.cut, self.report.state)
 
     @property
     def waiting(self) -> bool:
-        """One is to begin."""
+        """Whether a snapshot is to begin."""
         return self._order is not None and self.report is None
 
     @property
     def sockets(self) -> list[int]:
-        """Readable when ``work`` has something to do."""
+        """Sockets that are readable when ``work`` has something to do."""
         return [] if self._persister is None else [self._persister.socket.fileno()]
 
     def follow(self, order: SnapshotOrder | None) -> None:
-        """The master's word. Each cut is taken part in once, and none that is older than one before."""
+        """Follow the master's order. Each cut is taken part in once, and none that is older than one before."""
         if self._order is not None and (order is None or order.cut != self._order.cut):
             if self.active:
                 self._say(f"checkpoint {self._order.cut} is abandoned")
@@ -101,7 +102,7 @@ class Cuts:
                 self._start_persister()
 
     def give_up(self, why: str, hint: str = "") -> None:
-        """This server can't do its part of the cut under way."""
+        """Give up this server's part of the cut under way."""
         assert self._order is not None
         self._end_snapshot()
         self.report = SnapshotReport(self._order.cut, "failed", why=why, hint=hint)
@@ -122,7 +123,7 @@ class Cuts:
         self._look_after_persister()
 
     def spare_persister(self) -> None:
-        """It isn't needed for now."""
+        """Let the persister go, which isn't needed for now."""
         if self._persister is not None:
             self._let_go(self._persister)
 
@@ -145,13 +146,13 @@ class Cuts:
     # --- snapshots ------------------------------------------------------------------------------------------------------
 
     def _can_begin(self) -> bool:
-        """Between two pushes it is; but one that a predecessor has left half done has to be repeated before, since only whole ones are
-        noted. And there must be tables."""
+        """Say whether a snapshot can begin. It is asked between two pushes; but one that a predecessor has left half done has to be
+        repeated before, since only whole ones are noted. And there must be tables."""
         engine = self._engine
         return self._is_ready and engine.configuration is not None and not engine.marks.interrupted
 
     def _prepare_or_begin(self) -> None:
-        """Memory first: training would wait for it while the snapshot is taken."""
+        """Prepare memory first, and then begin: training would wait for it while the snapshot is taken."""
         assert self._order is not None
         try:
             if self._prepared is None:
@@ -199,7 +200,7 @@ class Cuts:
             self._forget_prepared()
 
     def _end_snapshot(self) -> None:
-        """Whatever has become of it; the persister is to let go of it too."""
+        """End the snapshot, whatever has become of it; the persister is to let go of it too."""
         if self._snapshot is None:
             return
         self._freeing.append(self._snapshot.end())
@@ -213,7 +214,7 @@ class Cuts:
                 self._released_at = self._clock()
 
     def _hurry(self) -> None:
-        """Somebody waits for the cut under way."""
+        """Hurry the persister: somebody waits for the cut under way."""
         if self.active and self._persister is not None and self._order is not None:
             try:
                 self._persister.hurry(self._order.cut)
@@ -221,7 +222,7 @@ class Cuts:
                 self._lost(error)
 
     def _layout(self, snapshot: Snapshot) -> bytes:
-        """For the manifest."""
+        """Return the layout of the tables for the manifest, as JSON."""
         assert self._engine.configuration is not None
         shapes = [group.stored for group in snapshot.groups]
         return msgspec.json.encode(Layout(configuration_of(self._engine.configuration), shapes))
@@ -265,7 +266,7 @@ class Cuts:
                 self.give_up(why, hint)
 
     def _look_after_persister(self) -> None:
-        """There is one if it is needed, and none if it isn't for long, or doesn't do what it was told."""
+        """Start a persister if one is needed; end it if none is needed for long, or it doesn't do what it was told."""
         self._ending = [persister for persister in self._ending if not persister.is_over]
         if self._persister is None:
             if self.waiting:

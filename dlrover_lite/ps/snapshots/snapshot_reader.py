@@ -33,7 +33,7 @@ from dlrover_lite.ps.snapshots.record_source import RecordSource
 __all__ = ["CutReader", "Overflown", "Part"]
 
 PIECE_BYTES = 1 << 20
-"""Records copied in one step, at least one: they stay in a cache until they are where they are written from."""
+"""Bytes of records copied in one step, at least one record: they stay in a cache until they are where they are written from."""
 
 
 class Overflown(JobError):
@@ -59,8 +59,8 @@ class Part(Protocol):
 
 
 class CutReader:
-    """``files``: descriptors of the groups' arenas. ``owned``: slots whose rows are wanted; ``whole``: those of them in which an increment
-    has all rows. ``kernels``: whether numba is to be used, which should be there then."""
+    """Reads the rows of a snapshot. ``files``: descriptors of the groups' arenas. ``owned``: slots whose rows are wanted; ``whole``: those
+    of them in which an increment has all rows. ``kernels``: whether numba is to be used, which should be there then."""
 
     def __init__(
         self,
@@ -81,18 +81,18 @@ class CutReader:
         self._now = 0
         """The group whose turn it is."""
         self.rows = 0
-        """Taken so far."""
+        """Number of rows taken so far."""
 
     @property
     def part_read(self) -> float:
-        """How much of the rows has been looked at, of 1."""
+        """Share of the rows that has been looked at, from 0 to 1."""
         pairs = list(zip(self._groups, self._late, strict=True))
         total = sum(cut.used * cut.row_bytes for cut, _ in pairs)
         return sum(late.at * cut.row_bytes for cut, late in pairs) / total if total else 1.0
 
     def steps(self, part: Part) -> Iterator[str]:
-        """Everything into ``part``, little by little: yields ``block`` or ``spill`` after each step. Raises Overflown, JobError, and what
-        ``part`` raises."""
+        """Put everything into ``part``, little by little: yields ``block`` or ``spill`` after each step. Raises Overflown, JobError, and
+        what ``part`` raises."""
         for g, cut in enumerate(self._groups):
             self._now = g
             if cut.used:
@@ -110,7 +110,7 @@ class CutReader:
         self._now = len(self._groups)
 
     def _pieces(self, g: int, part: Part) -> Iterator[int]:
-        """Yields how far rows are passed."""
+        """Copy the records of a group, piece by piece. Yields the row number up to which rows are passed."""
         cut, late = self._groups[g], self._late[g]
         most = max(1, PIECE_BYTES // cut.row_bytes)
         source = RecordSource(self._files[g], cut.shape.words, min(most, cut.used))
@@ -151,7 +151,7 @@ class CutReader:
     # --- to the part ------------------------------------------------------------------------------------------------------
 
     def _put(self, g: int, found: NDArray[np.uint32], first: int, chosen: NDArray[np.bool_], part: Part) -> None:
-        """Those of the records [n, stride], from the word ``first`` on, that are ``chosen``, live and wanted."""
+        """Put into ``part`` those of the records [n, stride], each from the word ``first`` on, that are ``chosen``, live and wanted."""
         cut, records = self._groups[g], found[:, first:]
         positions = positions_of(records)
         if (odd := chosen & (positions > self._tables[g])).any():

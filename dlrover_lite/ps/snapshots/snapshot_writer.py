@@ -41,11 +41,12 @@ from dlrover_lite.ps.snapshots.writer_pace import Leftover, Pace
 __all__ = ["Persisting", "waits_of_this_process"]
 
 TRAINING_SECONDS = 0.25
-"""After a request has been answered, training goes on for so long at least."""
+"""Seconds for which training goes on at least after a request has been answered."""
 
 
 def waits_of_this_process(path: Path = Path("/proc/self/schedstat")) -> tuple[float, float] | None:
-    """Seconds for which its first thread has worked, and for which it could have and had no CPU; None where the kernel doesn't count."""
+    """Return the seconds for which this process's first thread has worked, and for which it could have and had no CPU; None where the
+    kernel doesn't count."""
     try:
         worked, waited, _ = path.read_text(encoding="ascii").split()
         return int(worked) / 1e9, int(waited) / 1e9
@@ -54,11 +55,11 @@ def waits_of_this_process(path: Path = Path("/proc/self/schedstat")) -> tuple[fl
 
 
 class _Released(Exception):
-    """The server doesn't want it any more."""
+    """The server doesn't want the cut any more."""
 
 
 class _Training:
-    """Whether there is any, by what the server says."""
+    """Whether training goes on, by what the server says."""
 
     def __init__(self, spill: Spill) -> None:
         self._spill = spill
@@ -71,10 +72,11 @@ class _Training:
 
 
 class Persisting:
-    """``leftover``: how long it sleeps for each second of work, beside training. ``kernels``: as in ``CutReader``. ``waits``: seconds that
-    this process has worked and waited for a CPU so far; None where nobody counts them.
+    """The persister's loop. ``leftover``: how long it sleeps for each second of work, beside training. ``kernels``: as in ``CutReader``.
+    ``waits``: seconds that this process has worked and waited for a CPU so far; None where nobody counts them.
 
-    Ends by SystemExit when the other end is gone."""
+    Ends by SystemExit when the other end is gone.
+    """
 
     def __init__(
         self,
@@ -96,10 +98,10 @@ class Persisting:
         self._pace = Pace(0.0, 0, 0.0, leftover)
         self._files: list[int] = []
         self._spill: Spill | None = None
-        """Kept until it is released: who lets go of it last has the work of freeing it."""
+        """The spill, kept until it is released: who lets go of it last has the work of freeing it."""
 
     def serve(self) -> None:
-        """Until the other end is gone."""
+        """Serve until the other end is gone."""
         self._tell(Ready())
         while True:
             match self._hear(None):
@@ -158,7 +160,7 @@ class Persisting:
             worked = self._work_clock()
 
     def _may_rest(self, order: Persist, spill: Spill, training: _Training) -> bool:
-        """Something is trained beside it, and the spill doesn't fill."""
+        """Say whether something is trained beside it, and the spill doesn't fill."""
         return training.goes_on(self._clock()) and 2 * spill.waiting_bytes <= order.spill_bytes
 
     def _obey(self, seconds: float) -> None:
@@ -176,7 +178,7 @@ class Persisting:
         self._tell(Ended(cut))
 
     def _hear(self, timeout_seconds: float | None) -> ToPersister | None:
-        """The next message; None when there is none within the time, or it was about files only."""
+        """Return the next message; None when there is none within the time, or it was about files only."""
         if not self._poll.poll(None if timeout_seconds is None else 1000 * timeout_seconds):
             return None
         try:
@@ -197,7 +199,7 @@ class Persisting:
 
 
 def _reached(step: str) -> None:
-    """Come to where the failpoint of a step is: as ``CutReader.steps`` names it."""
+    """Run the failpoint of a step, which is named as in ``CutReader.steps``."""
     if step == "block":
         failpoint("persister.block")
     else:

@@ -19,24 +19,24 @@ from pathlib import Path
 __all__ = ["main", "run"]
 
 NICE = 10
-"""The kernel's default for reading and writing follows it."""
+"""Niceness of the process; the kernel's default for reading and writing follows it."""
 KILLED_FIRST = 500
-"""Of a thousand: where memory runs out, rather this process is killed than the server."""
+"""The process's oom_score_adj, of at most 1000: where memory runs out, rather this process is killed than the server."""
 LEAST_PAUSE, MOST_PAUSE = 1.0, 3.0
-"""Beside training: seconds of sleep for each second of work. Of a CPU that nobody uses it takes half, and of those that are in use a
-quarter at most: longer rests made a checkpoint of 8 GiB take 148 s rather than 60, and training no faster."""
+"""Minimum and maximum seconds of sleep for each second of work beside training. Of a CPU that nobody uses it takes half, and of those that
+are in use a quarter at most: longer rests made a checkpoint of 8 GiB take 148 s rather than 60, and training no faster."""
 REPORT_SECONDS = 0.2
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def main(arguments: list[str]) -> None:
-    """``FD PARENT``: the socket, and the server's process id."""
+    """Run the persister. ``FD PARENT``: the socket, and the server's process id."""
     run(int(arguments[0]), int(arguments[1]))
 
 
 def run(descriptor: int, parent: int, *, kernels: bool = False) -> None:
-    """Until the other end of the socket is gone (SystemExit). ``kernels``: numba and they are here already."""
+    """Serve until the other end of the socket is gone (SystemExit). ``kernels``: numba and the kernels are here already."""
     _die_with(parent)
     with suppress(OSError):
         os.nice(NICE)

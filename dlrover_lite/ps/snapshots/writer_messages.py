@@ -48,10 +48,10 @@ class Persist(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     whole: SlotBits
     groups: Items[GroupCut]
     spill_bytes: Bytes
-    """That may be in the spill, but for groups that may have all their rows there."""
+    """Maximum bytes that may be in the spill, not counting groups that may have all their rows there."""
     compress: bool
     seconds: Seconds = 0.0
-    """As in SnapshotOrder."""
+    """Seconds that the cut may take, as in SnapshotOrder."""
 
 
 class Hurry(msgspec.Struct, frozen=True, tag=True):
@@ -67,7 +67,7 @@ class Release(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """It has started."""
+    """The persister has started."""
 
 
 class Writing(msgspec.Struct, frozen=True, tag=True):
@@ -77,7 +77,7 @@ class Writing(msgspec.Struct, frozen=True, tag=True):
 
 
 class Written(msgspec.Struct, frozen=True, tag=True):
-    """``part``: a ``PartEntry``, as JSON, without clocks and marks."""
+    """The part is written. ``part``: a ``PartEntry``, as JSON, without clocks and marks."""
 
     cut: Count
     rows: Count
@@ -102,7 +102,7 @@ FromPersister = Ready | Writing | Written | Failed | Ended
 
 
 def send(channel: socket.socket, message: ToPersister | FromPersister, fds: Sequence[int] = ()) -> None:
-    """Raises OSError when the other end is gone."""
+    """Send a message, with descriptors if there are any. Raises OSError when the other end is gone."""
     data = msgspec.msgpack.encode(message)
     if fds:
         socket.send_fds(channel, [data], fds)

@@ -10,17 +10,17 @@ from __future__ import annotations
 __all__ = ["LEAST_BYTES_PER_SECOND", "MOST_REST_SECONDS", "Leftover", "Pace"]
 
 LEAST_BYTES_PER_SECOND = float(64 << 20)
-"""No part is written more slowly for the time there is: what changes meanwhile costs, too."""
+"""Minimum bytes per second that a part is written at, however much time there is: what changes meanwhile costs, too."""
 MOST_REST_SECONDS = 0.02
-"""Until the spill is looked at again."""
+"""Maximum seconds until the spill is looked at again."""
 
 
 _LOOK_SECONDS = 0.05
-"""Of working and waiting, between two looks at both."""
+"""Seconds of working and waiting between two looks at both."""
 _WAITED, _WAITED_LITTLE = 0.5, 0.15
-"""Of the time for which it could have worked: above the first it rests longer, below the second less long."""
+"""Shares of waiting in the time for which it could have worked: above the first it rests longer, below the second less long."""
 _LONGER, _SHORTER = 1.5, 0.9
-"""Slowly towards more work: a limit that is run into holds training up."""
+"""Factors of the rest when it gets longer or shorter: slowly towards more work, since a limit that is run into holds training up."""
 
 
 class Leftover:
@@ -32,7 +32,7 @@ class Leftover:
         self._seen: tuple[float, float] | None = None
 
     def look(self, worked_seconds: float, waited_seconds: float) -> None:
-        """So long it has worked so far, and waited for a CPU."""
+        """Adjust the rest to the seconds for which it has worked so far, and waited for a CPU."""
         if self._seen is None:
             self._seen = worked_seconds, waited_seconds
         worked, waited = worked_seconds - self._seen[0], waited_seconds - self._seen[1]
@@ -47,20 +47,20 @@ class Leftover:
 
 
 class Pace:
-    """Of a part of so many bytes that may take ``seconds`` (0: no longer than need be), from the time ``began``."""
+    """The pace of a part of ``total_bytes`` that may take ``seconds`` (0: no longer than need be), from the time ``began``."""
 
     def __init__(self, seconds: float, total_bytes: int, began: float, leftover: Leftover) -> None:
         self._seconds = min(seconds, total_bytes / LEAST_BYTES_PER_SECOND)
         self._began, self._leftover = began, leftover
 
     def hurry(self) -> None:
-        """Somebody waits for it."""
+        """Hurry: somebody waits for the part."""
         self._seconds = 0.0
 
     def rest(self, work_seconds: float) -> float:
-        """Seconds, after so many of work."""
+        """Return the seconds of rest after so many seconds of work."""
         return self._leftover.pause * work_seconds
 
     def wait(self, now: float, part_read: float) -> float:
-        """Seconds until it may go on, when so much of 1 is done and that is ahead of a straight line to its end; 0: it isn't."""
+        """Return the seconds until it may go on, when so much of 1 is done and that is ahead of a straight line to its end; 0: it isn't."""
         return min(max(0.0, self._began + self._seconds * part_read - now), MOST_REST_SECONDS)

@@ -38,7 +38,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class PersisterEnded(JobError):
-    """It is gone, by itself or by somebody else."""
+    """The persister is gone, by itself or by somebody else."""
 
     def __init__(self, status: int) -> None:
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
@@ -49,7 +49,7 @@ class PersisterEnded(JobError):
 
 
 class _Process(Protocol):
-    """As subprocess has it."""
+    """A process as subprocess has it."""
 
     pid: int
     returncode: int
@@ -62,10 +62,11 @@ class _Process(Protocol):
 
 
 class PersisterProcess:
-    """Raises JobError when it can't be started. Of one thread: the kernel ends the process with the thread that started it."""
+    """A persister, as its server has it. Raises JobError when it can't be started. Of one thread: the kernel ends the process with the
+    thread that started it."""
 
     def __init__(self) -> None:
-        """A new interpreter."""
+        """Start a new interpreter."""
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [
             sys.executable,
@@ -89,12 +90,12 @@ class PersisterProcess:
             its.close()
         self._hold(process, mine)
         self.stays = False
-        """It costs next to nothing while there is nothing to do."""
+        """Whether it stays while there is nothing to do: a forked process costs next to nothing then."""
 
     @classmethod
     def forked(cls) -> PersisterProcess | None:
-        """A copy of this process, which should have nothing yet that matters: it is there at once, and has its compiled kernels. None where
-        that can't be: there are other threads, or it isn't Linux."""
+        """Fork this process, which should have nothing yet that matters: the copy is there at once, and has its compiled kernels. None
+        where that can't be: there are other threads, or it isn't Linux."""
         if not hasattr(os, "pidfd_open") or _threads() != 1:
             return None
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -125,17 +126,17 @@ class PersisterProcess:
         return self._process.pid
 
     def persist(self, order: Persist, files: Sequence[int]) -> None:
-        """``files``: as ``Files`` has them. Raises PersisterEnded."""
+        """Have the part of a cut written. ``files``: as ``Files`` has them. Raises PersisterEnded."""
         for start in range(0, len(files), FILES_AT_ONCE):
             self._send(Files(), files[start : start + FILES_AT_ONCE])
         self._send(order)
 
     def hurry(self, cut: int) -> None:
-        """Raises PersisterEnded."""
+        """Have a cut written as soon as may be. Raises PersisterEnded."""
         self._send(Hurry(cut))
 
     def release(self, cut: int) -> None:
-        """Raises PersisterEnded."""
+        """Have a cut released: whatever becomes of it, the server is done with it. Raises PersisterEnded."""
         self._send(Release(cut))
 
     def _send(self, message: ToPersister, fds: Sequence[int] = ()) -> None:
@@ -148,7 +149,7 @@ class PersisterProcess:
             raise self._ended() from None
 
     def receive(self) -> FromPersister | None:
-        """What it says, if anything. Raises PersisterEnded."""
+        """Return what the persister says, if anything. Raises PersisterEnded."""
         try:
             data = self.socket.recv(MESSAGE_BYTES)
         except BlockingIOError:
@@ -169,14 +170,14 @@ class PersisterProcess:
         return PersisterEnded(self._process.returncode)
 
     def end(self, *, at_once: bool = False) -> None:
-        """It ends soon, and leaves nothing of what it was writing; ``at_once``: it is killed."""
+        """Have it end soon, and leave nothing of what it was writing; ``at_once``: kill it."""
         self.socket.close()
         if at_once:
             self._process.kill()
 
     @property
     def is_over(self) -> bool:
-        """Nothing is left of it. To be asked after ``end``."""
+        """Whether nothing is left of the process. To be asked after ``end``."""
         return self._process.poll() is not None
 
     def close(self) -> None:
@@ -229,7 +230,7 @@ def _threads() -> int:
 
 
 def _become(channel: int, parent: int) -> None:
-    """In the child: the persister, and nothing else. Never returns."""
+    """Become the persister in the child, and nothing else. Never returns."""
     status = 1
     try:
         gc.freeze()  # what is imported stays: to look at it would copy its pages

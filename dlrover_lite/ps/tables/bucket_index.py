@@ -42,7 +42,7 @@ __all__ = [
 CHUNK = 128
 """Keys that go through a kernel together, so that their cache misses overlap."""
 ENTRIES = 12
-"""Of a bucket."""
+"""Number of entries of a bucket."""
 BUCKET_BYTES = 64
 NOWHERE = np.uint64((1 << 64) - 1)
 """The position of a key that isn't there."""
@@ -87,7 +87,7 @@ class Buckets(NamedTuple):
 
 @kernel
 def _home(key_hash, size):  # type: ignore[no-untyped-def]
-    """The bucket where a key belongs."""
+    """Return the bucket where a key belongs."""
     low = key_hash & _LOW
     if (low >= size[_BOUNDARY]) != (size[_SHRINKS] != _U0):
         return (low * size[_NEW]) >> _HALF
@@ -96,15 +96,15 @@ def _home(key_hash, size):  # type: ignore[no-untyped-def]
 
 @kernel
 def _fingerprint(key_hash):  # type: ignore[no-untyped-def]
-    """1 to 255."""
+    """Return the fingerprint of a hash: 1 to 255."""
     found = (key_hash >> _FINGERPRINT_SHIFT) & _BYTE
     return found if found != _U0 else _BYTE
 
 
 @kernel
 def _matches(words, bucket, pattern):  # type: ignore[no-untyped-def]
-    """Bits 7, 15, … of entries 0 to 7, and of entries 8 to 11, whose fingerprints are those of ``pattern``. The lowest bit of each is
-    right; those above may not be."""
+    """Return bits 7, 15, … of entries 0 to 7, and of entries 8 to 11, whose fingerprints are those of ``pattern``. The lowest bit of each
+    is right; those above may not be."""
     first = words[bucket * _U8 + _U6] ^ pattern
     second = words[bucket * _U8 + _U7] ^ pattern
     return (first - _EACH_BYTE) & ~first & _TOP_BITS, (second - _EACH_BYTE) & ~second & _FOUR_TOP_BITS
@@ -112,13 +112,13 @@ def _matches(words, bucket, pattern):  # type: ignore[no-untyped-def]
 
 @kernel
 def prefetch_bucket(key_hash, index):  # type: ignore[no-untyped-def]
-    """What ``candidate`` and ``find`` read first."""
+    """Prefetch what ``candidate`` and ``find`` read first."""
     prefetch(index.rows, np.int64(_home(key_hash, index.size) * _U16))
 
 
 @kernel
 def candidate(key_hash, index):  # type: ignore[no-untyped-def]
-    """Number + 1 of a row that may be the key's, for its record to be fetched; 0: the key has no row."""
+    """Return number + 1 of a row that may be the key's, for its record to be fetched; 0: the key has no row."""
     bucket, pattern = _home(key_hash, index.size), _fingerprint(key_hash) * _EACH_BYTE
     while True:
         first, second = _matches(index.words, bucket, pattern)
@@ -133,7 +133,7 @@ def candidate(key_hash, index):  # type: ignore[no-untyped-def]
 
 @kernel
 def is_row_of(record, row_words, key_hash, table, records):  # type: ignore[no-untyped-def]
-    """Whether the row is the key's."""
+    """Return whether the row is the key's."""
     at = record * row_words
     return (
         records[at + HASH_LOW] == np.uint32(key_hash)
@@ -144,7 +144,7 @@ def is_row_of(record, row_words, key_hash, table, records):  # type: ignore[no-u
 
 @kernel
 def find(key_hash, table, index, records, row_words):  # type: ignore[no-untyped-def]
-    """Position of the key's entry, or NOWHERE."""
+    """Return the position of the key's entry, or NOWHERE."""
     bucket, pattern = _home(key_hash, index.size), _fingerprint(key_hash) * _EACH_BYTE
     while True:
         first, second = _matches(index.words, bucket, pattern)
@@ -166,13 +166,13 @@ def find(key_hash, table, index, records, row_words):  # type: ignore[no-untyped
 
 @kernel
 def row_at(position, index):  # type: ignore[no-untyped-def]
-    """The row of an entry."""
+    """Return the row of an entry."""
     return np.uint64(index.rows[position]) - _U1
 
 
 @kernel
 def enter(key_hash, row, index):  # type: ignore[no-untyped-def]
-    """A key that isn't there yet."""
+    """Enter a key that isn't there yet."""
     bucket = _home(key_hash, index.size)
     while True:
         first, second = _matches(index.words, bucket, _U0)
@@ -187,14 +187,14 @@ def enter(key_hash, row, index):  # type: ignore[no-untyped-def]
 
 @kernel
 def prefetch_home(key_hash, rows, buckets):  # type: ignore[no-untyped-def]
-    """What ``enter_all`` reads first."""
+    """Prefetch what ``enter_all`` reads first."""
     prefetch(rows, np.int64((((key_hash & _LOW) * buckets) >> _HALF) * _U16))
 
 
 @kernel
 def enter_all(hashes, new_rows, n, rows, words, fingerprints, buckets):  # type: ignore[no-untyped-def]
-    """The first n of these keys, which aren't there yet, into an index of so many buckets whose size isn't about to change. Twice as fast
-    as one call for each."""
+    """Enter the first n of these keys, which aren't there yet, into an index of so many buckets whose size isn't about to change. Twice as
+    fast as one call for each."""
     for i in range(n):
         bucket = ((hashes[i] & _LOW) * buckets) >> _HALF
         while True:
@@ -226,7 +226,7 @@ def remove(key_hash, position, index):  # type: ignore[no-untyped-def]
 
 @kernel
 def _first_low(bucket, buckets):  # type: ignore[no-untyped-def]
-    """The least lower hash half at home in a bucket, of so many."""
+    """Return the least lower hash half at home in a bucket, of so many buckets."""
     return ((bucket << _HALF) + buckets - _U1) // buckets
 
 
@@ -300,17 +300,17 @@ class BucketIndex:
 
     @property
     def size(self) -> int:
-        """Buckets, when no change of size is under way any more."""
+        """Number of buckets when no change of size is under way any more."""
         return int(self.buckets.size[_NEW])
 
     @property
     def changing(self) -> bool:
-        """A change of size is under way."""
+        """Whether a change of size is under way."""
         return bool(self.buckets.size[_OLD] != self.buckets.size[_NEW])
 
     @property
     def bytes(self) -> int:
-        """Memory it takes."""
+        """Bytes of memory that it takes."""
         return BUCKET_BYTES * int(self.buckets.size[:2].max())
 
     def make_room(self, rows: int) -> None:
@@ -335,7 +335,7 @@ class BucketIndex:
             self._change(self.size if self.size <= 2 * _AT_ONCE else 1 + int(_PACE * new_rows))
 
     def shrink(self, buckets: int, rows: int) -> bool:
-        """If it is far too large for so many rows: go on with it by so many buckets. True if there is no more to do."""
+        """Go on to shrink an index that is far too large for so many rows, by so many buckets. True if there is no more to do."""
         if not self.changing and self._is_sparse(rows):
             self._begin(_buckets_for(rows))
         if self.changing and self._change(buckets):
@@ -346,7 +346,7 @@ class BucketIndex:
         return rows < self.size * ENTRIES * _SPARSE and _buckets_for(rows) < self.size
 
     def _full(self) -> int:
-        """Rows from which it is to grow."""
+        """Return the number of rows from which it is to grow."""
         return int(self.size * ENTRIES * _FULL)
 
     def _begin(self, buckets: int) -> None:
@@ -359,7 +359,7 @@ class BucketIndex:
             self._change(int(self.buckets.size[_OLD]))
 
     def _change(self, buckets: int) -> bool:
-        """Go on with a change of size by so many buckets; whether it is over."""
+        """Go on with a change of size by so many buckets; return whether it is over."""
         count, stopped = np.uint64(buckets), None
         while stopped != NOWHERE:
             stopped = change_size(count, self.buckets, self._records, self._row_words, self._hashes, self._rows)
@@ -368,7 +368,7 @@ class BucketIndex:
         return not self.changing
 
     def _give_back(self) -> None:
-        """The memory of buckets behind the last one."""
+        """Give back the memory of buckets behind the last one."""
         end, rows = self.size - 1, self.buckets.rows
         while rows[16 * end + 15]:
             end += 1
@@ -377,5 +377,5 @@ class BucketIndex:
 
 
 def _buckets_for(rows: int) -> int:
-    """As few as needn't grow with so many rows."""
+    """Return the lowest number of buckets that needn't grow with so many rows."""
     return max(_FIRST_BUCKETS, int(rows / (ENTRIES * _FULL)) + 1)

@@ -14,11 +14,11 @@ __all__ = ["compile_kernels"]
 
 _RESERVE_BYTES = 1 << 18
 _MANY = 1 << 12
-"""Rows that are written all at once."""
+"""Number of rows that are written all at once."""
 
 
 def compile_kernels() -> None:
-    """One call of each operation on a row: kernels are the same for all dims and optimizers."""
+    """Call each operation once on a row: kernels are the same for all dims and optimizers."""
     every = np.ones(SLOTS, np.bool_)
     key, one = np.zeros(1, np.uint64), np.ones(1, np.int64)
     group = TableGroup([TableSpec("", 1, 0.0)], Optimizer(), seed=0, reserve_bytes=_RESERVE_BYTES)

@@ -14,7 +14,8 @@ _FOUR, _FOURS, _LINE, _LINES = (np.uint64(number) for number in (4, 8, 16, 32))
 
 @kernel
 def copy_values(target, to, source, at, n):  # type: ignore[no-untyped-def]
-    """n values of 4 bytes, from one array to another, or so far apart: some of them perhaps twice, which takes less than a loop."""
+    """Copy n values of 4 bytes, from one array to another, or within one if they are so far apart: some of them perhaps twice, which takes
+    less than a loop."""
     if n >= _LINE:
         if n > _LINES:
             for j in range(_LINE, n - _LINE, _LINE):

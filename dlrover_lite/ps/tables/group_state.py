@@ -51,11 +51,11 @@ class Kept(NamedTuple):
     name: str
     """Name of its arena."""
     numbers: NDArray[np.uint64]
-    """[``rows.NUMBERS``]"""
+    """uint64 [``row_arrays.NUMBERS``]: the numbers of the group."""
     journal: Journal | None = None
-    """Of updates; None: a process killed amid one leaves rows half changed."""
+    """Journal of updates; None: a process killed amid one leaves rows half changed."""
     number: int = 0
-    """Of the group, in the journal."""
+    """Number of the group in the journal."""
 
 
 class GroupState:
@@ -110,7 +110,7 @@ class GroupState:
         self._index = BucketIndex(self._arena.records, self.shape.words, self._arena.capacity)
         self._slots = SlotBook(len(self.tables))
         self._free_numbers = Scratch(self._arena.capacity, np.uint64)
-        """What the book's stack of free row numbers lies in."""
+        """Memory that the book's stack of free row numbers lies in."""
         free, counts = self._free_numbers.array, self._slots.row_counts
         self._book = Book(numbers, free, no_rows(), no_rows(), self._slots.flags, counts, halting())
         self._free_rises = True
@@ -131,36 +131,36 @@ class GroupState:
 
     @property
     def used(self) -> int:
-        """Row numbers in use, free ones included."""
+        """Number of row numbers in use, free ones included."""
         return int(self._book.numbers[USED])
 
     @property
     def rows(self) -> int:
-        """Live rows of all slots, owned or not."""
+        """Number of live rows of all slots, owned or not."""
         return self.used - self._free
 
     @property
     def gaps(self) -> int:
-        """Free row numbers below the last row in use."""
+        """Number of free row numbers below the last row in use."""
         return self._free
 
     @property
     def slot_rows(self) -> NDArray[np.int64]:
-        """Live rows of each slot [4096]."""
+        """Number of live rows of each slot [4096]."""
         return self._slots.row_counts[:SLOTS].copy()
 
     @property
     def table_rows(self) -> list[int]:
-        """Live rows of each table, whoever owns their slots."""
+        """Number of live rows of each table, whoever owns their slots."""
         return [int(rows) for rows in self._slots.row_counts[SLOTS:]]
 
     @property
     def bytes(self) -> int:
-        """Memory that rows (free ones included), their index and the list of free ones take."""
+        """Bytes of memory that rows (free ones included), their index and the list of free ones take."""
         return self._arena.bytes + self._index.bytes + 8 * self._free
 
     def contains(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of ``keys`` have a row, whoever owns their slots: bool [n]."""
+        """Return which of ``keys`` have a row, whoever owns their slots: bool [n]."""
         keys, counts = self._keys(keys, counts)
         out = np.empty(len(keys), np.bool_)
         store = self._store
@@ -173,11 +173,11 @@ class GroupState:
 
     @property
     def _epoch(self) -> np.uint32:
-        """As kernels take it."""
+        """Epoch of the group, as kernels take it."""
         return np.uint32(self._book.numbers[EPOCH])
 
     def _restore(self) -> None:
-        """Rows were left here."""
+        """Take up the rows that were left here."""
         used = self.used
         if self._kept.journal is not None:
             self._kept.journal.undo(self._kept.number, self._store, used)
@@ -203,13 +203,13 @@ class GroupState:
         return as_input(keys, U64), as_input(counts, I64)
 
     def _hash_owned(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
-        """Whether the keys' slots are all owned; their hashes are in ``_hashes`` then."""
+        """Return whether the keys' slots are all owned; their hashes are in ``_hashes`` then."""
         if len(self._hashes) < len(keys):
             self._hashes = np.empty(len(keys), np.uint64)
         return bool(hash_owned(keys, counts, self._store.salts, self._slots.flags, self._hashes))
 
     def _require(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
-        """All these rows must be there."""
+        """Raise JobError unless all these rows are there."""
         present = self.contains(keys, counts)
         if not present.all():
             first = int(np.argmin(present))
@@ -220,7 +220,7 @@ class GroupState:
             )
 
     def _make_room(self, new_rows: int) -> None:
-        """In the arena's address space, index and log."""
+        """Make room for new rows in the arena's address space, index and log."""
         used, free, length = self._book.numbers[:3].tolist()
         if used + max(0, new_rows - free) > self._arena.capacity:
             raise JobError(
@@ -237,7 +237,7 @@ class GroupState:
             self._book = self._book._replace(log=log, logged=logged)
 
     def _grow(self, new_rows: int) -> None:
-        """Beside these rows that have come."""
+        """Let the index grow beside these rows that have come."""
         if new_rows or self._index.changing:
             self._index.advance(new_rows, self.rows)
 
@@ -247,7 +247,7 @@ class GroupState:
         return max(start, min(start + limit, self.used))
 
     def _copy(self, rows: NDArray[np.uint64], into: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
-        """Records [n, words] of these rows."""
+        """Return the records [n, words] of these rows, ``into`` an array of that shape if given."""
         n = len(rows)
         if n and rows.max() >= self.used:
             raise ValueError(f"row {rows.max()} of {self.used}")

@@ -44,22 +44,23 @@ _U0, _U1 = np.uint64(0), np.uint64(1)
 _HALF = np.uint64(32)
 _SHIFT = np.uint64(SLOT_SHIFT)
 _SLOT_SHIFT = np.uint32(SLOT_SHIFT - 32)
-"""Of the hash's upper half."""
+"""Shift of the hash's upper half that leaves the slot."""
 _BEHIND = TABLE_EPOCH + _U1
-"""Words from here on are copied apart: the table comes last."""
+"""Word from which on records are copied apart: the table comes last."""
 _AHEAD = np.uint64(24)
-"""Rows that the buckets of those to be moved are fetched ahead."""
+"""Number of rows that records or buckets are fetched ahead of their turn."""
 
 
 @kernel
 def _hash_at(at, records):  # type: ignore[no-untyped-def]
-    """Hash of the key whose record begins there."""
+    """Return the hash of the key whose record begins there."""
     return np.uint64(records[at + HASH_LOW]) | np.uint64(records[at + HASH_HIGH]) << _HALF
 
 
 @kernel
 def find_rows(store, members, start, stop, rows):  # type: ignore[no-untyped-def]
-    """Live rows of the slots in ``members`` (bool [4096]) among [start, stop), into ``rows`` until that is full: (how many, next row)."""
+    """Put the live rows of the slots in ``members`` (bool [4096]) among [start, stop) into ``rows`` until that is full. Returns how many,
+    and the next row."""
     records, row_words = store.records, store.row_words
     limit = np.uint64(rows.shape[0])
     found = _U0
@@ -97,7 +98,7 @@ def sort_out(store, batches, start, stop, rows, ends, limits):  # type: ignore[n
 
 @kernel
 def among(store, members, rows, out):  # type: ignore[no-untyped-def]
-    """Whether each of ``rows`` lives, in a slot of ``members`` (bool [4096]), into ``out`` (bool [n])."""
+    """Write into ``out`` (bool [n]) whether each of ``rows`` lives, in a slot of ``members`` (bool [4096])."""
     records, row_words = store.records, store.row_words
     for i in range(np.uint64(rows.shape[0])):
         at = rows[i] * row_words
@@ -107,7 +108,7 @@ def among(store, members, rows, out):  # type: ignore[no-untyped-def]
 
 @kernel
 def read(store, rows, out):  # type: ignore[no-untyped-def]
-    """Copies of the records of ``rows`` (uint64 [n]) into ``out`` (uint32, flat). False if one of them is free."""
+    """Copy the records of ``rows`` (uint64 [n]) into ``out`` (uint32, flat). False if one of them is free."""
     records, row_words = store.records, store.row_words
     for start in range(_U0, np.uint64(rows.shape[0]), np.uint64(CHUNK)):
         n = min(np.uint64(CHUNK), np.uint64(rows.shape[0]) - start)

@@ -12,24 +12,24 @@ from dlrover_lite.core.rows import RowData
 __all__ = ["NUMBERS", "RowData", "Store", "as_input", "no_rows", "with_room"]
 
 USED, FREE, LOG_LENGTH, EPOCH, TOUCHED = (np.uint64(number) for number in range(5))
-"""Of a group's numbers (uint64): row numbers in use, free ones included; free row numbers; rows in the log; its epoch, which each snapshot
-advances; row numbers that have memory. FREE and LOG_LENGTH mean nothing to the process that follows."""
+"""Positions in a group's numbers (uint64) of: row numbers in use, free ones included; free row numbers; rows in the log; its epoch, which
+each snapshot advances; row numbers that have memory. FREE and LOG_LENGTH mean nothing to the process that follows."""
 NUMBERS = 8
-"""Words they take."""
+"""Number of words that a group's numbers take."""
 
 
 class Store(NamedTuple):
     """A group's records and what its tables' rows are made from, as kernels take it."""
 
     records: NDArray[np.uint32]
-    """Flat (see ``records``)."""
+    """uint32, flat: records one after another (see ``core.records``)."""
     floats: NDArray[np.float32]
-    """The same memory."""
+    """The same memory as ``records``, as floats."""
     row_words: np.uint64
     values_at: np.uint64
-    """The word of a record that values begin with."""
+    """Position in a record of the word that values begin with."""
     counted: np.uint64
-    """1: records have a count of updates."""
+    """1: records have a count of updates; 0: they have none."""
     dim: np.uint64
     salts: NDArray[np.uint64]
     init_salts: NDArray[np.uint64]
@@ -40,7 +40,8 @@ U32, U64, I64, F32, BOOL = (np.dtype(kind) for kind in (np.uint32, np.uint64, np
 
 
 def as_input(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
-    """For a kernel to read: contiguous, aligned and read-only whatever it was, since kernels are compiled for each combination of these.
+    """Make an array ready for a kernel to read: contiguous, aligned and read-only whatever it was, since kernels are compiled for each
+    combination of these.
 
     Copies only what isn't contiguous, aligned and of this type.
     """
@@ -54,12 +55,12 @@ def as_input(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
 
 
 def no_rows() -> NDArray[np.uint64]:
-    """No row numbers."""
+    """Return an empty array of row numbers."""
     return np.empty(0, np.uint64)
 
 
 def with_room(rows: NDArray[np.uint64], length: int, more: int) -> NDArray[np.uint64]:
-    """``rows``, of which ``length`` are used, with room for more behind: itself, or a copy that is larger by half at least."""
+    """Return ``rows``, of which ``length`` are used, with room for more behind: itself, or a copy that is larger by half at least."""
     if length + more <= len(rows):
         return rows
     larger = np.empty(max(length + more, length + length // 2), np.uint64)

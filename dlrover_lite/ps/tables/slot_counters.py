@@ -21,35 +21,35 @@ __all__ = ["OWNED", "TABLE_ROWS", "TRACKED", "Counters", "SlotBook", "as_members
 
 OWNED, TRACKED = np.uint8(1), np.uint8(2)
 TABLE_ROWS = np.uint64(SLOTS)
-"""Where in ``SlotBook.row_counts`` those of tables begin."""
+"""Position in ``SlotBook.row_counts`` from which on those of tables are."""
 
 _SMALL = 512
-"""Keys of a request that is always counted."""
+"""Maximum number of keys of a request that is always counted."""
 _ONE_IN = 16
 _SHIFT = np.uint64(SLOT_SHIFT)
 _GOLDEN, _WORD = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
 class Counters(NamedTuple):
-    """Since they were taken last, by slot: int64 [4096] each. Exact for requests of up to 512 keys, estimates for larger ones."""
+    """Counts by slot since they were taken last: int64 [4096] each. Exact for requests of up to 512 keys, estimates for larger ones."""
 
     requests: NDArray[np.int64]
-    """Gathers and updates that touched the slot."""
+    """Number of gathers and updates that touched the slot."""
     gathered: NDArray[np.int64]
-    """Rows."""
+    """Number of rows gathered."""
     updated: NDArray[np.int64]
-    """Rows."""
+    """Number of rows updated."""
 
 
 @kernel
 def flags_of(key_hash, flags):  # type: ignore[no-untyped-def]
-    """Of the slot that a key is in."""
+    """Return the flags of the slot that a key is in."""
     return flags[key_hash >> _SHIFT]
 
 
 @kernel
 def hash_owned(keys, counts, salts, flags, hashes):  # type: ignore[no-untyped-def]
-    """Hashes of ``keys`` into ``hashes``; whether all their slots are owned."""
+    """Write the hashes of ``keys`` into ``hashes``; return whether all their slots are owned."""
     start = np.uint64(0)
     common = OWNED
     for t in range(np.uint64(counts.shape[0])):
@@ -79,14 +79,14 @@ def _count(keys, counts, salts, weight, request, stamps, requests, rows):  # typ
 
 
 def as_members(slots: SlotSet) -> SlotSet:
-    """As kernels take it. Raises ValueError for another shape."""
+    """Return a set of slots as kernels take it. Raises ValueError for another shape."""
     if slots.shape != (SLOTS,):
         raise ValueError(f"a set of slots of shape {slots.shape}")
     return as_input(slots, BOOL)
 
 
 class SlotBook:
-    """All slots are owned at first, and none is tracked. Arrays are [4096] where nothing else is said."""
+    """What is known of each slot. All slots are owned at first, and none is tracked. Arrays are [4096] where nothing else is said."""
 
     def __init__(self, tables: int) -> None:
         self.row_counts = np.zeros(SLOTS + tables, np.int64)
@@ -97,7 +97,7 @@ class SlotBook:
         self._request = 0
 
     def flag(self, flag: np.uint8, members: SlotSet) -> None:
-        """Set it for these slots, and take it from all others."""
+        """Set the flag for these slots, and take it from all others."""
         self.flags[:] = np.where(members, self.flags | flag, self.flags & ~flag)
 
     def flagged(self, flag: np.uint8) -> SlotSet:
@@ -107,7 +107,7 @@ class SlotBook:
     def count(
         self, keys: NDArray[np.uint64], counts: NDArray[np.int64], salts: NDArray[np.uint64], *, updated: bool
     ) -> None:
-        """A request has gathered or updated these keys."""
+        """Count a request that has gathered or updated these keys."""
         self._request += 1
         weight = 1
         if len(keys) > _SMALL:
@@ -119,7 +119,7 @@ class SlotBook:
         _count(keys, counts, salts, weight, self._request, self._stamps, self._requests, rows)
 
     def take(self) -> Counters:
-        """What was counted since the last call."""
+        """Return what was counted since the last call."""
         counters = Counters(self._requests.copy(), self._gathered.copy(), self._updated.copy())
         for counter in counters._fields:
             getattr(self, f"_{counter}")[:] = 0

@@ -29,7 +29,7 @@ from dlrover_lite.ps.tables.slot_counters import OWNED, TRACKED, Counters, as_me
 from dlrover_lite.tables.optimizers import first_state
 
 _APPEND_BYTES = 1 << 16
-"""Fewer new rows are written one by one."""
+"""Bytes of new records below which they are written one by one."""
 
 __all__ = ["Counters", "Kept", "NotOwned", "RowData", "TableGroup"]
 
@@ -41,23 +41,23 @@ class NotOwned(Exception):
 class TableGroup(GroupState):
     """All tables of one dim. ``counts`` arguments are int64 [tables]: how many of the keys belong to each table, in order.
 
-    Of a ``complete`` group all rows are there before they are used, by ``insert`` or ``write``: to gather or update an unknown key is a
+    In a ``complete`` group all rows are there before they are used, by ``insert`` or ``write``: to gather or update an unknown key is a
     JobError. All slots are owned until ``set_owned`` says otherwise.
     """
 
     # --- training -------------------------------------------------------------------------------------------------
 
     def set_owned(self, owned: SlotSet) -> None:
-        """Keys of other slots are refused from now on; their rows stay."""
+        """Own these slots only: keys of others are refused from now on; their rows stay."""
         self._slots.flag(OWNED, as_members(owned))
 
     def owns(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
-        """Whether all these keys are in slots owned here."""
+        """Return whether all these keys are in slots owned here."""
         keys, counts = self._keys(keys, counts)
         return self._hash_owned(keys, counts)
 
     def gather(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Values of ``keys`` [n]: float32 [n, dim]; initial values for those without a row.
+        """Return the values of ``keys`` [n]: float32 [n, dim]; initial values for those without a row.
 
         Raises NotOwned, and JobError for a key that a complete group doesn't have.
         """
@@ -121,8 +121,8 @@ class TableGroup(GroupState):
         self._slots.count(keys, counts, self._store.salts, updated=True)
 
     def changed_last(self, most: int) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
-        """Tables and hashes of the first ``most`` keys that the last update has changed. Raises JobError where their rows can't be
-        those."""
+        """Return the tables and hashes of the first ``most`` keys that the last update has changed. Raises JobError where their rows can't
+        be those."""
         rows = self._pushed[:most].astype(np.uint64)
         if len(rows) < most or (most and rows.max() >= self.used):
             raise JobError(f"the journal is damaged: {most} keys were updated, and one's row isn't there")
@@ -133,7 +133,7 @@ class TableGroup(GroupState):
         return (positions - np.uint32(1)).astype(np.uint16), hashes_of(records)
 
     def insert(self, keys: NDArray[np.uint64], counts: NDArray[np.int64], values: NDArray[np.float32]) -> None:
-        """New rows with ``values`` [n, dim] that were not updated yet, whoever owns their slots.
+        """Insert new rows with ``values`` [n, dim] that were not updated yet, whoever owns their slots.
 
         Raises ValueError for a key that has a row, or that comes twice.
         """
@@ -158,18 +158,19 @@ class TableGroup(GroupState):
                 self._book.numbers[FREE] = free
 
     def take_counters(self) -> Counters:
-        """What was asked for since the last call, by slot."""
+        """Return what was asked for since the last call, by slot."""
         return self._slots.take()
 
     def scan(self, start: int, limit: int, *, state: bool = False) -> tuple[RowData, int]:
-        """Live rows of owned slots among row numbers [start, start + limit), and where to go on; without ``state``, theirs is [n, 0]."""
+        """Return the live rows of owned slots among row numbers [start, start + limit), and where to go on; without ``state``, theirs is
+        [n, 0]."""
         rows, following = self.find(self._slots.flagged(OWNED), start, scan_limit=limit, row_limit=limit)
         return unpack_rows(self._copy(rows), self.shape, self._store.salts, with_state=state), following
 
     # --- moving ---------------------------------------------------------------------------------------------------
 
     def track(self, slots: SlotSet) -> None:
-        """From now on log each row of these slots, and of no others, that is updated or made: once, until the log is taken."""
+        """Log from now on each row of these slots, and of no others, that is updated or made: once, until the log is taken."""
         self._slots.flag(TRACKED, as_members(slots))
         self._tracking = True
         self._forget_log()
@@ -182,23 +183,23 @@ class TableGroup(GroupState):
         self._book = self._book._replace(log=no_rows(), logged=no_rows())
 
     def logged(self) -> int:
-        """Rows in the log."""
+        """Return the number of rows in the log."""
         return int(self._book.numbers[LOG_LENGTH])
 
     def take_log(self) -> NDArray[np.uint64]:
-        """Numbers of the rows logged; the log is empty then, and rows that change again come into it again."""
+        """Return the numbers of the rows logged, and empty the log; rows that change again come into it again."""
         rows = self._book.log[: self.logged()].copy()
         self._forget_log()
         return rows
 
     def _forget_log(self) -> None:
-        """Only rows in it have their bits set."""
+        """Empty the log. Only rows in it have their bits set."""
         self._book.logged[self._book.log[: self.logged()] >> np.uint64(6)] = 0
         self._book.numbers[LOG_LENGTH] = 0
 
     def find(self, slots: SlotSet, start: int, *, scan_limit: int, row_limit: int) -> tuple[NDArray[np.uint64], int]:
-        """Numbers of live rows of these slots from ``start`` on, and where to go on (``used``: nowhere); looks at up to ``scan_limit``
-        rows, returns up to ``row_limit``."""
+        """Return numbers of live rows of these slots from ``start`` on, and where to go on (``used``: nowhere); looks at up to
+        ``scan_limit`` rows, returns up to ``row_limit``."""
         stop = self._range(start, scan_limit)
         rows = np.empty(max(0, min(row_limit, stop - start)), np.uint64)
         found, following = move_kernels.find_rows(
@@ -234,22 +235,22 @@ class TableGroup(GroupState):
         return stop
 
     def among(self, slots: SlotSet, rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Those of ``rows`` that are live rows of these slots."""
+        """Return those of ``rows`` that are live rows of these slots."""
         chosen = np.empty(len(rows), np.bool_)
         move_kernels.among(self._store, as_members(slots), as_input(rows, U64), chosen)
         return rows[chosen]
 
     def read(self, rows: NDArray[np.uint64]) -> RowData:
-        """Copies of these rows. Raises ValueError for numbers that aren't those of live rows."""
+        """Return copies of these rows. Raises ValueError for numbers that aren't those of live rows."""
         return unpack_rows(self._copy(rows), self.shape, self._store.salts)
 
     def read_records(self, rows: NDArray[np.uint64], into: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
-        """Copies of the records [n, words] of these rows, ``into`` an array of that shape if given. Raises ValueError for numbers that
-        aren't those of live rows."""
+        """Return copies of the records [n, words] of these rows, ``into`` an array of that shape if given. Raises ValueError for numbers
+        that aren't those of live rows."""
         return self._copy(rows, into)
 
     def write(self, data: RowData) -> None:
-        """As ``write_records``. Raises ValueError for shapes that don't fit, too."""
+        """Write rows as ``write_records`` does. Raises ValueError for shapes that don't fit, too."""
         n = len(data.ids)
         shapes = [(n,), (n,), (n,), (n, self.dim), (n, self.dim * self.parts)]
         if [array.shape for array in data] != shapes:
@@ -342,8 +343,8 @@ class TableGroup(GroupState):
     # --- snapshots ------------------------------------------------------------------------------------------------
 
     def cut(self) -> GroupCut:
-        """What a snapshot that begins now is of; without room in a spill. What changes from now on is of the next epoch. Raises JobError
-        when there have been too many."""
+        """Return the group as it is in a snapshot that begins now, without room in a spill, and begin the next epoch. Raises JobError when
+        there have been too many epochs."""
         epoch = int(self._epoch)
         if epoch == EPOCHS_MOST:
             raise JobError(
@@ -356,12 +357,12 @@ class TableGroup(GroupState):
 
     @property
     def epoch(self) -> int:
-        """Of what changes now."""
+        """Epoch of what changes now."""
         return int(self._epoch)
 
     @property
     def salts(self) -> NDArray[np.uint64]:
-        """Of the tables."""
+        """Salts of the tables."""
         return self._store.salts
 
     @property
@@ -370,8 +371,8 @@ class TableGroup(GroupState):
         return self._arena.file
 
     def spill(self, area: Area | None) -> None:
-        """A snapshot is taken of the rows as they are now: from now on, until this is called with None, what an update changes for the
-        first time is copied to ``area`` before. Meanwhile rows are neither dropped nor moved, nor written but by ``insert``."""
+        """Copy to ``area`` what an update changes for the first time, before it does, from now on until this is called with None: a
+        snapshot is taken of the rows as they are now. Meanwhile rows are neither dropped nor moved, nor written but by ``insert``."""
         self._spill = area
         self._spill_arguments = no_spill() if area is None else area
 

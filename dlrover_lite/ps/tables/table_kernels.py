@@ -53,7 +53,7 @@ __all__ = [
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _LINE = np.uint64(16)
-"""Words of a cache line."""
+"""Number of words of a cache line."""
 _COUNT = np.uint64(HEAD_WORDS)
 _HALF = np.uint64(32)
 _SHIFT = np.uint64(SLOT_SHIFT)
@@ -73,7 +73,7 @@ class Book(NamedTuple):
     """Free row numbers, a stack; room for more behind them."""
     log: NDArray[np.uint64]
     logged: NDArray[np.uint64]
-    """A bit for each row number: it is in the log. Empty where nothing is tracked."""
+    """One bit for each row number: it is in the log. Empty where nothing is tracked."""
     slot_flags: NDArray[np.uint8]
     row_counts: NDArray[np.int64]
     """[4096 + tables]: live rows of each slot, then of each table."""
@@ -83,7 +83,7 @@ class Book(NamedTuple):
 
 @kernel
 def halts(step, halt):  # type: ignore[no-untyped-def]
-    """Whether to stop here."""
+    """Return whether a kernel is to stop at this step."""
     if halt[0] != step and halt[0] != _ANY:
         return False
     halt[1] -= _U1
@@ -92,7 +92,7 @@ def halts(step, halt):  # type: ignore[no-untyped-def]
 
 @kernel
 def take_row(numbers, free):  # type: ignore[no-untyped-def]
-    """Number for a new row: a free one if there is any."""
+    """Return the number for a new row: a free one if there is any."""
     if numbers[FREE] != _U0:
         numbers[FREE] -= _U1
         return free[numbers[FREE]]
@@ -102,7 +102,7 @@ def take_row(numbers, free):  # type: ignore[no-untyped-def]
 
 @kernel
 def enter_row(key_hash, table, row, index, row_counts):  # type: ignore[no-untyped-def]
-    """Into the index and the counts, a key that has had no row."""
+    """Enter a key that has had no row into the index and the counts."""
     enter(key_hash, row, index)
     row_counts[key_hash >> _SHIFT] += 1
     row_counts[TABLE_ROWS + table] += 1
@@ -121,7 +121,7 @@ def log_row(row, key_hash, logged, numbers, log, slot_flags):  # type: ignore[no
 
 @kernel
 def prefetch_record(records, at, words):  # type: ignore[no-untyped-def]
-    """So many words of the record that begins there."""
+    """Prefetch so many words of the record that begins there."""
     for line in range(_U0, words, _LINE):
         prefetch(records, np.int64(at + line))
     prefetch(records, np.int64(at + words - _U1))
@@ -129,8 +129,8 @@ def prefetch_record(records, at, words):  # type: ignore[no-untyped-def]
 
 @kernel
 def look_up(key_hash, table, index, records, row_words):  # type: ignore[no-untyped-def]
-    """Number + 1 of the key's row, 0: there is none. To be called where a ``candidate`` is another key's: a call with so many arrays takes
-    longer than the rest."""
+    """Return number + 1 of the key's row, 0: there is none. To be called where a ``candidate`` is another key's: a call with so many arrays
+    takes longer than the rest."""
     position = find(key_hash, table, index, records, row_words)
     if position == NOWHERE:
         return _U0
@@ -139,7 +139,7 @@ def look_up(key_hash, table, index, records, row_words):  # type: ignore[no-unty
 
 @kernel
 def _make_row(row, key_hash, table, epoch, store, kind, hyper):  # type: ignore[no-untyped-def]
-    """A new row, not updated yet."""
+    """Make a new row, not updated yet."""
     records, floats, dim = store.records, store.floats, store.dim
     at = row * store.row_words
     records[at + HASH_LOW] = np.uint32(key_hash)
@@ -155,8 +155,8 @@ def _make_row(row, key_hash, table, epoch, store, kind, hyper):  # type: ignore[
 
 @kernel
 def gather(keys, counts, store, index, slot_flags, out):  # type: ignore[no-untyped-def]
-    """Rows of ``keys`` (uint64 [n], table after table by ``counts``) into ``out`` (float32 [n * dim]). False, and ``out`` is not to be
-    used, if a key's slot isn't owned. ``store`` and ``index`` are a Store and Buckets as plain tuples."""
+    """Copy the rows of ``keys`` (uint64 [n], table after table by ``counts``) into ``out`` (float32 [n * dim]). False, and ``out`` is not
+    to be used, if a key's slot isn't owned. ``store`` and ``index`` are a Store and Buckets as plain tuples."""
     records, floats, row_words, values_at, _, dim, salts, init_salts, scales = store
     rows_of_index, words, fingerprints, size = index
     buckets = Buckets(rows_of_index, words, fingerprints, size)
@@ -316,7 +316,7 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
 
 @kernel
 def contains(keys, counts, salts, index, records, row_words, out):  # type: ignore[no-untyped-def]
-    """Whether there is a row for each key, into ``out`` (bool [n])."""
+    """Write into ``out`` (bool [n]) whether there is a row for each key."""
     start = _U0
     for t in range(np.uint64(counts.shape[0])):
         end = start + np.uint64(counts[t])

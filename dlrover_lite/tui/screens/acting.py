@@ -21,7 +21,7 @@ _OF_A_NODE = ("resize", "drain", "kill")
 
 
 class ActingPage(TablePage):
-    """``aim`` is what its keys are about."""
+    """A page whose keys act on what ``aim`` says."""
 
     def aim(self) -> Aim:
         raise NotImplementedError
@@ -47,7 +47,8 @@ class ActingPage(TablePage):
         return "Resume" if now is not None and now.paused else "Pause "  # as long as the other
 
     def offers(self, key: Key) -> bool:
-        """Where the brain doesn't ask there is nothing to answer. (Dropping what it carries out by itself works there too.)"""
+        """Say whether a key makes sense here: where the brain doesn't ask there is nothing to answer. (Dropping what it carries out by
+        itself works there too.)"""
         if key.action not in ("accept", "reject"):
             return True
         now = _autoscaling(self.aim())
@@ -111,7 +112,7 @@ class ActingPage(TablePage):
         self.begin(name, aim)
 
     def acting_commands(self) -> Iterable[Choice]:
-        """Of those that can be done now, for the palette."""
+        """Yield the actions that can be done now, for the palette."""
         aim = self.aim()
         for group in self.KEYS:
             for key in group:
@@ -125,7 +126,7 @@ class ActingPage(TablePage):
         self.tui.fetch(what, self.tui.done)
 
     def _ask(self, question: Question, then: Callable[[Answer], None]) -> None:
-        """``then`` is called unless the answer is no."""
+        """Ask a question; ``then`` is called unless the answer is no."""
 
         def answered(answer: Answer | None) -> None:
             if answer is not None and answer != "no":
@@ -151,7 +152,7 @@ class ActingPage(TablePage):
             self._do(lambda: self.acts.autoscale(row, "reject", now))
 
     def scale(self, row: JobRow, _aim: Aim) -> None:
-        """The form is there at once, and filled in when it is known what there is."""
+        """Show the form to scale a job. It is there at once, and filled in when it is known what there is."""
         form = Form(f"Scale {row.id}", acting_page.SCALE_FIELDS)
 
         def fill(room: Room) -> None:
@@ -213,6 +214,6 @@ def _autoscaling(aim: Aim) -> Autoscaling | None:
 
 
 def _of_node(aim: Aim) -> tuple[JobDetail, NodeRow]:
-    """Of an action that ``why_not`` has let through."""
+    """Return the job and the node of an action that ``why_not`` has let through."""
     assert aim.detail is not None and aim.node is not None
     return aim.detail, aim.node

@@ -23,9 +23,9 @@ class Application(Protocol):
     """``tui.app.TuiApp`` is it; a screen finds it as ``self.tui``."""
 
     WITHOUT: ClassVar[frozenset[str]]
-    """Actions of screens that there aren't."""
+    """Actions that screens of this application don't have."""
     actions: Actions | None
-    """None where nothing can be changed, as in a recording."""
+    """Actions on jobs; None where nothing can be changed, as in a recording."""
     readonly: bool
     now: Callable[[], float]
     view: JobsView | None

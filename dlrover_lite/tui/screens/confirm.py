@@ -20,7 +20,7 @@ Answer = Literal["yes", "instead", "no"]
 
 
 class Confirm(Dialog[Answer]):
-    """y does it, r something else, where there is that; n, esc, enter and a click elsewhere don't."""
+    """A dialog with a question: y does it, r something else, where there is that; n, esc, enter and a click elsewhere don't."""
 
     DEFAULT_CSS = """
     Confirm { align: center middle; }

@@ -45,7 +45,7 @@ class DecisionsScreen(ActingPage, inherit_bindings=False):
         self.put(self.detail)
 
     def put(self, detail: JobDetail | None) -> None:
-        """Something is new."""
+        """Show what is new."""
         if detail is not None and detail.row.id == self.detail.row.id:
             self.detail = detail
         self.grid.put({str(one.number): one for one in self.detail.decisions})

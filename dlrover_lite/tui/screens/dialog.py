@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class Dialog(ModalScreen[R]):
-    """Keys that were pressed before it was drawn were meant for something else: the application drops them."""
+    """A dialog. Keys that were pressed before it was drawn were meant for something else: the application drops them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,14 +27,14 @@ class Dialog(ModalScreen[R]):
         self._drawn_at = Message().time
 
     def takes(self, event: events.Key) -> bool:
-        """Whether the key was pressed when the dialog could be seen."""
+        """Say whether the key was pressed when the dialog could be seen."""
         return self._drawn_at is not None and event.time >= self._drawn_at
 
     def on_click(self, event: Any) -> None:
-        """A click elsewhere leaves it."""
+        """Leave the dialog on a click elsewhere."""
         if event.widget is self:
             self.leave()
 
     def leave(self) -> None:
-        """With nothing done."""
+        """Leave with nothing done."""
         self.dismiss(None)

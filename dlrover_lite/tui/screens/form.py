@@ -24,7 +24,7 @@ Asked = Callable[[Mapping[str, str]], Callable[[], str]]
 
 
 class _FieldInput(Input):
-    """``changed`` and ``submit`` are called before the next key is taken."""
+    """An input whose ``changed`` and ``submit`` are called before the next key is taken."""
 
     def __init__(self, changed: Callable[[], None], submit: Callable[[], None], *, id: str) -> None:
         super().__init__(id=id, compact=True, select_on_focus=False)
@@ -38,8 +38,8 @@ class _FieldInput(Input):
 
 
 class Form(Dialog[None]):
-    """Can be filled in (``fill``) when it is there already; until then nothing can be asked for with it. An error is shown, and the form
-    stays; else it goes, and what follows is told."""
+    """A form. It can be filled in (``fill``) when it is there already; until then nothing can be asked for with it. An error is shown, and
+    the form stays; else it goes, and what follows is told."""
 
     DEFAULT_CSS = """
     Form { align: center middle; }
@@ -73,7 +73,7 @@ class Form(Dialog[None]):
         self._asked: Asked | None = None
         self._said = Lines(id="said")
         self._waits = False
-        """For an answer."""
+        """Whether it waits for an answer."""
 
     def compose(self) -> ComposeResult:
         with Vertical():
@@ -103,20 +103,20 @@ class Form(Dialog[None]):
         self._asked = asked
 
     def cannot(self, why: str) -> None:
-        """Nothing can be asked for with it: it goes, and why is told."""
+        """Leave the form, as nothing can be asked for with it, and tell why."""
         if self.is_current:
             self.dismiss(None)
         cast("Application", self.app).tell(why, "error")
 
     def _say(self, lines: Sequence[Any]) -> None:
-        """Above the keys."""
+        """Show these lines above the keys."""
         keys = line(("enter", "accent"), " do it    ", ("tab", "accent"), " next    ", ("esc", "accent"), " leave it")
         self._said.show([*lines, *([()] if lines else []), keys])
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
     def action_step(self, step: int) -> None:
-        """To another field, all of which is replaced by what is written."""
+        """Go to another field, all of which is replaced by what is written."""
         inputs = list(self._inputs.values())
         at = next((number for number, one in enumerate(inputs) if one is self.focused), 0)
         chosen = inputs[(at + step) % len(inputs)]
@@ -124,7 +124,7 @@ class Form(Dialog[None]):
         chosen.select_all()
 
     def _written(self) -> None:
-        """What was wrong may not be any more."""
+        """Take back what was said to be wrong, which may not be any more."""
         if not self._waits:
             self._say([])
 

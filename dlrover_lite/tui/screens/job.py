@@ -21,12 +21,12 @@ from dlrover_lite.tui.widgets.toned import Lines
 __all__ = ["JobScreen"]
 
 _TALL = 40
-"""Lines that a screen has to have for a second curve."""
+"""Number of lines that a screen has to have for a second curve."""
 
 
 class JobScreen(ActingPage, inherit_bindings=False):
-    """The curve above the facts above the nodes; on a wide terminal the facts are beside the curve, and on a high one the memory that is
-    foreseen is below them."""
+    """The screen of one job: the curve above the facts above the nodes; on a wide terminal the facts are beside the curve, and on a high
+    one the memory that is foreseen is below them."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - textual has it so
     VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high")]  # noqa: RUF012 - textual has it so
@@ -75,7 +75,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
         self.call_after_refresh(self._draw)
 
     def put(self, detail: JobDetail | None) -> None:
-        """Something is new."""
+        """Show what is new."""
         if detail is not None and detail.row.id == self.job:
             self.detail = detail
             self.grid.put({row.id: row for row in detail.nodes})
@@ -107,7 +107,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
             self.facts.show(job_page.facts(self.detail, size.width, size.height, self.tui.now()))
 
     def tell_age(self) -> None:
-        """Once a second: what counts down goes on."""
+        """Draw once a second what is stale, and the facts: what counts down goes on."""
         super().tell_age()
         self._draw_facts()
 

@@ -51,7 +51,7 @@ class JobsScreen(ActingPage, inherit_bindings=False):
         self.put(self.tui.view)
 
     def put(self, view: JobsView | None) -> None:
-        """Something is new; None: nothing has been read so far."""
+        """Show what is new; None: nothing has been read so far."""
         self.view = view
         if view is not None:
             self.grid.put(view.jobs)
@@ -90,7 +90,7 @@ class JobsScreen(ActingPage, inherit_bindings=False):
             self.tui.read(row.id, self._described(row.id, row), again=lambda: self._described(row.id, row))
 
     def _described(self, job: str, row: JobRow) -> list[Line]:
-        """As it is now; ``row``: as it was when it was asked for, in case it has gone."""
+        """Describe a job as it is now; ``row``: as it was when it was asked for, in case it has gone."""
         now = self.view.jobs.get(job, row) if self.view is not None else row
         return jobs_page.describe(now, max(20, self.size.width - 8), self.tui.now())
 

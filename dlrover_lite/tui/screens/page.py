@@ -27,11 +27,11 @@ from dlrover_lite.tui.widgets.toned import Lines
 __all__ = ["Page", "TablePage", "bindings", "old"]
 
 STALE_SECONDS = 3.0
-"""What is older than this is said to be."""
+"""Seconds after which what was read is said to be old."""
 
 
 def bindings(*groups: Sequence[Key]) -> list[Any]:
-    """Of keys that have an action; the others are those of the widgets."""
+    """Make textual's bindings of keys that have an action; the others are those of the widgets."""
     return [
         Binding(key.key, key.action, key.short or key.what, show=bool(key.short), key_display=key.label)
         for group in groups
@@ -41,7 +41,7 @@ def bindings(*groups: Sequence[Key]) -> list[Any]:
 
 
 class Page(Screen[None]):
-    """``body`` is what it shows between its headline and the prompt; ``columns`` can be sorted by."""
+    """A screen. ``body`` is what it shows between its headline and the prompt; ``columns`` can be sorted by."""
 
     DEFAULT_CSS = """
     Page { layout: vertical; }
@@ -50,7 +50,7 @@ class Page(Screen[None]):
     #stale.-stale { display: block; }
     """
     KEYS: ClassVar[tuple[Sequence[Key], ...]] = (EVERYWHERE,)
-    """Of screens with keys of their own: theirs, and these after them."""
+    """Groups of keys; screens with keys of their own have theirs, and these after them."""
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
     columns: Sequence[str] = ()
     filter_text = ""
@@ -85,24 +85,24 @@ class Page(Screen[None]):
         return cast("Application", self.app)
 
     def main(self) -> Widget:
-        """What has the focus when the prompt hasn't."""
+        """Return the widget that has the focus when the prompt hasn't."""
         raise NotImplementedError
 
     def head(self, lines: Sequence[Line]) -> None:
         self._head_lines.show(lines)
 
     def tell_age(self) -> None:
-        """Once a second, and with what is new."""
+        """Show what is stale, once a second, and with what is new."""
         what = self.stale()
         self._stale_lines.show([what] if what else [])
         self._stale_lines.set_class(bool(what), "-stale")
 
     def stale(self) -> Line:
-        """What is old, how old, and why; nothing while all is well."""
+        """Say what is old, how old, and why; nothing while all is well."""
         return ()
 
     def stale_of(self, feed: Feed[Any], problem: Problem | None) -> Line:
-        """What is read by ``feed``, which tells of a ``problem`` that its source has."""
+        """Say what is old of what ``feed`` reads, which tells of a ``problem`` that its source has."""
         age = feed.age_seconds
         if feed.problem or (age is not None and age > STALE_SECONDS):
             return old("this", age or 0.0, feed.problem)
@@ -116,7 +116,7 @@ class Page(Screen[None]):
     # --- the prompt -------------------------------------------------------------------------------------------------
 
     def filter_changed(self, text: str) -> None:
-        """Of a screen that can be filtered."""
+        """Show what another filter leaves, on a screen that can be filtered."""
 
     def action_command(self) -> None:
         self.prompt.open(":")
@@ -127,7 +127,8 @@ class Page(Screen[None]):
         self.tell_keys()
 
     def written(self, kind: Kind, text: str, *, done: bool) -> None:
-        """More was written into the prompt, or less; ``done``: enter was pressed, and the prompt is gone again."""
+        """Take what is written into the prompt, whenever it gets more or less; ``done``: enter was pressed, and the prompt is gone
+        again."""
         if kind == "/":
             self.filter_text = text
             self.filter_changed(text)
@@ -152,20 +153,20 @@ class Page(Screen[None]):
 
     @property
     def node_ids(self) -> Sequence[str]:
-        """That commands may be about."""
+        """Ids of the nodes that commands may be about."""
         return ()
 
     def command_act(self, name: str, argument: str) -> None:
-        """One of ``commands.ACTING``."""
+        """Do one of ``commands.ACTING``."""
         self.tui.tell(f"Go to a job first: :{name} is for one", "warning")
 
     def action_sort(self, column: str) -> None:
-        """Of a screen with rows."""
+        """Sort the rows by a column, on a screen with rows."""
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Whether it is there at all. Textual passes over keys of what can't be done; here they are to say why (``refused``)."""
+        """Say whether an action is there at all. Textual passes over keys of what can't be done; here they are to say why (``refused``)."""
         if action in self.tui.WITHOUT:
             return False
         if action in self.ACTING:
@@ -175,11 +176,11 @@ class Page(Screen[None]):
         return True
 
     def why_not(self, action: str) -> str:
-        """Why it can't be done just now; empty: it can. Asked for each key with each look."""
+        """Say why an action can't be done just now; empty: it can. Asked for each key with each look."""
         return ""
 
     def refused(self, action: str) -> bool:
-        """It can't be done now, and why has been told."""
+        """Say whether an action can't be done now; then why has been told."""
         if why := self.why_not(action):
             self.tui.tell(why, "warning")
         return bool(why)
@@ -188,11 +189,11 @@ class Page(Screen[None]):
         return key.short
 
     def offers(self, key: Key) -> bool:
-        """It makes sense here, if perhaps not now."""
+        """Say whether a key makes sense here, if perhaps not now."""
         return True
 
     def tell_keys(self) -> None:
-        """Which keys work may have changed."""
+        """Show which keys work, which may have changed."""
         if self.prompt.is_open:
             self._key_bar.show([KeyShown(key, key.short) for key in WRITING[self.prompt.kind]])
             return
@@ -224,7 +225,7 @@ class Page(Screen[None]):
             self.app.pop_screen()
 
     def to_copy(self) -> tuple[str, str] | None:
-        """What is chosen as text, and what to call it; None: nothing is."""
+        """Return what is chosen as text, and what to call it; None: nothing is."""
         return None
 
     def action_copy(self) -> None:
@@ -242,7 +243,7 @@ class Page(Screen[None]):
 
 
 class TablePage(Page):
-    """With one table, of which a row is chosen."""
+    """A page with one table, of which a row is chosen."""
 
     ROW: ClassVar[frozenset[str]] = frozenset({"open", "describe"})
     """Actions that need a row."""
@@ -263,11 +264,11 @@ class TablePage(Page):
             self.choose()
 
     def on_grid_chosen(self, event: Grid.Chosen) -> None:
-        """By the mouse."""
+        """Do what is to be done with the row that was chosen by the mouse."""
         event.stop()
         self.choose()
 
 
 def old(what: str, age_seconds: float, why: str) -> Line:
-    """``! stale for 12.0 s: its master did not answer``"""
+    """Write what is old: ``! this is as of 12 s ago: its master did not answer``."""
     return line((f"! {what} is as of {duration(age_seconds)} ago" + (f": {why}" if why else ""), "bad"))

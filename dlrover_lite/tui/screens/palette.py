@@ -21,7 +21,7 @@ __all__ = ["Choice", "Palette"]
 class Choice(NamedTuple):
     title: str
     what: str
-    """What it does."""
+    """What the command does, in words."""
     do: Callable[[], object]
 
 
@@ -40,8 +40,8 @@ class _Words(Input):
 
 
 class Palette(ModalScreen[None]):
-    """What is typed while it opens is for it. (Textual's own looks for commands beside the keys: what is done when enter comes early
-    isn't what was written.)"""
+    """The palette of commands. What is typed while it opens is for it. (Textual's own looks for commands beside the keys: what is done when
+    enter comes early isn't what was written.)"""
 
     DEFAULT_CSS = """
     Palette { align: center top; }
@@ -78,7 +78,7 @@ class Palette(ModalScreen[None]):
         self.grid.action_first()
 
     def on_grid_chosen(self, event: Grid.Chosen) -> None:
-        """By the mouse."""
+        """Do the command that was chosen by the mouse."""
         event.stop()
         self.action_choose()
 

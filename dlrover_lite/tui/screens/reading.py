@@ -22,7 +22,7 @@ __all__ = ["LogScreen", "ReadingScreen", "help_lines"]
 
 
 class ReadingScreen(Page, inherit_bindings=False):
-    """Lines that stay as they are, or, with ``again``, are made again every second."""
+    """A screen of lines that stay as they are, or, with ``again``, are made again every second."""
 
     DEFAULT_CSS = """
     ReadingScreen Pager { height: 1fr; padding: 1 2; }
@@ -47,7 +47,7 @@ class ReadingScreen(Page, inherit_bindings=False):
         self.tell_head()
 
     def put(self, lines: Sequence[Line]) -> None:
-        """In place of those that were there."""
+        """Show these lines in place of those that were there."""
         self._lines = list(lines)
         self.pager.put(lines)
         if self.is_mounted:
@@ -73,7 +73,7 @@ class ReadingScreen(Page, inherit_bindings=False):
         self.tell_keys()
 
     def to_copy(self) -> tuple[str, str] | None:
-        """All of it; with a filter, what that leaves."""
+        """Return all lines; with a filter, what that leaves."""
         lines = self.pager.shown
         return text_of(lines), plural(len(lines), "line")
 
@@ -97,7 +97,7 @@ class LogScreen(ReadingScreen, inherit_bindings=False):
         self._feed.stop()
 
     def _arrived(self) -> None:
-        """From the thread that reads."""
+        """Tell that lines have arrived, from the thread that reads."""
         self.app.call_later(self._put)
 
     def _put(self) -> None:
@@ -111,7 +111,7 @@ class LogScreen(ReadingScreen, inherit_bindings=False):
         return old("this", self._feed.age_seconds or 0.0, self._feed.problem) if self._feed.problem else ()
 
     def to_copy(self) -> tuple[str, str] | None:
-        """A log may be long: what is in sight."""
+        """Return the lines in sight: a log may be long."""
         lines = self.pager.in_sight
         return text_of(lines), plural(len(lines), "line")
 
@@ -122,7 +122,7 @@ class LogScreen(ReadingScreen, inherit_bindings=False):
 
 
 def help_lines(*, readonly: bool) -> list[Line]:
-    """All keys and commands."""
+    """Write all keys and commands."""
     found: list[Line] = []
     for heading, keys in SCREENS.items():
         found += [line((heading, "title")), ()]

@@ -20,7 +20,7 @@ __all__ = ["Grid"]
 
 R = TypeVar("R")
 _HEAD = 1
-"""Lines of headings, which stay when rows scroll."""
+"""Number of lines of headings, which stay when rows scroll."""
 
 
 class Grid(ScrollView, Toned, Generic[R], can_focus=True):
@@ -100,7 +100,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
 
     @property
     def row(self) -> R | None:
-        """That with the cursor; None also where a filter hides it, as it does when it leaves no row."""
+        """The row with the cursor; None also where a filter hides it, as it does when it leaves no row."""
         return self.table.rows.get(self.cursor) if self.cursor in self.table.shown else None
 
     @property
@@ -108,7 +108,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         return max(0, self.size.height - _HEAD)
 
     def _arranged(self) -> None:
-        """The order, or the number, of rows has changed. The cursor stays with its row, and in sight if it was."""
+        """Show the rows after their order, or their number, has changed. The cursor stays with its row, and in sight if it was."""
         shown = self.table.shown
         size = Size(self.size.width, len(shown) + _HEAD)
         if size != self.virtual_size:
@@ -182,7 +182,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
             self.post_message(self.Chosen(self, self.cursor))
 
     def on_click(self, event: events.Click) -> None:
-        """Of a heading: sort by it. Of a row: the cursor goes there; where it is already, the row is chosen."""
+        """Sort by the heading that was clicked. A click on a row puts the cursor there; where it is already, the row is chosen."""
         if event.y < _HEAD:
             for one in self._placed:
                 column = self.table.columns[one.at]

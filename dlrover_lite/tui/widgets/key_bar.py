@@ -37,7 +37,7 @@ class KeyBar(Toned):
 
     @property
     def keys(self) -> tuple[KeyShown, ...]:
-        """Those that there are, whether or not there is room for them."""
+        """All keys that there are, whether or not there is room for them."""
         return self._keys
 
     @property
@@ -59,7 +59,7 @@ class KeyBar(Toned):
         return self.strip_of(self._line, self.size.width)
 
     def on_click(self, event: events.Click) -> None:
-        """As if the key had been pressed; of one that can't be used now, that says why."""
+        """Act as if the key had been pressed; of one that can't be used now, that says why."""
         event.stop()
         for one in self._placed:
             if one.x <= event.x < one.x + one.width:

@@ -36,7 +36,7 @@ class Pager(ScrollView, Toned, can_focus=True):
     def __init__(self, lines: Sequence[Line] = (), *, follow: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
         self.follow = follow
-        """The end stays in sight."""
+        """Whether the end stays in sight."""
         self._all = list(lines)
         self._words: list[str] = []
         self._shown = self._all
@@ -51,12 +51,12 @@ class Pager(ScrollView, Toned, can_focus=True):
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Lines that are shown, and all."""
+        """Number of lines that are shown, and of all."""
         return len(self._shown), len(self._all)
 
     @property
     def shown(self) -> list[Line]:
-        """Those that a filter leaves."""
+        """Lines that a filter leaves."""
         return list(self._shown)
 
     @property

@@ -18,7 +18,7 @@ Kind = Literal["/", ":"]
 
 class Written(Protocol):
     def __call__(self, kind: Kind, text: str, *, done: bool) -> None:
-        """More was written, or less; ``done``: enter was pressed, and the prompt is gone again."""
+        """Take what is written, whenever it gets more or less; ``done``: enter was pressed, and the prompt is gone again."""
 
 
 class _Completing(Suggester):
@@ -31,7 +31,8 @@ class _Completing(Suggester):
 
 
 class _Written(Input):
-    """What it has to say is said before the next key is taken: ``changed`` with each change, ``submit`` when enter was pressed."""
+    """An input that says what it has to say before the next key is taken: ``changed`` with each change, ``submit`` when enter was
+    pressed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "complete", "Complete", show=False)]
 
@@ -55,7 +56,8 @@ class _Written(Input):
 
 
 class Prompt(Horizontal):
-    """Not there until it is opened. ``complete`` is asked for the rest of a command; ``written`` is told what is written."""
+    """The prompt, which isn't there until it is opened. ``complete`` is asked for the rest of a command; ``written`` is told what is
+    written."""
 
     DEFAULT_CSS = """
     Prompt { height: 1; display: none; background: $panel; }
@@ -70,7 +72,7 @@ class Prompt(Horizontal):
         self._kind: Kind = "/"
         self._label = Label(self._kind)
         self._quiet = False
-        """What changes isn't written by a person."""
+        """Whether what changes isn't written by a person."""
         self._written = _Written(
             lambda text: self._complete(text) if self._kind == ":" else None, self._changed, self._submit
         )

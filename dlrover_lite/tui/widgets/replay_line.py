@@ -17,14 +17,14 @@ _PERIOD_SECONDS = 0.25
 
 
 class ReplayLine(Lines):
-    """``ask``: for where it is, and for its marks, a few times a second."""
+    """The line of a replay. ``ask``: for where it is, and for its marks, a few times a second."""
 
     DEFAULT_CSS = """
     ReplayLine { height: 1; padding: 0 1; background: $boost; }
     """
 
     class Asked(Message):
-        """To go to a time."""
+        """A click asks to go to a time."""
 
         def __init__(self, at: float) -> None:
             super().__init__()

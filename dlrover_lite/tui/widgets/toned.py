@@ -21,7 +21,8 @@ TONES = frozenset(f"tone--{tone}" for tone in get_args(Tone))
 
 
 def tone_css(name: str) -> str:
-    """Colours that follow the theme, for a widget class of that name. Without colours all tones look alike, but titles, which are bold."""
+    """Return colours that follow the theme, for a widget class of that name. Without colours all tones look alike, but titles, which are
+    bold."""
     return f"""
     {name} {{
         & > .tone--dim {{ color: $text-muted; }}
@@ -45,7 +46,7 @@ class Toned(Widget):
         return self.get_component_rich_style(f"tone--{tone}")
 
     def strip_of(self, line: Line, width: int, style: Style | None = None) -> Strip:
-        """Cut or filled to ``width``; all of it in one ``style``, if that is given."""
+        """Make a strip, cut or filled to ``width``; all of it in one ``style``, if that is given."""
         segments = [Segment(span.text, style or self.tone(span.tone)) for span in line]
         return Strip(segments).adjust_cell_length(width, style or self.tone("plain"))
 

@@ -22,11 +22,11 @@ from dlrover_lite.worker.export.export_rows import export_manifest
 __all__ = ["cut_model"]
 
 _GROWTH = 8
-"""Room for ids grows by one part of so many."""
+"""Room for ids grows by one part in this many."""
 
 
 def cut_model(url: str, manifest: Manifest, recipe: Recipe, steps: Steps = no_steps) -> ServingModel:
-    """The model as it was at a cut, in evaluation mode. ``steps`` is told how far it is. Beside the tables it takes bounded memory.
+    """Return the model as it was at a cut, in evaluation mode. ``steps`` is told how far it is. Beside the tables it takes bounded memory.
 
     Raises CheckpointDamaged, JobError for a recipe that the cut isn't of, ModelError and DataError.
     """
@@ -59,7 +59,7 @@ def cut_model(url: str, manifest: Manifest, recipe: Recipe, steps: Steps = no_st
 def _tables(
     cut: CutRows, what: str, steps: Steps
 ) -> Iterator[tuple[TableSpec, NDArray[np.uint64], NDArray[np.float32]]]:
-    """Some ids and vectors of one table at a time."""
+    """Yield some ids and vectors of one table at a time."""
     rows = cut.rows(cut.embeddings)
     for some in rows:
         for position in np.unique(some.rows.tables).tolist():
@@ -83,6 +83,6 @@ class _Growing:
         self._used = stop
 
     def all(self) -> NDArray[np.uint64]:
-        """Those that were added; for nothing is to be added any more."""
+        """Return the ids that were added; nothing is to be added any more."""
         self._ids.resize(self._used, refcheck=False)
         return self._ids

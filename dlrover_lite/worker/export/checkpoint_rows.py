@@ -21,7 +21,8 @@ __all__ = ["CutRows"]
 
 
 class CutRows:
-    """Of the cut at ``url`` with this manifest, by the recipe that it was trained with. ``declared`` has the dense parameters of the cut.
+    """The model of the cut at ``url`` with this manifest, by the recipe that it was trained with. ``declared`` has the dense parameters of
+    the cut.
 
     Raises CheckpointDamaged, JobError for a recipe that the cut isn't of, ModelError and DataError.
     """
@@ -36,7 +37,7 @@ class CutRows:
                 hint="Has the model's file been changed since?",
             )
         self.groups: list[GroupSpec] = groups_of(configuration)
-        """As the cut's rows are of."""
+        """Groups of tables that the cut has rows of."""
         shapes = [(spec.dim, spec.dim * STATE_PARTS[spec.optimizer.use]) for spec in self.groups]
         if [(shape.dim, shape.state) for shape in manifest.groups] != shapes:
             raise damaged(
@@ -50,18 +51,18 @@ class CutRows:
         return [number for number, spec in enumerate(self.groups) if not spec.complete]
 
     def table(self, group: int, position: int) -> TableSpec:
-        """Of a group. Raises CheckpointDamaged for one that there isn't."""
+        """Return the table at this position of a group. Raises CheckpointDamaged for one that there isn't."""
         tables = self.groups[group].tables
         if position >= len(tables):
             raise damaged(f"cut {self._cut}", f"it has rows of table {position} of {len(tables)}")
         return tables[position]
 
     def rows(self, groups: Collection[int]) -> NewestRows:
-        """All rows of these groups."""
+        """Return all rows of these groups."""
         return NewestRows(self._store, self._cut, groups)
 
     def _take_dense(self, declared: Declared) -> None:
-        """Into the module: parameters' blocks first, then buffers'."""
+        """Read the dense parameters into the module: parameters' blocks first, then buffers'."""
         spec = declared.flat.spec
         flat, start = declared.flat.values.reshape(-1, BLOCK), 0
         counts = [count for count in (spec.parameter_blocks, spec.buffer_blocks) if count]

@@ -18,9 +18,9 @@ from dlrover_lite.worker.trainer import Trainer
 __all__ = ["export"]
 
 SCAN_BYTES = 8 << 20
-"""Of rows that are asked for at once, about."""
+"""Approximate bytes of rows that are asked for at once."""
 _ROW_BYTES = 16
-"""Beside values and state."""
+"""Bytes of a row beside its values and state."""
 
 
 def export(
@@ -53,7 +53,7 @@ def export(
 
 
 def _scan(ps: PsClient, group: int, spec: GroupSpec, *, state: bool) -> Iterator[ScannedRows]:
-    """All rows of a group, PS after PS. Nothing moves meanwhile: the master has seen to it before it asked for the export."""
+    """Yield all rows of a group, PS after PS. Nothing moves meanwhile: the master has seen to it before it asked for the export."""
     parts = STATE_PARTS[spec.optimizer.use] if state else 0
     limit = max(1, SCAN_BYTES // (4 * spec.dim * (1 + parts) + _ROW_BYTES))
     for members in [ps.map.members(part) for part in range(ps.map.parts)]:

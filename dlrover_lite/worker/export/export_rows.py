@@ -22,31 +22,31 @@ __all__ = ["ScannedRows", "export_manifest", "exported_groups", "optimizers_of",
 
 
 class ScannedRows(Protocol):
-    """Some rows of a group, as ``Scan`` is answered."""
+    """Some rows of a group, as in the answer to ``Scan``."""
 
     @property
     def keys(self) -> NDArray[np.uint64]:
-        """[n]"""
+        """Keys of the rows [n]."""
 
     @property
     def tables(self) -> NDArray[np.uint16]:
-        """[n]: position of each row's table within the group."""
+        """Position of each row's table within the group [n]."""
 
     @property
     def values(self) -> NDArray[np.float32]:
-        """n x dim, in any shape."""
+        """Values of the rows: n x dim, in any shape."""
 
     @property
     def updates(self) -> NDArray[np.uint32]:
-        """[n]; looked at only where state was asked for."""
+        """Number of updates of each row [n]; looked at only where state was asked for."""
 
     @property
     def state(self) -> NDArray[np.float32]:
-        """n x dim x parts, in any shape; looked at only where it was asked for."""
+        """Optimizer state of the rows: n x dim x parts, in any shape; looked at only where it was asked for."""
 
 
 def optimizers_of(recipe: Recipe) -> Optimizers | None:
-    """For the manifest; None when the export is to be without their state."""
+    """Return the optimizers for the manifest; None when the export is to be without their state."""
     if not recipe.export.optimizer_state:
         return None
     training = recipe.training
@@ -73,8 +73,8 @@ def export_manifest(
 
 
 def exported_groups(recipe: Recipe, tables: list[TableSpec], parameters: int) -> list[GroupSpec]:
-    """The groups to be scanned, by their numbers in requests: those of the embedding ``tables``; with optimizer state, then that of so
-    many dense parameters (without it they are as the module has them)."""
+    """Return the groups to be scanned, by their numbers in requests: those of the embedding ``tables``; with optimizer state, then that of
+    so many dense parameters (without it they are as the module has them)."""
     training = recipe.training
     optimizer = training.embedding_optimizer or training.optimizer
     groups = [GroupSpec(group, optimizer) for group in group_tables(tables)]
@@ -91,8 +91,8 @@ def write_rows(
     state: bool,
     progress: Callable[[int], object] = lambda _: None,
 ) -> int:
-    """Add all rows of ``groups``; how many embedding rows that were, which ``progress`` is told as they come. ``scan(group, state)`` gives
-    those of the group with this number."""
+    """Add all rows of ``groups``; return how many embedding rows that were, which ``progress`` is told as they come. ``scan(group, state)``
+    gives those of the group with this number."""
     written = 0
     for number, group in enumerate(groups):
         for found in scan(number, state):
@@ -102,7 +102,7 @@ def write_rows(
 
 
 def write_some(writer: ExportWriter, group: GroupSpec, found: ScannedRows, *, state: bool) -> int:
-    """Add some rows of a group; how many of embeddings."""
+    """Add some rows of a group; return how many of them are of embeddings."""
     rows = len(found.keys)
     values = found.values.reshape(rows, group.dim)
     kept = found.state.reshape(rows, group.dim * STATE_PARTS[group.optimizer.use]) if state else None

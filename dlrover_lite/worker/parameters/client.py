@@ -50,11 +50,11 @@ __all__ = ["PsClient"]
 
 DEADLINE_SECONDS = 120.0
 MOVED_SECONDS = 0.005
-"""Between attempts when a PS turns something away that by the newest map is its own: it has yet to hear of that map."""
+"""Seconds between attempts when a PS turns something away that by the newest map is its own: it has yet to hear of that map."""
 _NO_MAP = -1
 CHECK_SECONDS = 0.1
-"""Between looks for what has had no answer; the map is asked for when that was so for one: the PS may be another by now. The master holds
-its answer back until whoever takes the place of one that has ended can be reached."""
+"""Seconds between looks for what has had no answer; the map is asked for when that was so for one: the PS may be another by now. The master
+holds its answer back until whoever takes the place of one that has ended can be reached."""
 
 
 class _Link:
@@ -78,17 +78,17 @@ class PsClient:
         connector: Connector,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Newer maps than ``topology`` are asked of the master, in the name of ``node``."""
+        """Connect to all PS of ``topology``. Newer maps are asked of the master, in the name of ``node``."""
         self.map = SlotMap.of(topology)
-        """The newest one known."""
+        """The newest slot map known."""
         self._connector = connector
         self._clock = clock
         self._links: dict[str, _Link] = {}
         self._link_of: dict[Source, _Link] = {}
         self._homeless: list[Piece] = []
-        """Turned away by a PS that knows a newer map."""
+        """Pieces turned away by a PS that knows a newer map."""
         self._later: deque[tuple[float, Piece]] = deque()
-        """To be sent again, with when."""
+        """Pieces to be sent again, with the time to do so."""
         self._asker = MapAsker(node, master_endpoint, connector=connector, clock=clock)
         self._poller = Poller()
         self._poller.register(self._asker.socket)
@@ -124,8 +124,8 @@ class PsClient:
         return ticket
 
     def scan(self, members: slots.SlotSet, group: int, start: int, limit: int, *, state: bool = False) -> Scanned:
-        """Some rows of a group, of the PS that owns all these slots; waits. Whoever takes its place has the rows in the same order. Raises
-        JobError when these slots are no longer one's own."""
+        """Return some rows of a group, of the PS that owns all these slots; waits. Whoever takes its place has the rows in the same order.
+        Raises JobError when these slots are no longer one's own."""
         ticket = ScanTicket(Scan(group, start, limit, state))
         ticket.missing = 1
         self._dispatch(Piece(ticket, 0, "", _NO_MAP, members, slots.pack(members), [], [], []))
@@ -166,7 +166,7 @@ class PsClient:
 
     @contextmanager
     def watching(self, other: Source) -> Iterator[None]:
-        """Within, ``wait`` returns too when this file descriptor or socket is readable."""
+        """Have ``wait`` return too, within the context, when this file descriptor or socket is readable."""
         self._poller.register(other)
         try:
             yield
@@ -195,7 +195,7 @@ class PsClient:
                 failpoint("worker.push.sent_to_one")
 
     def _dispatch(self, piece: Piece) -> None:
-        """Send it, or what becomes of it by the current map."""
+        """Send the piece, or what becomes of it by the current map."""
         if piece.version == self.map.version:
             self._send(piece)
             return
@@ -238,7 +238,7 @@ class PsClient:
                     failpoint("worker.push.acknowledged_by_one")
 
     def _turned_away(self, piece: Piece, version: int) -> None:
-        """A PS that follows this version doesn't own all of it. Nothing was done."""
+        """Send a piece elsewhere or later, as a PS that follows this version doesn't own all of it. Nothing was done."""
         piece.detoured = True
         if version > self.map.version:
             self._homeless.append(piece)

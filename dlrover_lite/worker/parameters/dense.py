@@ -38,13 +38,13 @@ class FlatParameters:
         self._trained = self._spans[-1][1] if self._spans else 0
         parameter_blocks = -(-self._trained // BLOCK)
         self.averaged_from = parameter_blocks * BLOCK
-        """Where the buffers begin."""
+        """Position in the vector where the buffers begin."""
         buffer_spans = _spans(averaged, self.averaged_from)
         buffers_end = buffer_spans[-1][1] if buffer_spans else self.averaged_from
         buffer_blocks = -(-(buffers_end - self.averaged_from) // BLOCK)
         self.spec = DenseSpec(parameter_blocks, buffer_blocks)
         self.count = self._trained + buffers_end - self.averaged_from
-        """Values of the module; with those that only fill blocks up there are ``length``."""
+        """Number of values of the module; with those that only fill blocks up there are ``length``."""
         self.length = (parameter_blocks + buffer_blocks) * BLOCK
         flat = torch.zeros(self.length)
         with torch.no_grad():
@@ -55,11 +55,11 @@ class FlatParameters:
         self._pulled_buffers = self.values[self.averaged_from :].copy()
 
     def pulled(self) -> None:
-        """``values`` has just been overwritten by a pull."""
+        """Note that ``values`` has just been overwritten by a pull."""
         self._pulled_buffers[:] = self.values[self.averaged_from :]
 
     def take_gradient(self) -> list[torch.Tensor | None]:
-        """The parameters' gradients, in order, and what the buffers have changed by; the module's own are gone."""
+        """Return the parameters' gradients, in order, and what the buffers have changed by; the module's own are gone."""
         gradients = [parameter.grad for _, parameter in self.parameters]
         self.forget_gradient()
         if self.averaged_from < self.length:
@@ -67,7 +67,8 @@ class FlatParameters:
         return gradients
 
     def flatten(self, gradients: Sequence[torch.Tensor | None]) -> NDArray[np.float32]:
-        """What ``take_gradient`` gave as one fresh vector: zeros where no gradient arrived, then the negated change of each buffer."""
+        """Return what ``take_gradient`` gave as one fresh vector: zeros where no gradient arrived, then the negated change of each
+        buffer."""
         out = np.empty(self.length, np.float32)
         for gradient, (start, stop) in zip(gradients, self._spans, strict=False):
             out[start:stop] = 0.0 if gradient is None else gradient.numpy().reshape(-1)
@@ -77,17 +78,17 @@ class FlatParameters:
         return out
 
     def forget_gradient(self) -> None:
-        """After a backward that raised midway."""
+        """Forget the parameters' gradients, after a backward that raised midway."""
         for _, parameter in self.parameters:
             parameter.grad = None
 
     def named_arrays(self) -> dict[str, NDArray[np.float32]]:
-        """Parameter or buffer name -> its present values."""
+        """Return the present values by the name of the parameter or buffer."""
         return {name: tensor.detach().numpy() for name, tensor in (*self.parameters, *self._buffers)}
 
 
 def _spans(tensors: Sequence[torch.Tensor], first: int) -> list[tuple[int, int]]:
-    """Where each lies in the vector when they follow each other from ``first`` on."""
+    """Return where each tensor lies in the vector when they follow each other from ``first`` on."""
     return list(pairwise(accumulate((tensor.numel() for tensor in tensors), initial=first)))
 
 
@@ -102,13 +103,13 @@ class DensePlacement:
         self._keys: list[GroupKeys] = []
 
     def keys(self, slot_map: SlotMap) -> list[GroupKeys]:
-        """All blocks of each group, by the PS that own them; kept for the newest map asked about."""
+        """Return all blocks of each group, by the PS that own them; kept for the newest map asked about."""
         if self._map is not slot_map:
             self._map, self._keys = slot_map, [_blocks(salts, blocks, slot_map) for salts, blocks in self._kinds]
         return self._keys
 
     def take(self, keys: Sequence[GroupKeys], flat: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """The rows [blocks, BLOCK] of each group of ``keys``; views of ``flat`` where there is one PS."""
+        """Return the rows [blocks, BLOCK] of each group of ``keys``; views of ``flat`` where there is one PS."""
         rows = flat.reshape(-1, BLOCK)
         spans = [rows[start:stop] for start, stop in pairwise(self._starts)]
         return [
@@ -119,7 +120,7 @@ class DensePlacement:
     def put(
         self, keys: Sequence[GroupKeys], shares: Sequence[Sequence[NDArray[np.float32]]], flat: NDArray[np.float32]
     ) -> None:
-        """The reverse of ``take``: write each group's rows into ``flat``; they come as arrays that follow each other."""
+        """Write each group's rows into ``flat``, the reverse of ``take``; they come as arrays that follow each other."""
         rows = flat.reshape(-1, BLOCK)
         for group, pieces, (start, stop) in zip(keys, shares, pairwise(self._starts), strict=True):
             if len(pieces) == 1:

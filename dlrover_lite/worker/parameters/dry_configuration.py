@@ -28,7 +28,7 @@ class Declared(NamedTuple):
 
 
 def declare(recipe: Recipe) -> Declared:
-    """Builds the model. Raises ModelError, and DataError for data that can't be read."""
+    """Build the model. Raises ModelError, and DataError for data that can't be read."""
     directory, training = Path(recipe.directory), recipe.training
     dataset = open_data(recipe.data, directory=directory, part="train")
     if dataset is None:

@@ -26,7 +26,7 @@ __all__ = ["EmbeddingLayout", "GroupKeys", "order_by_owner", "tables_of"]
 
 @kernel
 def _embed(rows, inverse, samples, dim, first_key, offsets, width, out):  # type: ignore[no-untyped-def]
-    """Row ``inverse[first_key[f] + s]`` of each sample s and field f into ``out[s, offsets[f] : offsets[f] + dim]`` (all flat)."""
+    """Copy row ``inverse[first_key[f] + s]`` of each sample s and field f into ``out[s, offsets[f] : offsets[f] + dim]`` (all flat)."""
     for s in range(samples):
         for f in range(np.uint64(first_key.shape[0])):
             source = np.uint64(inverse[first_key[f] + s]) * dim
@@ -37,7 +37,7 @@ def _embed(rows, inverse, samples, dim, first_key, offsets, width, out):  # type
 
 @kernel
 def _collect(grads, inverse, samples, dim, first_key, offsets, width, out):  # type: ignore[no-untyped-def]
-    """The reverse of ``_embed``: gradients of equal keys are summed into ``out`` (flat, zeroed here)."""
+    """Sum the gradients of equal keys into ``out`` (flat, zeroed here): the reverse of ``_embed``."""
     out[:] = np.float32(0.0)
     for s in range(samples):
         for f in range(np.uint64(first_key.shape[0])):
@@ -49,7 +49,7 @@ def _collect(grads, inverse, samples, dim, first_key, offsets, width, out):  # t
 
 @kernel
 def _order_by_owner(keys, counts, salts, owners, parts, order, part_counts):  # type: ignore[no-untyped-def]
-    """Counting sort of the keys by (owner of their slot, table): new position of each key, and keys per owner and table."""
+    """Sort the keys by (owner of their slot, table), by counting: new position of each key, and keys per owner and table."""
     owner_of = np.empty(keys.shape[0], np.int64)
     start = 0
     for t in range(counts.shape[0]):
@@ -106,9 +106,9 @@ class GroupKeys:
         """int32: position in ``keys`` of each id of the minibatch."""
         self.dim = dim
         self.salts = salts
-        """uint64 [tables]: with a key, its slot."""
+        """uint64 [tables]: the salts that give the slots of keys."""
         self.bounds = np.concatenate(([0], np.cumsum(counts.sum(axis=1))))
-        """Where each PS's keys begin; one more for the end."""
+        """Positions where each PS's keys begin; one more for the end."""
 
 
 class _Group:
@@ -127,7 +127,7 @@ class _Group:
 
 
 def tables_of(fields: Sequence[EmbeddingField]) -> list[TableSpec]:
-    """The distinct tables of a model's fields, in order of first appearance."""
+    """Return the distinct tables of a model's fields, in order of first appearance."""
     tables: dict[str, TableSpec] = {}
     for field in fields:
         tables.setdefault(field.table_name, TableSpec(field.table_name, field.dim, field.init_scale))
@@ -140,13 +140,14 @@ class EmbeddingLayout:
     def __init__(self, fields: Sequence[EmbeddingField], schema: Schema) -> None:
         self.tables = tables_of(fields)
         self.columns = schema.categorical
-        """Of the ids that ``keys`` takes."""
+        """Columns of the ids that ``keys`` takes."""
         self.width = sum(field.dim for field in fields)
         self._groups = [_Group(tables, fields, schema) for tables in group_tables(self.tables)]
         self._deduplicator = Deduplicator()
 
     def keys(self, ids: NDArray[np.uint64], owners: NDArray[np.uint16], parts: int) -> list[GroupKeys]:
-        """Distinct keys of ``ids`` [columns, samples] per group, for slots owned by ``owners`` [4096], each one of ``parts`` PS."""
+        """Return the distinct keys of ``ids`` [columns, samples] per group, for slots owned by ``owners`` [4096], each one of ``parts``
+        PS."""
         found = []
         for group in self._groups:
             columns = ids if group.takes_all_columns else ids[group.columns]
@@ -164,14 +165,14 @@ class EmbeddingLayout:
     def embed(
         self, groups: Sequence[GroupKeys], rows: Sequence[NDArray[np.float32]], samples: int
     ) -> NDArray[np.float32]:
-        """The embedded tensor [samples, width] from each group's rows [keys, dim]."""
+        """Return the embedded tensor [samples, width] from each group's rows [keys, dim]."""
         out = np.empty((samples, self.width), np.float32)
         for group, layout, values in zip(groups, self._groups, rows, strict=True):
             _embed(values.reshape(-1), group.inverse, *self._shape(group, layout), out.reshape(-1))
         return out
 
     def collect(self, groups: Sequence[GroupKeys], grads: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """One gradient a key, [keys, dim] for each group, from the embedded tensor's gradient [samples, width]."""
+        """Return one gradient a key, [keys, dim] for each group, from the embedded tensor's gradient [samples, width]."""
         out = [np.empty((len(group.keys), group.dim), np.float32) for group in groups]
         flat = np.ascontiguousarray(grads).reshape(-1)
         for group, layout, summed in zip(groups, self._groups, out, strict=True):
@@ -181,8 +182,8 @@ class EmbeddingLayout:
     def unknown_ids(
         self, groups: Sequence[GroupKeys], flags: Sequence[NDArray[np.uint8]], rows: Sequence[Sequence[int]]
     ) -> list[UnknownIds]:
-        """How many samples have a key that is flagged, by column; of one that is embedded several times, by the first table. ``flags``
-        [keys] and ``rows`` (of each table) are of each group."""
+        """Count the samples that have a key that is flagged, by column; for a column that is embedded several times, by the first table.
+        ``flags`` [keys] and ``rows`` (of each table) are of each group."""
         found: dict[str, UnknownIds] = {}
         for group, layout, unknown, table_rows in zip(groups, self._groups, flags, rows, strict=True):
             counts = unknown[group.inverse].reshape(len(layout.columns), -1).sum(1, np.int64)
@@ -196,7 +197,7 @@ class EmbeddingLayout:
     def _shape(
         self, group: GroupKeys, layout: _Group
     ) -> tuple[np.uint64, np.uint64, NDArray[np.uint64], NDArray[np.uint64], np.uint64]:
-        """Samples, dim, where each field's ids begin in ``inverse``, where its vectors begin in a sample, width of a sample."""
+        """Return samples, dim, where each field's ids begin in ``inverse``, where its vectors begin in a sample, width of a sample."""
         fields = len(layout.columns)
         samples = len(group.inverse) // fields
         first_key = np.arange(fields, dtype=np.uint64) * np.uint64(samples)

@@ -33,11 +33,11 @@ class MinibatchKeys(NamedTuple):
     map: SlotMap
     embedding: list[GroupKeys]
     dense: list[GroupKeys]
-    """Numbers of blocks: parameters, then buffers, if there are any."""
+    """Keys that are numbers of blocks: parameters, then buffers, if there are any."""
 
     @property
     def groups(self) -> list[GroupKeys]:
-        """In the order of requests (``tables.layout.groups_of``)."""
+        """All keys, in the order of requests (``tables.layout.groups_of``)."""
         return self.embedding + self.dense
 
 
@@ -47,26 +47,26 @@ class Piece:
 
     ticket: Ticket
     part: int
-    """Which of the pieces that the ticket began as; those it was split into keep it."""
+    """Position among the pieces that the ticket began as; those that it was split into keep it."""
     ps: str
     version: int
-    """Of the map by which ``ps`` owns it."""
+    """Version of the map by which ``ps`` owns the piece's slots."""
     slots: SlotSet
-    """All those it speaks for, with keys in this minibatch or without."""
+    """All slots that the piece speaks for, with keys in this minibatch or without."""
     covers: bytes
-    """The same as it travels."""
+    """The same slots as they travel."""
     keys: list[NDArray[np.uint64]]
-    """Of each group, table after table."""
+    """Keys of each group, table after table."""
     counts: list[list[int]]
-    """[group][table]: number of keys."""
+    """Number of keys: [group][table]."""
     values: list[NDArray[np.float32]]
     """A push's gradients, a configuration's values: [keys, dim] for each group."""
     positions: list[NDArray[np.int64]] | None = None
-    """Of each group's keys among those of the piece this one was split from; None: it is whole."""
+    """Positions of each group's keys among those of the piece this one was split from; None: it is whole."""
     detoured: bool = False
-    """It was turned away, or lost with a PS that has left: when it was answered says nothing about what came before it."""
+    """The piece was turned away, or lost with a PS that has left: when it was answered says nothing about what came before it."""
     first_sent_at: float = -1.0
-    """Seconds; below 0: never."""
+    """Time in seconds when the piece was sent first; below 0: never."""
     sent_at: float = -1.0
 
 
@@ -79,10 +79,10 @@ class Ticket(ABC):
     def __init__(self, groups: Sequence[GroupKeys]) -> None:
         self.groups = groups
         self.missing = 0
-        """Pieces without an answer."""
+        """Number of pieces without an answer."""
         self.began_at = 0.0
         self.seconds = 0.0
-        """From when it was asked until the last answer was seen."""
+        """Seconds from when it was asked until the last answer was seen."""
 
     @abstractmethod
     def body(self, piece: Piece) -> msgspec.Struct: ...
@@ -99,32 +99,32 @@ class PullTicket(Ticket):
     """A pull under way."""
 
     def __init__(self, keys: MinibatchKeys, *, unknown: bool = False) -> None:
-        """``unknown``: it is to be known, too, which keys have no row yet."""
+        """Ask for the rows of ``keys``. ``unknown``: it is to be known, too, which keys have no row yet."""
         super().__init__(keys.groups)
         self.keys = keys
         self.versions: dict[str, int] = {}
-        """Of each PS that gave its rows at once: pushes it had applied before."""
+        """Number of pushes that each PS had applied before it gave its rows; only of PS that gave them at once."""
         self._rows: list[list[NDArray[np.float32]]] = [[] for _ in range(keys.map.parts)]
         self._with_unknown = unknown
         self._unknown: list[list[NDArray[np.uint8]]] = [[] for _ in range(keys.map.parts)]
         self._table_rows: dict[str, list[list[int]]] = {}
-        """By PS, as it has answered last."""
+        """Number of rows of each group's tables by PS, as it has answered last."""
 
     def shares(self, group: int) -> list[NDArray[np.float32]]:
-        """Of a finished pull: arrays [keys, dim] that one after another hold the group's rows, in the order of its keys."""
+        """Return the group's rows of a finished pull: arrays [keys, dim], one after another in the order of its keys."""
         return [rows[group] for rows in self._rows]
 
     def rows(self, group: int) -> NDArray[np.float32]:
-        """Of a finished pull: a group's rows [keys, dim]."""
+        """Return a group's rows [keys, dim] of a finished pull."""
         shares = self.shares(group)
         return shares[0] if len(shares) == 1 else np.concatenate(shares)
 
     def unknown(self, group: int) -> NDArray[np.uint8]:
-        """Of a finished pull that was asked for it: uint8 [keys] of a group of embeddings, 1 for a key that no push had touched."""
+        """Return uint8 [keys] of a group of embeddings, of a finished pull that was asked for it: 1 for a key that no push had touched."""
         return np.concatenate([flags[group] for flags in self._unknown])
 
     def table_rows(self, group: int) -> list[int]:
-        """Of such a pull: rows of each table of a group of embeddings, of all PS together."""
+        """Return the number of rows of each table of a group of embeddings, of all PS together; of a pull as for ``unknown``."""
         return [sum(rows) for rows in zip(*(of_ps[group] for of_ps in self._table_rows.values()), strict=True)]
 
     def body(self, piece: Piece) -> Pull:
@@ -148,7 +148,7 @@ class PullTicket(Ticket):
             self._put(self._unknown, piece, flags)
 
     def _put(self, parts: list[list[NDArray[T]]], piece: Piece, found: list[NDArray[T]]) -> None:
-        """What has come for a piece to where it belongs in its part: an array [keys, ...] of each group."""
+        """Put what has come for a piece where it belongs in its part: an array [keys, ...] of each group."""
         if piece.positions is None:
             parts[piece.part] = found
             return
@@ -182,7 +182,7 @@ class PushTicket(_Covering):
         self.epoch = epoch
         self.k = k
         self.staleness = 0
-        """Pushes, this worker's own ones included, that a PS has applied between this minibatch's pull and its push; the most of any PS."""
+        """Maximum over all PS of the number of pushes, this worker's own included, applied between this minibatch's pull and its push."""
         self._factor = learning_rate_factor
         self._pulled_versions = pull.versions
 
@@ -217,17 +217,17 @@ class Scanned(NamedTuple):
     tables: NDArray[np.uint16]
     """Position of each row's table within the group."""
     values: NDArray[np.float32]
-    """Flat: rows x dim."""
+    """Values of the rows, flat: rows x dim."""
     updates: NDArray[np.uint32]
-    """How often each row was changed; empty unless state was asked for."""
+    """Number of updates of each row; empty unless state was asked for."""
     state: NDArray[np.float32]
     """Optimizer state, flat: rows x dim x parts; empty unless it was asked for."""
     next_start: int | None
-    """None after the last row."""
+    """Position to go on from; None after the last row."""
 
 
 class ScanTicket(Ticket):
-    """Some rows of one PS: of that one, wherever slots go."""
+    """A scan of some rows of one PS: of that one, wherever slots go."""
 
     def __init__(self, request: Scan) -> None:
         super().__init__(())

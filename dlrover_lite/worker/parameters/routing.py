@@ -19,7 +19,7 @@ __all__ = ["cut", "split"]
 
 
 def cut(ticket: Ticket, slot_map: SlotMap, values: Sequence[NDArray[np.float32]] = ()) -> list[Piece]:
-    """A piece for each PS of the map that the ticket's keys are ordered by. ``values``: [keys, dim] for each group, or nothing."""
+    """Return a piece for each PS of the map that the ticket's keys are ordered by. ``values``: [keys, dim] for each group, or nothing."""
     pieces = []
     for part, name in enumerate(slot_map.names):
         spans = [slice(group.bounds[part], group.bounds[part + 1]) for group in ticket.groups]
@@ -39,7 +39,7 @@ def cut(ticket: Ticket, slot_map: SlotMap, values: Sequence[NDArray[np.float32]]
 
 
 def split(piece: Piece, slot_map: SlotMap) -> list[Piece]:
-    """The same by another map: the piece itself where one PS owns all its slots, else new ones.
+    """Cut a piece by another map: the piece itself where one PS owns all its slots, else new ones.
 
     Keys keep their order within a table; ``positions`` say where rows belong among those of the piece the ticket began with.
     """
@@ -77,7 +77,7 @@ def split(piece: Piece, slot_map: SlotMap) -> list[Piece]:
 
 
 def _sources(piece: Piece, slot_map: SlotMap) -> tuple[list[list[NDArray[np.int64]]], list[NDArray[np.int64]]]:
-    """By group: positions in ``piece.keys`` of each part's keys, table after table; and counts [parts, tables]."""
+    """Return by group the positions in ``piece.keys`` of each part's keys, table after table; and counts [parts, tables]."""
     sources, counts = [], []
     for keys, of_tables, group in zip(piece.keys, piece.counts, piece.ticket.groups, strict=True):
         order, by_part = order_by_owner(

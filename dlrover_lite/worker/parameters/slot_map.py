@@ -24,11 +24,11 @@ class SlotMap:
     """Ids of the PS that own slots."""
     endpoints: tuple[str, ...]
     owners: NDArray[np.uint16]
-    """[4096]: the part that owns each slot."""
+    """Part that owns each slot [4096]."""
 
     @classmethod
     def of(cls, topology: Topology) -> SlotMap:
-        """Raises JobError for a topology that is no map."""
+        """Make the map of a topology. Raises JobError for one that is no map."""
         # a copy, since kernels are compiled anew for an array that can't be written
         owners = np.frombuffer(topology.slots, np.uint16).copy()
         if len(owners) != SLOTS or int(owners.max()) >= len(topology.ps):
@@ -44,11 +44,11 @@ class SlotMap:
         return len(self.names)
 
     def members(self, part: int) -> SlotSet:
-        """Those that a PS owns."""
+        """Return the slots that a PS owns."""
         return self._members[part]
 
     def covers(self, part: int) -> bytes:
-        """The same as it travels: 512 bytes."""
+        """Return the slots that a PS owns as they travel: 512 bytes."""
         return self._covers[part]
 
     @cached_property

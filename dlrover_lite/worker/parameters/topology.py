@@ -13,11 +13,11 @@ from dlrover_lite.transport.frames import Failure
 __all__ = ["MapAsker"]
 
 REPEAT_SECONDS = 0.5
-"""A master that was restarted is asked again so soon; an answer takes it milliseconds."""
+"""Seconds until a master that was restarted is asked again; an answer takes it milliseconds."""
 
 
 class MapAsker:
-    """One request at a time, whose answer nobody waits for. Not for several threads."""
+    """Asks for the slot map, one request at a time, whose answer nobody waits for. Not for several threads."""
 
     def __init__(
         self, node: str, endpoint: str, *, connector: Connector, clock: Callable[[], float] = time.monotonic
@@ -26,11 +26,11 @@ class MapAsker:
         self._clock = clock
         self._client = connector.client(endpoint, MasterReplies, peer="the master", clock=clock)
         self.socket = self._client.socket
-        """Readable when an answer may be there."""
+        """Socket that is readable when an answer may be there."""
         self._sequence: int | None = None
         self._sent_at = 0.0
         self.waiting = False
-        """An answer is still to come."""
+        """Whether an answer is still to come."""
 
     def ask(self, *, anew: bool = False) -> None:
         """Ask for the map, unless an answer is still to come; ``anew``: whatever is still to come may be too old."""
@@ -39,7 +39,7 @@ class MapAsker:
             self._send()
 
     def receive(self) -> Topology | None:
-        """The map, if the answer is there. Raises JobError when the master refuses."""
+        """Return the map, if the answer is there. Raises JobError when the master refuses."""
         while (reply := self._client.receive(0)) is not None:
             if reply.sequence != self._sequence:
                 continue

@@ -24,13 +24,13 @@ class Enter(msgspec.Struct, frozen=True):
     """What a process does to be within a fence, before it runs anything of the node; what it starts later is within too."""
 
     groups: Items[Url] = []
-    """``cgroup.procs`` files to write itself to."""
+    """Paths of ``cgroup.procs`` files that the process writes itself to."""
     cpus: Items[Count] = []
-    """The only CPUs it runs on; empty: as it is."""
+    """The only CPUs that the process runs on; empty: as it is."""
     nice: Nice = 0
-    """Added to its nice value."""
+    """Number added to the nice value of the process."""
     more_data: Bytes | None = None
-    """It may allocate so many bytes beyond what it has when it enters; None: no bound."""
+    """Bytes that the process may allocate beyond what it has when it enters; None: no bound."""
 
 
 class OverMemory(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class Fence(Protocol):
     def enter(self) -> Enter: ...
 
     def started(self, pid: int) -> None:
-        """The node runs, as ``pid``."""
+        """Note that the node runs, as ``pid``."""
 
     def resize(self, resources: Resources) -> None:
         """Change the limits now. Raises BackendError, naming both numbers, for less memory than is in use."""
@@ -56,29 +56,29 @@ class Fence(Protocol):
         Raises as ``resize``."""
 
     def usage(self) -> Usage | None:
-        """Since the node started; None when nothing can be said."""
+        """Return the usage since the node started; None when nothing can be said."""
 
     def over_memory(self) -> OverMemory | None:
         """Set once something within was killed for memory, by the kernel's own count or the watchdog's."""
 
     def watch(self) -> None:
-        """Called every ``Limiter.watch_seconds`` while the node runs."""
+        """Look at the node; called every ``Limiter.watch_seconds`` while it runs."""
 
     def kill(self) -> bool:
-        """SIGKILL to all that is within; True when there was nothing. What is forked meanwhile may be missed: repeat it until then."""
+        """Send SIGKILL to all that is within; True when there was nothing. What is forked meanwhile may be missed: repeat it until then."""
 
     def remove(self) -> bool:
-        """Nothing of the fence is left; False while something is still within."""
+        """Remove all of the fence; False while something is still within."""
 
 
 class Limiter(Protocol):
     watch_seconds: float | None
-    """How often its fences have to be looked at; None: the kernel does."""
+    """Seconds between two looks at the fences; None: the kernel does that."""
 
     def enforcement(self) -> Enforcement: ...
 
     def create(self, node: str, resources: Resources) -> Fence:
-        """Raises BackendError that says what couldn't be set."""
+        """Create the fence of a node. Raises BackendError that says what couldn't be set."""
 
     def remove_all(self) -> None:
         """End everything within all fences, and leave nothing of them."""

@@ -29,24 +29,25 @@ __all__ = [
 ]
 
 Record = Callable[[list[Path]], None]
-"""Told, before they are made, of the directories that are to be removed if this process dies."""
+"""Function that is told of directories before they are made: they are to be removed if this process dies."""
 
 _PERIOD_MICROSECONDS = 20_000
-"""A node with a quarter of a core then waits at most 15 ms; its CPU is as exact as with the kernel's default of 100 ms."""
+"""Period of a CPU quota. A node with a quarter of a core then waits at most 15 ms; its CPU is as exact as with the kernel's default of 100
+ms."""
 _LEAST_QUOTA_MICROSECONDS = 1_000
 _LONGEST_PERIOD_MICROSECONDS = 1_000_000
 _AT_THE_LIMIT = 0.98
-"""The kernel charges in batches: a peak this near to the limit is one that reached it."""
+"""Share of the memory limit from which on a peak has reached it: the kernel charges in batches."""
 
 
 @dataclass(frozen=True)
 class Counters:
-    """As the kernel keeps them, since the group was made."""
+    """Counters of a control group as the kernel keeps them, since the group was made."""
 
     cpu_seconds: float = 0.0
     throttled_seconds: float = 0.0
     memory: int = 0
-    """Without file pages that may be dropped."""
+    """Bytes of memory, without file pages that may be dropped."""
     shared_memory: int = 0
     peak_memory: int = 0
     oom_kills: int = 0
@@ -60,12 +61,12 @@ class CgroupFence(ABC):
         self._directories = directories
         self._resources = resources
         self._before = Counters()
-        """When the present node took the fence over."""
+        """Counters when the present node took the fence over."""
         self._seen_memory = 0
 
     @abstractmethod
     def _counters(self) -> Counters:
-        """Raises OSError when the group is gone."""
+        """Read the group's counters. Raises OSError when the group is gone."""
 
     @abstractmethod
     def _write_memory(self, limit: int) -> None: ...
@@ -88,7 +89,7 @@ class CgroupFence(ABC):
         pass
 
     def set_limits(self, resources: Resources) -> None:
-        """Memory first: it is what can be refused."""
+        """Set the limits, memory first: it is what can be refused."""
         try:
             self._write_memory(resources.memory)
             self._write_cores(resources.cores)
@@ -140,7 +141,7 @@ class CgroupFence(ABC):
         )
 
     def _peak(self, now: Counters) -> int:
-        """The kernel's high-water mark; where that is still an earlier node's, the most that was seen of this one."""
+        """Return the kernel's high-water mark; where that is still an earlier node's, the most that was seen of this one."""
         self._seen_memory = max(self._seen_memory, now.memory)
         return max(now.peak_memory, now.memory) if now.peak_memory > self._before.peak_memory else self._seen_memory
 
@@ -160,7 +161,7 @@ class CgroupFence(ABC):
         )
 
     def kill(self) -> bool:
-        """The same processes are in each directory, unless they have moved themselves."""
+        """Kill all members. The same processes are in each directory, unless they have moved themselves."""
         inhabited = [directory for directory in self._directories if cgroups.members(directory)]
         for directory in inhabited:
             cgroups.kill(directory)
@@ -172,7 +173,7 @@ class CgroupFence(ABC):
 
 
 def make_group(path: Path) -> None:
-    """Raises OSError with the path."""
+    """Make a group. Raises OSError with the path."""
     path.mkdir()
 
 
@@ -183,7 +184,7 @@ _HINTS = {
 
 
 def unavailable(error: OSError, group: Path) -> LimiterUnavailable:
-    """Why the job's group, or something in it, couldn't be made or written."""
+    """Return why the job's group, or something in it, couldn't be made or written."""
     if error.filename == str(group):
         what = f"no control groups can be made in {group.parent}"
     else:
@@ -203,7 +204,8 @@ def write(path: Path, value: object) -> None:
 
 
 def read_number(path: Path, missing: int | None = None) -> int:
-    """Raises OSError, unless there is a value for a missing file. "max" is the largest number there is."""
+    """Read a number from a control file. Raises OSError, unless there is a value for a missing file. "max" is the largest number there
+    is."""
     try:
         text = path.read_text().strip()
     except FileNotFoundError:
@@ -214,7 +216,7 @@ def read_number(path: Path, missing: int | None = None) -> int:
 
 
 def read_fields(path: Path) -> dict[str, int]:
-    """A file with a name and a number on each line; empty if there is none. Other lines are passed over."""
+    """Return a file with a name and a number on each line; empty if there is none. Other lines are passed over."""
     fields = {}
     with suppress(FileNotFoundError):
         for line in path.read_text().splitlines():
@@ -225,7 +227,7 @@ def read_fields(path: Path) -> dict[str, int]:
 
 
 def period_and_quota(cores: float) -> tuple[int, int]:
-    """Microseconds of CPU (second) in every period (first). The kernel takes no quota under a millisecond."""
+    """Return the period and the CPU quota within it, in microseconds. The kernel takes no quota under a millisecond."""
     least = _LEAST_QUOTA_MICROSECONDS
     period = min(_LONGEST_PERIOD_MICROSECONDS, max(_PERIOD_MICROSECONDS, round(least / max(cores, 1e-6))))
     return period, max(least, round(cores * period))

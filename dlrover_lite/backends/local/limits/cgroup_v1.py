@@ -37,7 +37,7 @@ class CgroupV1:
     watch_seconds: float | None = None
 
     def __init__(self, name: str, found: list[Hierarchy], record: Record) -> None:
-        """Raises LimiterUnavailable."""
+        """Make the job's groups and try to set limits. Raises LimiterUnavailable."""
         self._groups: dict[str, Path] = {}
         for controller in _CONTROLLERS:
             hierarchy = with_controller(found, controller)
@@ -94,7 +94,7 @@ class _FenceV1(CgroupFence):
         self._cpu, self._cpuacct, self._memory = (directories[controller] for controller in _CONTROLLERS)
 
     def prepare(self) -> None:
-        """What doesn't depend on the limits. An older kernel may lack either; without swap neither matters."""
+        """Set what doesn't depend on the limits. An older kernel may lack either; without swap neither matters."""
         for name, value in (("memory.swappiness", 0), ("memory.oom_control", 0)):
             with suppress(OSError):
                 write(self._memory / name, value)

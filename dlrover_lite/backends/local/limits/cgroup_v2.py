@@ -40,7 +40,7 @@ _DELEGATE = (
 
 
 def place_in(hierarchy: Hierarchy) -> Path | None:
-    """The nearest group at or above ours that hands cpu and memory down already and in which we may make groups."""
+    """Return the nearest group at or above ours that hands cpu and memory down already and in which we may make groups."""
     for group in hierarchy.up():
         try:
             handed_down = set((group / "cgroup.subtree_control").read_text().split())
@@ -53,7 +53,7 @@ def place_in(hierarchy: Hierarchy) -> Path | None:
 
 
 def is_keepers(group: Path) -> bool:
-    """Whether it is the leaf that a keeper has moved into to divide the group it was started in."""
+    """Return whether the group is the leaf that a keeper has moved into to divide the group it was started in."""
     return group.name == _KEEPER
 
 
@@ -63,7 +63,7 @@ class CgroupV2:
     watch_seconds: float | None = None
 
     def __init__(self, name: str, found: list[Hierarchy], record: Record) -> None:
-        """Raises LimiterUnavailable."""
+        """Make the job's group where that is possible. Raises LimiterUnavailable."""
         hierarchy = unified(found)
         if hierarchy is None:
             raise LimiterUnavailable("cgroup v2 is not mounted")
@@ -141,7 +141,7 @@ def _make_place(own: Path) -> Path:
 
 
 def _unmake_place(own: Path) -> None:
-    """As it was before; where others have moved in meanwhile, as far as possible."""
+    """Make our own group as it was before; where others have moved in meanwhile, as far as possible."""
     for path, value in (
         (own / "cgroup.subtree_control", " ".join(f"-{name}" for name in sorted(_CONTROLLERS))),
         (own / "cgroup.procs", os.getpid()),
@@ -168,7 +168,7 @@ class _FenceV2(CgroupFence):
         return self._directories[0]
 
     def prepare(self) -> None:
-        """What doesn't depend on the limits."""
+        """Set what doesn't depend on the limits."""
         write(self._group / "memory.oom.group", 1)
         with suppress(FileNotFoundError):  # a kernel without swap
             write(self._group / "memory.swap.max", 0)

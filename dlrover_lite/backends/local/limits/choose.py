@@ -43,7 +43,7 @@ def choose(wanted: Limits, name: str, record: Record, found: list[Hierarchy] | N
 
 
 def _why(found: list[Hierarchy], refusals: dict[str, LimiterUnavailable]) -> str:
-    """One line for people: why no control groups, and what to do."""
+    """Say in one line for people why there are no control groups, and what to do."""
     if not sys.platform.startswith("linux"):
         return "control groups are Linux's: run it there, or in a container, for exact limits"
     if not found:
@@ -56,7 +56,7 @@ def _why(found: list[Hierarchy], refusals: dict[str, LimiterUnavailable]) -> str
 
 
 def _present(found: list[Hierarchy]) -> list[str]:
-    """The versions that have the controllers, mounted."""
+    """Return the versions that have the controllers, mounted."""
     v2 = any(h.version == 2 and "memory" in h.controllers for h in found)
     v1 = any(h.version == 1 and "memory" in h.controllers for h in found)
     return ["cgroup-v2"] * v2 + ["cgroup-v1"] * v1

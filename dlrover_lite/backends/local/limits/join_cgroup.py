@@ -16,13 +16,13 @@ except ImportError:  # pragma: no cover - not on the systems we run on
 __all__ = ["NODE_VARIABLE", "enter_fence"]
 
 NODE_VARIABLE = "DLROVER_LITE_NODE"
-"""Holds the node's id in the environment of what it starts."""
+"""Environment variable with the node's id, for what the node starts."""
 
 _AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def enter_fence(enter: Enter) -> None:
-    """Called in the node's process. Raises OSError when it can't be entered."""
+    """Enter a fence; called in the node's process. Raises OSError when it can't be entered."""
     for group in enter.groups:
         descriptor = os.open(group, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -52,6 +52,6 @@ def set_data_limit(pid: int, more_data: int) -> None:
 
 
 def data_bytes(pid: int) -> int:
-    """What RLIMIT_DATA counts: private memory that may be written, touched or not."""
+    """Return what RLIMIT_DATA counts: private memory that may be written, touched or not."""
     text = Path(f"/proc/{pid or 'self'}/status").read_text()
     return next((int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("VmData:")), 0)

@@ -17,18 +17,18 @@ class Hierarchy:
 
     version: int
     controllers: frozenset[str]
-    """Version 1: those mounted here. Version 2: those that ``own`` may use."""
+    """Controllers of the hierarchy. Version 1: those mounted here. Version 2: those that ``own`` may use."""
     mount: Path
     own: Path
 
     def up(self) -> list[Path]:
-        """``own`` and the groups above it, as far as they can be seen from here; the nearest first."""
+        """List ``own`` and the groups above it, as far as they can be seen from here; the nearest first."""
         parents = self.own.parents
         return [self.own, *(path for path in parents if path == self.mount or self.mount in path.parents)]
 
 
 def hierarchies(proc: Path = _PROC) -> list[Hierarchy]:
-    """All that are mounted and hold this process; empty where there are none."""
+    """List all hierarchies that are mounted and hold this process; empty where there are none."""
     try:
         mounts, groups = (proc / "mountinfo").read_text(), (proc / "cgroup").read_text()
     except OSError:
@@ -66,7 +66,7 @@ def _hierarchy(line: str, own_paths: dict[str, str]) -> Hierarchy | None:
 
 
 def _below(mount: Path, root: str, path: str) -> Path | None:
-    """Where the group ``path`` is when the group ``root`` is what is mounted; None if it can't be seen from there."""
+    """Return where the group ``path`` is when the group ``root`` is what is mounted; None if it can't be seen from there."""
     if ".." in PurePosixPath(path).parts or not PurePosixPath(path).is_relative_to(root):
         return None
     return mount / PurePosixPath(path).relative_to(root)
@@ -77,10 +77,10 @@ def _unescape(text: str) -> str:
 
 
 def with_controller(found: list[Hierarchy], controller: str) -> Hierarchy | None:
-    """The version 1 hierarchy of this controller."""
+    """Return the version 1 hierarchy of this controller."""
     return next((h for h in found if h.version == 1 and controller in h.controllers), None)
 
 
 def unified(found: list[Hierarchy]) -> Hierarchy | None:
-    """The version 2 hierarchy."""
+    """Return the version 2 hierarchy."""
     return next((h for h in found if h.version == 2), None)

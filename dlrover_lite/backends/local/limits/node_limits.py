@@ -23,7 +23,7 @@ class _Held:
     runs: bool = False
     ended: bool = False
     due_at: float | None = None
-    """When something of an ended node's fence is still to be done."""
+    """Time when something of an ended node's fence is still to be done; None: nothing is."""
     retry_seconds: float = _FIRST_RETRY_SECONDS
 
 
@@ -39,7 +39,7 @@ class Fences:
         return self._limiter.enforcement()
 
     def create(self, spec: NodeSpec) -> Enter:
-        """The fence of a new node: that of the ended node which it follows, if that is still there. Raises BackendError."""
+        """Create the fence of a new node: that of the ended node which it follows, if that is still there. Raises BackendError."""
         left = self._held.get(spec.follows)
         if left is None:
             fence = self._limiter.create(spec.id, spec.resources)
@@ -57,17 +57,17 @@ class Fences:
         held.fence.started(pid)
 
     def resize(self, node: str, resources: Resources) -> None:
-        """Nothing happens for a node that has ended and left no fence. Raises BackendError."""
+        """Change a node's limits; nothing happens for one that has ended and left no fence. Raises BackendError."""
         if (held := self._held.get(node)) is not None:
             held.fence.resize(resources)
 
     def usage(self, node: str) -> Usage | None:
-        """None unless it runs."""
+        """Return what a node uses; None unless it runs."""
         held = self._held.get(node)
         return held.fence.usage() if held is not None and held.runs else None
 
     def ended(self, node: str, *, now: float) -> OverMemory | None:
-        """The node has ended: so does all that it has started. Tells whether anything of it was killed for memory."""
+        """Note that a node has ended, and with it all that it has started. Return whether anything of it was killed for memory."""
         held = self._held.get(node)
         if held is None or held.ended:
             return None
@@ -77,7 +77,7 @@ class Fences:
         return over
 
     def act(self, now: float) -> None:
-        """What is due: looking at running nodes, clearing the fences of ended ones."""
+        """Do what is due: look at running nodes, clear the fences of ended ones."""
         if self._limiter.watch_seconds is not None and now >= self._watch_at:
             for held in self._held.values():
                 if held.runs:
@@ -106,6 +106,6 @@ class Fences:
         return min(due, default=None)
 
     def close(self) -> None:
-        """At the end of the job, whatever still runs."""
+        """Remove all fences at the end of the job, whatever still runs."""
         self._limiter.remove_all()
         self._held.clear()

@@ -29,21 +29,21 @@ class Seen(NamedTuple):
     parent: int
     session: int
     started: str
-    """Tells it from a later process with this pid."""
+    """Start time of the process, which tells it from a later one with this pid."""
     cpu_seconds: float
-    """Its own, and that of children it has waited for."""
+    """CPU seconds of the process and of children that it has waited for."""
 
 
 class Memory(NamedTuple):
-    """Bytes. File pages, which may be dropped, aren't counted."""
+    """Memory of a process in bytes. File pages, which may be dropped, aren't counted."""
 
     used: int
     shared: int
-    """Of ``used``: shared memory that it has mapped and touched."""
+    """Bytes of ``used`` in shared memory that the process has mapped and touched."""
 
 
 def see(pid: int) -> Seen | None:
-    """None when there is no such process (one that waits to be reaped is there)."""
+    """Look at a process; None when there is none with this pid (one that waits to be reaped is there)."""
     if not _HAS_PROC:
         return _see_with_psutil(pid)
     try:
@@ -56,7 +56,7 @@ def see(pid: int) -> Seen | None:
 
 
 def all_processes() -> dict[int, Seen]:
-    """By pid. Where there is no /proc: the descendants of this process."""
+    """Look at all processes; return them by pid. Where there is no /proc: the descendants of this process."""
     if _HAS_PROC:
         pids = [int(name) for name in os.listdir(_PROC) if name.isdigit()]  # noqa: PTH208 - names are all that is needed
     else:
@@ -67,7 +67,7 @@ def all_processes() -> dict[int, Seen]:
 
 
 def memory_of(pid: int) -> Memory | None:
-    """None when it has ended."""
+    """Return the memory of a process; None when it has ended."""
     if not _HAS_PROC:
         return _memory_from_psutil(pid)
     fields = _kibibytes(_PROC / str(pid) / "status")
@@ -77,7 +77,7 @@ def memory_of(pid: int) -> Memory | None:
 
 
 def proportional_memory(pid: int) -> int | None:
-    """Bytes as ``Memory.used``, but of a page that several processes share only this one's part. Slow: milliseconds per GiB."""
+    """Return bytes as ``Memory.used``, but of a page that several processes share only this one's part. Slow: milliseconds per GiB."""
     fields = _kibibytes(_PROC / str(pid) / "smaps_rollup")
     return fields["Pss_Anon"] + fields["Pss_Shmem"] if "Pss_Anon" in fields else None
 
@@ -89,7 +89,7 @@ def threads_of(pid: int) -> list[int]:
 
 
 def command_of(pid: int) -> bytes:
-    """Its arguments; a process that was forked has those of the one it comes from."""
+    """Return the arguments of a process; one that was forked has those of the process it comes from."""
     try:
         return (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -97,7 +97,7 @@ def command_of(pid: int) -> bytes:
 
 
 def node_of(pid: int, variable: str) -> str:
-    """What ``variable`` is in the environment that the process was started with; empty if it isn't, or nobody may know."""
+    """Return what ``variable`` is in the environment that the process was started with; empty if it isn't, or nobody may know."""
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -107,7 +107,7 @@ def node_of(pid: int, variable: str) -> str:
 
 
 def _kibibytes(path: Path) -> dict[str, int]:
-    """The fields in kB, as bytes; empty when the process has ended."""
+    """Read the fields in kB, as bytes; empty when the process has ended."""
     fields = {}
     with suppress(OSError):
         for line in path.read_text().splitlines():

@@ -35,9 +35,9 @@ __all__ = ["Watchdog"]
 
 _LOOK_SECONDS = 0.1
 _SEARCH_SECONDS = 0.5
-"""For new processes: this looks at every process of the machine."""
+"""Seconds between two searches for new processes: each looks at every process of the machine."""
 _NICE_STEP = 1.25
-"""The kernel gives a process this much more of a CPU than one that is nicer by one."""
+"""Factor by which the kernel gives a process more of a CPU than one that is nicer by one."""
 _HAS_AFFINITY = hasattr(os, "sched_setaffinity")
 
 
@@ -45,7 +45,7 @@ class Watchdog:
     watch_seconds: float | None = _LOOK_SECONDS
 
     def __init__(self, why: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``why`` nothing better is in force, and what to do about it."""
+        """Create the watchdog. ``why`` says why nothing better is in force, and what to do about it."""
         self._why = why
         self._clock = clock
         self._fences: list[_Watched] = []
@@ -77,7 +77,7 @@ class Watchdog:
             self._use_of_cpus.subtract(fence.cpus)
 
     def assign(self, cores: float, before: list[int]) -> list[int]:
-        """Whole CPUs, the least used ones; ``before`` are given back, and preferred."""
+        """Assign whole CPUs, the least used ones; ``before`` are given back, and preferred."""
         self._use_of_cpus.subtract(before)
         ranked = sorted(self._use_of_cpus, key=lambda cpu: (self._use_of_cpus[cpu], cpu not in before, cpu))
         cpus = sorted(ranked[: max(1, math.ceil(cores))])
@@ -85,7 +85,7 @@ class Watchdog:
         return cpus
 
     def processes(self, *, fresh: bool) -> dict[int, Seen]:
-        """Of the whole machine, at most ``_SEARCH_SECONDS`` old."""
+        """Return the processes of the whole machine, as seen at most ``_SEARCH_SECONDS`` ago."""
         if fresh or self._clock() - self._searched_at >= _SEARCH_SECONDS:
             self._table, self._searched_at = all_processes(), self._clock()
         return self._table
@@ -211,8 +211,8 @@ class _Watched:
                     found = True
 
     def _used(self, *, exactly: bool = False) -> int:
-        """Bytes. What forked processes share is counted for each, apart from what all have from the template, but for a closer look at more
-        than one process."""
+        """Return the bytes in use. What forked processes share is counted for each, apart from what all have from the template, but for a
+        closer look at more than one process."""
         memories = {pid: memory for pid in self._known if (memory := memory_of(pid)) is not None}
         used = sum(max(0, memory.used - self._inherited_by(pid)) for pid, memory in memories.items())
         if exactly and len(memories) > 1:
@@ -223,7 +223,7 @@ class _Watched:
         return used
 
     def _inherited_by(self, pid: int) -> int:
-        """Bytes from the process that the node was forked from; none once it runs another command."""
+        """Return the bytes that a process has from the one that the node was forked from; none once it runs another command."""
         return self._inherited if command_of(pid) == self._forked_as else 0
 
     # --- ends -------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class _Watched:
 
 
 def _kill(meant: Seen) -> None:
-    """Exactly the process that was seen."""
+    """Kill exactly the process that was seen."""
     with suppress(ProcessLookupError, PermissionError):
         if not hasattr(os, "pidfd_open"):
             if (now := see(meant.pid)) is not None and now.started == meant.started:
@@ -260,11 +260,11 @@ def _kill(meant: Seen) -> None:
 
 
 def _nice(cores: float) -> int:
-    """So that nodes which share a CPU get of it in proportion to the fraction they asked for."""
+    """Return a nice value by which nodes that share a CPU get of it in proportion to the fraction they asked for."""
     fraction = cores / max(1, math.ceil(cores))
     return min(19, round(-math.log(fraction, _NICE_STEP))) if 0 < fraction < 1 else 0
 
 
 def _more_data(memory: int) -> int | None:
-    """Far above what the watchdog lets pass, and still a bound for a jump that happens between two looks."""
+    """Return a bound for allocated bytes: far above what the watchdog lets pass, and still a bound for a jump between two looks."""
     return 2 * memory + GIB if sys.platform.startswith("linux") else None
