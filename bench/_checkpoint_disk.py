@@ -25,7 +25,7 @@ from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
 from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.records import EPOCH_BITS, TABLE_EPOCH, RecordShape
-from dlrover_lite.ps.snapshots.copy_on_write_log import GroupCut, Spill
+from dlrover_lite.ps.snapshots.copy_on_write_log import CopyOnWriteLog, GroupCut
 from dlrover_lite.ps.snapshots.snapshot_kernels import compile_kernels
 from dlrover_lite.ps.snapshots.snapshot_reader import CutReader
 
@@ -77,7 +77,7 @@ def write_part(store: CheckpointStore, number: int, arena: Arena) -> Cost:
     """As the persister does."""
     writer = store.begin(number)
     every, none = ~slot_sets.none(), slot_sets.none()
-    spill = Spill([arena.cut])
+    spill = CopyOnWriteLog([arena.cut])
     reader = CutReader([arena.cut], [arena.file], spill, every, none, kernels=True)
     began, cpu_s = time.perf_counter(), _cpu_s()
     with writer.part("bench", 0, every, [arena.cut.stored]) as part:

@@ -49,10 +49,10 @@ def worker(spec: object, directory: Path) -> int:
 
 def server(spec: object, directory: Path) -> int:
     from dlrover_lite.ps.server import main
-    from dlrover_lite.ps.server.busy_meter import Meter
+    from dlrover_lite.ps.server.busy_meter import BusyMeter
     from dlrover_lite.ps.server.service import PsService
 
-    _switch(Meter, "answered", "found")
+    _switch(BusyMeter, "answered", "found")
     _switch(PsService, "_counters")
     return main.main(spec, directory)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ import zmq
 from common import Figure, arguments, emit, line_of, medians, start_process
 
 from dlrover_lite.core.units import MIB
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.work.lease_size import LeasePolicy
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shards import ShardPlan, ShardService
@@ -51,7 +51,7 @@ def serve(endpoint: str, ledger: str) -> None:
     with ExitStack() as stack:
         if ledger:
             store = stack.enter_context(LedgerStore(Path(ledger)))
-            story = StoryLog(lambda _: None, time.time)  # as a master has it
+            story = EventLog(lambda _: None, time.time)  # as a master has it
             service = ShardService(store, PLAN, policy=ONE_SHARD, story=story)
         stack.callback(server.close)
         print("ready", flush=True)

@@ -32,7 +32,7 @@ from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import Level, Profile
 
-__all__ = ["Adviser", "Arrival"]
+__all__ = ["Advisor", "Arrival"]
 
 _JUDGED_AFTER = 2
 """Number of windows measured with a new plan before its effect is judged."""
@@ -56,7 +56,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """Time since which a job without a plan, which has run, waits to go on; None: it hasn't run yet."""
 
 
-class Adviser:
+class Advisor:
     """Decides for all registered jobs. ``store`` is its own: nobody else's rows wait in it. Times are seconds since the epoch."""
 
     def __init__(self, store: ConfigStore, *, policy: Policy | None = None) -> None:

@@ -64,7 +64,7 @@ def serve(
     from dlrover_lite.backends.local.runtime_directories import create_runtime_directory, remove_runtime_directory
     from dlrover_lite.brain.store import preferences
     from dlrover_lite.brain.store.database import ConfigStore
-    from dlrover_lite.brain_server.decision_thread import Thinking
+    from dlrover_lite.brain_server.decision_thread import DecisionThread
     from dlrover_lite.brain_server.files import BrainFiles, BrainRecord
     from dlrover_lite.brain_server.service import Service
     from dlrover_lite.core.processes import identify
@@ -95,7 +95,7 @@ def serve(
         stack.callback(connector.close, linger_seconds=1.0)
         endpoint = f"ipc://{runtime / _SOCKET}"
         server = connector.server(endpoint, BrainRequests, remember_replies=True)
-        thinking = Thinking(files.database, say=say, runs=lambda directory: look_at(directory) is None)
+        thinking = DecisionThread(files.database, say=say, runs=lambda directory: look_at(directory) is None)
         stack.callback(thinking.close)
         if options.job_comes:
             thinking.begin()

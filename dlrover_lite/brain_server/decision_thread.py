@@ -21,9 +21,9 @@ from dlrover_lite.core.errors import DlroverLiteError, HistoryBusy
 from dlrover_lite.protocol.brain_messages import Advice, EndJob, RegisterJob, Report
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.advisor import Adviser
+    from dlrover_lite.brain.advisor import Advisor
 
-__all__ = ["Thinking"]
+__all__ = ["DecisionThread"]
 
 Told = RegisterJob | Report | EndJob
 _TURN_SECONDS = 0.5
@@ -31,7 +31,7 @@ _OPEN_AGAIN_SECONDS = 1.0
 """Seconds to wait after a database was locked, or its disk full."""
 
 
-class Thinking:
+class DecisionThread:
     """Decides over the database at ``path``. Begins with the first job; ``close`` ends it."""
 
     def __init__(
@@ -98,16 +98,16 @@ class Thinking:
 
     def _decide(self) -> None:
         """Decide until ``close``."""
-        from dlrover_lite.brain.advisor import Adviser
+        from dlrover_lite.brain.advisor import Advisor
 
         with ConfigStore(self._path, busy_seconds=self._busy_seconds) as store:
-            adviser = Adviser(store)
+            adviser = Advisor(store)
             if self._runs is not None:
                 self._guarded(lambda: self._recall(adviser, store))
             while self._turn(adviser):
                 pass
 
-    def _recall(self, adviser: Adviser, store: ConfigStore) -> None:
+    def _recall(self, adviser: Advisor, store: ConfigStore) -> None:
         """Recall jobs that ran under the brain before this one: until they register again, nobody else gets what they have."""
         from dlrover_lite.brain.advisor import readable
 
@@ -117,7 +117,7 @@ class Thinking:
             if arrival.plan is not None and self._runs(directory):
                 adviser.arrived(arrival, at)
 
-    def _turn(self, adviser: Adviser) -> bool:
+    def _turn(self, adviser: Advisor) -> bool:
         """Take in what was told, and decide; return whether to go on."""
         try:
             body = self._told.get(timeout=_TURN_SECONDS)
@@ -136,7 +136,7 @@ class Thinking:
             }
         return True
 
-    def _listen(self, adviser: Adviser, body: Told) -> None:
+    def _listen(self, adviser: Advisor, body: Told) -> None:
         done = self._guarded(lambda: self._take(adviser, body))
         if isinstance(body, RegisterJob) and not done:
             self._to_register[body.job] = body
@@ -160,7 +160,7 @@ class Thinking:
             self._say(f"a decision can't be made: {text}")
         self._complained = what
 
-    def _take(self, adviser: Adviser, body: Told) -> None:
+    def _take(self, adviser: Advisor, body: Told) -> None:
         from dlrover_lite.brain.advisor import Arrival
 
         at = self._wall_clock()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dlrover_lite.brain.advisor import Adviser, Arrival, readable
+from dlrover_lite.brain.advisor import Advisor, Arrival, readable
 from dlrover_lite.brain.explain.decision_text import explain
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import RoundInputs
@@ -97,7 +97,7 @@ def foresee(recipe: Recipe, samples: int) -> Foreseen:
     at, files = time.time(), BrainFiles()
     files.make()
     with ConfigStore(files.database) as store:
-        adviser = Adviser(store)
+        adviser = Advisor(store)
         for directory, other in readable(store):
             if other.plan is not None and look_at(directory) is None:
                 adviser.arrived(other, at)

@@ -15,7 +15,7 @@ from dlrover_lite.master.work.ledger_data import Pass
 from dlrover_lite.protocol.messages import Story, StoryEntry
 from dlrover_lite.transport.frames import UNUSABLE, Failure
 
-__all__ = ["StoryLog"]
+__all__ = ["EventLog"]
 
 KEPT_LEASES = 10_000
 
@@ -32,7 +32,7 @@ def _entry(leased: _Leased) -> StoryEntry:
     return StoryEntry(at, f"{prefix}{index}/{start}{last}", f"{text} {worker}", worker)
 
 
-class StoryLog:
+class EventLog:
     """``write`` appends entries to a file; ``clock`` gives seconds since the epoch."""
 
     def __init__(

@@ -28,8 +28,8 @@ __all__ = [
     "RESTARTS",
     "RESTORE",
     "SLOTS",
-    "Facts",
     "Generation",
+    "JobStateStore",
     "decoded",
 ]
 
@@ -59,7 +59,7 @@ class Generation(msgspec.Struct, frozen=True):
     lineage: Lineage = Lineage()
 
 
-class Facts:
+class JobStateStore:
     """Facts kept in the ledger: the shard service's next commit writes what is kept here, except where it says otherwise."""
 
     def __init__(self, shards: ShardService, wall_clock: Callable[[], float]) -> None:

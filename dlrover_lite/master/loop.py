@@ -15,15 +15,15 @@ from dlrover_lite.master.answer_points import AnswerPoints
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.autoscale.executor import executor_of
-from dlrover_lite.master.checkpoints.checkpoint_orders import Prompting, checkpoints_of
+from dlrover_lite.master.checkpoints.checkpoint_orders import CheckpointOrders, checkpoints_of
 from dlrover_lite.master.checkpoints.checkpoints import OFF
 from dlrover_lite.master.checkpoints.restore import GoingBack
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.full_disk import FullDisk, serve_meanwhile
-from dlrover_lite.master.job_state_store import Facts
+from dlrover_lite.master.job_state_store import JobStateStore
 from dlrover_lite.master.nodes.fleet import FailJob, Fleet
 from dlrover_lite.master.nodes.reconciler import Reconciler
-from dlrover_lite.master.nodes.unknown_nodes import Strangers
+from dlrover_lite.master.nodes.unknown_nodes import UnknownNodes
 from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late, failed_by, stopped_amid
 from dlrover_lite.master.profiling.job_end import EvaluationPauses, PlanRates, note_evaluations
 from dlrover_lite.master.profiling.profile_intervals import Profiling, Sink
@@ -88,7 +88,7 @@ class Master:
         export_directory: Path,
         checkpoints: str = "",
         disk: FullDisk | None = None,
-        story: StoryLog,
+        story: EventLog,
         stop: Callable[[], bool],
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
         go_back: GoingBack | None = None,
@@ -121,13 +121,13 @@ class Master:
         self.brain = brain
         self._waiting: dict[int, Request] = {}
         self._waits_since: dict[str, float] = {}
-        self._strangers = Strangers(story)
+        self._strangers = UnknownNodes(story)
         now = clock()
         self._reconcile_at = self._remember_at = self._show_at = now
         window = max(20_000, shards.plan.samples * shards.plan.epochs // 20)
         bad_share = getattr(recipe.data, "max_bad_share", 0.0)
         self.progress = Progress(window_samples=window, max_bad_share=bad_share, began=now)
-        self.facts = Facts(shards, wall_clock)
+        self.facts = JobStateStore(shards, wall_clock)
         self.evaluations = Evaluations(None if self.facts.generation.only_parameters else shards.plan.samples)
         self.rounds = OpenRounds(shards, self.evaluations, say=lambda line: story.node("master", line))
         self.servers = ParameterServers(
@@ -180,9 +180,9 @@ class Master:
         """How the job is going to fail, while it takes a last checkpoint."""
         self._samples_at_start = shards.consumed_samples
         self.checkpoints = checkpoints_of(self, checkpoints, clock, wall_clock)
-        self._prompting: Prompting | None = None
+        self._prompting: CheckpointOrders | None = None
         if self.checkpoints is not None:
-            self._prompting = Prompting(self.checkpoints, self.servers, server, shards.commit)
+            self._prompting = CheckpointOrders(self.checkpoints, self.servers, server, shards.commit)
         self.plan_rates, self.evaluation_pauses = PlanRates(), EvaluationPauses()
         sinks = [*(profiles or []), self.plan_rates]
         self.profiling = Profiling(job, recipe, shards, sinks, clock=clock, wall_clock=wall_clock)

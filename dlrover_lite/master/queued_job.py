@@ -9,7 +9,7 @@ import msgspec
 
 from dlrover_lite.core.errors import DiskFull
 from dlrover_lite.master.autoscale.next_decision import QUEUED
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.protocol.demands import Autoscale
 from dlrover_lite.protocol.messages import (
     Ack,
@@ -28,19 +28,19 @@ from dlrover_lite.protocol.messages import (
 from dlrover_lite.transport.frames import Failure, Request
 from dlrover_lite.transport.server import Server
 
-__all__ = ["WaitingRoom", "blank", "without_nodes"]
+__all__ = ["QueuedJob", "blank", "without_nodes"]
 
 _TURN_SECONDS = 0.1
 _HAS_NO_NODES = Failure("refused", "the job waits for a plan, and has no nodes", "See: dlrover-lite status")
 
 
-class WaitingRoom:
+class QueuedJob:
     """``status``: as it stands at first. ``stop``: whether the master is to end."""
 
     def __init__(
         self,
         server: Server,
-        story: StoryLog,
+        story: EventLog,
         status: Status,
         *,
         mode: Autoscale,

@@ -30,11 +30,11 @@ from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.autoscale.first_plan import FirstPlan, first_plan, next_plan
 from dlrover_lite.master.checkpoints.restore import GoingBack, begin_generation, end_generation, waiting
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.full_disk import FullDisk, serve_meanwhile
 from dlrover_lite.master.loop import Master, Outcome
 from dlrover_lite.master.nodes.fleet import Fleet
-from dlrover_lite.master.queued_job import WaitingRoom, blank, without_nodes
+from dlrover_lite.master.queued_job import QueuedJob, blank, without_nodes
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shard_plan import JobData, ShardPlan, look_at_data
 from dlrover_lite.master.work.shards import SLOW_START_MINIBATCHES, ShardService
@@ -96,7 +96,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, connector: Con
     plan = data.plan
     cuts = destination(recipe, job.id, job.directory) if isinstance(recipe.checkpoint, Checkpoint) else ""
     before = stories.read(job.directory, on_damage=print).entries
-    story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=log)
+    story = EventLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=log)
     mode = brain_mode() if os.environ.get(BRAIN_VARIABLE) else "off"
 
     def tell(line: str) -> None:
@@ -106,9 +106,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, connector: Con
     with linked(job, mode, rows=plan.samples, demand=demand, connector=connector, say=tell, log=log) as brain:
         began = job.ledger().exists()
         status = blank(job.id, epochs=recipe.training.epochs, total_samples=plan.samples * recipe.training.epochs)
-        room = WaitingRoom(
-            server, story, status, mode=autoscale_of(recipe), stop=stop, show=lambda now: _show(job, now)
-        )
+        room = QueuedJob(server, story, status, mode=autoscale_of(recipe), stop=stop, show=lambda now: _show(job, now))
         nodes = first_plan(recipe, capacity, None if began else brain, room, say=tell)
         if not began and room.is_over():
             return _stopped(job, room, brain, story)
@@ -120,7 +118,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, connector: Con
         return _generations(job, server, backend, stop, nodes, capacity, data, cuts, story, brain, disk)
 
 
-def _disk(story: StoryLog, server: Server, room: WaitingRoom, stop: Callable[[], bool]) -> FullDisk:
+def _disk(story: EventLog, server: Server, room: QueuedJob, stop: Callable[[], bool]) -> FullDisk:
     """Create what waits for room on the disk before there is a ``Master`` to answer."""
 
     def answer(request: Request) -> msgspec.Struct | None:
@@ -153,7 +151,7 @@ def _opened(job: Job, disk: FullDisk) -> LedgerStore:
     return found[0]
 
 
-def _stopped(job: Job, room: WaitingRoom, brain: BrainLink | None, story: StoryLog) -> Outcome:
+def _stopped(job: Job, room: QueuedJob, brain: BrainLink | None, story: EventLog) -> Outcome:
     """Write the result of a job that was stopped while it waited, without a node."""
     outcome = Outcome("stopped", room.stopped or job.record().stop_reason or "stopped by request")
     status = msgspec.structs.replace(room.status, state="stopped", message=outcome.message)
@@ -167,7 +165,7 @@ def _stopped(job: Job, room: WaitingRoom, brain: BrainLink | None, story: StoryL
 
 
 def _waited(
-    job: Job, noted: Beginning, backend: Backend, brain: BrainLink | None, room: WaitingRoom, nodes: FirstPlan
+    job: Job, noted: Beginning, backend: Backend, brain: BrainLink | None, room: QueuedJob, nodes: FirstPlan
 ) -> FirstPlan:
     """Wait for the plan that a job which has given way, or was resumed, goes on with."""
     fleet = end_generation(job, backend, time.monotonic)
@@ -192,7 +190,7 @@ def _generations(
     capacity: Resources,
     data: JobData,
     cuts: str,
-    story: StoryLog,
+    story: EventLog,
     brain: BrainLink | None,
     disk: FullDisk,
 ) -> Outcome:
@@ -268,17 +266,15 @@ def _generations(
 
 
 def _room(
-    job: Job, noted: Beginning, plan: ShardPlan, server: Server, story: StoryLog, stop: Callable[[], bool]
-) -> WaitingRoom:
+    job: Job, noted: Beginning, plan: ShardPlan, server: Server, story: EventLog, stop: Callable[[], bool]
+) -> QueuedJob:
     """Create the room of a job that has given way, or was resumed: its status is as it was then."""
     known = job.status()
     status = blank(job.id, epochs=plan.epochs, total_samples=plan.samples * plan.epochs)
     if known is not None:
         status = status_of(known)
     status = without_nodes(status, noted.why or "waits for the plan that it goes on with")
-    return WaitingRoom(
-        server, story, status, mode=autoscale_of(job.recipe), stop=stop, show=lambda now: _show(job, now)
-    )
+    return QueuedJob(server, story, status, mode=autoscale_of(job.recipe), stop=stop, show=lambda now: _show(job, now))
 
 
 def _write_result(job: Job, master: Master, outcome: Outcome) -> Result:

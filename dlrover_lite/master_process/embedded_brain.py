@@ -41,7 +41,7 @@ class EmbeddedBrain:
     def _run(self) -> None:
         from dlrover_lite.brain.store.database import ConfigStore
         from dlrover_lite.brain_server.daemon import look_at
-        from dlrover_lite.brain_server.decision_thread import Thinking
+        from dlrover_lite.brain_server.decision_thread import DecisionThread
         from dlrover_lite.brain_server.service import Service
         from dlrover_lite.protocol.brain_messages import BrainRequests
 
@@ -52,7 +52,7 @@ class EmbeddedBrain:
                 stack.callback(store.close)
                 server = self._connector.server(_ENDPOINT, BrainRequests, remember_replies=True)
                 stack.callback(server.close)
-                thinking = Thinking(self._files.database, say=self._say)
+                thinking = DecisionThread(self._files.database, say=self._say)
                 stack.callback(thinking.close)
                 service = Service(
                     server,

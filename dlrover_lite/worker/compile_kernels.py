@@ -16,7 +16,7 @@ from dlrover_lite.protocol.messages import MoveOrder
 from dlrover_lite.protocol.ps_messages import Configure, CopyNext, DenseSpec
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, to_bitmap
 from dlrover_lite.ps.memory.state_memory import PrivateMemory
-from dlrover_lite.ps.migration.cleanup import Tidying
+from dlrover_lite.ps.migration.cleanup import Cleanup
 from dlrover_lite.ps.migration.migration import Incoming, Outgoing
 from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.ps.tables import compile_kernels as table_warmup
@@ -66,7 +66,7 @@ def _move(source: Engine, target: Engine) -> None:
         number += 1
     outgoing.end()
     source.own(0)
-    tidying = Tidying(source)
+    tidying = Cleanup(source)
     tidying.remove(ALL_SLOTS)
     while not tidying.done:
         tidying.step(1 << 10)

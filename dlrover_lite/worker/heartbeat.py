@@ -13,12 +13,12 @@ from types import TracebackType
 from dlrover_lite.protocol.messages import Heartbeat, MasterReplies
 from dlrover_lite.transport.connector import Connector
 
-__all__ = ["HEARTBEAT_SECONDS", "Pulse"]
+__all__ = ["HEARTBEAT_SECONDS", "HeartbeatSender"]
 
 HEARTBEAT_SECONDS = 1.0
 
 
-class Pulse:
+class HeartbeatSender:
     """Sends heartbeats within ``with``. ``mark`` says that something has got done."""
 
     def __init__(self, node: str, endpoint: str, *, connector: Connector) -> None:
@@ -36,7 +36,7 @@ class Pulse:
         """What was begun last, as ``mark`` was told."""
         return self._mark[0]
 
-    def __enter__(self) -> Pulse:
+    def __enter__(self) -> HeartbeatSender:
         self._thread.start()
         return self
 

@@ -43,7 +43,7 @@ from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.worker.export.export_model import export
-from dlrover_lite.worker.heartbeat import Pulse
+from dlrover_lite.worker.heartbeat import HeartbeatSender
 from dlrover_lite.worker.leases import LeaseBook
 from dlrover_lite.worker.log_lines import Journal
 from dlrover_lite.worker.loop import TrainingLoop
@@ -98,7 +98,7 @@ def _run(spec: NodeSpec, connector: Connector, stop: _Stop) -> int:
         if not isinstance(welcome, Welcome):
             raise DlroverLiteError(f"the master answered Hello with {type(welcome).__name__}")
         try:
-            pulse = Pulse(spec.id, spec.master_endpoint, connector=connector)
+            pulse = HeartbeatSender(spec.id, spec.master_endpoint, connector=connector)
             with pulse, exits_as_errors(lambda: pulse.doing, Path(welcome.recipe.directory)):
                 finished = _train(spec, welcome.recipe, master, connector, stop, pulse, journal)
         except (ModelError, DataError, RecipeError) as error:
@@ -127,7 +127,7 @@ def _train(
     master: Client,
     connector: Connector,
     stop: _Stop,
-    pulse: Pulse,
+    pulse: HeartbeatSender,
     journal: Journal,
 ) -> bool:
     """Train until the master needs nothing more, and return True; False when asked to end before."""
@@ -177,7 +177,13 @@ def _train(
 
 
 def _exported(
-    spec: NodeSpec, recipe: Recipe, trainer: Trainer, schema: Schema, task: Export, master: Client, pulse: Pulse
+    spec: NodeSpec,
+    recipe: Recipe,
+    trainer: Trainer,
+    schema: Schema,
+    task: Export,
+    master: Client,
+    pulse: HeartbeatSender,
 ) -> bool:
     """Export the model; return whether it is there. If it isn't, the master knows why: all parameters are where they were."""
     try:

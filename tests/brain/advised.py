@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dlrover_lite.brain.advisor import Adviser, Arrival
+from dlrover_lite.brain.advisor import Advisor, Arrival
 from dlrover_lite.brain.job_tracker import candidate
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.plan_grid import Candidate
@@ -38,7 +38,7 @@ class Office:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "brain.sqlite"
         self.store = ConfigStore(self.path, busy_seconds=0.01)
-        self.adviser = Adviser(self.store)
+        self.adviser = Advisor(self.store)
         self.now = START
         self.jobs: dict[str, Job] = {}
 
@@ -46,7 +46,7 @@ class Office:
         """Another brain takes over; jobs have still to register with it."""
         self.store.close()
         self.store = ConfigStore(self.path, busy_seconds=0.01)
-        self.adviser = Adviser(self.store)
+        self.adviser = Advisor(self.store)
 
     def arrives(self, job: str = "ads-1", **fields: Any) -> None:
         arrival = {

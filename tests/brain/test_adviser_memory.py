@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.advisor import Adviser, Arrival
+from dlrover_lite.brain.advisor import Advisor, Arrival
 from dlrover_lite.brain.job_tracker import Numbered
 from dlrover_lite.brain.models.memory_model import index_bytes, row_bytes
 from dlrover_lite.brain.models.similarity import JobFeatures
@@ -65,28 +65,28 @@ def level(second: float, rate: float = 20_000.0, rows_per_sample: float = 10.4) 
     return Level(START + second, samples, rate, held, tables)
 
 
-def adviser(store: ConfigStore, **demand: Any) -> Adviser:
-    found = Adviser(store)
+def adviser(store: ConfigStore, **demand: Any) -> Advisor:
+    found = Advisor(store)
     wanted = msgspec.structs.replace(DEMAND, **demand)
     features = msgspec.to_builtins(FEATURES)
     found.arrived(Arrival(job=JOB, features=features, demand=wanted, began=START, plan=PLAN), START)
     return found
 
 
-def hear(brain: Adviser, *levels: Level, at: float, **fields: Any) -> None:
+def hear(brain: Advisor, *levels: Level, at: float, **fields: Any) -> None:
     fields = {"standing": standing(), "done": (), **fields}
     brain.reported(JOB, samples=0, profiles=(), levels=levels, **fields)
     brain.turn(START + at)
 
 
-def relief(brain: Adviser) -> tuple[int, Resize]:
+def relief(brain: Advisor) -> tuple[int, Resize]:
     (waits,) = brain.waiting().values()
     assert isinstance(waits, Numbered) and waits.decision.treatment is not None
     assert isinstance(waits.decision.treatment.act, Resize), waits.decision.reason
     return waits.number, waits.decision.treatment.act
 
 
-def grown(brain: Adviser, **fields: Any) -> float:
+def grown(brain: Advisor, **fields: Any) -> float:
     """Level by level, until something is decided; when."""
     for second in range(1, 60):
         hear(brain, level(float(second)), at=second + 0.5, **fields)
@@ -192,7 +192,7 @@ class Slow:
         nodes = [StandingNode(f"ps-{i}", "ps", "a", servers.each) for i in range(2)]
         nodes += [StandingNode(f"worker-{i}", "worker", "a", workers.each) for i in range(3)]
         self.standing = Standing(plan=self.plan, nodes=tuple(nodes))
-        self.brain = Adviser(store)
+        self.brain = Advisor(store)
         capacity = Resources(8.0, 16 * GIB)
         fixed = [RolePlan(role.count, Resources(role.each.cores, least)) for role in (servers, workers)]
         demand = Demand(capacity=capacity, ps=fixed[0], worker=fixed[1], total_samples=1e9, epoch_samples=1e9)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.advisor import Adviser, Arrival
+from dlrover_lite.brain.advisor import Advisor, Arrival
 from dlrover_lite.brain.job_tracker import candidate
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.store import preferences
@@ -34,7 +34,7 @@ class Office:
     def __init__(self, path: Path, cores: float) -> None:
         self.store = ConfigStore(path)
         self.prefer(cores)
-        self.adviser = Adviser(self.store)
+        self.adviser = Advisor(self.store)
         self.now = START
         self.jobs: dict[str, Job] = {}
         self.arrivals: dict[str, Arrival] = {}
@@ -311,7 +311,7 @@ def test_the_next_brain_knows_what_was_decided_and_what_came_of_it(office: Offic
             break
     change = office.adviser.waiting()["a"]
     assert change.decision.plan is not None
-    office.adviser = Adviser(office.store)
+    office.adviser = Advisor(office.store)
     arrival = msgspec.structs.replace(office.arrivals["a"], plan=office.standings["a"].plan)
     office.adviser.arrived(arrival, office.now)
     office.standings["a"] = msgspec.structs.replace(office.standings["a"], heard=change.number, busy=True)

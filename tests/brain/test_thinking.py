@@ -13,14 +13,14 @@ import pytest
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import FitRecord, JobEntry
-from dlrover_lite.brain_server.decision_thread import Thinking
+from dlrover_lite.brain_server.decision_thread import DecisionThread
 from dlrover_lite.protocol.brain_messages import EndJob, RegisterJob, Report
 from dlrover_lite.protocol.outcomes import JobOutcome
 from tests.backends.support import until
 from tests.brain.advised import FEATURES, demand
 from tests.brain.service_rig import registration
 
-Make = Callable[..., Thinking]
+Make = Callable[..., DecisionThread]
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def thinking(path: Path, said: list[str]) -> Iterator[Thinking]:
-    thinking = Thinking(path, say=said.append, wall_clock=lambda: 100.0)
+def thinking(path: Path, said: list[str]) -> Iterator[DecisionThread]:
+    thinking = DecisionThread(path, say=said.append, wall_clock=lambda: 100.0)
     yield thinking
     thinking.close()
 
@@ -46,7 +46,7 @@ def comes(job: str = "ads-1", **changes: Any) -> RegisterJob:
     return registration(job, **{"features": msgspec.to_builtins(FEATURES), "demand": demand(), **changes})
 
 
-def test_a_job_is_told_its_plan_a_little_later(thinking: Thinking, path: Path, said: list[str]) -> None:
+def test_a_job_is_told_its_plan_a_little_later(thinking: DecisionThread, path: Path, said: list[str]) -> None:
     assert thinking.advice("ads-1") is None
     thinking.told(comes())
     until(lambda: thinking.advice("ads-1"), "a plan")
@@ -60,21 +60,21 @@ def test_a_job_is_told_its_plan_a_little_later(thinking: Thinking, path: Path, s
     assert said == []
 
 
-def test_who_wants_no_advice_gets_none(thinking: Thinking, path: Path) -> None:
+def test_who_wants_no_advice_gets_none(thinking: DecisionThread, path: Path) -> None:
     thinking.told(comes("ads-1", demand=None))
     thinking.told(comes("ads-2"))
     until(lambda: thinking.advice("ads-2"), "a plan for the other")
     assert thinking.advice("ads-1") is None
 
 
-def test_reports_of_strangers_change_nothing(thinking: Thinking) -> None:
+def test_reports_of_strangers_change_nothing(thinking: DecisionThread) -> None:
     thinking.told(Report("ads-9", 5))
     thinking.told(EndJob("ads-9", "failed", 90.0, 5, outcome=JobOutcome(seconds=1.0)))
     thinking.told(comes())
     until(lambda: thinking.advice("ads-1"), "a plan")
 
 
-def test_nonsense_is_said_and_the_others_get_their_plans(thinking: Thinking, said: list[str]) -> None:
+def test_nonsense_is_said_and_the_others_get_their_plans(thinking: DecisionThread, said: list[str]) -> None:
     thinking.told(comes("odd-1", features={"tables": "many"}))
     thinking.told(comes())
     until(lambda: thinking.advice("ads-1"), "a plan")
@@ -82,7 +82,7 @@ def test_nonsense_is_said_and_the_others_get_their_plans(thinking: Thinking, sai
 
 
 def test_a_job_that_came_while_the_history_could_not_be_read_is_taken_later(
-    thinking: Thinking, path: Path, said: list[str]
+    thinking: DecisionThread, path: Path, said: list[str]
 ) -> None:
     with ConfigStore(path) as store:
         store.put_job(JobEntry(id="old-1", name="old", state="succeeded", created_at=1.0, ended_at=2.0))
@@ -104,7 +104,7 @@ def test_a_job_that_came_while_the_history_could_not_be_read_is_taken_later(
 def test_a_damaged_database_is_said_once_and_nothing_piles_up(tmp_path: Path, said: list[str]) -> None:
     path = tmp_path / "brain.sqlite"
     path.write_bytes(b"no database at all" * 100)
-    thinking = Thinking(path, say=said.append)
+    thinking = DecisionThread(path, say=said.append)
     thinking.told(comes())
     assert thinking._thread is not None
     thinking._thread.join(20.0)
@@ -120,7 +120,7 @@ def test_a_database_that_is_locked_at_first_is_waited_for(path: Path, said: list
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("pragma locking_mode = exclusive")
     other.execute("begin exclusive")
-    thinking = Thinking(path, say=said.append, busy_seconds=0.01)
+    thinking = DecisionThread(path, say=said.append, busy_seconds=0.01)
     try:
         thinking.told(comes())
         until(lambda: said, "why there is no plan")
@@ -137,7 +137,7 @@ def test_waiting_for_a_database_ends_with_the_brain(path: Path, said: list[str])
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("pragma locking_mode = exclusive")
     other.execute("begin exclusive")
-    thinking = Thinking(path, say=said.append, busy_seconds=0.01)
+    thinking = DecisionThread(path, say=said.append, busy_seconds=0.01)
     thinking.told(comes())
     until(lambda: said, "why there is no plan")
     thinking.close()
@@ -146,4 +146,4 @@ def test_waiting_for_a_database_ends_with_the_brain(path: Path, said: list[str])
 
 
 def test_one_that_was_never_asked_ends_at_once(path: Path) -> None:
-    Thinking(path, say=lambda _: None).close()
+    DecisionThread(path, say=lambda _: None).close()

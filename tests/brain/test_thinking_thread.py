@@ -12,7 +12,7 @@ import pytest
 from dlrover_lite.brain.store import preferences
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
-from dlrover_lite.brain_server.decision_thread import Thinking
+from dlrover_lite.brain_server.decision_thread import DecisionThread
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.brain_messages import RegisterJob
 from dlrover_lite.protocol.demands import Demand
@@ -63,7 +63,7 @@ def test_what_jobs_have_that_ran_under_the_brain_before_nobody_else_gets(path: P
         looked.append(directory)
         return runs
 
-    thinking = Thinking(path, say=lambda _: None, runs=look)
+    thinking = DecisionThread(path, say=lambda _: None, runs=look)
     thinking.begin()
     try:
         thinking.told(RegisterJob("new", "new", "ada", "dcn", "/jobs/new", 7.0, 7.0, FEATURES, demand=DEMAND))

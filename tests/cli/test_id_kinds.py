@@ -19,7 +19,7 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.checkpoint_location import locate
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.master.checkpoints.restore import begin_generation
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shard_plan import look_at_data
 from dlrover_lite.master.work.shards import ShardService
@@ -196,7 +196,7 @@ def test_a_generation_begins_with_the_kinds_of_its_checkpoint(trained: Any, only
     job.write_beginning(resuming.beginning_of(chosen, only_parameters=only_parameters))
     Path("text.parquet").replace("train.parquet")
     now = look_at_data(job.recipe)
-    story = StoryLog(lambda entries: None, lambda: 0.0, [])
+    story = EventLog(lambda entries: None, lambda: 0.0, [])
     machine = Resources(2.0, 4 << 30)
     plan = initial_plan(job.recipe.resources, machine)
     begin_generation(

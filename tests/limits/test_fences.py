@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from dlrover_lite.backends.local.limits.base import Enter, Fence, OverMemory
-from dlrover_lite.backends.local.limits.node_limits import Fences
+from dlrover_lite.backends.local.limits.node_limits import NodeLimits
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Role, Usage
@@ -83,13 +83,13 @@ def spec(node: str, follows: str = "", resources: Resources = SMALL) -> NodeSpec
     return NodeSpec(node, role, resources, "", follows)
 
 
-def start(fences: Fences, node: str, follows: str = "", resources: Resources = SMALL) -> None:
+def start(fences: NodeLimits, node: str, follows: str = "", resources: Resources = SMALL) -> None:
     fences.create(spec(node, follows, resources))
     fences.started(node, 17)
 
 
 def test_usage_is_that_of_running_nodes() -> None:
-    fences = Fences(FakeLimiter())
+    fences = NodeLimits(FakeLimiter())
     assert fences.usage("worker-0") is None
     fences.create(spec("worker-0"))
     assert fences.usage("worker-0") is None
@@ -101,7 +101,7 @@ def test_usage_is_that_of_running_nodes() -> None:
 
 def test_what_a_node_leaves_is_killed_until_its_fence_can_be_removed() -> None:
     limiter = FakeLimiter()
-    fences = Fences(limiter)
+    fences = NodeLimits(limiter)
     start(fences, "worker-0")
     (fence,) = limiter.made
     fence.inhabited, fence.over = 3, OVER
@@ -119,7 +119,7 @@ def test_what_a_node_leaves_is_killed_until_its_fence_can_be_removed() -> None:
 
 def test_the_fence_of_an_ended_ps_waits_for_its_follower() -> None:
     limiter = FakeLimiter()
-    fences = Fences(limiter)
+    fences = NodeLimits(limiter)
     start(fences, "ps-0")
     fences.ended("ps-0", now=0.0)
     fences.act(1000.0)
@@ -136,7 +136,7 @@ def test_the_fence_of_an_ended_ps_waits_for_its_follower() -> None:
 
 def test_a_follower_that_does_not_fit_leaves_everything_as_it_was() -> None:
     limiter = FakeLimiter()
-    fences = Fences(limiter)
+    fences = NodeLimits(limiter)
     start(fences, "ps-0")
     fences.ended("ps-0", now=0.0)
     with pytest.raises(BackendError, match="too small"):
@@ -147,7 +147,7 @@ def test_a_follower_that_does_not_fit_leaves_everything_as_it_was() -> None:
 
 def test_fences_are_looked_at_while_their_nodes_run() -> None:
     limiter = FakeLimiter(watch_seconds=0.1)
-    fences = Fences(limiter)
+    fences = NodeLimits(limiter)
     assert fences.next_due() is None
     start(fences, "ps-0")
     fences.create(spec("ps-1"))
@@ -165,7 +165,7 @@ def test_fences_are_looked_at_while_their_nodes_run() -> None:
 
 def test_closing_ends_it_all() -> None:
     limiter = FakeLimiter()
-    fences = Fences(limiter)
+    fences = NodeLimits(limiter)
     start(fences, "ps-0")
     fences.close()
     assert limiter.closed

@@ -25,7 +25,7 @@ from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.checkpoints.restore import GoingBack, begin_generation
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.full_disk import FullDisk
 from dlrover_lite.master.loop import Master, Outcome
 from dlrover_lite.master.nodes.fleet import Fleet
@@ -225,7 +225,7 @@ class Rig:
         self.server = Server(self.endpoint, MasterRequests, context=self.context, remember_replies=True)
         self.stopping, self.killed = stopping, False
         ready = threading.Event()
-        story = StoryLog(lambda entries: stories.append(self.directory, entries), time.time)
+        story = EventLog(lambda entries: stories.append(self.directory, entries), time.time)
 
         def run() -> None:  # a ledger belongs to the thread that opened it
             with suppress(_Killed):
@@ -236,7 +236,7 @@ class Rig:
         self.thread.start()
         assert ready.wait(PATIENCE)
 
-    def _run_generation(self, story: StoryLog, ready: threading.Event) -> None:
+    def _run_generation(self, story: EventLog, ready: threading.Event) -> None:
         begin_generation(
             self.job,
             self.shard_plan,

@@ -15,8 +15,8 @@ from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.master.autoscale import brain_link
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.autoscale.first_plan import FirstPlan, first_plan, next_plan
-from dlrover_lite.master.events import StoryLog
-from dlrover_lite.master.queued_job import WaitingRoom, blank
+from dlrover_lite.master.events import EventLog
+from dlrover_lite.master.queued_job import QueuedJob, blank
 from dlrover_lite.protocol.brain_messages import Advice, RegisterJob
 from dlrover_lite.protocol.messages import (
     MasterReplies,
@@ -63,9 +63,9 @@ class Waiting:
         endpoint = f"inproc://waiting-{next(_numbers)}"
         self.server = Server(endpoint, MasterRequests, context=self.brain.context, remember_replies=True)
         self.client = Client(endpoint, MasterReplies, context=self.brain.context)
-        self.story = StoryLog(lambda _: None, lambda: 5.0)
+        self.story = EventLog(lambda _: None, lambda: 5.0)
         self.stop = False
-        self.room = WaitingRoom(
+        self.room = QueuedJob(
             self.server,
             self.story,
             blank("ads-1", epochs=1, total_samples=1000),

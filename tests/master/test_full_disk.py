@@ -13,7 +13,7 @@ import pytest
 from dlrover_lite.core import failpoints
 from dlrover_lite.core.errors import DiskFull, RemoteError
 from dlrover_lite.jobs import events as stories
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.full_disk import LONGEST_DELAY_SECONDS, FullDisk
 from dlrover_lite.protocol.messages import (
     Ack,
@@ -304,7 +304,7 @@ def test_a_story_that_there_is_no_room_for_is_written_later() -> None:
             raise DiskFull("The disk is full", directory=Path("/jobs/x"))
         written.extend(entries)
 
-    story = StoryLog(write, lambda: 1.0)
+    story = EventLog(write, lambda: 1.0)
     story.node("worker-0", "is up")
     with pytest.raises(DiskFull):
         story.flush()

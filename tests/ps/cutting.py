@@ -19,7 +19,7 @@ from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.records import RecordShape, epochs_of, hashes_of, positions_of, slots_of, unpack_rows
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
 from dlrover_lite.ps.server.engine import Engine
-from dlrover_lite.ps.snapshots.copy_on_write_log import Spill
+from dlrover_lite.ps.snapshots.copy_on_write_log import CopyOnWriteLog
 from dlrover_lite.ps.snapshots.snapshot import Snapshot
 from dlrover_lite.ps.snapshots.snapshot_reader import CutReader
 
@@ -186,7 +186,7 @@ def snapshot_of(engine: Engine, since: list[int] | None = None, spill_bytes: int
 def reader_of(snapshot: Snapshot, whole: slot_sets.SlotSet = NO_SLOTS, *, kernels: bool = False) -> Iterator[CutReader]:
     """As the persister makes it."""
     *files, spill_fd = snapshot.files
-    spill = Spill(snapshot.groups, os.dup(spill_fd))
+    spill = CopyOnWriteLog(snapshot.groups, os.dup(spill_fd))
     try:
         owned = slot_sets.unpack(to_bitmap(snapshot.owned))
         yield CutReader(snapshot.groups, files, spill, owned, whole, kernels=kernels)

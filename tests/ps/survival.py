@@ -12,7 +12,7 @@ from dlrover_lite.core.rows import RowData
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, mask_of, to_bitmap
 from dlrover_lite.ps.memory.state_memory import Memory
-from dlrover_lite.ps.migration.cleanup import Tidying
+from dlrover_lite.ps.migration.cleanup import Cleanup
 from dlrover_lite.ps.server.engine import Engine, Slice
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.layout import BLOCK, groups_of, slots_of
@@ -129,7 +129,7 @@ def receive(engine: Engine, seed: int, keys: int) -> None:
 
 
 def tidy(engine: Engine, slots: int) -> None:
-    tidying = Tidying(engine)
+    tidying = Cleanup(engine)
     tidying.remove(slots)
     while not tidying.done:
         tidying.step(200)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.node_memory import MEMORY_SOCKET, HeldMemory
+from dlrover_lite.backends.local.node_memory import MEMORY_SOCKET, NodeMemory
 from dlrover_lite.backends.local.nodes import Nodes
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources
@@ -73,7 +73,7 @@ def test_a_keeper_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_let_go(tmp_path: Path) -> None:
     nodes = Nodes()
     nodes.launch(NodeSpec("ps-0", "ps", Resources(1.0, 1 << 28), ""))
-    held = HeldMemory(tmp_path, nodes)
+    held = NodeMemory(tmp_path, nodes)
     try:
         for sent, answer in (
             (b"nonsense", b""),

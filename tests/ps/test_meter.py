@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlrover_lite.ps.server.busy_meter import Meter
+from dlrover_lite.ps.server.busy_meter import BusyMeter
 
 
 class Server:
@@ -12,7 +12,7 @@ class Server:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.meter = Meter(lambda: self.now)
+        self.meter = BusyMeter(lambda: self.now)
 
     def pause(self, seconds: float) -> None:
         with self.meter.pausing():

@@ -40,7 +40,7 @@ from dlrover_lite.ps.snapshots.copy_on_write_log import COUNT, TAKEN
 from dlrover_lite.ps.snapshots.snapshot_orders import Cuts
 from dlrover_lite.ps.snapshots.snapshot_writer import Persisting
 from dlrover_lite.ps.snapshots.writer_pace import Leftover
-from dlrover_lite.ps.snapshots.writer_process import PersisterProcess
+from dlrover_lite.ps.snapshots.writer_process import SnapshotWriterProcess
 from dlrover_lite.recipe.schema import Optimizer
 from tests.ps.cutting import arrays_of, arrays_read, commit, same
 from tests.repository.sources import ROOT
@@ -73,7 +73,7 @@ def gradients(number: int, keys: int) -> list[Slice]:
 class Server:
     """An engine that is pushed to, and its part in cuts, without sockets."""
 
-    def __init__(self, directory: Path, persister: PersisterProcess | None = None) -> None:
+    def __init__(self, directory: Path, persister: SnapshotWriterProcess | None = None) -> None:
         self.engine = Engine(owned=ALL_SLOTS)
         self.engine.configure(CONFIGURATION)
         self.pushes = 0
@@ -410,7 +410,7 @@ def test_one_that_cannot_be_started_is_said(server: Server, monkeypatch: pytest.
     assert server.finished().state == "written"
 
 
-class InThread(PersisterProcess):
+class InThread(SnapshotWriterProcess):
     """A persister without a process of its own."""
 
     def __init__(self) -> None:
@@ -472,10 +472,10 @@ def test_a_part_takes_the_time_there_is_until_somebody_waits_for_it(
 
 _SERVER = """
 import os, signal, sys
-from dlrover_lite.ps.snapshots.writer_process import PersisterProcess
+from dlrover_lite.ps.snapshots.writer_process import SnapshotWriterProcess
 from dlrover_lite.ps.snapshots.snapshot_writer import Persisting
 from dlrover_lite.ps.snapshots.copy_on_write_log import COUNT, TAKEN
-persister = PersisterProcess()
+persister = SnapshotWriterProcess()
 while persister.receive() is None:
     pass
 print(persister.pid, flush=True)
@@ -483,9 +483,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("start", ["PersisterProcess()", "PersisterProcess.forked()"])
+@pytest.mark.parametrize("start", ["SnapshotWriterProcess()", "SnapshotWriterProcess.forked()"])
 def test_it_ends_with_its_server(start: str) -> None:
-    code = _SERVER.replace("PersisterProcess()", start)
+    code = _SERVER.replace("SnapshotWriterProcess()", start)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     persister = int(done.stdout)
@@ -505,7 +505,7 @@ forked(Path(sys.argv[1]))
 
 def forked(directory: Path) -> None:
     """In a process that has no other threads."""
-    persister = PersisterProcess.forked()
+    persister = SnapshotWriterProcess.forked()
     assert persister is not None
     server, twin = Server(directory, persister), Server(directory / "twin")
     server.fill()
@@ -570,7 +570,7 @@ def test_it_is_light() -> None:
 
 
 def test_who_ends_is_known_by_name() -> None:
-    persister = PersisterProcess()
+    persister = SnapshotWriterProcess()
     os.kill(persister.pid, signal.SIGTERM)
     with pytest.raises(JobError, match="was killed by SIGTERM"):
         while True:

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from dlrover_lite.core.records import RecordShape
 from dlrover_lite.ps.snapshots import copy_on_write_log as spill_module
 from dlrover_lite.ps.snapshots.copy_on_write_kernels import spill_rows
-from dlrover_lite.ps.snapshots.copy_on_write_log import COUNT, ENTRY_RECORD, PASSED, STAMPED, USED, GroupCut, Spill
+from dlrover_lite.ps.snapshots.copy_on_write_log import (
+    COUNT,
+    ENTRY_RECORD,
+    PASSED,
+    STAMPED,
+    USED,
+    CopyOnWriteLog,
+    GroupCut,
+)
 from dlrover_lite.ps.tables.row_arrays import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
@@ -43,8 +51,8 @@ class Queue:
         patch = pytest.MonkeyPatch()
         patch.setattr(spill_module, "SEGMENT_BYTES", segment_rows * self.cut.entry_bytes)
         self.cut = GroupCut(DIM, DIM * PARTS, ROWS, EPOCH, bytes(8), capacity)
-        self.server = Spill([self.cut])
-        self.persister = Spill([self.cut], os.dup(self.server.fd))
+        self.server = CopyOnWriteLog([self.cut])
+        self.persister = CopyOnWriteLog([self.cut], os.dup(self.server.fd))
         self.undo = patch.undo
         self.waiting: list[np.ndarray] = []
         self.longest = 0

@@ -21,9 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.backends.local import service as keeper_service
-from dlrover_lite.backends.local.limits.node_limits import Fences
+from dlrover_lite.backends.local.limits.node_limits import NodeLimits
 from dlrover_lite.backends.local.limits.watchdog import Watchdog
-from dlrover_lite.backends.local.node_memory import HeldMemory
+from dlrover_lite.backends.local.node_memory import NodeMemory
 from dlrover_lite.backends.local.nodes import Nodes
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.backends.local.protocol import (
@@ -195,8 +195,8 @@ class Supervisor:
         )
         self.options = KeeperOptions(entries={"ps": "nothing:main", "worker": "nothing:main"})
         self.nodes = Nodes()
-        self.fences = Fences(Watchdog("it is a test"))
-        self.memory = HeldMemory(directory, self.nodes)
+        self.fences = NodeLimits(Watchdog("it is a test"))
+        self.memory = NodeMemory(directory, self.nodes)
         self.launched: list[Any] = []
 
     def launch(self, fork: Any) -> None:
@@ -245,7 +245,7 @@ NESTED = b'{"type":"Fetch","node":"worker-0","x":' + b"[" * 4000
 )
 def test_the_keepers_memory(tmp_path: Path, nonsense: bytes) -> None:
     nodes = Nodes()
-    held = HeldMemory(tmp_path, nodes)
+    held = NodeMemory(tmp_path, nodes)
     try:
         for data in (nonsense, b'{"type":"Fetch","node":"worker-0"}'):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:

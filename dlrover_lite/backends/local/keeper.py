@@ -25,8 +25,8 @@ import msgspec
 
 from dlrover_lite.backends.local import children, linux
 from dlrover_lite.backends.local.limits.choose import choose
-from dlrover_lite.backends.local.limits.node_limits import Fences
-from dlrover_lite.backends.local.node_memory import HeldMemory
+from dlrover_lite.backends.local.limits.node_limits import NodeLimits
+from dlrover_lite.backends.local.node_memory import NodeMemory
 from dlrover_lite.backends.local.nodes import Nodes, SendSignal, signal_name
 from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
 from dlrover_lite.backends.local.protocol import Channel, Ended, Fork, Forked, FromTemplate, Ready, Signal
@@ -83,8 +83,8 @@ class Keeper:
         )
         # Before there are children: it may move this process, and them with it, to another control group.
         name = f"dlrover-lite-{job.short_id}-{os.getpid()}"
-        self.fences = Fences(choose(options.limits, name, lambda groups: record_cgroups(runtime, groups)))
-        self.memory = HeldMemory(runtime, self.nodes)
+        self.fences = NodeLimits(choose(options.limits, name, lambda groups: record_cgroups(runtime, groups)))
+        self.memory = NodeMemory(runtime, self.nodes)
         identity = identify(os.getpid())
         self.record: JobRecord = msgspec.structs.replace(
             job.record(),

@@ -18,7 +18,7 @@ from dlrover_lite.backends.local.nodes import Nodes
 from dlrover_lite.ps.memory.node_memory_client import FILES_AT_ONCE, Fetch, Keep, KeeperRequest, Kept, Left, Refused
 from dlrover_lite.transport.frames import UNREADABLE
 
-__all__ = ["MEMORY_SOCKET", "HeldMemory"]
+__all__ = ["MEMORY_SOCKET", "NodeMemory"]
 
 MEMORY_SOCKET = "memory.sock"
 _LONGEST_REQUEST = 1 << 12
@@ -31,7 +31,7 @@ class _File:
     """The file was left by the node that its present one follows."""
 
 
-class HeldMemory:
+class NodeMemory:
     """Methods never block. Who is to be believed: the socket is in a directory that only this user can enter."""
 
     def __init__(self, runtime: Path, nodes: Nodes) -> None:

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import msgspec
 
 from dlrover_lite.backends.local.host import HostMeter
-from dlrover_lite.backends.local.limits.node_limits import Fences
+from dlrover_lite.backends.local.limits.node_limits import NodeLimits
 from dlrover_lite.backends.local.machine import machine_resources
-from dlrover_lite.backends.local.node_memory import HeldMemory
+from dlrover_lite.backends.local.node_memory import NodeMemory
 from dlrover_lite.backends.local.nodes import Nodes
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.backends.local.protocol import (
@@ -51,8 +51,8 @@ class Supervisor(Protocol):
     job: Job
     options: KeeperOptions
     nodes: Nodes
-    fences: Fences
-    memory: HeldMemory
+    fences: NodeLimits
+    memory: NodeMemory
     phase: Any
 
     def launch(self, fork: Fork) -> None: ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dlrover_lite.brain.healing.host_capacity import Room
+from dlrover_lite.brain.healing.host_capacity import HostCapacity
 from dlrover_lite.brain.healing.memory_ceiling import treat_ceiling
 from dlrover_lite.brain.healing.memory_reclaim import treat_spare
 from dlrover_lite.brain.healing.memory_relief import treat_memory
@@ -28,7 +28,7 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
     Everything follows from ``inputs``: the same ones give the same decisions. A node with a treatment under way is left alone, and what
     only could be told isn't told twice in a row. All together take no more than ``inputs.free`` has.
     """
-    room = Room(inputs.free)
+    room = HostCapacity(inputs.free)
     found: list[Treatment] = []
     under_way = [one for one in inputs.past if one.done_at is None and not _only_told(one)]
     if inputs.held:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from dlrover_lite.core.units import Resources
 
-__all__ = ["Room"]
+__all__ = ["HostCapacity"]
 
 _ROUNDING = 1e-9
 
 
-class Room:
+class HostCapacity:
     """Resources that are left, by host. Nothing is ever given that isn't there."""
 
     def __init__(self, free: Mapping[str, Resources]) -> None:

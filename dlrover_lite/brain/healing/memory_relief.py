@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dlrover_lite.brain.healing.host_capacity import Room
+from dlrover_lite.brain.healing.host_capacity import HostCapacity
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.models.memory_forecast import Forecast, forecast, memory_band
 from dlrover_lite.brain.models.memory_model import ACT_TIMES, LEAST_PS, OomRisk, at_most_bytes, limit_for, oom_risk
@@ -87,7 +87,7 @@ def forecast_of(inputs: HealInputs) -> Forecast | None:
     )
 
 
-def treat_memory(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> list[Treatment]:
+def treat_memory(inputs: HealInputs, nodes: Sequence[NodeNow], room: HostCapacity) -> list[Treatment]:
     """Treat the PS among ``nodes`` that are likely to run out of memory, the most urgent first. Takes from ``room`` what it gives."""
     known = {use.node for use in inputs.held[-1].ps} if inputs.held else set()
     servers = [node for node in nodes if node.role == "ps" and node.node in known]
@@ -157,7 +157,7 @@ def _is_urgent(inputs: HealInputs, risk: OomRisk) -> bool:
     return risk.soon >= policy.act_on_oom or (by_end and (risk.seconds_left or 0.0) <= ahead)
 
 
-def _relief(inputs: HealInputs, one: _Outlook, all_of_them: Sequence[_Outlook], room: Room) -> Treatment:
+def _relief(inputs: HealInputs, one: _Outlook, all_of_them: Sequence[_Outlook], room: HostCapacity) -> Treatment:
     node, limit = one.node, one.node.resources.memory
     when = "" if one.risk.seconds_left is None else f", most likely in {duration(one.risk.seconds_left)}"
     seen = (
@@ -182,7 +182,7 @@ def _relief(inputs: HealInputs, one: _Outlook, all_of_them: Sequence[_Outlook], 
 
 
 def _in_place(
-    inputs: HealInputs, one: _Outlook, treatment: Treatment, _others: Sequence[_Outlook], room: Room
+    inputs: HealInputs, one: _Outlook, treatment: Treatment, _others: Sequence[_Outlook], room: HostCapacity
 ) -> Treatment | None:
     node, more = one.node, one.limit - one.node.resources.memory
     if not inputs.resizable or more <= 0 or not room.fits(node.host, Resources(0.0, more)):
@@ -193,7 +193,7 @@ def _in_place(
 
 
 def _what_there_is(
-    inputs: HealInputs, one: _Outlook, treatment: Treatment, _others: Sequence[_Outlook], room: Room
+    inputs: HealInputs, one: _Outlook, treatment: Treatment, _others: Sequence[_Outlook], room: HostCapacity
 ) -> Treatment | None:
     """Give a PS all the memory there is: not enough, but running out later is better than now."""
     node, more = one.node, min(room.memory(one.node.host), one.limit - one.node.resources.memory)
@@ -215,7 +215,7 @@ def _share_to_leave(one: _Outlook) -> float:
 
 
 def _to_peers(
-    inputs: HealInputs, one: _Outlook, treatment: Treatment, others: Sequence[_Outlook], room: Room
+    inputs: HealInputs, one: _Outlook, treatment: Treatment, others: Sequence[_Outlook], room: HostCapacity
 ) -> Treatment | None:
     share = _share_to_leave(one)
     if share >= 1:
@@ -236,7 +236,7 @@ def _to_peers(
 
 
 def _to_another(
-    inputs: HealInputs, one: _Outlook, treatment: Treatment, _others: Sequence[_Outlook], room: Room
+    inputs: HealInputs, one: _Outlook, treatment: Treatment, _others: Sequence[_Outlook], room: HostCapacity
 ) -> Treatment | None:
     share = _share_to_leave(one)
     if share >= 1:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from dlrover_lite.brain.healing.host_capacity import Room
+from dlrover_lite.brain.healing.host_capacity import HostCapacity
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.healing.slowdown import Slowing, slower_than_peers, slowing, work_times
 from dlrover_lite.core.units import Resources
@@ -86,7 +86,7 @@ def _in_a_row(inputs: HealInputs, profiles: Sequence[Profile]) -> Sequence[Profi
 # --- workers --------------------------------------------------------------------------------------------------------
 
 
-def treat_workers(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> list[Treatment]:
+def treat_workers(inputs: HealInputs, nodes: Sequence[NodeNow], room: HostCapacity) -> list[Treatment]:
     """Treat the workers among ``nodes`` that are slow: more cores where a limit holds one back, another worker where that pays, or else
     smaller shards. Takes from ``room`` what it gives."""
     return [
@@ -123,7 +123,7 @@ def against_peers(profile: Profile, node: str) -> float | None:
     return own.minibatches / expected if expected > 0 else None
 
 
-def _slow_worker(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], room: Room) -> Treatment:
+def _slow_worker(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], room: HostCapacity) -> Treatment:
     uses = [use for profile in windows for use in profile.workers if use.node == node.node]
     rate = float(median(against_peers(profile, node.node) or 0.0 for profile in windows))
     seen = f"{node.node} does {rate:.0%} of the minibatches that its peers' rates let expect, for {_seconds(windows):.0f} s"
@@ -151,7 +151,7 @@ def _slow_worker(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], 
 # --- parameter servers ----------------------------------------------------------------------------------------------
 
 
-def treat_servers(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> list[Treatment]:
+def treat_servers(inputs: HealInputs, nodes: Sequence[NodeNow], room: HostCapacity) -> list[Treatment]:
     """Treat the PS among ``nodes`` that are hot; of several the hottest alone, as the others' load follows from its. Takes from ``room``
     what it gives."""
     hot = []
@@ -271,7 +271,7 @@ def _costs(profiles: Sequence[Profile]) -> dict[str, float]:
     return {node: median(found) for node, found in costs.items()}
 
 
-def _hot_server(inputs: HealInputs, node: NodeNow, seen: _Seen, room: Room) -> Treatment:
+def _hot_server(inputs: HealInputs, node: NodeNow, seen: _Seen, room: HostCapacity) -> Treatment:
     windows = seen.windows
     uses = [_use(profile, node.node) for profile in windows]
     busy = sum(use.busy_seconds for use in uses) / _seconds(windows)
@@ -329,7 +329,12 @@ def _stretched(use: PsUse) -> float:
 
 
 def _slow_host(
-    inputs: HealInputs, node: NodeNow, treatment: Treatment, windows: Sequence[Profile], speed: float, room: Room
+    inputs: HealInputs,
+    node: NodeNow,
+    treatment: Treatment,
+    windows: Sequence[Profile],
+    speed: float,
+    room: HostCapacity,
 ) -> Treatment:
     """Treat a PS on a slow host. Another PS in its place is as fast as it was, and takes a while to come. Its peers are there, and have
     more to do for good: for the rest of the job its part of all PS is missing, but for what it still can."""
@@ -392,7 +397,7 @@ def _done(inputs: HealInputs, node: str, kind: type) -> bool:
     return any(t.node == node and isinstance(t.act, kind) for t in inputs.past)
 
 
-def _place(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], room: Room) -> str | None:
+def _place(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], room: HostCapacity) -> str | None:
     """Find the host for another node in a node's place, which runs beside it for a while; "": wherever the backend finds room for it; None:
     there is none. Its own host will do, if it isn't that which makes it slow: the cores are free once the other has gone."""
     if host := room.elsewhere(node.host, node.resources):
@@ -417,7 +422,7 @@ def _is_crowded(profile: Profile, node: NodeNow) -> bool:
     return host.cores - host.other_cores - used < node.resources.cores / 2
 
 
-def _taken(node: NodeNow, host: str, room: Room) -> str:
+def _taken(node: NodeNow, host: str, room: HostCapacity) -> str:
     """Say in words where the other node goes, and take what it needs there, so that it isn't left for others any more."""
     if host:
         room.take(host, Resources(min(node.resources.cores, room.cores(host)), node.resources.memory))

@@ -27,10 +27,10 @@ from dlrover_lite.master.autoscale.autoscaler import (
     Turn,
     World,
 )
-from dlrover_lite.master.autoscale.memory_reflex import AtOnce
+from dlrover_lite.master.autoscale.memory_reflex import MemoryReflex
 from dlrover_lite.master.autoscale.suggestion_check import misfit, refusal, superseded
 from dlrover_lite.master.checkpoints.checkpoints import OFF, Checkpoints
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.nodes.reconciler import Reconciler
 from dlrover_lite.master.profiling.job_end import predicted_rate
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
@@ -71,7 +71,7 @@ class Executor:
         reconciler: Reconciler,
         servers: ParameterServers,
         shards: ShardService,
-        story: StoryLog,
+        story: EventLog,
         keep: Callable[[Autoscaler], None],
         tell: Callable[[Done], None],
         checkpoints: Callable[[], Checkpoints | None],
@@ -404,7 +404,7 @@ def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[
     """Create the executor of a master that is being made, and make it known to the brain's line. It begins with the state that an earlier
     master has left, else with ``begin``."""
     brain, facts = master.brain, master.facts
-    at_once = AtOnce(
+    at_once = MemoryReflex(
         master.slots,
         master.reconciler,
         master.servers,

@@ -12,7 +12,7 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.master.autoscale.autoscaler import PlanPrediction
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.profiling.job_end import predicted_rate
-from dlrover_lite.master.queued_job import WaitingRoom
+from dlrover_lite.master.queued_job import QueuedJob
 from dlrover_lite.protocol.brain_messages import Advice, understood
 from dlrover_lite.protocol.demands import autoscale_of, fixed
 from dlrover_lite.protocol.plans import Plan, initial_plan
@@ -45,7 +45,7 @@ def first_plan(
     recipe: Recipe,
     capacity: Resources,
     brain: BrainLink | None,
-    room: WaitingRoom,
+    room: QueuedJob,
     *,
     say: Callable[[str], None],
 ) -> FirstPlan:
@@ -62,7 +62,7 @@ def next_plan(
     recipe: Recipe,
     before: Plan,
     brain: BrainLink | None,
-    room: WaitingRoom,
+    room: QueuedJob,
     *,
     since: float,
     after: int,
@@ -81,7 +81,7 @@ def _advised(
     recipe: Recipe,
     ours: FirstPlan,
     brain: BrainLink,
-    room: WaitingRoom,
+    room: QueuedJob,
     *,
     after: int,
     say: Callable[[str], None],

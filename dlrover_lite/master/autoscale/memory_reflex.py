@@ -8,13 +8,13 @@ from functools import partial
 
 from dlrover_lite.core.units import MIB, format_bytes
 from dlrover_lite.master.autoscale.filling_servers import Filling
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.nodes.reconciler import Reconciler
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
 from dlrover_lite.master.slots.slot_control import SlotControl
 from dlrover_lite.protocol.messages import ResizeRequest
 
-__all__ = ["AtOnce"]
+__all__ = ["MemoryReflex"]
 
 _NEARLY_FULL, _MORE = 0.9, 1.25
 """Share of its memory limit from which on a worker gets more, and its new limit in multiples of what it uses."""
@@ -23,7 +23,7 @@ _EXPORT_BYTES = 512 * MIB
 library takes the most)."""
 
 
-class AtOnce:
+class MemoryReflex:
     """Memory that nodes of an autoscaled job get at once, before the brain decides. ``exporter`` says which worker writes the model, or
     ""."""
 
@@ -32,7 +32,7 @@ class AtOnce:
         control: SlotControl,
         reconciler: Reconciler,
         servers: ParameterServers,
-        story: StoryLog,
+        story: EventLog,
         *,
         exporter: Callable[[], str],
         clock: Callable[[], float],

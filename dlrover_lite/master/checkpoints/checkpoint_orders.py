@@ -17,10 +17,10 @@ from dlrover_lite.transport.server import Server
 if TYPE_CHECKING:
     from dlrover_lite.master.loop import Master
 
-__all__ = ["Prompting", "checkpoints_of"]
+__all__ = ["CheckpointOrders", "checkpoints_of"]
 
 
-class Prompting:
+class CheckpointOrders:
     """The turns of ``checkpoints``, which also come as soon as there is news. ``commit`` makes durable what orders follow from."""
 
     def __init__(

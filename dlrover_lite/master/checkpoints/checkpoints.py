@@ -37,7 +37,7 @@ from dlrover_lite.master.checkpoints.checkpoint_schedule import (
 )
 from dlrover_lite.master.checkpoints.checkpoint_stalls import Steps
 from dlrover_lite.master.checkpoints.checkpoint_store import CutStore, Found, Opened
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.io_thread import Background
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.slots.parameter_servers import ParameterServers, consumed
@@ -99,7 +99,7 @@ class Checkpoints:
         job: str,
         servers: ParameterServers,
         shards: ShardService,
-        story: StoryLog,
+        story: EventLog,
         keep: Callable[[CutNumbers], None],
         known: CutNumbers | None,
         facts_of: Callable[[], dict[str, Any]],

@@ -30,7 +30,7 @@ from dlrover_lite.master.checkpoints.restored_ledger import (
     settings_of,
     write_ledger,
 )
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.job_state_store import (
     AUTOSCALER,
     BEGAN,
@@ -178,7 +178,7 @@ def begin_generation(
     nodes: Plan,
     capacity: Resources,
     backend: Backend,
-    story: StoryLog,
+    story: EventLog,
     *,
     decision: int = 0,
     began: str = "",

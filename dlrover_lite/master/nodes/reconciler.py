@@ -11,7 +11,7 @@ import msgspec
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.units import Resources
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.nodes.fleet import (
     FailJob,
     Fleet,
@@ -85,7 +85,7 @@ class Reconciler:
         *,
         endpoint: str,
         health: Health,
-        story: StoryLog,
+        story: EventLog,
         servers: Servers,
         keep: Callable[[Fleet], None],
         on_gone: Callable[[str], None],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.protocol.messages import (
     Exported,
@@ -24,7 +24,7 @@ from dlrover_lite.protocol.messages import (
 from dlrover_lite.protocol.nodes import Role
 from dlrover_lite.transport.frames import Failure
 
-__all__ = ["UNKNOWN_NODE", "Strangers"]
+__all__ = ["UNKNOWN_NODE", "UnknownNodes"]
 
 UNKNOWN_NODE = "unknown node"
 """Value of ``Failure.code`` for a node that was never launched, has another role, or ended before it said hello."""
@@ -32,10 +32,10 @@ _MOST_NAMES = 100
 """Number of strangers that are noted one by one, at most."""
 
 
-class Strangers:
+class UnknownNodes:
     """Tells nodes from others, and counts what those others have sent."""
 
-    def __init__(self, story: StoryLog) -> None:
+    def __init__(self, story: EventLog) -> None:
         self.refused: Counter[str] = Counter()
         """Number of refused messages by the name that they were sent in; beyond a hundred names, by none."""
         self._story = story

@@ -11,7 +11,7 @@ import numpy as np
 from dlrover_lite.core import slots
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.intervals import Range
-from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.slots.slot_loads import SlotLoads, decode
 from dlrover_lite.master.slots.slot_state import Batch, Move, Next, SlotState
@@ -41,7 +41,7 @@ class ParameterServers:
         self,
         state: SlotState | None,
         shards: ShardService,
-        story: StoryLog,
+        story: EventLog,
         *,
         keep: Callable[[SlotState], None],
         wall_clock: Callable[[], float],

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dlrover_lite.core.units import format_bytes
-from dlrover_lite.master.job_state_store import Facts
+from dlrover_lite.master.job_state_store import JobStateStore
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
 from dlrover_lite.master.work.progress import Evaluations
 from dlrover_lite.master.work.shards import ShardService
@@ -33,7 +33,7 @@ class Exporting:
         destination: str,
         shards: ShardService,
         servers: ParameterServers,
-        facts: Facts,
+        facts: JobStateStore,
         evaluations: Evaluations,
         *,
         clock: Callable[[], float],

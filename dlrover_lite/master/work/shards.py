@@ -37,7 +37,7 @@ from dlrover_lite.protocol.messages import (
 from dlrover_lite.recipe.id_kinds import IdKind, IdKinds, compare
 
 if TYPE_CHECKING:
-    from dlrover_lite.master.events import StoryLog
+    from dlrover_lite.master.events import EventLog
     from dlrover_lite.master.work.progress import Evaluations
 
 __all__ = ["Answer", "ShardPlan", "ShardService"]
@@ -74,7 +74,7 @@ class ShardService:
         policy: LeasePolicy = DEFAULT_POLICY,
         wait_seconds: float = 0.2,
         slow_start_minibatches: int = 0,
-        story: StoryLog | None = None,
+        story: EventLog | None = None,
         id_kinds: IdKinds | None = None,
         insist: Callable[[Callable[[], None]], object] = lambda action: action(),
     ) -> None:

@@ -6,10 +6,10 @@ from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
 from dlrover_lite.ps.server.engine import Engine
 
-__all__ = ["Tidying"]
+__all__ = ["Cleanup"]
 
 
-class Tidying:
+class Cleanup:
     """Removes rows of slots that are another's, then moves rows together and gives memory back; a little at each ``step``."""
 
     def __init__(self, engine: Engine) -> None:

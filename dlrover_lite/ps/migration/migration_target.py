@@ -25,7 +25,7 @@ from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.frames import Reply
 from dlrover_lite.transport.polling import Source
 
-__all__ = ["Copier"]
+__all__ = ["MigrationTarget"]
 
 WINDOW = 2
 """Number of requests under way: one is served while the answer to the other is put away."""
@@ -48,7 +48,7 @@ class _Asked(NamedTuple):
     """Place where the source may put the rows; -1: nowhere."""
 
 
-class Copier:
+class MigrationTarget:
     """The target's side of one move. ``connect`` makes a client of the source."""
 
     def __init__(

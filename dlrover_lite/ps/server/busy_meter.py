@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["Meter"]
+__all__ = ["BusyMeter"]
 
 _AT_ONCE_SECONDS = 1e-4
 """Seconds up to which a pause has ended at once, because something was there already."""
 
 
-class Meter:
+class BusyMeter:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._looked_at = clock()

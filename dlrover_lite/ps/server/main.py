@@ -17,7 +17,7 @@ from dlrover_lite.protocol.ps_messages import PsReplies, PsRequests
 from dlrover_lite.ps.memory.node_memory_client import open_memory
 from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.ps.server.service import PsService, Unrestorable
-from dlrover_lite.ps.snapshots.writer_process import PersisterProcess
+from dlrover_lite.ps.snapshots.writer_process import SnapshotWriterProcess
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.endpoints import listen_endpoint
@@ -43,7 +43,7 @@ def _terminate(_signal: int, _frame: object) -> None:
 
 def main(spec: NodeSpec, _job_directory: Path) -> int:
     """Serve until SIGTERM."""
-    persister = PersisterProcess.forked()  # before there are threads, and anything that it shouldn't have
+    persister = SnapshotWriterProcess.forked()  # before there are threads, and anything that it shouldn't have
     signal.signal(signal.SIGTERM, _terminate)
     connector = Connector.of_this_process()
     server = connector.server(listen_endpoint(spec.master_endpoint, spec.id), PsRequests)

@@ -29,14 +29,14 @@ from dlrover_lite.protocol.ps_messages import (
     Scan,
 )
 from dlrover_lite.ps.journal.applied_minibatches import mask_of
-from dlrover_lite.ps.migration.cleanup import Tidying
+from dlrover_lite.ps.migration.cleanup import Cleanup
 from dlrover_lite.ps.migration.migration import Outgoing
-from dlrover_lite.ps.migration.migration_target import Copier
-from dlrover_lite.ps.server.busy_meter import Meter
+from dlrover_lite.ps.migration.migration_target import MigrationTarget
+from dlrover_lite.ps.server.busy_meter import BusyMeter
 from dlrover_lite.ps.server.engine import Engine, Frozen, NotOwned, Slice
 from dlrover_lite.ps.snapshots.restore import Restoring, Unreachable
 from dlrover_lite.ps.snapshots.snapshot_orders import Cuts
-from dlrover_lite.ps.snapshots.writer_process import PersisterProcess
+from dlrover_lite.ps.snapshots.writer_process import SnapshotWriterProcess
 from dlrover_lite.tables.layout import dense_groups
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.frames import Failure, Request
@@ -97,12 +97,12 @@ class PsService:
         *,
         clock: Callable[[], float] = time.monotonic,
         say: Callable[[str], None] = lambda _: None,
-        persister: PersisterProcess | None = None,
+        persister: SnapshotWriterProcess | None = None,
     ) -> None:
         self.node = node
         self.engine = engine
         self.orders = PsOrders(0)
-        self.copier: Copier | None = None
+        self.copier: MigrationTarget | None = None
         self.outgoing: Outgoing | None = None
         self.restoring: Restoring | None = None
         self._restored: RestoreReport | None = None
@@ -111,9 +111,9 @@ class PsService:
         self._connect = connect
         self._clock = clock
         self._say = say
-        self._tidying = Tidying(engine)
+        self._tidying = Cleanup(engine)
         self._cuts = Cuts(number_of(node), engine, clock, say, persister=persister)
-        self.meter = Meter(clock)
+        self.meter = BusyMeter(clock)
         self._held: dict[tuple[int, int], Request] = {}
         """Requests held back until the master has spoken."""
         self._slowed: dict[tuple[int, int], Request] = {}
@@ -290,7 +290,7 @@ class PsService:
         if lost:
             self._tidying.remove(lost)
 
-    def _end_copier(self, copier: Copier) -> None:
+    def _end_copier(self, copier: MigrationTarget) -> None:
         copier.close()
         self.copier = None
         failpoint("ps.target.ended")
@@ -365,7 +365,7 @@ class PsService:
         if self.copier is None and not self._cuts.active:
             mine = next((order for order in self.orders.moves if order.target == self.node), None)
             if mine is not None:
-                self.copier = Copier(self.engine, mine, self._connect, self._discard, self._clock, self._say)
+                self.copier = MigrationTarget(self.engine, mine, self._connect, self._discard, self._clock, self._say)
         if self.copier is not None:
             due = self.copier.work(may_begin=self._tidying.done)
             wait = wait if due is None else min(wait, due)

@@ -41,8 +41,8 @@ __all__ = [
     "TAKEN",
     "USED",
     "Area",
+    "CopyOnWriteLog",
     "GroupCut",
-    "Spill",
     "SpillMemory",
     "no_spill",
 ]
@@ -152,7 +152,7 @@ def no_spill() -> Area:
 
 class SpillMemory:
     """The file of a spill that is to come: its first bytes get their memory before anything waits for it. To be closed, or given to a
-    ``Spill``."""
+    ``CopyOnWriteLog``."""
 
     def __init__(self, size: int) -> None:
         """Make the file. Raises JobError when there can be none."""
@@ -183,7 +183,7 @@ class SpillMemory:
             os.close(self.take())
 
 
-class Spill:
+class CopyOnWriteLog:
     """The spill of one snapshot."""
 
     def __init__(self, groups: list[GroupCut], fd: int | None = None, *, prepared: SpillMemory | None = None) -> None:

@@ -11,7 +11,7 @@ from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
 from dlrover_lite.ps.server.engine import Engine
-from dlrover_lite.ps.snapshots.copy_on_write_log import ANSWERED, Spill, SpillMemory
+from dlrover_lite.ps.snapshots.copy_on_write_log import ANSWERED, CopyOnWriteLog, SpillMemory
 
 __all__ = ["Snapshot", "prepare_spill", "spill_limit"]
 
@@ -69,7 +69,7 @@ class Snapshot:
         ]
         self.owned = engine.owned
         self._marks = _marks(engine)
-        self.spill = Spill(self.groups, prepared=prepared)
+        self.spill = CopyOnWriteLog(self.groups, prepared=prepared)
         for group, area in zip(engine.groups, self.spill.areas, strict=True):
             group.spill(area)
 
@@ -97,7 +97,7 @@ class Snapshot:
         epochs = [group.epoch for group in self.groups]
         return msgspec.structs.replace(entry, clocks=epochs, marks=self._marks)
 
-    def end(self) -> Spill:
+    def end(self) -> CopyOnWriteLog:
         """End the snapshot: rows may change as they like again. Returns the spill, which is to be freed little by little, and closed."""
         for group in self._engine.groups:
             group.spill(None)

@@ -13,11 +13,11 @@ from dlrover_lite.core.slots import BITMAP_BYTES
 from dlrover_lite.protocol.messages import SnapshotOrder, SnapshotReport
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
 from dlrover_lite.ps.server.engine import Engine
-from dlrover_lite.ps.snapshots.copy_on_write_log import Spill, SpillMemory
+from dlrover_lite.ps.snapshots.copy_on_write_log import CopyOnWriteLog, SpillMemory
 from dlrover_lite.ps.snapshots.snapshot import Snapshot, prepare_spill
 from dlrover_lite.ps.snapshots.snapshot_reader import Overflown
 from dlrover_lite.ps.snapshots.writer_messages import Ended, Failed, FromPersister, Persist, Ready, Writing, Written
-from dlrover_lite.ps.snapshots.writer_process import PersisterEnded, PersisterProcess
+from dlrover_lite.ps.snapshots.writer_process import PersisterEnded, SnapshotWriterProcess
 
 __all__ = ["Cuts"]
 
@@ -37,8 +37,8 @@ class Cuts:
         engine: Engine,
         clock: Callable[[], float],
         say: Callable[[str], None],
-        start: Callable[[], PersisterProcess] = PersisterProcess,
-        persister: PersisterProcess | None = None,
+        start: Callable[[], SnapshotWriterProcess] = SnapshotWriterProcess,
+        persister: SnapshotWriterProcess | None = None,
     ) -> None:
         self.report: SnapshotReport | None = None
         """Report on the newest cut that it was ordered to take part in, as long as that order stands."""
@@ -48,11 +48,11 @@ class Cuts:
         self._newest = -1
         self._order: SnapshotOrder | None = None
         self._snapshot: Snapshot | None = None
-        self._freeing: list[Spill] = []
+        self._freeing: list[CopyOnWriteLog] = []
         self._prepared: SpillMemory | None = None
         """Memory for the snapshot that is to begin."""
         self._persister = persister
-        self._ending: list[PersisterProcess] = []
+        self._ending: list[SnapshotWriterProcess] = []
         self._is_ready = False
         """The persister waits for an order."""
         self._idle_since = clock()
@@ -127,7 +127,7 @@ class Cuts:
         if self._persister is not None:
             self._let_go(self._persister)
 
-    def _let_go(self, persister: PersisterProcess, *, at_once: bool = False) -> None:
+    def _let_go(self, persister: SnapshotWriterProcess, *, at_once: bool = False) -> None:
         persister.end(at_once=at_once)
         self._ending.append(persister)
         self._persister, self._is_ready, self._released_at = None, False, None

@@ -27,7 +27,7 @@ from dlrover_lite.core.records import epochs_of, positions_of, slots_of
 from dlrover_lite.core.slots import SlotSet
 from dlrover_lite.ps.memory.memory_fence import barrier
 from dlrover_lite.ps.snapshots.changed_rows import LateRows
-from dlrover_lite.ps.snapshots.copy_on_write_log import ENTRY_RECORD, PASSED, GroupCut, Spill
+from dlrover_lite.ps.snapshots.copy_on_write_log import ENTRY_RECORD, PASSED, CopyOnWriteLog, GroupCut
 from dlrover_lite.ps.snapshots.record_source import RecordSource
 
 __all__ = ["CutReader", "Overflown", "Part"]
@@ -66,7 +66,7 @@ class CutReader:
         self,
         groups: Sequence[GroupCut],
         files: Sequence[int],
-        spill: Spill,
+        spill: CopyOnWriteLog,
         owned: SlotSet,
         whole: SlotSet,
         *,

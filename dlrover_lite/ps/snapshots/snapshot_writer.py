@@ -18,7 +18,7 @@ from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.failpoints import failpoint
-from dlrover_lite.ps.snapshots.copy_on_write_log import ANSWERED, Spill
+from dlrover_lite.ps.snapshots.copy_on_write_log import ANSWERED, CopyOnWriteLog
 from dlrover_lite.ps.snapshots.snapshot_reader import CutReader, Overflown
 from dlrover_lite.ps.snapshots.writer_messages import (
     FILES_AT_ONCE,
@@ -61,7 +61,7 @@ class _Released(Exception):
 class _Training:
     """Whether training goes on, by what the server says."""
 
-    def __init__(self, spill: Spill) -> None:
+    def __init__(self, spill: CopyOnWriteLog) -> None:
         self._spill = spill
         self._answered, self._answered_at = int(spill.header[ANSWERED]), -TRAINING_SECONDS
 
@@ -97,7 +97,7 @@ class Persisting:
         self._clock, self._work_clock, self._waits = clock, work_clock, waits
         self._pace = Pace(0.0, 0, 0.0, leftover)
         self._files: list[int] = []
-        self._spill: Spill | None = None
+        self._spill: CopyOnWriteLog | None = None
         """The spill, kept until it is released: who lets go of it last has the work of freeing it."""
 
     def serve(self) -> None:
@@ -116,7 +116,7 @@ class Persisting:
     def _persist(self, order: Persist) -> FromPersister:
         files, self._files = self._files, []
         try:
-            spill = self._spill = Spill(order.groups, files.pop())
+            spill = self._spill = CopyOnWriteLog(order.groups, files.pop())
             owned, whole = slot_sets.unpack(order.owned), slot_sets.unpack(order.whole)
             reader = CutReader(order.groups, files, spill, owned, whole, kernels=self._kernels)
             shapes = [group.stored for group in order.groups]
@@ -133,7 +133,7 @@ class Persisting:
                 os.close(fd)
         return Written(order.cut, reader.rows, entry.stored_bytes, msgspec.json.encode(entry).decode())
 
-    def _write(self, order: Persist, reader: CutReader, part: PartWriter, spill: Spill) -> None:
+    def _write(self, order: Persist, reader: CutReader, part: PartWriter, spill: CopyOnWriteLog) -> None:
         total = sum(cut.used * cut.row_bytes for cut in order.groups)
         pace = self._pace = Pace(order.seconds, total, self._clock(), self._leftover)
         training = _Training(spill)
@@ -159,7 +159,7 @@ class Persisting:
                     _reached("spill")
             worked = self._work_clock()
 
-    def _may_rest(self, order: Persist, spill: Spill, training: _Training) -> bool:
+    def _may_rest(self, order: Persist, spill: CopyOnWriteLog, training: _Training) -> bool:
         """Say whether something is trained beside it, and the spill doesn't fill."""
         return training.goes_on(self._clock()) and 2 * spill.waiting_bytes <= order.spill_bytes
 

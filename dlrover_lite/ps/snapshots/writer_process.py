@@ -31,7 +31,7 @@ from dlrover_lite.ps.snapshots.writer_messages import (
 )
 from dlrover_lite.transport.frames import UNREADABLE
 
-__all__ = ["PersisterEnded", "PersisterProcess"]
+__all__ = ["PersisterEnded", "SnapshotWriterProcess"]
 
 _END_SECONDS = 2.0
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -61,7 +61,7 @@ class _Process(Protocol):
     def kill(self) -> None: ...
 
 
-class PersisterProcess:
+class SnapshotWriterProcess:
     """A persister, as its server has it. Raises JobError when it can't be started. Of one thread: the kernel ends the process with the
     thread that started it."""
 
@@ -93,7 +93,7 @@ class PersisterProcess:
         """Whether it stays while there is nothing to do: a forked process costs next to nothing then."""
 
     @classmethod
-    def forked(cls) -> PersisterProcess | None:
+    def forked(cls) -> SnapshotWriterProcess | None:
         """Fork this process, which should have nothing yet that matters: the copy is there at once, and has its compiled kernels. None
         where that can't be: there are other threads, or it isn't Linux."""
         if not hasattr(os, "pidfd_open") or _threads() != 1:

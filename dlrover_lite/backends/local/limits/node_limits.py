@@ -8,7 +8,7 @@ from dlrover_lite.backends.local.limits.base import Enter, Fence, Limiter, OverM
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Role, Usage
 
-__all__ = ["Fences"]
+__all__ = ["NodeLimits"]
 
 _FIRST_RETRY_SECONDS = 0.005
 _LONGEST_RETRY_SECONDS = 1.0
@@ -27,7 +27,7 @@ class _Held:
     retry_seconds: float = _FIRST_RETRY_SECONDS
 
 
-class Fences:
+class NodeLimits:
     """Methods never block. ``now`` is a monotonic clock in seconds."""
 
     def __init__(self, limiter: Limiter) -> None:
