@@ -451,6 +451,8 @@ class JobHandle:
             if error.code == UNUSABLE:
                 raise UsageError(error.message, hint=error.hint) from error
             raise JobError(error.message, hint=error.hint) from error
+        except FileNotFoundError as error:  # where it listened over TCP
+            raise JobError(f"The master of {self.id} did not answer: it has just ended") from error
         except WireError as error:
             message = f"The master of {self.id} did not answer: {error.message}"
             raise JobError(message, hint=f"Its log: {self.job.log('master')}") from error

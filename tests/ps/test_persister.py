@@ -269,8 +269,8 @@ def test_a_spill_that_is_full_ends_the_snapshot_and_nothing_else(
     server.until(lambda: server.state == "failed", server.push_now_and_then)
     os.kill(server.pid, signal.SIGCONT)
     report = server.finished()
-    assert "more rows changed" in report.why
-    assert "faster destination" in report.hint
+    assert "more rows changed while the snapshot was written than may be kept meanwhile (1000 B)" in report.why
+    assert "faster destination" in report.hint and "2000 B more let twice as many be kept" in report.hint
     server.idle()
     assert server.files(1) == []
 

@@ -114,7 +114,7 @@ class Cuts:
         if self._snapshot is not None:
             self._snapshot.note_training()
             if self._snapshot.overflown:
-                error = Overflown()
+                error = Overflown(self._snapshot.spill_bytes)
                 self.give_up(error.message, error.hint)
         elif self.waiting and may_begin and self._can_begin():
             self._prepare_or_begin()

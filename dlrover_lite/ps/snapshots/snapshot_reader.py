@@ -25,6 +25,7 @@ from dlrover_lite.checkpoint.buckets import Buckets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import epochs_of, positions_of, slots_of
 from dlrover_lite.core.slots import SlotSet
+from dlrover_lite.core.units import format_bytes
 from dlrover_lite.ps.memory.memory_fence import barrier
 from dlrover_lite.ps.snapshots.changed_rows import LateRows
 from dlrover_lite.ps.snapshots.copy_on_write_log import ENTRY_RECORD, PASSED, CopyOnWriteLog, GroupCut
@@ -37,12 +38,15 @@ PIECE_BYTES = 1 << 20
 
 
 class Overflown(JobError):
-    """The spill had no room for a row."""
+    """The spill had no room for a row. ``spill_bytes``: what it may take; 0: not known here. It is half of what was left of the server's
+    memory limit, so that twice as much of it takes twice these bytes more memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, spill_bytes: int = 0) -> None:
+        kept = f" ({format_bytes(spill_bytes)})" if spill_bytes else ""
+        memory = f": {format_bytes(2 * spill_bytes)} more let twice as many be kept" if spill_bytes else ""
         super().__init__(
-            "more rows changed while the snapshot was written than may be kept meanwhile",
-            hint="It is tried again. A faster destination helps, and so does more memory for parameter servers.",
+            f"more rows changed while the snapshot was written than may be kept meanwhile{kept}",
+            hint=f"It is tried again. A faster destination helps, and so does more memory for parameter servers{memory}.",
         )
 
 

@@ -127,6 +127,8 @@ class Persisting:
                 failpoint("persister.finish")
                 entry: PartEntry = part.finish()
         except DlroverLiteError as error:
+            if isinstance(error, Overflown):
+                error = Overflown(order.spill_bytes)
             return Failed(order.cut, error.message, error.hint)
         finally:
             for fd in files:
