@@ -16,6 +16,7 @@ import zmq
 from numpy.typing import NDArray
 
 from dlrover_lite.core.records import RecordShape
+from dlrover_lite.transport.endpoints import listen_endpoint
 
 DIM = 16
 CHUNK_BYTES = 2 << 20
@@ -69,7 +70,8 @@ def parameter_server(master_endpoint: str, node: str) -> int:
     from dlrover_lite.worker.compile_kernels import compile_kernels
 
     compile_kernels()  # nodes are forked from a template that has done so
-    return main(NodeSpec(node, "ps", Resources(1.0, 4 * GIB), master_endpoint), Path())
+    listen = listen_endpoint(master_endpoint, node)
+    return main(NodeSpec(node, "ps", Resources(1.0, 4 * GIB), master_endpoint, listen=listen), Path())
 
 
 if __name__ == "__main__":

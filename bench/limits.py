@@ -27,7 +27,7 @@ from dlrover_lite.backends.local.client import LocalBackend
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.client.handle import launch
 from dlrover_lite.core.units import MIB, Resources
-from dlrover_lite.protocol.nodes import NodeEvent, NodeSpec
+from dlrover_lite.protocol.nodes import NodeSpec, Observed
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 from dlrover_lite.transport.connector import Connector
 
@@ -57,15 +57,15 @@ class Job:
         node = f"worker-{self._launched}"
         path = self._directory / node
         self.backend.launch(NodeSpec(node, "worker", Resources(cores, MEMORY), f"{what}:{path}"))
-        self._event(node, "started")
+        self._until(node, ended=False)
         return node, path
 
-    def end(self, node: str) -> NodeEvent:
+    def end(self, node: str) -> Observed:
         self.backend.terminate(node, grace_seconds=20)
-        return self._event(node, "exited")
+        return self._until(node, ended=True)
 
-    def exit_of(self, node: str) -> NodeEvent:
-        return self._event(node, "exited")
+    def exit_of(self, node: str) -> Observed:
+        return self._until(node, ended=True)
 
     def cpu_seconds(self, node: str) -> float:
         usage = self.backend.usage(node)
@@ -73,13 +73,14 @@ class Job:
             raise SystemExit(f"{node} has ended: {self._log(node).read_text()}")
         return usage.cpu_seconds
 
-    def _event(self, node: str, kind: str) -> NodeEvent:
-        after = 0
+    def _until(self, node: str, *, ended: bool) -> Observed:
+        """Wait until the node has started, or has ended."""
+        after: int | None = None
         while True:
-            for event in self.backend.events(after, timeout_seconds=20):
-                after = event.number
-                if (event.node, event.kind) == (node, kind):
-                    return event
+            if (seen := self.backend.observe(after=after, timeout_seconds=20)) is not None:
+                after, one = seen.version, seen.nodes[node]
+                if (one.ended_at if ended else one.started_at) is not None:
+                    return one
 
 
 @contextmanager

@@ -29,19 +29,28 @@ class NodeSpec(msgspec.Struct, frozen=True):
     master_endpoint: Url
     follows: Name = ""
     """An ended node of the same role: this one takes over its limits, what it has left of memory, and what is still charged for that."""
+    listen: Url = ""
+    """Where a node that others talk to listens: its backend says so, and the node tells the master what came of it."""
 
 
-class NodeEvent(msgspec.Struct, frozen=True):
-    """One thing that happened to a node. ``number`` grows by one from 1 for each event of the job."""
+class Observed(msgspec.Struct, frozen=True):
+    """A node that was launched, as its backend sees it. Times are seconds since the epoch."""
 
-    number: Count
-    node: Name
-    kind: Literal["started", "exited"]
-    at: Timestamp
-    """Seconds since the epoch."""
+    started_at: Timestamp | None = None
+    """When its process began to run; None while it hasn't, and of a node that ended before it did."""
+    ended_at: Timestamp | None = None
     reason: ExitReason | None = None
+    """Why it ended; None while it hasn't."""
     exit_code: ExitCode | None = None
     detail: Text = ""
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """All nodes of a job that were ever launched, as they are at one moment."""
+
+    version: Count
+    """Number that rises with each change of a node, from 0 when there is none; it means something only to the backend that told it."""
+    nodes: ByKey[Name, Observed]
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -102,13 +111,14 @@ class Backend(Protocol):
         """
 
     def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
-        """Ask the node to end, and kill it after the grace period. Returns at once; the end is an event.
+        """Ask the node to end, and kill it after the grace period. Returns at once.
 
         Memory that would outlive the node, for one that follows it, ends with it, or now if it has ended; with ``keep_memory`` it stays.
         """
 
-    def events(self, after: int, *, timeout_seconds: float = 0.0) -> list[NodeEvent]:
-        """List the events numbered above ``after``, in order; wait up to the timeout for the first one."""
+    def observe(self, *, after: int | None = None, timeout_seconds: float = 0.0) -> Observation | None:
+        """Return how all nodes are. ``after``: the version that the caller knows; None is returned when nothing is another than then,
+        after waiting up to the timeout for a change."""
 
     def usage(self, node: str) -> Usage | None:
         """Return what the node uses; None once it has ended, or before it started."""

@@ -6,12 +6,13 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pytest
 
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import MIB, Resources
-from dlrover_lite.protocol.nodes import Backend, NodeEvent, NodeSpec, Role, Usage
+from dlrover_lite.protocol.nodes import Backend, NodeSpec, Observed, Role, Usage
 from tests.backends.support import PATIENCE_SECONDS, until
 
 GIVEN_BACK = MIB // 4
@@ -57,21 +58,26 @@ class Scripted:
         assert usage is not None
         return usage
 
-    def end(self, node: str) -> NodeEvent:
+    def end(self, node: str) -> Observed:
         """End the node at once."""
         self.backend.terminate(node, grace_seconds=0)
         return self.event(node, "exited")
 
-    def event(self, node: str, kind: str) -> NodeEvent:
-        """Waits for it."""
-        after = 0
+    def event(self, node: str, kind: Literal["started", "exited"]) -> Observed:
+        """Wait until the node has started, or has ended."""
+        after: int | None = None
         while True:
-            events = self.backend.events(after, timeout_seconds=PATIENCE_SECONDS)
-            assert events, f"no {kind} of {node} within {PATIENCE_SECONDS:g} s"
-            for event in events:
-                if (event.node, event.kind) == (node, kind):
-                    return event
-            after = events[-1].number
+            seen = self.backend.observe(after=after, timeout_seconds=PATIENCE_SECONDS)
+            assert seen is not None, f"{node} hasn't {kind} within {PATIENCE_SECONDS:g} s"
+            one = seen.nodes.get(node, Observed())
+            if (one.started_at if kind == "started" else one.ended_at) is not None:
+                return one
+            after = seen.version
+
+    def version(self) -> int:
+        seen = self.backend.observe()
+        assert seen is not None
+        return seen.version
 
 
 class BackendContract:
@@ -89,7 +95,7 @@ class BackendContract:
         node = scripted.launch("exit:0")
         ended = scripted.event(node, "exited")
         assert (ended.reason, ended.exit_code) == ("Succeeded", 0)
-        assert scripted.event(node, "started").number < ended.number
+        assert ended.started_at is not None and ended.ended_at is not None and ended.started_at <= ended.ended_at
 
     @pytest.mark.parametrize(
         ("behaviour", "reason", "exit_code", "detail"),
@@ -108,29 +114,34 @@ class BackendContract:
         assert (ended.reason, ended.exit_code) == (reason, exit_code)
         assert detail in ended.detail
 
-    def test_events_are_numbered_and_can_be_resumed(self, scripted: Scripted) -> None:
-        for node in [scripted.launch("exit:0"), scripted.launch("exit:0")]:
+    def test_an_observation_has_all_nodes_and_a_version_that_rises_with_each_change(self, scripted: Scripted) -> None:
+        versions, nodes = [scripted.version()], [scripted.launch("exit:0"), scripted.launch("exit:0")]
+        for node in nodes:
             scripted.event(node, "exited")
-        events = scripted.backend.events(0)
-        assert [event.number for event in events] == list(range(1, len(events) + 1))
-        assert scripted.backend.events(2) == events[2:]
-        assert scripted.backend.events(len(events)) == []
+            versions.append(scripted.version())
+        assert versions == sorted(set(versions))
+        seen = scripted.backend.observe()
+        assert seen is not None and all(seen.nodes[node].reason == "Succeeded" for node in nodes)
+        assert scripted.backend.observe(after=versions[0]) == seen
+        assert scripted.backend.observe(after=seen.version) is None
 
-    def test_waiting_for_events_ends_with_the_first_one(self, scripted: Scripted) -> None:
-        seen = len(scripted.backend.events(0))
+    def test_waiting_for_a_change_ends_with_the_first_one(self, scripted: Scripted) -> None:
+        before = scripted.version()
         node = scripted.launch("exit:0")
-        assert scripted.backend.events(seen, timeout_seconds=PATIENCE_SECONDS)[0].number == seen + 1
+        seen = scripted.backend.observe(after=before, timeout_seconds=PATIENCE_SECONDS)
+        assert seen is not None and seen.version > before and node in seen.nodes
         scripted.event(node, "exited")
 
     def test_launching_again_changes_nothing(self, scripted: Scripted) -> None:
         spec = scripted.spec("exit:0")
         scripted.backend.launch(spec)
         scripted.backend.launch(spec)
-        last = scripted.event(spec.id, "exited")
+        last, version = scripted.event(spec.id, "exited"), scripted.version()
         scripted.backend.launch(spec)
+        assert scripted.backend.observe(after=version) is None
         other = scripted.launch("exit:0")
-        assert scripted.event(other, "started").number == last.number + 1
         scripted.event(other, "exited")
+        assert scripted.event(spec.id, "exited") == last
 
     def test_termination(self, scripted: Scripted) -> None:
         node = scripted.launch("stay")
@@ -139,8 +150,9 @@ class BackendContract:
         scripted.backend.terminate(node, grace_seconds=1000)
         ended = scripted.event(node, "exited")
         assert (ended.reason, ended.detail) == ("Killed", "ended on request (SIGTERM)")
+        version = scripted.version()
         scripted.backend.terminate(node, grace_seconds=0)  # of an ended node: nothing happens
-        assert scripted.backend.events(ended.number) == []
+        assert scripted.backend.observe(after=version) is None
 
     def test_termination_right_after_launch(self, scripted: Scripted) -> None:
         node = scripted.launch("stay")
@@ -364,17 +376,16 @@ class BackendContract:
         spec = scripted.spec("stay")
         scripted.backend.launch(spec)
         scripted.event(spec.id, "started")
-        seen = scripted.backend.events(0)
         other = scripted.another()
-        assert other.events(0) == seen
-        assert other.events(len(seen) - 1) == seen[-1:]
+        assert other.observe() == scripted.backend.observe()
         other.launch(spec)
         assert other.usage(spec.id) is not None
         other.resize(spec.id, Resources(0.5, 128 * MIB))
         other.terminate(spec.id, grace_seconds=0)
-        assert scripted.event(spec.id, "exited") == other.events(len(seen))[0]
+        ended = scripted.event(spec.id, "exited")
         other.launch(spec)
-        assert len(other.events(0)) == len(seen) + 1
+        seen = other.observe()
+        assert seen is not None and seen.nodes[spec.id] == ended
 
     def test_how_limits_are_enforced_is_said(self, scripted: Scripted) -> None:
         enforcement = scripted.backend.enforcement()

@@ -22,8 +22,8 @@ def running() -> Nodes:
 
 def end(nodes: Nodes, exit_code: int | None, over: OverMemory | None = None) -> tuple[str | None, str]:
     nodes.ended("ps-0", exit_code, at=1.0, over_memory=over)
-    last = nodes.events_after(0)[-1]
-    return last.reason, last.detail
+    seen = nodes.by_id["ps-0"].observed
+    return seen.reason, seen.detail
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from dlrover_lite.protocol.messages import (
     Welcome,
     WorkReport,
 )
-from dlrover_lite.protocol.nodes import Enforcement, HostUsage, NodeEvent, NodeSpec, Readings, Usage
+from dlrover_lite.protocol.nodes import Enforcement, HostUsage, NodeSpec, Observation, Observed, Readings, Usage
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import Profile
 from dlrover_lite.recipe import schema
@@ -74,7 +74,7 @@ class Clock:
 
 
 class Backend:
-    """Nodes exist in a list of events. ``terminate`` ends them at once; ``ends`` lets one end by itself; one that
+    """Nodes exist as what is observed of them. ``terminate`` ends them at once; ``ends`` lets one end by itself; one that
     ``refuses`` starts none."""
 
     def __init__(self) -> None:
@@ -89,7 +89,8 @@ class Backend:
         self.refuses_to_resize = ""
         self.used: dict[str, int] = {}
         """Memory, where it isn't 1,000 bytes."""
-        self._events: list[NodeEvent] = []
+        self._observed: dict[str, Observed] = {}
+        self._version = 0
         self._changed = threading.Condition()
 
     def capacity(self) -> Resources:
@@ -109,13 +110,13 @@ class Backend:
         with self._changed:
             if spec.id not in [other.id for other in self.launched]:
                 self.launched.append(spec)
-                self._add(spec.id, "started")
+                self._change(spec.id, Observed(started_at=0.0))
 
     def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
         if keep_memory:
             self.kept.append(node)
         with self._changed:
-            ended = any((event.node, event.kind) == (node, "exited") for event in self._events)
+            ended = node in self._observed and self._observed[node].ended_at is not None
         if ended:
             self.let_go.append(node)
             return
@@ -124,30 +125,29 @@ class Backend:
 
     def ends(self, node: str, reason: str = "Killed") -> None:
         with self._changed:
-            self._add(node, "exited", reason)
+            self._change(node, Observed(started_at=0.0, ended_at=0.0, reason=reason))  # type: ignore[arg-type]
 
-    def _add(self, node: str, kind: Any, reason: Any = None) -> None:
-        self._events.append(NodeEvent(len(self._events) + 1, node, kind, 0.0, reason))
+    def _change(self, node: str, seen: Observed) -> None:
+        self._observed[node] = seen
+        self._version += 1
         self._changed.notify_all()
 
-    def events(self, after: int, *, timeout_seconds: float = 0.0) -> list[NodeEvent]:
+    def observe(self, *, after: int | None = None, timeout_seconds: float = 0.0) -> Observation | None:
         with self._changed:
-            self._changed.wait_for(lambda: len(self._events) > after, timeout_seconds)
-            return self._events[after:]
+            if not self._changed.wait_for(lambda: self._version != after, timeout_seconds):
+                return None
+            return Observation(self._version, dict(self._observed))
 
     def usage(self, node: str) -> Usage | None:
         return Usage(1.5, self.used.get(node, 1000), 2000)
 
     def readings(self) -> Readings:
         with self._changed:
-            ended = {event.node for event in self._events if event.kind == "exited"}
+            ended = {node for node, seen in self._observed.items() if seen.ended_at is not None}
             running = [spec.id for spec in self.launched if spec.id not in ended]
         usages = {node: self.usage(node) for node in running}
         nodes = {node: usage for node, usage in usages.items() if usage is not None}
         return Readings(nodes, dict.fromkeys(nodes, "here"), [HostUsage("here", CAPACITY.cores, 10.0)])
-
-    def logs(self, node: str) -> str:
-        return ""
 
     def wait_for_launch(self, node: str) -> None:
         with self._changed:

@@ -20,7 +20,7 @@ from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.protocol import brain_messages
 from dlrover_lite.protocol.brain_messages import Advice, BrainRequests, BrainWelcome, EndJob, Report
 from dlrover_lite.protocol.demands import Done
-from dlrover_lite.protocol.nodes import NodeEvent as Reported
+from dlrover_lite.protocol.nodes import Observed
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import Level, Profile, PsLevel
@@ -102,7 +102,7 @@ def test_a_job_as_its_brain_sees_it(line: Line) -> None:
     line.link.keep(profile(5.0))
     line.fleet, _ = FLEET.hello("ps-0", "", 1.0)
     line.fleet, _ = line.fleet.resized("worker-0", Resources(0.5, GIB))
-    line.fleet, _ = line.fleet.event(Reported(1, "worker-0", "exited", 0.0, "OOMKilled", detail="over"), 2.0)
+    line.fleet, _ = line.fleet.observed("worker-0", Observed(ended_at=0.0, reason="OOMKilled", detail="over"), 2.0)
     line.turn(brain_link.BEAT_SECONDS)
     line.settle()
     assert events(line) == [
@@ -126,7 +126,7 @@ def test_a_job_as_its_brain_sees_it(line: Line) -> None:
 def test_a_restarted_master_tells_everything_and_nothing_twice(line: Line) -> None:
     line.settle()
     line.link.close()
-    line.fleet, _ = FLEET.event(Reported(1, "ps-0", "exited", 0.0, "Killed"), 2.0)
+    line.fleet, _ = FLEET.observed("ps-0", Observed(ended_at=0.0, reason="Killed"), 2.0)
     line.now += 100
     line.link = line.another()
     line.settle()

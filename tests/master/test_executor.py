@@ -113,7 +113,7 @@ class Job:
         self.advise(number, action="change", plan=msgspec.to_builtins(to))
 
     def treat(self, number: int, node: str, **act: Any) -> None:
-        self.advise(number, action="heal", treatment={"node": node, "act": act})
+        self.advise(number, action="heal", treatment={"node": node, "cause": "hot ps", "act": act})
 
     def turn(self, seconds: float = 1.0) -> None:
         self.now += seconds
@@ -258,8 +258,8 @@ def test_the_hottest_slots_move_to_who_is_to_have_them() -> None:
         {"action": "queue"},
         {"action": "change"},
         {"action": "dance", "steps": 3},
-        {"action": "heal", "treatment": {"node": "ps-0", "act": {"type": "tell"}}},
-        {"action": "heal", "treatment": {"node": "ps-0", "act": {"type": "of another version"}}},
+        {"action": "heal", "treatment": {"node": "ps-0", "cause": "ceiling", "act": {"type": "tell"}}},
+        {"action": "heal", "treatment": None},
         {},
     ],
 )
@@ -276,10 +276,16 @@ def test_what_asks_for_nothing_that_is_known_is_heard_and_left_alone(decision: d
     [
         {"action": "change", "plan": {"workers": 3}},
         {"action": "change", "plan": "more"},
-        {"action": "heal", "treatment": {"node": "ps-0", "act": {"type": "resize"}}},
-        {"action": "heal", "treatment": {"node": "ps-0", "act": {"type": "resize", "resources": {"cores": "two"}}}},
-        {"action": "heal", "treatment": {"node": "ps-0", "act": {"type": "smaller shards", "factor": "small"}}},
-        {"action": "heal", "treatment": {"node": "ps-0", "act": ["resize"]}},
+        {"action": "heal", "treatment": {"node": "ps-0", "cause": "hot ps", "act": {"type": "resize"}}},
+        {
+            "action": "heal",
+            "treatment": {"node": "ps-0", "cause": "hot ps", "act": {"type": "resize", "resources": {"cores": "two"}}},
+        },
+        {
+            "action": "heal",
+            "treatment": {"node": "ps-0", "cause": "hot ps", "act": {"type": "smaller shards", "factor": "small"}},
+        },
+        {"action": "heal", "treatment": {"node": "ps-0", "cause": "hot ps", "act": ["resize"]}},
         {"action": "heal", "treatment": "resize"},
         {"action": "heal", "treatment": {"node": "ps-0", "cause": "hot ps", "act": {"type": "teleport"}}},
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -22,23 +22,28 @@ from dlrover_lite.master.nodes.fleet import (
     WorkerGone,
 )
 from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, larger
-from dlrover_lite.protocol.nodes import NodeEvent
+from dlrover_lite.protocol.nodes import Observed
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
 PLAN = Plan(RolePlan(2, Resources(1.0, 100)), RolePlan(3, Resources(2.0, 200)))
 ROOMY = Resources(100.0, 100_000)
 
 
+class Seen(NamedTuple):
+    node: str
+    how: Observed
+
+
 def begun(capacity: Resources = ROOMY) -> Fleet:
     return Fleet(PLAN, capacity).begin(0.0)[0]
 
 
-def exited(node: str, reason: str | None = "Killed", detail: str = "") -> NodeEvent:
-    return NodeEvent(1, node, "exited", 0.0, reason, detail=detail)  # type: ignore[arg-type]
+def exited(node: str, reason: str | None = "Killed", detail: str = "") -> Seen:
+    return Seen(node, Observed(ended_at=0.0, reason=reason, detail=detail))  # type: ignore[arg-type]
 
 
-def started(node: str) -> NodeEvent:
-    return NodeEvent(1, node, "started", 0.0)
+def started(node: str) -> Seen:
+    return Seen(node, Observed(started_at=0.0))
 
 
 def of(kind: type, instructions: list[Any]) -> list[Any]:
@@ -46,7 +51,7 @@ def of(kind: type, instructions: list[Any]) -> list[Any]:
 
 
 def ends(fleet: Fleet, node: str, reason: str | None = "Killed", now: float = 1.0, detail: str = "") -> Any:
-    return fleet.event(exited(node, reason, detail), now)
+    return fleet.observed(*exited(node, reason, detail), now)
 
 
 def test_the_plan_is_launched() -> None:
@@ -61,7 +66,7 @@ def test_the_plan_is_launched() -> None:
 def test_servers_are_up_when_all_have_said_hello_in_whatever_order_it_is_heard() -> None:
     fleet, _ = begun().hello("ps-0", "ipc://a", 1.0)
     assert not fleet.all_ps_up()
-    fleet = fleet.event(started("ps-0"), 2.0)[0].event(started("ps-1"), 2.0)[0]
+    fleet = fleet.observed(*started("ps-0"), 2.0)[0].observed(*started("ps-1"), 2.0)[0]
     assert fleet.by_id["ps-0"].state == "up"  # a report that comes late takes nothing back
     fleet, _ = fleet.hello("ps-1", "ipc://b", 3.0)
     assert fleet.all_ps_up()
@@ -213,10 +218,10 @@ def test_a_follower_that_dies_is_followed_with_a_delay_and_in_the_end_not() -> N
 
 def test_a_server_that_leaves_is_followed_until_it_is_empty() -> None:
     fleet, _ = begun().scale_ps(1, 1.0, leaving=["ps-1"])
-    fleet, instructions = fleet.event(exited("ps-1"), 2.0, leaving=["ps-1"])
+    fleet, instructions = fleet.observed(*exited("ps-1"), 2.0, leaving=["ps-1"])
     assert of(Launch, instructions)[0].node.follows == "ps-1"
     assert [node.id for node in fleet.staying_of("ps", ["ps-2"])] == ["ps-0"]
-    fleet, _ = fleet.event(exited("ps-2"), 3.0, leaving=["ps-2"])
+    fleet, _ = fleet.observed(*exited("ps-2"), 3.0, leaving=["ps-2"])
     (late,) = fleet.pending
     assert (late.follows, fleet.coming_back("ps", ["ps-2"])) == ("ps-2", [])
     again, instructions = fleet.scale_ps(2, 4.0, leaving=["ps-2"])
@@ -232,7 +237,7 @@ def test_who_follows_is_never_one_too_many() -> None:
 
 
 def test_the_memory_of_a_server_that_nobody_follows_is_let_go() -> None:
-    _, instructions = begun().event(exited("ps-1"), 1.0, owns=False)
+    _, instructions = begun().observed(*exited("ps-1"), 1.0, owns=False)
     assert of(Terminate, instructions) == [Terminate("ps-1", gently=False)]
     fleet, _ = begun().hello("ps-1", "", 1.0)
     fleet, instructions = fleet.give_up("ps-1", "stuck", "silent", 2.0)
@@ -256,21 +261,21 @@ def test_a_servers_own_error_takes_the_job_with_it() -> None:
 
 
 def test_a_server_that_holds_nothing_comes_back_like_a_worker() -> None:
-    fleet, instructions = begun().event(exited("ps-1", "Unknown"), 1.0, owns=False)
+    fleet, instructions = begun().observed(*exited("ps-1", "Unknown"), 1.0, owns=False)
     assert of(ServerGone, instructions) == [ServerGone("ps-1")]
     (launch,) = of(Launch, instructions)
     assert (launch.node.id, launch.node.role, launch.node.resources) == ("ps-2", "ps", Resources(1.0, 100))
-    fleet, instructions = fleet.event(exited("ps-2", "Unknown"), 1.0, owns=False)
+    fleet, instructions = fleet.observed(*exited("ps-2", "Unknown"), 1.0, owns=False)
     assert not of(Launch, instructions)
     assert [note.text for note in of(Note, instructions)][-1] == "another parameter server takes its place in 0.5 s"
     assert ends(fleet, "worker-0", "Unknown")[0].comebacks == {"ps": {"Unknown": 2}, "worker": {"Unknown": 1}}
     assert len(fleet.scale(5, 1.0)[0].pending) == 1  # it is no worker
     fleet, instructions = fleet.tick(2.0)
     assert [launch.node.id for launch in of(Launch, instructions)] == ["ps-3"]
-    fleet, instructions = fleet.event(exited("ps-3", "OOMKilled"), 3.0, owns=False)
+    fleet, instructions = fleet.observed(*exited("ps-3", "OOMKilled"), 3.0, owns=False)
     assert of(Launch, instructions)[0].node.resources == Resources(1.0, 150)
-    fleet, _ = fleet.event(exited("ps-4", "Unknown"), 3.0, owns=False)
-    _, instructions = fleet.tick(9.0)[0].event(exited("ps-5", "Unknown"), 9.0, owns=False)
+    fleet, _ = fleet.observed(*exited("ps-4", "Unknown"), 3.0, owns=False)
+    _, instructions = fleet.tick(9.0)[0].observed(*exited("ps-5", "Unknown"), 9.0, owns=False)
     assert "parameter servers keep ending" in of(FailJob, instructions)[0].message
 
 
@@ -278,7 +283,7 @@ def test_a_server_that_was_to_leave_does_not_come_back() -> None:
     for fleet, leaving in ((begun(), ["ps-1"]), (begun().drain("ps-1", 1.0)[0], [])):
         fleet, instructions = fleet.scale_ps(1, 1.0, leaving=["ps-1"])
         assert not of(Launch, instructions)
-        fleet, instructions = fleet.event(exited("ps-1"), 2.0, owns=False, leaving=leaving)
+        fleet, instructions = fleet.observed(*exited("ps-1"), 2.0, owns=False, leaving=leaving)
         assert of(ServerGone, instructions)
         assert not of(Launch, instructions)
         assert len(fleet.staying_of("ps")) == fleet.plan.ps.count == 1
@@ -392,8 +397,8 @@ def test_any_history_keeps_the_number_of_workers_or_says_why_not(history: list[A
     fleet, now, failed = begun(), 1.0, False
     for thing in history:
         known = set(fleet.by_id)
-        if isinstance(thing, NodeEvent):
-            fleet, instructions = fleet.event(thing, now)
+        if isinstance(thing, Seen):
+            fleet, instructions = fleet.observed(*thing, now)
         elif isinstance(thing, str):
             fleet, instructions = fleet.hello(thing, "", now)
         elif isinstance(thing, int):

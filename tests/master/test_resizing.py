@@ -25,7 +25,7 @@ from dlrover_lite.protocol.messages import (
     Status,
     StatusRequest,
 )
-from dlrover_lite.protocol.nodes import NodeEvent
+from dlrover_lite.protocol.nodes import Observed
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from tests.master.rig import Rig, done
 from tests.master.test_slots import PAIR, copying, loads, move, texts
@@ -112,7 +112,7 @@ def test_each_step_is_safe_and_gets_somewhere(
 def test_who_takes_the_place_of_a_resized_worker_is_as_the_plan_says() -> None:
     def size_after(has: Resources, *others: Node) -> Resources:
         fleet = fleet_of(worker(resources=has, wanted=EACH), *others)
-        fleet, instructions = fleet.event(NodeEvent(1, "worker-0", "exited", 0.0, "Killed"), 0.0)
+        fleet, instructions = fleet.observed("worker-0", Observed(ended_at=0.0, reason="Killed"), 0.0)
         assert fleet.by_id["worker-0"].wanted is None
         assert fleet.plan.worker.each == EACH
         (launch,) = [each for each in instructions if isinstance(each, Launch)]

@@ -192,7 +192,8 @@ def test_what_is_to_help_a_node_takes_nothing_from_it(pair: Rig) -> None:
 
 def test_what_is_only_told_is_in_the_story(pair: Rig) -> None:
     brain = Brain(pair)
-    brain.advice.append(Advice(1, {"action": "tell", "reason": "it will be full", "treatment": {"node": "ps-0"}}))
+    told = {"node": "ps-0", "cause": "ceiling", "act": {"type": "tell"}}
+    brain.advice.append(Advice(1, {"action": "tell", "reason": "it will be full", "treatment": told}))
     pair.follow(*PAIR, until=lambda _: "decision 1: ps-0: it will be full" in texts(pair, "master"))
     assert pair.backend.resized == [] and not brain.done
 

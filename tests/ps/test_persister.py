@@ -270,7 +270,7 @@ def test_a_spill_that_is_full_ends_the_snapshot_and_nothing_else(
     os.kill(server.pid, signal.SIGCONT)
     report = server.finished()
     assert "more rows changed while the snapshot was written than may be kept meanwhile (1000 B)" in report.why
-    assert "faster destination" in report.hint and "2000 B more let twice as many be kept" in report.hint
+    assert "faster destination" in report.hint and "1.95 KiB more let twice as many be kept" in report.hint
     server.idle()
     assert server.files(1) == []
 

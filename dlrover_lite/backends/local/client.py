@@ -11,13 +11,13 @@ from dlrover_lite.backends.local.protocol import (
     CapacityAnswer,
     Done,
     EnforcementAnswer,
-    EventList,
     KeeperReplies,
     Launch,
+    Observe,
+    ObserveAnswer,
     ReadAll,
     ReadCapacity,
     ReadEnforcement,
-    ReadEvents,
     ReadUsage,
     Resize,
     Terminate,
@@ -25,7 +25,7 @@ from dlrover_lite.backends.local.protocol import (
 )
 from dlrover_lite.core.errors import BackendError, DeadlineExceeded, RemoteError
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.nodes import Enforcement, NodeEvent, NodeSpec, Readings, Usage
+from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Observation, Readings, Usage
 from dlrover_lite.transport.connector import Connector
 
 __all__ = ["LocalBackend"]
@@ -55,8 +55,8 @@ class LocalBackend:
     def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
         self._ask(Terminate(node, grace_seconds, keep_memory), Done)
 
-    def events(self, after: int, *, timeout_seconds: float = 0.0) -> list[NodeEvent]:
-        return self._ask(ReadEvents(after, timeout_seconds), EventList, extra_seconds=timeout_seconds).events
+    def observe(self, *, after: int | None = None, timeout_seconds: float = 0.0) -> Observation | None:
+        return self._ask(Observe(after, timeout_seconds), ObserveAnswer, extra_seconds=timeout_seconds).observation
 
     def usage(self, node: str) -> Usage | None:
         return self._ask(ReadUsage(node), UsageAnswer).usage

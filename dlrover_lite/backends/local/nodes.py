@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
 
 from dlrover_lite.backends.local.limits.base import OverMemory
 from dlrover_lite.core.errors import BackendError
-from dlrover_lite.protocol.nodes import ExitReason, NodeEvent, NodeSpec
+from dlrover_lite.protocol.nodes import ExitReason, NodeSpec, Observation, Observed
 
 __all__ = ["Node", "Nodes", "SendSignal"]
 
@@ -34,6 +36,7 @@ class Node:
     """Time when the grace period is over, on the clock of the caller."""
     sent: int = 0
     """The strongest signal we have sent."""
+    observed: Observed = field(default_factory=Observed)
     taken_along: bool = False
     """The node has ended with the process that starts nodes."""
 
@@ -45,7 +48,7 @@ class SendSignal:
 
 
 class Nodes:
-    """All nodes of a job by id, and the numbered events of their lives.
+    """All nodes of a job by id, and how they are, with a version that rises with each change.
 
     Methods that can make signals due return them: sending is the caller's. ``now`` is a monotonic clock in seconds,
     ``at`` seconds since the epoch.
@@ -53,7 +56,7 @@ class Nodes:
 
     def __init__(self) -> None:
         self.by_id: dict[str, Node] = {}
-        self._events: list[NodeEvent] = []
+        self._version = 0
 
     def launch(self, spec: NodeSpec) -> bool:
         """Add a new node; False when a node with this id was launched before. Raises as ``check``."""
@@ -61,6 +64,7 @@ class Nodes:
             return False
         self.check(spec)
         self.by_id[spec.id] = Node(spec)
+        self._version += 1
         return True
 
     def check(self, spec: NodeSpec) -> None:
@@ -87,7 +91,7 @@ class Nodes:
     def started(self, node_id: str, pid: int, *, now: float, at: float) -> list[SendSignal]:
         node = self.by_id[node_id]
         node.phase, node.pid = "running", pid
-        self._append(NodeEvent(len(self._events) + 1, node_id, "started", at))
+        self._change(node, started_at=at)
         return self._ask_to_end(node, now) if node.asked_to_end else []
 
     def ended(
@@ -99,7 +103,7 @@ class Nodes:
             return
         node.phase, node.kill_at = "ended", None
         reason, why = _exit_reason(node, exit_code, over_memory)
-        self._append(NodeEvent(len(self._events) + 1, node_id, "exited", at, reason, exit_code, detail or why))
+        self._change(node, ended_at=at, reason=reason, exit_code=exit_code, detail=detail or why)
 
     def taken_along(self) -> None:
         """Note that the process that starts nodes has ended: whatever runs has been killed with it."""
@@ -142,11 +146,15 @@ class Nodes:
     def with_pid(self, pid: int) -> Node | None:
         return next((node for node in self.by_id.values() if node.phase == "running" and node.pid == pid), None)
 
-    def events_after(self, number: int) -> list[NodeEvent]:
-        return self._events[max(0, number) :]
+    def observe(self, after: int | None) -> Observation | None:
+        """Return how all nodes are; None if that is as it was at the version ``after``."""
+        if after == self._version:
+            return None
+        return Observation(self._version, {node.spec.id: node.observed for node in self.by_id.values()})
 
-    def _append(self, event: NodeEvent) -> None:
-        self._events.append(event)
+    def _change(self, node: Node, **changes: Any) -> None:
+        node.observed = msgspec.structs.replace(node.observed, **changes)
+        self._version += 1
 
 
 def _exit_reason(node: Node, exit_code: int | None, over_memory: OverMemory | None) -> tuple[ExitReason, str]:

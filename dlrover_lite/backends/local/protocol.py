@@ -15,7 +15,7 @@ from dlrover_lite.core.bounds import Count, ExitCode, Items, Name, Pid, Seconds,
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.files.durable import UnsafeName, checked_name
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.nodes import Enforcement, NodeEvent, NodeSpec, Readings, Usage
+from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Observation, Readings, Usage
 from dlrover_lite.transport.frames import UNREADABLE
 from dlrover_lite.transport.message import Message
 
@@ -37,8 +37,8 @@ class Terminate(Message, frozen=True):
     keep_memory: bool = False
 
 
-class ReadEvents(Message, frozen=True):
-    after: Count
+class Observe(Message, frozen=True):
+    after: Count | None
     timeout_seconds: Seconds
 
 
@@ -62,8 +62,8 @@ class Done(Message, frozen=True):
     pass
 
 
-class EventList(Message, frozen=True):
-    events: Items[NodeEvent]
+class ObserveAnswer(Message, frozen=True):
+    observation: Observation | None
 
 
 class UsageAnswer(Message, frozen=True):
@@ -82,8 +82,8 @@ class EnforcementAnswer(Message, frozen=True):
     enforcement: Enforcement
 
 
-KeeperRequests = Launch | Resize | Terminate | ReadEvents | ReadUsage | ReadAll | ReadCapacity | ReadEnforcement
-KeeperReplies = Done | EventList | UsageAnswer | AllAnswer | CapacityAnswer | EnforcementAnswer
+KeeperRequests = Launch | Resize | Terminate | Observe | ReadUsage | ReadAll | ReadCapacity | ReadEnforcement
+KeeperReplies = Done | ObserveAnswer | UsageAnswer | AllAnswer | CapacityAnswer | EnforcementAnswer
 
 
 # --- keeper and template, over a socket pair -------------------------------------------------------------------------

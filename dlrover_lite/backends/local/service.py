@@ -19,14 +19,14 @@ from dlrover_lite.backends.local.protocol import (
     CapacityAnswer,
     Done,
     EnforcementAnswer,
-    EventList,
     Fork,
     KeeperRequests,
     Launch,
+    Observe,
+    ObserveAnswer,
     ReadAll,
     ReadCapacity,
     ReadEnforcement,
-    ReadEvents,
     ReadUsage,
     Resize,
     Terminate,
@@ -37,6 +37,7 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.nodes import NodeSpec, Readings
 from dlrover_lite.transport.connector import Connector
+from dlrover_lite.transport.endpoints import listen_endpoint
 from dlrover_lite.transport.frames import Request
 
 __all__ = ["KeeperService"]
@@ -63,7 +64,7 @@ class Supervisor(Protocol):
 @dataclass(frozen=True)
 class _Waiter:
     request: Request
-    after: int
+    after: int | None
     until: float
 
 
@@ -77,10 +78,10 @@ class KeeperService:
         """Waiters by session: a client waits for one answer at a time, and a retry takes the place of what it repeats."""
 
     def serve(self, now: float) -> None:
-        """Answer all requests that are here, and those that waited for events and have some now. Never blocks."""
+        """Answer all requests that are here, and those that waited for a change. Never blocks."""
         while requests := self._server.receive(0):
             for request in requests:
-                if isinstance(request.body, ReadEvents):
+                if isinstance(request.body, Observe):
                     until = now + min(request.body.timeout_seconds, LONGEST_WAIT_SECONDS)
                     waiter = self._waiters.get(request.session)
                     if waiter is not None and waiter.request.sequence == request.sequence:
@@ -89,10 +90,10 @@ class KeeperService:
                 else:
                     self._answer(request)
         for session, waiter in list(self._waiters.items()):
-            events = self._keeper.nodes.events_after(waiter.after)
-            if events or waiter.until <= now:
+            observation = self._keeper.nodes.observe(waiter.after)
+            if observation is not None or waiter.until <= now:
                 del self._waiters[session]
-                self._server.reply(waiter.request, EventList(events))
+                self._server.reply(waiter.request, ObserveAnswer(observation))
 
     def next_due(self) -> float | None:
         return min((waiter.until for waiter in self._waiters.values()), default=None)
@@ -137,6 +138,7 @@ class KeeperService:
             return
         if self._keeper.phase != "running":
             raise BackendError(f"Node {spec.id} can't be launched any more: the job is being stopped")
+        spec = msgspec.structs.replace(spec, listen=listen_endpoint(spec.master_endpoint, spec.id))
         _check_resources(spec.id, spec.resources)
         self._keeper.nodes.check(spec)
         enter = self._keeper.fences.create(spec)

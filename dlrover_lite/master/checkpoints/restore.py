@@ -321,12 +321,12 @@ def _end_nodes(fleet: Fleet, backend: Backend, clock: Callable[[], float]) -> No
         with suppress(BackendError):  # it isn't known any more: those who ran it have ended
             backend.terminate(node.id, grace_seconds=0.0)
             left.add(node.id)
-    seen, until = 0, clock() + _END_SECONDS
+    version: int | None = None
+    until = clock() + _END_SECONDS
     while left:
-        for event in backend.events(seen, timeout_seconds=0.2):
-            seen = event.number
-            if event.kind == "exited":
-                left.discard(event.node)
+        if (seen := backend.observe(after=version, timeout_seconds=0.2)) is not None:
+            version = seen.version
+            left -= {node for node, one in seen.nodes.items() if one.ended_at is not None}
         if left and clock() > until:
             raise JobError(f"{', '.join(sorted(left))} can't be ended, and the job can't go on beside them")
 

@@ -18,7 +18,7 @@ import msgspec
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.master.nodes.lifecycle import EventKind, Node, State, step
 from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, describe_growth, larger
-from dlrover_lite.protocol.nodes import ExitReason, NodeEvent, Role
+from dlrover_lite.protocol.nodes import ExitReason, Observed, Role
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
 __all__ = [
@@ -190,9 +190,10 @@ class Fleet(msgspec.Struct, frozen=True):
             fleet = fleet._with(msgspec.structs.replace(fleet.by_id[node], endpoint=endpoint))
         return fleet, instructions
 
-    def event(
+    def observed(
         self,
-        event: NodeEvent,
+        node_id: str,
+        seen: Observed,
         now: float,
         *,
         owns: bool = True,
@@ -200,24 +201,42 @@ class Fleet(msgspec.Struct, frozen=True):
         work_is_left: bool = False,
         doing: str = "",
     ) -> Next:
-        """Handle a report of the backend. Reports about unknown nodes, and repeated ones, change nothing. ``owns``: the node is a PS, and
-        holds slots; ``leaving``: PS that are to be emptied and ended; ``work_is_left``: no worker has been told that there is nothing left
-        to do; ``doing``: what the node said last that it was at."""
-        if event.kind == "started":
-            fleet, _, instructions = self._step(event.node, "started", now, "its process runs")
-            return fleet, instructions
-        before = self.by_id.get(event.node)
-        fleet, changed, _ = self._step(event.node, "exited", now, "")
+        """Follow what the backend sees of a node. What it sees of unknown nodes, and what was followed before, changes nothing. ``owns``:
+        the node is a PS, and holds slots; ``leaving``: PS that are to be emptied and ended; ``work_is_left``: no worker has been told
+        that there is nothing left to do; ``doing``: what the node said last that it was at."""
+        if seen.started_at is None:
+            runs: Next = (self, [])
+        else:
+            fleet, _, instructions = self._step(node_id, "started", now, "its process runs")
+            runs = fleet, instructions
+        if seen.ended_at is None:
+            return runs
+        fleet, following = runs[0]._ended(node_id, seen, now, owns, leaving, work_is_left=work_is_left, doing=doing)
+        return fleet, [*runs[1], *following]
+
+    def _ended(
+        self,
+        node_id: str,
+        seen: Observed,
+        now: float,
+        owns: bool,
+        leaving: Collection[str],
+        *,
+        work_is_left: bool,
+        doing: str,
+    ) -> Next:
+        before = self.by_id.get(node_id)
+        fleet, changed, _ = self._step(node_id, "exited", now, "")
         if before is None or not changed:
             return self, []
-        reason = before.verdict or event.reason or "Unknown"
-        detail = before.detail if before.verdict else event.detail
+        reason = before.verdict or seen.reason or "Unknown"
+        detail = before.detail if before.verdict else seen.detail
         asked = (self.done or before.state == "draining") and reason in ("Succeeded", "Killed")
         if reason == "Succeeded" and not asked and work_is_left and before.role == "worker":
             where = f", in {doing}" if doing else ""
             reason, detail = "UserError", f"exit code 0 without having been told to leave{where}"
         node = msgspec.structs.replace(
-            fleet.by_id[event.node],
+            fleet.by_id[node_id],
             reason="Succeeded" if asked else reason,
             detail="" if asked else detail,
             wanted=None,

@@ -29,7 +29,7 @@ from dlrover_lite.master.nodes.fleet import (
 from dlrover_lite.master.nodes.lifecycle import Node
 from dlrover_lite.master.nodes.liveness import Liveness
 from dlrover_lite.master.nodes.resizing import next_step
-from dlrover_lite.protocol.nodes import Backend, NodeEvent, NodeSpec, Readings, Usage
+from dlrover_lite.protocol.nodes import Backend, NodeSpec, Observed, Readings, Usage
 from dlrover_lite.recipe.schema import Health
 
 __all__ = ["Reconciler", "Servers"]
@@ -114,7 +114,9 @@ class Reconciler:
         self._work_is_left = work_is_left
         self._clock = clock
         self._liveness = Liveness(health, clock())
-        self._events_seen = 0
+        self._version: int | None = None
+        """Version of what the backend told last; None: it hasn't told anything yet."""
+        self._observed: dict[str, Observed] = {}
         self._usage_at = self._resize_at = clock()
 
     def begin(self) -> None:
@@ -200,7 +202,7 @@ class Reconciler:
 
     def turn(self) -> None:
         """Handle what the backend reports, what is due, and who has been silent. Raises BackendError when it can't be reached."""
-        self._take_events(0.0)
+        self._observe(0.0)
         now = self._clock()
         self._take(self.fleet.tick(now))
         for finding in self._liveness.judge(self.fleet.running, now):
@@ -266,7 +268,7 @@ class Reconciler:
         until = self._clock() + END_SECONDS
         while left := self.fleet.running:
             meanwhile()
-            self._take_events(0.1)
+            self._observe(0.1)
             if self._clock() > until:
                 raise JobError(
                     f"{', '.join(node.id for node in left)} can't be ended, and nothing may begin beside them"
@@ -282,12 +284,17 @@ class Reconciler:
             end = self._clock() + grace + 5
             while any(node.role == role for node in self.fleet.running) and self._clock() < end:
                 meanwhile()
-                self._take_events(0.1)
+                self._observe(0.1)
 
-    def _take_events(self, timeout_seconds: float) -> None:
-        for event in self._backend.events(self._events_seen, timeout_seconds=timeout_seconds):
-            self._take(self._judged(event))
-            self._events_seen = event.number
+    def _observe(self, timeout_seconds: float) -> None:
+        seen = self._backend.observe(after=self._version, timeout_seconds=timeout_seconds)
+        if seen is None:
+            return
+        for node, now in seen.nodes.items():
+            if self._observed.get(node) != now:
+                self._take(self._judged(node, now))
+                self._observed[node] = now
+        self._version = seen.version
 
     def _take(self, following: Next) -> None:
         fleet, instructions = following
@@ -350,16 +357,17 @@ class Reconciler:
                 if node.follows:
                     failpoint("master.relaunch.launched")
                 return
-        never = NodeEvent(0, node.id, "exited", 0.0, "Unknown", detail="never started")  # there will be no other
-        self._take(self._judged(never))
+        never = Observed(ended_at=0.0, reason="Unknown", detail="never started")  # the backend will never see it
+        self._take(self._judged(node.id, never))
 
-    def _judged(self, event: NodeEvent) -> Next:
+    def _judged(self, node: str, seen: Observed) -> Next:
         servers = self._servers
-        return self.fleet.event(
-            event,
+        return self.fleet.observed(
+            node,
+            seen,
             self._clock(),
-            owns=servers.owns(event.node),
+            owns=servers.owns(node),
             leaving=servers.leaving,
             work_is_left=self._work_is_left(),
-            doing=self._liveness.doing(event.node),
+            doing=self._liveness.doing(node),
         )

@@ -20,7 +20,6 @@ from dlrover_lite.ps.server.service import PsService, Unrestorable
 from dlrover_lite.ps.snapshots.writer_process import SnapshotWriterProcess
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.connector import Connector
-from dlrover_lite.transport.endpoints import listen_endpoint
 from dlrover_lite.transport.polling import wait_for_messages
 from dlrover_lite.transport.server import Server
 
@@ -46,7 +45,7 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
     persister = SnapshotWriterProcess.forked()  # before there are threads, and anything that it shouldn't have
     signal.signal(signal.SIGTERM, _terminate)
     connector = Connector.of_this_process()
-    server = connector.server(listen_endpoint(spec.master_endpoint, spec.id), PsRequests)
+    server = connector.server(spec.listen, PsRequests)
     master = connector.client(spec.master_endpoint, MasterReplies, peer="the master")
 
     def connect(endpoint: str, peer: str) -> Client:
