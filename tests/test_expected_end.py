@@ -37,35 +37,35 @@ def test_a_long_interval_counts_for_more_than_a_short_one() -> None:
 
 
 @pytest.mark.parametrize("known", [0, 1, 2])
-def test_before_there_are_three_intervals_the_prediction_counts_with_its_band(known: int) -> None:
+def test_with_fewer_than_three_intervals_the_prediction_counts(known: int) -> None:
     found = expected_end(7.0, 1000.0, intervals(*[1.0] * known), predicted=BAND)
     assert found == ExpectedEnd(17.0, (1000 / 80 - 1000 / 125) / 2)
 
 
-def test_from_three_intervals_on_they_count_and_the_prediction_does_not() -> None:
+def test_from_three_intervals_on_the_prediction_counts_no_more() -> None:
     found = expected_end(7.0, 1000.0, intervals(200.0, 200.0, 200.0), predicted=BAND, recent=1.0)
     assert found == ExpectedEnd(12.0, 0.0)
 
 
-def test_without_a_prediction_few_intervals_say_when_and_not_how_surely() -> None:
+def test_few_intervals_without_a_prediction_give_an_end_without_band() -> None:
     assert expected_end(7.0, 1000.0, intervals(100.0, 100.0), recent=1.0) == ExpectedEnd(17.0, None)
     assert expected_end(7.0, 1000.0, [], recent=50.0) == ExpectedEnd(27.0, None)
 
 
-def test_a_prediction_that_may_be_nothing_has_no_band() -> None:
+def test_a_prediction_that_may_be_zero_gives_no_band() -> None:
     assert expected_end(0.0, 10.0, [], predicted=PredictedRate(1.0, 0.0, 2.0)) == ExpectedEnd(10.0, None)
 
 
-def test_pauses_on_the_way_are_added() -> None:
+def test_expected_pauses_are_added_to_the_end() -> None:
     assert expected_end(0.0, 1000.0, intervals(*[100.0] * 3), pause_seconds=30.0) == ExpectedEnd(40.0, 0.0)
 
 
 @pytest.mark.parametrize("rates", [(), (0.0, 0.0), (0.0, 0.0, 0.0)])
-def test_of_a_job_that_does_not_get_on_nothing_is_said(rates: tuple[float, ...]) -> None:
+def test_a_job_without_progress_has_no_expected_end(rates: tuple[float, ...]) -> None:
     assert expected_end(0.0, 10.0, intervals(*rates)) is None
 
 
-def test_with_more_trained_than_there_is_nothing_is_said() -> None:
+def test_no_expected_end_with_more_trained_than_there_is() -> None:
     assert expected_end(0.0, -1.0, intervals(*[5.0] * 3)) is None
 
 

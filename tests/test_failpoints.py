@@ -30,7 +30,7 @@ def run(points: str) -> tuple[int, str]:
     return done.returncode, done.stdout.replace("\n", "")
 
 
-def test_a_process_is_killed_where_and_when_the_variable_says() -> None:
+def test_a_failpoint_kills_a_process_as_the_variable_says() -> None:
     assert run("") == (0, "012")
     assert run("elsewhere=kill") == (0, "012")
     assert run("here=kill") == (-signal.SIGKILL, "")
@@ -38,13 +38,13 @@ def test_a_process_is_killed_where_and_when_the_variable_says() -> None:
     assert run("here=kill:4,there=slow:0.001") == (0, "012")
 
 
-def test_with_a_file_it_happens_once(tmp_path: Path) -> None:
+def test_a_failpoint_with_a_file_happens_once(tmp_path: Path) -> None:
     point = f"there=kill:2@{tmp_path / 'once'}"
     assert run(point) == (-signal.SIGKILL, "0")
     assert run(point) == (0, "012")
 
 
-def test_a_process_is_paused() -> None:
+def test_a_failpoint_pauses_a_process() -> None:
     environment = {**os.environ, "DLROVER_LITE_FAILPOINTS": "here=pause:2"}
     process = subprocess.Popen([sys.executable, "-c", _COMES_THREE_TIMES], env=environment, stdout=subprocess.PIPE)
     try:
@@ -58,7 +58,7 @@ def test_a_process_is_paused() -> None:
         process.wait()
 
 
-def test_in_one_process_it_is_an_exception() -> None:
+def test_an_armed_failpoint_raises_in_the_same_process() -> None:
     failpoint("here")
     with armed("here=raise:2"):
         failpoint("here")
@@ -68,7 +68,7 @@ def test_in_one_process_it_is_an_exception() -> None:
     assert active("here") is None
 
 
-def test_one_is_slow_until_a_file_is_there(tmp_path: Path) -> None:
+def test_a_failpoint_is_slow_until_its_file_is_there(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with armed(f"here=slow:0.05@{gate},here=raise:3"):
         began = time.monotonic()
@@ -81,6 +81,6 @@ def test_one_is_slow_until_a_file_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["here", "here=", "=kill", "here=burn", "here=kill:0", "here=kill:x", "here=kill:-1"])
-def test_what_is_no_failpoint_is_refused(text: str) -> None:
+def test_texts_that_are_no_failpoints_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no failpoint"):
         parse(text)

@@ -46,7 +46,7 @@ PARTS = (
 
 
 @given(st.lists(PARTS, min_size=1, max_size=5).map("/".join), st.booleans())
-def test_a_name_stays_below_its_directory_or_is_refused(name: str, folders: bool) -> None:
+def test_a_checked_name_stays_below_its_directory(name: str, folders: bool) -> None:
     root = "/place/of its own"
     try:
         placed = f"{root}/{checked_name(name, folders=folders)}"
@@ -59,7 +59,7 @@ def test_a_name_stays_below_its_directory_or_is_refused(name: str, folders: bool
 
 
 @given(st.lists(st.text(st.sampled_from("abZ09_-.%"), min_size=1, max_size=9).filter(str.strip(".").__ne__)))
-def test_usual_names_are_taken(parts: list[str]) -> None:
+def test_usual_file_names_are_accepted(parts: list[str]) -> None:
     for part in parts:
         if part.strip("."):
             assert checked_name(part) == part
@@ -69,7 +69,7 @@ def test_usual_names_are_taken(parts: list[str]) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "/", "/etc/passwd", "../x", "a/../../x", "a//b", "a/", "\0", "a\nb", "x" * 256]
 )
-def test_names_that_lead_elsewhere(name: str) -> None:
+def test_file_names_that_lead_elsewhere_are_refused(name: str) -> None:
     for folders in (False, True):
         with pytest.raises(UnsafeName):
             checked_name(name, folders=folders)
@@ -77,7 +77,7 @@ def test_names_that_lead_elsewhere(name: str) -> None:
         checked_name("a/b")
 
 
-def test_directories_and_files_are_the_owners_alone(umask: None, tmp_path: Path) -> None:
+def test_private_directories_and_files_are_readable_by_their_owner_only(umask: None, tmp_path: Path) -> None:
     place = tmp_path / "state" / "brain"
     make_private(place)
     assert [mode(path) for path in (place.parent, place)] == [0o700, 0o700]
@@ -90,7 +90,7 @@ def test_directories_and_files_are_the_owners_alone(umask: None, tmp_path: Path)
     store.close()
 
 
-def test_what_an_older_version_has_left_open_is_closed(tmp_path: Path) -> None:
+def test_permissions_left_open_by_older_versions_are_closed(tmp_path: Path) -> None:
     place = tmp_path / "brain"
     place.mkdir()
     ConfigStore(place / "brain.sqlite").close()
@@ -106,7 +106,7 @@ def test_what_an_older_version_has_left_open_is_closed(tmp_path: Path) -> None:
     assert (place / "log").read_text() == "older\n"
 
 
-def test_what_is_not_there_needs_no_closing(tmp_path: Path) -> None:
+def test_closing_permissions_of_missing_files(tmp_path: Path) -> None:
     close_to_others(tmp_path / "none")
     with pytest.raises(FileNotFoundError):
         close_to_others(tmp_path / "none", must_exist=True)
@@ -138,7 +138,7 @@ def test_a_file_written_whole_is_durable_before_it_has_its_name(
     assert names(tmp_path) == ["result.json"]
 
 
-def test_a_file_that_can_not_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_whole(tmp_path / "x", b"old")
 
     def full(_: int) -> None:

@@ -58,7 +58,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
-def test_what_is_damaged_is_said_and_compiled_anew(
+def test_damaged_kernels_are_reported_and_compiled_anew(
     cache: Path, suffix: str, damage: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert compiled() and not compiled()
@@ -73,7 +73,7 @@ def test_what_is_damaged_is_said_and_compiled_anew(
     assert capfd.readouterr().err == ""
 
 
-def test_code_for_other_types_is_not_run(cache: Path) -> None:
+def test_kernels_compiled_for_other_types_are_not_run(cache: Path) -> None:
     """Two processes that compile for different types at once may give their files the same name."""
     assert compiled(3)
     (data,) = cache.rglob("*.nbc")
@@ -87,7 +87,7 @@ def test_code_for_other_types_is_not_run(cache: Path) -> None:
     assert not compiled(0.5)
 
 
-def test_files_that_go_meanwhile(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_kernels_deleted_from_the_cache_are_compiled_anew(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The cache may be deleted at any time."""
     for suffix in (".nbi", ".nbc"):
         compiled()
@@ -96,7 +96,7 @@ def test_files_that_go_meanwhile(cache: Path, capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr().err == ""
 
 
-def test_a_disk_that_is_full_leaves_kernels_in_memory(
+def test_kernels_stay_in_memory_if_the_disk_is_full(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object) -> None:
@@ -109,7 +109,7 @@ def test_a_disk_that_is_full_leaves_kernels_in_memory(
     assert compiled() and not compiled()
 
 
-def test_where_others_can_write_nothing_is_taken_from(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_kernels_are_not_loaded_where_others_can_write(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert compiled() and not compiled()
     place = files(cache)[".nbi"].parent
     assert place.stat().st_mode & 0o777 == 0o700

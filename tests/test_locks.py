@@ -48,7 +48,7 @@ def stepping(step: float = 1.0) -> Iterator[float]:
         now += step
 
 
-def test_a_lock_that_another_holds_is_waited_for_so_long(tmp_path: Path) -> None:
+def test_a_held_lock_is_waited_for_and_its_holder_named(tmp_path: Path) -> None:
     with Lock(tmp_path / "lock") as lock, held(lock.path) as pid:
         assert not lock.take(2.0, clock=stepping().__next__)
         assert [holder.pid for holder in holders(lock.path)] == [pid]
@@ -58,7 +58,7 @@ def test_a_lock_that_another_holds_is_waited_for_so_long(tmp_path: Path) -> None
         assert held_by(lock.path).startswith(f"held by process {os.getpid()} (")
 
 
-def test_a_history_whose_lock_is_held_says_so(tmp_path: Path) -> None:
+def test_a_history_whose_lock_is_held_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "brain.sqlite"
     ConfigStore(path).close()
     lock = tmp_path / "brain.sqlite.lock"
@@ -69,7 +69,7 @@ def test_a_history_whose_lock_is_held_says_so(tmp_path: Path) -> None:
     ConfigStore(path, busy_seconds=0.05).close()
 
 
-def test_a_database_that_another_writes_says_who_does(tmp_path: Path) -> None:
+def test_a_locked_database_names_the_writing_process(tmp_path: Path) -> None:
     path = tmp_path / "brain.sqlite"
     with ConfigStore(path) as writer, writer.transaction(), ConfigStore(path, busy_seconds=0.05) as other:
         other.put_samples("job", 1)
@@ -78,13 +78,13 @@ def test_a_database_that_another_writes_says_who_does(tmp_path: Path) -> None:
     assert f"process {os.getpid()} (" in refused.value.message
 
 
-def test_a_ledger_in_use_says_by_whom(tmp_path: Path) -> None:
+def test_a_ledger_in_use_names_its_user(tmp_path: Path) -> None:
     with LedgerStore(tmp_path / "ledger.sqlite"), pytest.raises(JobError, match="in use") as refused:
         LedgerStore(tmp_path / "ledger.sqlite")
     assert f"process {os.getpid()} (" in refused.value.message
 
 
-def test_what_the_system_says_of_locks(tmp_path: Path) -> None:
+def test_holders_of_locks_are_read_from_proc_locks(tmp_path: Path) -> None:
     path, table = tmp_path / "lock", tmp_path / "locks"
     path.touch()
     status = path.stat()

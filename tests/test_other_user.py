@@ -120,6 +120,6 @@ def test_a_job_of_a_user_who_may_have_too_few_processes_is_refused(other_user: R
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_a_job_for_which_no_process_can_be_started_any_more_says_so(other_user: Run, limit: int) -> None:
+def test_a_job_that_can_start_no_more_processes_says_so(other_user: Run, limit: int) -> None:
     """In the command itself, and in the keeper."""
     _assert_said(other_user(limit, "-c", UNCHECKED, "run", "job.yaml"))

@@ -37,7 +37,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Limits:
     return found
 
 
-def test_enough_is_not_mentioned(limits: Limits) -> None:
+def test_sufficient_process_limits_are_not_mentioned(limits: Limits) -> None:
     assert process_limits.descriptor_shortage(8) is None
     assert process_limits.process_shortage(8, user=1000, threads=50) is None
     limits[resource.RLIMIT_NOFILE] = limits[resource.RLIMIT_NPROC] = (resource.RLIM_INFINITY,) * 2
@@ -45,7 +45,7 @@ def test_enough_is_not_mentioned(limits: Limits) -> None:
     assert process_limits.process_shortage(4096, user=1000, threads=50) is None
 
 
-def test_too_few_open_files(limits: Limits) -> None:
+def test_too_few_open_files_are_reported(limits: Limits) -> None:
     limits[resource.RLIMIT_NOFILE] = (64, 100)
     shortage = process_limits.descriptor_shortage(8)
     assert shortage is not None
@@ -64,7 +64,7 @@ def test_a_low_limit_that_may_be_raised_is_raised(limits: Limits) -> None:
     assert limits[resource.RLIMIT_NOFILE] == (5000, 5000)
 
 
-def test_too_few_processes(limits: Limits) -> None:
+def test_too_few_processes_are_reported(limits: Limits) -> None:
     limits[resource.RLIMIT_NPROC] = (300, 300)
     shortage = process_limits.process_shortage(8, user=1000, threads=200)
     assert shortage is not None
@@ -74,11 +74,11 @@ def test_too_few_processes(limits: Limits) -> None:
     assert process_limits.process_shortage(8, user=1000, threads=44) is None
 
 
-def test_threads_are_counted() -> None:
+def test_threads_of_the_user_are_counted() -> None:
     assert process_limits._threads_of(os.geteuid()) >= len(list(Path("/proc/self/task").iterdir()))
 
 
-def test_a_job_is_refused_before_anything_is_started_for_it(
+def test_a_job_beyond_process_limits_is_refused_before_it_starts(
     limits: Limits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
@@ -88,7 +88,7 @@ def test_a_job_is_refused_before_anything_is_started_for_it(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_doctor_says_it(limits: Limits) -> None:
+def test_doctor_reports_low_process_limits(limits: Limits) -> None:
     assert doctor.process_limits().level == "ok"
     limits[resource.RLIMIT_NOFILE] = (64, 64)
     assert doctor.process_limits().level == "problem"
@@ -104,7 +104,7 @@ def test_doctor_says_it(limits: Limits) -> None:
         (RuntimeError("can't start new thread"), "(ulimit -u)"),
     ],
 )
-def test_what_runs_out_in_a_command_is_no_bug(
+def test_exhausted_limits_in_a_command_are_no_bug(
     error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails() -> None:
@@ -116,7 +116,7 @@ def test_what_runs_out_in_a_command_is_no_bug(
     assert said in output and "bug" not in output and len(output.splitlines()) == 2
 
 
-def test_a_master_without_threads_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_that_can_start_no_thread_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
     job = create_job(parse_recipe(RECIPE), "")
 
@@ -131,6 +131,6 @@ def test_a_master_without_threads_is_no_bug(tmp_path: Path, monkeypatch: pytest.
     assert "bug" not in result.message + result.hint
 
 
-def test_other_errors_are_none_of_these() -> None:
+def test_other_errors_are_not_taken_for_exhausted_limits() -> None:
     for error in (ValueError("x"), OSError(errno.ENOENT, "x"), RuntimeError("x"), OSError("x")):
         assert process_limits.exhausted(error) is None

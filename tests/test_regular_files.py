@@ -97,7 +97,7 @@ READ_WHOLE = (
 
 
 @pytest.mark.parametrize("door", READ_WHOLE)
-def test_a_file_that_is_read_whole_has_a_largest_size(tmp_path: Path, door: str) -> None:
+def test_files_read_whole_have_a_largest_size(tmp_path: Path, door: str) -> None:
     path = tmp_path / "large"
     path.touch()
     os.truncate(path, 1 << 40)  # takes no room; read, it would take all memory
@@ -126,7 +126,9 @@ def test_sockets_and_directories_are_refused(tmp_path: Path) -> None:
         open_regular(tmp_path / "gone")
 
 
-def test_a_pipe_that_takes_a_files_place_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_that_takes_a_files_place_is_refused_without_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the look at what it is and the opening."""
     path = tmp_path / "f"
     path.write_text("x")
@@ -149,7 +151,7 @@ def test_the_largest_size_is_allowed_and_one_byte_more_is_not(tmp_path: Path) ->
         check_regular(path, 4)
 
 
-def test_a_file_that_says_it_is_empty_is_not_read_for_ever() -> None:
+def test_files_of_proc_are_not_read_beyond_the_largest_size() -> None:
     """As those of /proc do."""
     with pytest.raises(FileTooLarge):
         read_file("/proc/self/status", 10)
@@ -164,7 +166,7 @@ def test_refusals_leave_no_descriptor_open(tmp_path: Path) -> None:
     assert set(Path("/proc/self/fd").iterdir()) <= before
 
 
-def test_files_that_others_name_are_opened_by_one_function() -> None:
+def test_files_named_by_others_are_opened_only_by_open_regular() -> None:
     """A new reader that opens what it is given by other means would wait for pipes again."""
     opening = {"read_bytes", "read_text", "fromfile", "memmap"}
     found = []

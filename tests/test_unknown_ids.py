@@ -30,17 +30,17 @@ def test_ids_that_are_all_unknown_are_unusual(usual: float | None) -> None:
 @pytest.mark.parametrize(
     ("now", "usual"), [(0.3, 0.2), (0.09, 0.0), (0.02, 0.001), (1.0, 0.95), (0.99, 0.96), (0.5, None), (0.6, 0.3)]
 )
-def test_the_days_of_a_week_are_not(now: float, usual: float | None) -> None:
+def test_usual_changes_between_days_are_not_unusual(now: float, usual: float | None) -> None:
     assert not is_unusual(now, usual)
 
 
 @pytest.mark.parametrize(("now", "usual"), [(0.35, 0.01), (0.42, 0.1), (0.75, 0.4), (0.51, None)])
-def test_a_part_of_the_ids_in_another_spelling_is(now: float, usual: float | None) -> None:
+def test_a_part_of_the_ids_in_another_spelling_is_unusual(now: float, usual: float | None) -> None:
     assert is_unusual(now, usual)
 
 
 @given(share, share, share, st.none() | share)
-def test_more_is_never_less_unusual_and_less_is_never_unusual(
+def test_a_larger_share_of_unknown_ids_is_never_less_unusual(
     one: float, two: float, usual: float, none: float | None
 ) -> None:
     low, high = sorted((one, two))

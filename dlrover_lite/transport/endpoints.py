@@ -10,12 +10,10 @@ __all__ = [
     "KEEPER_SOCKET",
     "MASTER_ENDPOINT_FILE",
     "MASTER_SOCKET",
-    "MAX_SOCKET_PATH_BYTES",
     "TransportKind",
     "listen_endpoint",
 ]
 
-MAX_SOCKET_PATH_BYTES = 107
 KEEPER_SOCKET = "keeper.sock"
 MASTER_SOCKET = "master.sock"
 MASTER_ENDPOINT_FILE = "master.endpoint"

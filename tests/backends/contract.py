@@ -86,7 +86,7 @@ class BackendContract:
     overlooks_unmapped_memory = False
     """What no process has mapped counts for nobody."""
 
-    def test_capacity_is_something(self, scripted: Scripted) -> None:
+    def test_capacity_has_cores_and_memory(self, scripted: Scripted) -> None:
         capacity = scripted.backend.capacity()
         assert capacity.cores > 0
         assert capacity.memory > 0
@@ -109,7 +109,9 @@ class BackendContract:
             ("exit:143", "Preempted", 143, "SIGTERM, sent by the system or another process"),
         ],
     )
-    def test_exit_reasons(self, scripted: Scripted, behaviour: str, reason: str, exit_code: int, detail: str) -> None:
+    def test_exited_event_gives_reason_exit_code_and_signal(
+        self, scripted: Scripted, behaviour: str, reason: str, exit_code: int, detail: str
+    ) -> None:
         ended = scripted.event(scripted.launch(behaviour), "exited")
         assert (ended.reason, ended.exit_code) == (reason, exit_code)
         assert detail in ended.detail
@@ -132,7 +134,7 @@ class BackendContract:
         assert seen is not None and seen.version > before and node in seen.nodes
         scripted.event(node, "exited")
 
-    def test_launching_again_changes_nothing(self, scripted: Scripted) -> None:
+    def test_launching_the_same_node_again_changes_nothing(self, scripted: Scripted) -> None:
         spec = scripted.spec("exit:0")
         scripted.backend.launch(spec)
         scripted.backend.launch(spec)
@@ -143,7 +145,7 @@ class BackendContract:
         scripted.event(other, "exited")
         assert scripted.event(spec.id, "exited") == last
 
-    def test_termination(self, scripted: Scripted) -> None:
+    def test_terminated_node_exits_as_killed_on_request(self, scripted: Scripted) -> None:
         node = scripted.launch("stay")
         scripted.event(node, "started")
         scripted.backend.terminate(node, grace_seconds=1000)
@@ -154,7 +156,7 @@ class BackendContract:
         scripted.backend.terminate(node, grace_seconds=0)  # of an ended node: nothing happens
         assert scripted.backend.observe(after=version) is None
 
-    def test_termination_right_after_launch(self, scripted: Scripted) -> None:
+    def test_terminating_a_node_right_after_launch_kills_it(self, scripted: Scripted) -> None:
         node = scripted.launch("stay")
         scripted.backend.terminate(node, grace_seconds=1000)
         assert scripted.event(node, "exited").reason == "Killed"
@@ -168,7 +170,7 @@ class BackendContract:
         assert (ended.reason, ended.exit_code) == ("Killed", -9)
         assert "killed on request" in ended.detail
 
-    def test_a_shorter_grace_overrides(self, scripted: Scripted) -> None:
+    def test_a_later_termination_with_a_shorter_grace_overrides_the_first(self, scripted: Scripted) -> None:
         node = scripted.launch("ignore")
         scripted.wait_for_output(node, "deaf")
         scripted.backend.terminate(node, grace_seconds=1000)
@@ -179,7 +181,7 @@ class BackendContract:
         with pytest.raises(BackendError, match="nobody"):
             scripted.backend.terminate("nobody", grace_seconds=1)
 
-    def test_usage(self, scripted: Scripted) -> None:
+    def test_usage_of_a_running_node_is_measured_and_none_of_an_ended_one(self, scripted: Scripted) -> None:
         node = scripted.launch("work:0.5", role="ps")
         scripted.wait_for_output(node, "measured")
         usage = scripted.usage(node)
@@ -282,7 +284,7 @@ class BackendContract:
         until(lambda: use() < 0.2, "a tenth of a core again")
         scripted.end(node)
 
-    def test_resizing_what_is_not_there(self, scripted: Scripted) -> None:
+    def test_resizing_an_unknown_node_is_refused_and_an_ended_one_ignored(self, scripted: Scripted) -> None:
         with pytest.raises(BackendError, match="nobody"):
             scripted.backend.resize("nobody", Resources(1.0, 1 << 28))
         node = scripted.launch("exit:0")
@@ -290,7 +292,7 @@ class BackendContract:
         scripted.backend.resize(node, Resources(2.0, 1 << 28))
 
     @pytest.mark.parametrize("resources", [Resources(0.0, 1 << 28), Resources(1.0, 0), Resources(-1.0, 1 << 28)])
-    def test_nothing_can_be_run_in_nothing(self, scripted: Scripted, resources: Resources) -> None:
+    def test_resources_of_zero_or_less_are_refused(self, scripted: Scripted, resources: Resources) -> None:
         with pytest.raises(BackendError, match=r"must be above 0|Expected `float` >= 0"):
             scripted.backend.launch(NodeSpec("worker-nothing", "worker", resources, "exit:0"))
         node = scripted.launch("stay")
@@ -329,7 +331,7 @@ class BackendContract:
         for node in (last, stranger):
             scripted.end(node)
 
-    def test_what_is_kept_stays_charged(self, scripted: Scripted) -> None:
+    def test_kept_memory_stays_charged_to_the_node_and_its_follower(self, scripted: Scripted) -> None:
         if self.overlooks_unmapped_memory:
             pytest.skip("memory that nobody has mapped isn't seen")
         node = scripted.launch("keep:something", "ps")
@@ -345,7 +347,7 @@ class BackendContract:
         scripted.backend.resize(follower, Resources(1.0, 8 * MIB))
 
     @pytest.mark.parametrize("when", ["asked to end", "ended"])
-    def test_what_was_kept_is_gone_with_a_node_that_is_terminated(self, scripted: Scripted, when: str) -> None:
+    def test_kept_memory_is_freed_when_the_node_is_terminated_for_good(self, scripted: Scripted, when: str) -> None:
         node = scripted.launch("keep:something", "ps")
         scripted.wait_for_output(node, "kept")
         if when == "ended":
@@ -372,7 +374,7 @@ class BackendContract:
             scripted.launch("exit:0", follows=node)
         scripted.event(follower, "exited")
 
-    def test_another_caller_finds_everything_as_it_is(self, scripted: Scripted) -> None:
+    def test_a_second_caller_sees_and_controls_the_same_nodes(self, scripted: Scripted) -> None:
         spec = scripted.spec("stay")
         scripted.backend.launch(spec)
         scripted.event(spec.id, "started")
@@ -387,12 +389,12 @@ class BackendContract:
         seen = other.observe()
         assert seen is not None and seen.nodes[spec.id] == ended
 
-    def test_how_limits_are_enforced_is_said(self, scripted: Scripted) -> None:
+    def test_enforcement_of_limits_is_reported(self, scripted: Scripted) -> None:
         enforcement = scripted.backend.enforcement()
         assert enforcement.kind
         assert enforcement == scripted.another().enforcement()
 
-    def test_logs_hold_the_output(self, scripted: Scripted) -> None:
+    def test_node_log_holds_its_output_and_traceback(self, scripted: Scripted) -> None:
         node = scripted.launch("raise:out of luck")
         scripted.event(node, "exited")
         text = scripted.output(node)

@@ -41,10 +41,10 @@ def faults(which: str, **variables: str) -> int:
     return int(found.stdout)
 
 
-def test_what_is_freed_is_there_for_the_next_minibatch() -> None:
+def test_freed_memory_is_reused_by_the_next_minibatch_without_page_faults() -> None:
     assert faults("left") > PAGES / 2, "glibc keeps it by itself now: this isn't needed any more"
     assert faults("kept") < PAGES / 20
 
 
-def test_a_user_who_tells_the_allocator_is_heeded() -> None:
+def test_malloc_settings_of_the_user_are_respected() -> None:
     assert faults("kept", MALLOC_TRIM_THRESHOLD_="131072") > PAGES / 2

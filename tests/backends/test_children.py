@@ -18,6 +18,6 @@ print(children.kill_all(spare=second.pid))
 """
 
 
-def test_all_children_are_killed_but_the_one_that_is_spared() -> None:
+def test_all_children_but_the_spared_one_are_killed() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines() == ["True None", "[]"], done.stderr

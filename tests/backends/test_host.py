@@ -19,7 +19,7 @@ def write(directory: Path, **files: str) -> Path:
     return directory
 
 
-def test_of_the_machine_it_rises_by_what_we_take() -> None:
+def test_cpu_seconds_of_the_host_rise_by_what_we_use() -> None:
     meter = HostMeter([])
     before = meter.read()
     end = time.process_time() + 0.3
@@ -30,7 +30,7 @@ def test_of_the_machine_it_rises_by_what_we_take() -> None:
     assert after.cores == len(os.sched_getaffinity(0))
 
 
-def test_of_a_container_that_has_less_than_the_machine(tmp_path: Path) -> None:
+def test_host_meter_reads_cores_and_cpu_of_a_limited_container(tmp_path: Path) -> None:
     top = write(tmp_path / "v2", cpu__max="50000 100000", cpu__stat="usage_usec 2500000\nnr_periods 3\n")
     own = write(top / "own", cpu__max="max 100000", cpu__stat="usage_usec 1\n")
     read = HostMeter([Hierarchy(2, frozenset(["cpu"]), tmp_path / "v2", own)]).read()
@@ -38,7 +38,7 @@ def test_of_a_container_that_has_less_than_the_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_the_same_in_version_1(tmp_path: Path, together: bool) -> None:
+def test_host_meter_reads_a_limited_container_of_cgroup_v1(tmp_path: Path, together: bool) -> None:
     cpu = write(tmp_path / "cpu", cpu__cfs_quota_us="50000", cpu__cfs_period_us="100000")
     account = cpu if together else tmp_path / "cpuacct"
     write(account, cpuacct__usage="1500000000")
@@ -49,7 +49,7 @@ def test_the_same_in_version_1(tmp_path: Path, together: bool) -> None:
     assert (read.cores, read.cpu_seconds) == (0.5, 1.5)
 
 
-def test_an_account_that_cannot_be_read(tmp_path: Path) -> None:
+def test_host_meter_counts_the_machine_if_the_cgroup_is_unreadable(tmp_path: Path) -> None:
     own = write(tmp_path / "v2", cpu__max="50000 100000")
     read = HostMeter([Hierarchy(2, frozenset(["cpu"]), own, own)]).read()
     assert read.cores == 0.5

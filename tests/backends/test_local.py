@@ -90,7 +90,7 @@ class TestLocalBackendWatchdog(BackendContract):
     overlooks_unmapped_memory = True
 
 
-def test_nodes_are_forked_with_everything_imported(context: zmq.Context[Any]) -> None:
+def test_nodes_are_forked_from_a_template_with_modules_imported(context: zmq.Context[Any]) -> None:
     handle = start("idle", imports=["torch", "numpy", "numba"])
     scripted = scripted_backend(handle, context)
     # Asked for while torch is still being imported: they wait.
@@ -108,7 +108,7 @@ def test_nodes_are_forked_with_everything_imported(context: zmq.Context[Any]) ->
 
 
 @pytest.mark.parametrize("limits", ["auto", "watchdog"])
-def test_what_nodes_have_from_the_template_is_not_counted_however_often_they_fork(
+def test_memory_shared_with_the_template_is_not_counted_for_nodes(
     limits: Limits, context: zmq.Context[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "large.py").write_text("held = b'x' * (96 << 20)\n")
@@ -147,7 +147,7 @@ def test_a_template_with_threads_starts_fresh_interpreters(
     assert_nothing_runs(handle.job)
 
 
-def test_a_node_that_is_terminated_while_the_template_imports(
+def test_a_node_terminated_while_the_template_imports_never_starts(
     context: zmq.Context[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "endless.py").write_text("import threading\nthreading.Event().wait()\n")
@@ -167,7 +167,7 @@ def test_a_node_that_is_terminated_while_the_template_imports(
 
 @pytest.mark.parametrize("limits", ["auto", "watchdog"])
 @pytest.mark.parametrize("grace_seconds", [0, 1000])
-def test_what_a_node_has_started_ends_with_it(context: zmq.Context[Any], limits: Limits, grace_seconds: int) -> None:
+def test_children_of_a_node_end_with_it(context: zmq.Context[Any], limits: Limits, grace_seconds: int) -> None:
     """Also what has left its session, or has lost its parent."""
     with running(limits, context) as scripted:
         node = scripted.launch("children")
@@ -193,7 +193,7 @@ def test_the_groups_of_ended_workers_go_and_those_of_ended_ps_stay(context: zmq.
         assert all((group / ps).exists() for group in groups)
 
 
-def test_memory_is_held_until_nobody_is_to_follow(context: zmq.Context[Any]) -> None:
+def test_kept_memory_is_held_until_no_follower_is_expected(context: zmq.Context[Any]) -> None:
     with running_job("watchdog", context) as (handle, scripted):
         first, other = scripted.launch("keep:something", "ps"), scripted.launch("keep:else", "ps")
         for node in (first, other):
@@ -210,7 +210,7 @@ def test_memory_is_held_until_nobody_is_to_follow(context: zmq.Context[Any]) -> 
         assert files_held(handle) == 0
 
 
-def test_a_killed_keeper_frees_what_it_held(context: zmq.Context[Any]) -> None:
+def test_a_killed_keeper_frees_kept_memory(context: zmq.Context[Any]) -> None:
     handle = start("idle")
     scripted = scripted_backend(handle, context)
     node = scripted.launch("keep:something", "ps")

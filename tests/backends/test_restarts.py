@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlrover_lite.backends.local.restarts import Restarts
 
 
-def test_each_comes_later_than_the_one_before_up_to_a_limit() -> None:
+def test_restart_delays_grow_up_to_a_limit() -> None:
     restarts = Restarts(5, 3.0)
     delays = []
     for now in range(0, 50, 10):
@@ -19,7 +19,7 @@ def test_each_comes_later_than_the_one_before_up_to_a_limit() -> None:
     assert restarts.due_at is None
 
 
-def test_it_is_taken_once_and_not_before_its_time() -> None:
+def test_a_restart_is_taken_once_and_not_before_it_is_due() -> None:
     restarts = Restarts(5, 3.0)
     assert not restarts.take(0)
     restarts.after_death(1)

@@ -25,7 +25,7 @@ jobs = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(jobs, st.integers(1, 20), st.integers(1, 20))
-def test_nobody_waits_for_whom_there_would_be_room(drawn: list[tuple], cores: int, memory: int) -> None:
+def test_no_job_is_queued_that_would_fit(drawn: list[tuple], cores: int, memory: int) -> None:
     views: list[JobView] = []
     needs = {}
     for at, (runs, priority, milli, size, waited) in enumerate(drawn):
@@ -54,14 +54,14 @@ def test_nobody_waits_for_whom_there_would_be_room(drawn: list[tuple], cores: in
     assert all(by_name[job].now is None for job in found.queued)
 
 
-def test_who_was_let_in_just_now_waits_again() -> None:
+def test_a_job_admitted_by_age_waits_again_for_a_more_important_one() -> None:
     """Old and unimportant, it comes first by its age; what is new and important needs its place."""
     views = (view("old", waited_seconds=1e5), view("new", priority=5.0))
     found = admit(views, {"old": Need(1000, 1), "new": Need(1000, 1)}, Resources(1.0, 1), POLICY)
     assert (found.admitted, found.queued, dict(found.preempted)) == (("new",), ("old",), {})
 
 
-def test_of_several_that_could_only_those_needed_give_way() -> None:
+def test_only_as_many_jobs_are_preempted_as_needed() -> None:
     views = (
         *(view(f"small-{at}", now=NOW, ran_seconds=float(at)) for at in range(3)),
         view("large", now=NOW, ran_seconds=5.0),

@@ -42,7 +42,7 @@ def office(tmp_path: Path) -> Iterator[Office]:
 # --- the first plan -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_comes_is_told_its_first_plan_until_it_says_that_it_has_heard(office: Office) -> None:
+def test_first_plan_is_told_until_the_job_confirms_it(office: Office) -> None:
     office.arrives()
     assert office.told() is None
     office.turn()
@@ -69,7 +69,7 @@ def test_the_first_plan_is_within_what_the_job_asks_for(office: Office) -> None:
     assert 2 * first.plan.worker.each.memory + first.plan.ps.count * first.plan.ps.each.memory <= 6 * GIB
 
 
-def test_what_a_person_prefers_is_the_capacity(office: Office) -> None:
+def test_preferred_capacity_limits_the_first_plan(office: Office) -> None:
     preferences.change(office.store, {"capacity_cores": 1.5})
     office.arrives()
     office.turn()
@@ -77,7 +77,7 @@ def test_what_a_person_prefers_is_the_capacity(office: Office) -> None:
     assert first is not None and first.choice is not None and first.choice.cores <= 1.5
 
 
-def test_a_job_with_too_little_for_it_is_told_so(office: Office) -> None:
+def test_a_job_that_can_not_fit_is_refused_with_a_reason(office: Office) -> None:
     office.arrives(demand=demand(worker=role(16), ps=role(1)))
     office.turn()
     refused = office.told()
@@ -85,7 +85,7 @@ def test_a_job_with_too_little_for_it_is_told_so(office: Office) -> None:
     assert "17 cores" in refused.reason
 
 
-def test_a_job_that_registers_twice_is_one_job(office: Office) -> None:
+def test_registering_a_job_twice_makes_one_job(office: Office) -> None:
     office.arrives()
     office.arrives()
     office.turn()
@@ -100,7 +100,7 @@ def test_a_job_that_registers_twice_is_one_job(office: Office) -> None:
     assert view.now == job.plan
 
 
-def test_a_job_waits_while_others_leave_no_room_and_begins_when_one_has_ended(office: Office) -> None:
+def test_a_job_is_queued_while_there_is_no_room_and_begins_when_one_ends(office: Office) -> None:
     machine = {"capacity": Resources(3.0, 16 * GIB)}
     office.arrives("ads-1", demand=demand(**machine, **ONE_EACH))
     office.turn()
@@ -122,9 +122,7 @@ def test_a_job_waits_while_others_leave_no_room_and_begins_when_one_has_ended(of
 
 
 @pytest.mark.parametrize("evaluated", [False, True])
-def test_workers_of_a_later_plan_have_no_less_memory_before_the_first_evaluation(
-    office: Office, evaluated: bool
-) -> None:
+def test_a_later_plan_gives_no_less_worker_memory_before_an_evaluation(office: Office, evaluated: bool) -> None:
     office.arrives()
     office.turn()
     first = office.told()
@@ -149,7 +147,7 @@ def held(job: Job, plan: Plan) -> tuple[StandingNode, ...]:
     )
 
 
-def test_a_job_that_would_be_faster_is_changed_and_what_that_brought_is_stored(office: Office) -> None:
+def test_a_job_is_changed_to_a_faster_plan_and_the_effect_is_stored(office: Office) -> None:
     office.arrives()
     office.turn()
     job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))
@@ -172,7 +170,7 @@ def test_a_job_that_would_be_faster_is_changed_and_what_that_brought_is_stored(o
     assert effect.error == pytest.approx(effect.measured.expected / predicted.throughput.expected - 1)
 
 
-def test_a_change_to_a_faster_plan_is_not_free_and_a_prediction_that_missed_is_remembered(office: Office) -> None:
+def test_a_change_of_plan_has_a_cost_and_a_missed_prediction_raises_doubt(office: Office) -> None:
     """While it went on the job trained as much as it would have with the old plan, and afterwards far less than was predicted."""
     office.arrives()
     office.turn()
@@ -211,7 +209,7 @@ def test_a_plan_that_may_not_be_changed_stays(office: Office, asked: Any, standi
     assert [one.action for one in office.decisions()] == ["start"]
 
 
-def test_nothing_is_decided_before_there_is_news(office: Office) -> None:
+def test_no_decision_without_new_reports(office: Office) -> None:
     office.turn()
     office.arrives()
     office.turn()
@@ -222,7 +220,7 @@ def test_nothing_is_decided_before_there_is_news(office: Office) -> None:
     assert len(office.decisions()) == before
 
 
-def test_strangers_are_left_alone(office: Office) -> None:
+def test_reports_of_unregistered_jobs_are_ignored(office: Office) -> None:
     """A job that never registered, or has ended."""
     office.adviser.reported("ads-9", samples=5, profiles=(profile(5.0, "ads-9"),), standing=None, done=())
     office.adviser.ended("ads-9", OUTCOME, office.now)
@@ -230,7 +228,7 @@ def test_strangers_are_left_alone(office: Office) -> None:
     assert office.adviser.waiting() == {} and office.decisions("ads-9") == []
 
 
-def test_what_a_job_leaves_warms_up_the_next(office: Office) -> None:
+def test_a_past_jobs_measurements_warm_start_the_next_job(office: Office) -> None:
     office.arrives()
     office.turn()
     office.begins(plan=Candidate(2, 1, 1.0, 0.5), costs=Costs(worker=0.03))
@@ -249,7 +247,7 @@ def test_what_a_job_leaves_warms_up_the_next(office: Office) -> None:
 # --- a brain after another ------------------------------------------------------------------------------------------------------
 
 
-def test_a_brain_that_follows_another_knows_what_was_measured_and_decided(office: Office) -> None:
+def test_a_restarted_brain_knows_earlier_measurements_and_decisions(office: Office) -> None:
     office.arrives()
     office.turn()
     job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))
@@ -265,7 +263,7 @@ def test_a_brain_that_follows_another_knows_what_was_measured_and_decided(office
     assert (change.number, change.decision.action) == (2, "change")
 
 
-def test_jobs_that_run_are_found_in_the_database(office: Office) -> None:
+def test_a_restarted_brain_finds_running_jobs_in_the_database(office: Office) -> None:
     told = {**msgspec.to_builtins(FEATURES), "demand": msgspec.to_builtins(demand())}
     common: dict[str, Any] = {"name": "ads", "created_at": 1.0}
     office.store.put_job(JobEntry(id="ads-1", state="running", started_at=2.0, features=told, samples=7, **common))
@@ -321,7 +319,7 @@ def test_a_locked_database_delays_a_decision_and_loses_none(office: Office) -> N
     assert office.decisions() == [first]
 
 
-def test_a_damaged_database_is_said_and_the_job_can_come_again(office: Office) -> None:
+def test_a_damaged_database_is_reported_and_the_job_may_register_again(office: Office) -> None:
     office.store.put_job(JobEntry(id="old-1", name="old", state="succeeded", created_at=1.0, ended_at=2.0))
     office.store.add_fit(FitRecord(job="old-1", at=2.0, kind="bottleneck", error=0.0, windows=1, data={}))
     office.store.commit()
@@ -337,7 +335,7 @@ def test_a_damaged_database_is_said_and_the_job_can_come_again(office: Office) -
     assert office.told() is not None
 
 
-def test_a_job_that_says_nothing_sensible_of_itself_is_refused(office: Office) -> None:
+def test_a_job_with_senseless_features_is_refused(office: Office) -> None:
     with pytest.raises(HistoryError, match="What ads-1 says of itself can't be understood"):
         office.arrives(features={"tables": "many"})
     assert not office.adviser.jobs
@@ -356,7 +354,7 @@ def test_a_job_that_says_nothing_sensible_of_itself_is_refused(office: Office) -
         {"at": math.nan},
     ],
 )
-def test_profiles_that_make_no_sense_change_nothing(office: Office, changes: dict[str, Any]) -> None:
+def test_senseless_profiles_change_nothing(office: Office, changes: dict[str, Any]) -> None:
     office.arrives()
     office.turn()
     job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))

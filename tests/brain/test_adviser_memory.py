@@ -95,7 +95,7 @@ def grown(brain: Advisor, **fields: Any) -> float:
     raise AssertionError("nothing was decided")
 
 
-def test_all_servers_that_fill_up_get_more_before_they_are_full_and_without_a_profile(store: ConfigStore) -> None:
+def test_all_servers_filling_up_get_memory_in_time_without_a_profile(store: ConfigStore) -> None:
     brain = adviser(store)
     second = grown(brain)
     at = level(second)
@@ -121,7 +121,7 @@ def test_memory_does_not_wait_for_a_change_that_is_under_way(store: ConfigStore)
     relief(brain)
 
 
-def test_a_server_that_fills_up_from_the_start_gets_no_many_times_what_it_needs(store: ConfigStore) -> None:
+def test_a_server_growing_from_the_start_gets_not_far_too_much_memory(store: ConfigStore) -> None:
     """From a second of training nobody can tell how rows grow: what nearly all courses may need is far more than they do."""
     brain = adviser(store, total_samples=300_000.0, epoch_samples=300_000.0)
     second = 0.0
@@ -134,7 +134,7 @@ def test_a_server_that_fills_up_from_the_start_gets_no_many_times_what_it_needs(
     assert PLAN.ps.each.memory < act.resources.memory < 1.4 * at_end
 
 
-def test_tables_that_do_not_grow_need_nothing(store: ConfigStore) -> None:
+def test_tables_that_do_not_grow_get_no_more_memory(store: ConfigStore) -> None:
     brain = adviser(store)
     for second in range(1, 40):
         still = msgspec.structs.replace(level(4.0), at=START + second, samples_so_far=100_000 * second)
@@ -142,7 +142,7 @@ def test_tables_that_do_not_grow_need_nothing(store: ConfigStore) -> None:
     assert not brain.waiting()
 
 
-def test_a_brain_that_starts_again_knows_what_is_under_way_and_what_is_done(store: ConfigStore) -> None:
+def test_a_restarted_brain_knows_treatments_under_way_and_done(store: ConfigStore) -> None:
     before = adviser(store)
     second = grown(before)
     number, _ = relief(before)
@@ -160,7 +160,7 @@ def test_a_brain_that_starts_again_knows_what_is_under_way_and_what_is_done(stor
     assert relief(last)[0] > number  # by what stands there, it was not enough
 
 
-def test_what_an_earlier_brain_decided_and_nobody_heard_is_decided_again(store: ConfigStore) -> None:
+def test_a_decision_that_was_never_heard_is_made_again_after_a_restart(store: ConfigStore) -> None:
     before = adviser(store)
     second = grown(before)
     number, _ = relief(before)
@@ -170,7 +170,7 @@ def test_what_an_earlier_brain_decided_and_nobody_heard_is_decided_again(store: 
     assert again > number
 
 
-def test_where_there_is_no_memory_left_it_is_said_once(store: ConfigStore) -> None:
+def test_lack_of_memory_for_relief_is_told_once(store: ConfigStore) -> None:
     brain = adviser(store, capacity=Resources(4.0, 2 * PLAN.ps.each.memory + GIB))
     for second in range(1, 12):
         hear(brain, level(float(second)), at=second + 0.5)
@@ -238,7 +238,7 @@ class Slow:
         )
 
 
-def test_a_worker_that_stays_slow_makes_room_for_another_a_few_times_and_then_gets_smaller_shards(
+def test_slow_worker_is_replaced_a_few_times_then_gets_smaller_shards(
     store: ConfigStore,
 ) -> None:
     job = Slow(store, rates=(0.3, 1.0, 1.0))
@@ -248,7 +248,7 @@ def test_a_worker_that_stays_slow_makes_room_for_another_a_few_times_and_then_ge
     assert isinstance(last, SmallerShards) and last.factor == pytest.approx(0.3, abs=0.05)
 
 
-def test_one_that_gets_much_slower_is_decided_on_with_the_first_profile_that_says_so(store: ConfigStore) -> None:
+def test_a_much_slower_worker_is_replaced_at_the_first_profile(store: ConfigStore) -> None:
     """Though plans have been looked at a moment before."""
     job = Slow(store)
     assert job.decided(3) == []
@@ -257,7 +257,7 @@ def test_one_that_gets_much_slower_is_decided_on_with_the_first_profile_that_say
     assert isinstance(act, Replace)
 
 
-def test_what_a_replacement_takes_is_measured(store: ConfigStore) -> None:
+def test_the_time_a_replacement_takes_is_measured(store: ConfigStore) -> None:
     job = Slow(store, rates=(0.3, 1.0, 1.0))
     known = job.brain._jobs[JOB]
     before = known.seconds_to_replace
@@ -265,7 +265,7 @@ def test_what_a_replacement_takes_is_measured(store: ConfigStore) -> None:
     assert known.seconds_to_replace == 1.0 != before
 
 
-def test_a_server_that_its_limit_holds_back_is_hot_and_gets_more_cores(store: ConfigStore) -> None:
+def test_a_throttled_hot_server_gets_more_cores(store: ConfigStore) -> None:
     job = Slow(store, busy=(0.5, 0.2), cpu=(0.4, 0.2), queue=(0.9, 0.1), throttled=7.0)
     act = job.decided(3)[0]
     assert isinstance(act, Resize) and act.resources.cores == pytest.approx(1.0)
@@ -274,7 +274,7 @@ def test_a_server_that_its_limit_holds_back_is_hot_and_gets_more_cores(store: Co
 # --- memory that isn't needed ---------------------------------------------------------------------------------------
 
 
-def test_memory_to_spare_comes_back_and_is_there_for_others(store: ConfigStore) -> None:
+def test_spare_memory_is_taken_back_for_others(store: ConfigStore) -> None:
     job = Slow(store, least=100 * MIB, growth=0.05)
     job.uses(300 * MIB)
     assert job.decided(2) == []
@@ -305,7 +305,7 @@ def test_a_plan_is_changed_before_memory_is_taken(store: ConfigStore) -> None:
     assert len(job.decided(1)) == len(rounds) == 1
 
 
-def test_what_can_only_be_told_follows_what_is_done(store: ConfigStore) -> None:
+def test_warnings_about_memory_follow_the_treatments_carried_out(store: ConfigStore) -> None:
     """Of a job whose tables outgrow all that it may have."""
     least = 2 * PLAN.ps.each.memory + PLAN.worker.each.memory
     brain = adviser(store, capacity=Resources(4.0, least + 60 * MIB))

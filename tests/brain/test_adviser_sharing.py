@@ -162,7 +162,7 @@ def office(path: Path) -> Iterator[Office]:
     office.store.close()
 
 
-def test_the_first_makes_room_for_the_second_and_gets_it_back(office: Office) -> None:
+def test_first_job_makes_room_for_the_second_and_gets_it_back(office: Office) -> None:
     office.comes("a")
     office.turn()
     assert office.obeys("a").action == "start"
@@ -185,7 +185,7 @@ def test_the_first_makes_room_for_the_second_and_gets_it_back(office: Office) ->
     assert shared < office.cores("a") > 2.0
 
 
-def test_one_for_which_there_is_no_room_waits_until_another_has_ended(office: Office) -> None:
+def test_a_job_without_room_waits_until_another_has_ended(office: Office) -> None:
     office.prefer(0.5)
     office.comes("a")
     office.turn()
@@ -228,7 +228,7 @@ def test_a_job_gives_way_to_one_of_higher_priority_and_goes_on_after_it(office: 
     ("changes", "why"),
     [({"checkpoints": False}, "it takes no checkpoints"), ({"autoscale": "off"}, "autoscaling is off for it")],
 )
-def test_who_can_not_give_way_is_never_asked_to(office: Office, changes: dict[str, Any], why: str) -> None:
+def test_a_job_that_can_not_give_way_is_never_asked_to(office: Office, changes: dict[str, Any], why: str) -> None:
     office.prefer(0.5)
     own = plan(1, 0.25, 0.25)
     office.comes("a", plan=own, ps=own.ps, worker=own.worker, **changes)  # nor is there memory to take from it
@@ -256,7 +256,7 @@ def test_a_job_with_its_own_plan_makes_nobody_give_way(office: Office) -> None:
     assert office.cores("a") == 0.5 and "preempt" not in [one.action for one in office.decided]
 
 
-def test_what_was_rejected_is_not_suggested_again_at_once(office: Office) -> None:
+def test_a_rejected_suggestion_is_not_made_again_at_once(office: Office) -> None:
     office.comes("a", autoscale="suggest")
     office.turn()
     office.obeys("a")
@@ -278,7 +278,7 @@ def test_what_was_rejected_is_not_suggested_again_at_once(office: Office) -> Non
     assert told is not None and told.acts
 
 
-def test_one_that_could_not_give_way_is_left_alone_for_a_while(office: Office) -> None:
+def test_a_job_that_failed_to_give_way_is_left_alone_for_a_while(office: Office) -> None:
     office.prefer(0.5)
     office.comes("a")
     office.turn()
@@ -300,7 +300,7 @@ def test_one_that_could_not_give_way_is_left_alone_for_a_while(office: Office) -
     assert told is not None and told.action == "preempt"
 
 
-def test_the_next_brain_knows_what_was_decided_and_what_came_of_it(office: Office, path: Path) -> None:
+def test_a_restarted_brain_carries_on_a_change_under_way(office: Office, path: Path) -> None:
     """It was killed when a change had been told: that goes on, and is done under the next one."""
     office.comes("a")
     office.turn()

@@ -42,7 +42,7 @@ def said(inputs: HealInputs, ceiling: float, **fields: Any) -> list[Decision]:
     return [one for one in found if one.treatment is not None and one.treatment.cause == "ceiling"]
 
 
-def test_one_that_is_too_small_is_said_with_the_figures_and_the_time() -> None:
+def test_too_small_a_ceiling_is_reported_with_figures_and_time() -> None:
     job, inputs = growing()
     (one,) = said(inputs, 0.6 * at_end(job))
     assert one.action == "tell" and isinstance(one.treatment.act, Tell)  # type: ignore[union-attr]
@@ -52,7 +52,7 @@ def test_one_that_is_too_small_is_said_with_the_figures_and_the_time() -> None:
     assert "all PS together" in explain(one)
 
 
-def test_it_is_said_once() -> None:
+def test_too_small_a_ceiling_is_reported_once() -> None:
     job, inputs = growing()
     (one,) = said(inputs, 0.6 * at_end(job))
     assert one.treatment is not None
@@ -60,12 +60,12 @@ def test_it_is_said_once() -> None:
 
 
 @pytest.mark.parametrize("ceiling", [1.1, 1.5, 10.0])
-def test_one_that_is_large_enough_is_not_mentioned(ceiling: float) -> None:
+def test_a_large_enough_ceiling_is_not_mentioned(ceiling: float) -> None:
     job, inputs = growing()
     assert said(inputs, ceiling * at_end(job)) == []
 
 
-def test_what_workers_can_spare_is_theirs_no_more() -> None:
+def test_memory_that_workers_can_spare_counts_as_available() -> None:
     """By what they have used there is enough."""
     job, inputs = growing()
     nodes = tuple(
@@ -79,7 +79,7 @@ def test_what_workers_can_spare_is_theirs_no_more() -> None:
     assert len(said(inputs, 1.2 * at_end(job), nodes=unknown)) == 1
 
 
-def test_it_takes_some_looks_and_a_ceiling_that_is_known() -> None:
+def test_no_ceiling_warning_after_few_profiles_or_without_a_ceiling() -> None:
     job, inputs = growing()
     assert said(inputs, 0.6 * at_end(job), profiles=inputs.profiles[:2]) == []
     found = heal(msgspec.structs.replace(inputs, most=None))

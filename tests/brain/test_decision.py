@@ -41,7 +41,7 @@ def test_stored_decisions_come_out_the_same_again(views, capacity, which):
     explain(stored)  # of whatever kind it is
 
 
-def test_who_could_not_shrink_just_now_is_told_to_again_before_it_gives_way():
+def test_a_job_that_declined_to_shrink_is_told_again_before_it_is_preempted():
     least = Candidate(1, 1, 0.25, 0.25)
     running = view("a", now=Candidate(2, 1, 0.25, 0.5), declined=(least,))
     found = decide(RoundInputs(at=5.0, capacity=Resources(0.5, 8 * GIB), jobs=(running, view("b"))), load)
@@ -49,7 +49,7 @@ def test_who_could_not_shrink_just_now_is_told_to_again_before_it_gives_way():
     assert found.of("b").action == "queue"
 
 
-def test_a_choice_that_would_be_another_now_is_said():
+def test_replay_names_a_choice_that_differs():
     stored = decide(INPUTS, load).of("a")
     assert stored.choice is not None
     other = msgspec.structs.replace(stored, choice=Candidate(1, 1, 0.5, 0.25))
@@ -58,7 +58,7 @@ def test_a_choice_that_would_be_another_now_is_said():
     assert again.differences == [f"choice was 1 worker x 0.5, 1 ps x 0.25 cores, and is now {stored.choice.describe()}"]
 
 
-def test_predictions_are_compared_too():
+def test_replay_compares_predictions():
     stored = decide(INPUTS, load).of("a")
     faster = msgspec.structs.replace(
         INPUTS, jobs=(msgspec.structs.replace(INPUTS.jobs[0], model=data(batch=1001.0)), INPUTS.jobs[1])
@@ -66,7 +66,7 @@ def test_predictions_are_compared_too():
     assert any("predicted throughput" in text for text in replay(stored, faster, load).differences)
 
 
-def test_what_can_not_be_replayed():
+def test_replay_refuses_other_formats_and_unknown_jobs():
     stored = decide(INPUTS, load).of("a")
     with pytest.raises(JobError, match="format 7"):
         replay(msgspec.structs.replace(stored, format=7), INPUTS, load)
@@ -74,7 +74,7 @@ def test_what_can_not_be_replayed():
         replay(stored, msgspec.structs.replace(INPUTS, jobs=INPUTS.jobs[1:]), load)
 
 
-def test_the_index_is_that_of_the_world():
+def test_index_changes_with_capacity_and_jobs_but_not_with_time():
     index = index_of(INPUTS, "b")
     assert with_index(decide(INPUTS, load).of("b"), INPUTS).index == index
     waited = tuple(msgspec.structs.replace(job, waited_seconds=9.0) for job in INPUTS.jobs)
@@ -84,7 +84,7 @@ def test_the_index_is_that_of_the_world():
         assert index_of(msgspec.structs.replace(INPUTS, **changed), "b") != index
 
 
-def test_the_explanation_says_why_this_one_and_why_not_the_others():
+def test_explanation_says_why_the_plan_was_chosen_and_others_were_not():
     found = decide(INPUTS, load)
     one = found.of("a")
     text = explain(one)
@@ -105,7 +105,7 @@ def test_the_explanation_says_why_this_one_and_why_not_the_others():
     assert f"({len(lines) - len(short)} more plans" in explain(one, most=6)
 
 
-def test_what_came_of_it():
+def test_effect_of_a_decision_is_judged_within_missed_or_just_outside():
     one = decide(INPUTS, load).of("a")
     rate = one.predicted.throughput.expected
     near = judge(one, Band(rate * 0.97, rate * 0.95, rate), windows=4, at=9.0)

@@ -28,7 +28,7 @@ def recipe(**sections: Any) -> Recipe:
         (Resources(4.0, 64 * GIB), Resources(4.0, 16 * GIB)),
     ],
 )
-def test_a_recipe_asks_for_no_more_than_there_is(total: Resources | None, most: Resources) -> None:
+def test_demand_is_limited_to_the_machines_capacity(total: Resources | None, most: Resources) -> None:
     assert within(Demand(capacity=MACHINE, total=total)) == most
 
 
@@ -44,19 +44,19 @@ def test_a_recipe_asks_for_no_more_than_there_is(total: Resources | None, most: 
         ("off", ResourceLimits(), "off"),
     ],
 )
-def test_a_recipe_that_fixes_everything_is_left_alone_unless_it_says_otherwise(
+def test_autoscale_auto_is_off_when_the_recipe_fixes_all_resources(
     wanted: Any, limits: ResourceLimits, found: str
 ) -> None:
     assert autoscale_of(recipe(autoscale=wanted, resources=limits)) == found
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_rows_count_their_updates_where_they_are_exported_with_them(counted: bool) -> None:
+def test_rows_count_updates_when_optimizer_state_is_exported(counted: bool) -> None:
     found = demand_of(recipe(export=Export(optimizer_state=counted)), MACHINE, samples=100)
     assert found.facts.counted == counted
 
 
-def test_samples_are_counted_over_all_epochs() -> None:
+def test_demand_counts_samples_over_all_epochs() -> None:
     limits = ResourceLimits(ps=ONE, total=Resources(4.0, 8 * GIB))
     found = demand_of(recipe(training=Training(epochs=3), resources=limits), MACHINE, samples=100)
     assert (found.total_samples, found.epoch_samples) == (300.0, 100.0)
@@ -65,5 +65,5 @@ def test_samples_are_counted_over_all_epochs() -> None:
     assert within(found) == Resources(4.0, 8 * GIB)
 
 
-def test_a_role_that_is_left_open() -> None:
+def test_a_role_left_open_has_no_fixed_plan() -> None:
     assert fixed(None) is None

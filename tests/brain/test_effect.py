@@ -39,14 +39,16 @@ def measured(rate: float, spread: float = 0.02) -> Effect:
         (130.0, True, True, "missed by much (the band was 90 to 110)"),
     ],
 )
-def test_what_was_predicted_and_what_came(rate: float, outside: bool, missed: bool, says: str) -> None:
+def test_effect_compares_measured_throughput_with_the_predicted_band(
+    rate: float, outside: bool, missed: bool, says: str
+) -> None:
     effect = measured(rate)
     assert (effect.outside, effect.missed, effect.windows, effect.at) == (outside, missed, 3, 50.0)
     assert effect.error == pytest.approx(rate / 100 - 1)
     assert says in effect.text
 
 
-def test_what_is_measured_badly_is_no_miss() -> None:
+def test_an_imprecise_measurement_is_no_miss() -> None:
     effect = measured(60.0, spread=0.6)
     assert not effect.outside and not effect.missed
 
@@ -62,7 +64,7 @@ def test_predictions_that_came_true_are_trusted() -> None:
     assert doubt_after([(PREDICTED, measured(104.0))]) == 1.0
 
 
-def test_a_miss_makes_the_next_ones_less_sure_until_enough_came_true() -> None:
+def test_a_miss_raises_doubt_until_enough_predictions_came_true() -> None:
     once = doubt_after([(PREDICTED, measured(60.0))])
     twice = doubt_after([(PREDICTED, measured(60.0))] * 2)
     assert 1.5 < once <= twice <= 4.0
@@ -71,7 +73,7 @@ def test_a_miss_makes_the_next_ones_less_sure_until_enough_came_true() -> None:
     assert doubt_after([(PREDICTED, measured(60.0)), *[(PREDICTED, measured(100.0))] * 5]) == 1.0
 
 
-def test_one_small_miss_changes_little() -> None:
+def test_one_small_miss_hardly_raises_doubt() -> None:
     assert doubt_after([(PREDICTED, measured(113.0))]) < 1.5
 
 
@@ -85,7 +87,7 @@ def test_one_small_miss_changes_little() -> None:
         (5000, 100.0, 300.0, 0.0),
     ],
 )
-def test_what_a_change_has_cost(samples: int, before: float, predicted: float, cost: float) -> None:
+def test_cost_of_a_change_is_the_training_time_lost(samples: int, before: float, predicted: float, cost: float) -> None:
     done = Done(job="ads-1", number=1, at=20.0, state="done", seconds=10.0, samples=samples)
     assert cost_of_change(done, before, predicted) == pytest.approx(cost)
 
@@ -96,6 +98,6 @@ def test_doubt_stays_within_its_bounds(rates: list[float]) -> None:
 
 
 @pytest.mark.parametrize("band", [None, Band(100.0, 100.0, 100.0), Band(100.0, 0.0, 200.0)])
-def test_predictions_without_a_usable_band_say_nothing_of_others(band: Band | None) -> None:
+def test_predictions_without_a_usable_band_raise_no_doubt(band: Band | None) -> None:
     effect = measured(60.0)
     assert doubt_after([(decision(band), effect)]) == 1.0

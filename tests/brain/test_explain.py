@@ -44,7 +44,7 @@ def test_the_chosen_plan_is_marked_and_the_rest_has_a_verdict() -> None:
         assert ("later" in line.verdict) == (line.seconds > chosen.seconds and line.cores <= 3.0)
 
 
-def test_plans_that_are_too_large_say_how_much_they_need() -> None:
+def test_plans_too_large_say_how_much_more_they_need() -> None:
     one = decided(cores=2.0, now=Candidate(2, 1, 1.0, 0.5))  # what it has is more than there is now
     (present,) = [line for line in lines_of(one) if line.mark == "="]
     assert present.verdict == "the present plan: needs 0.5 cores more than it may have"
@@ -54,7 +54,7 @@ def test_plans_that_are_too_large_say_how_much_they_need() -> None:
     assert present.verdict == "the present plan: needs 100 B of memory more than it may have"
 
 
-def test_a_long_table_is_cut_with_the_plans_that_count_in_it() -> None:
+def test_a_long_table_of_plans_is_cut_but_keeps_the_marked_ones() -> None:
     one = decided(cores=6.0, now=NOW)
     everything, some = lines_of(one, most=None), lines_of(one, most=6)
     assert len(everything) > 6 and len(some) <= 8
@@ -65,7 +65,7 @@ def test_a_long_table_is_cut_with_the_plans_that_count_in_it() -> None:
     assert "more plans" not in explain(one, most=None)
 
 
-def test_what_was_predicted_and_what_came() -> None:
+def test_explanation_shows_prediction_and_measured_effect() -> None:
     one = decided(now=NOW)
     assert one.predicted is not None
     rate = one.predicted.throughput

@@ -71,7 +71,7 @@ def test_the_model_is_shown_beside_each_interval_that_it_was_fitted_to(measured:
     assert all(abs(plan.error) < 0.2 for plan in model.plans)
 
 
-def test_limits_are_those_of_the_plan_that_was_chosen_and_the_nearest_is_near_what_is_predicted(
+def test_limits_are_those_of_the_chosen_plan_and_agree_with_its_prediction(
     measured: Measured,
 ) -> None:
     model = explained(measured.decision, measured.inputs, profiles=measured.profiles).model
@@ -109,7 +109,7 @@ def test_memory_is_foreseen_from_what_was_known_then(measured: Measured) -> None
     assert expected == sorted(expected)
 
 
-def test_what_is_gone_is_said(measured: Measured) -> None:
+def test_inputs_and_profiles_no_longer_kept_are_named_as_missing(measured: Measured) -> None:
     assert explained(measured.decision, None) == Explained(
         missing=("What it was decided from isn't kept any more, or can't be read by this version.",)
     )
@@ -123,7 +123,7 @@ def test_what_is_gone_is_said(measured: Measured) -> None:
     assert shown.facts
 
 
-def test_it_can_be_written_down_and_read_again(measured: Measured) -> None:
+def test_an_explanation_survives_json(measured: Measured) -> None:
     shown = explained(measured.decision, measured.inputs, profiles=measured.profiles)
     again = msgspec.json.decode(msgspec.json.encode(shown), type=Explained)
     assert msgspec.json.encode(again) == msgspec.json.encode(shown)
@@ -203,7 +203,7 @@ def kept(store: ConfigStore, measured: Measured, **fields: Any) -> Explained:
     return shown
 
 
-def test_what_was_measured_later_was_not_known(store: ConfigStore, measured: Measured) -> None:
+def test_profiles_measured_after_the_decision_are_left_out(store: ConfigStore, measured: Measured) -> None:
     shown = kept(store, measured)
     assert shown.model is not None and len(shown.model.points) == 9
     (curve,) = shown.memory
@@ -220,7 +220,7 @@ def test_a_first_plan_names_the_past_jobs_that_it_is_from(store: ConfigStore, me
     assert any(line.strip().startswith("ads-1") for line in text_of(shown))
 
 
-def test_past_jobs_that_are_gone_are_said(store: ConfigStore, measured: Measured) -> None:
+def test_past_jobs_no_longer_kept_are_named_as_missing(store: ConfigStore, measured: Measured) -> None:
     shown = kept(store, measured, stage="initial", reason="warm start, by the costs of 1 past job like it")
     assert "The past jobs that it was made from aren't kept any more." in shown.missing
 
@@ -248,7 +248,7 @@ def test_inputs_that_can_not_be_read_leave_the_rest(store: ConfigStore, measured
         ),
     ],
 )
-def test_memory_in_words(fields: dict[str, Any], text: str) -> None:
+def test_memory_forecast_is_put_in_words(fields: dict[str, Any], text: str) -> None:
     plain: dict[str, Any] = {
         "node": "ps-1",
         "used": (Used(START, 310 * MIB),),

@@ -60,6 +60,6 @@ def test_stored_models_predict_the_same_again():
 
 
 @pytest.mark.parametrize("data", [ModelData("fit-0", {}), ModelData("fit-1", {"fit": {"form": BOTTLENECK.name}})])
-def test_models_of_other_versions(data):
+def test_stored_models_of_other_versions_are_refused(data):
     with pytest.raises(HistoryError, match="throughput model"):
         load_model(data)

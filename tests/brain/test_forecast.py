@@ -65,7 +65,7 @@ def test_each_table_grows_in_its_own_way(state_parts: int) -> None:
 
 
 @pytest.mark.parametrize("state_parts", [0, 1])
-def test_counts_of_updates_take_their_part(state_parts: int) -> None:
+def test_update_counts_of_rows_add_to_the_memory_forecast(state_parts: int) -> None:
     plain, counted = (
         forecast(profiles(state_parts=state_parts), facts=TableFacts(state_parts=state_parts, counted=counted))
         for counted in (False, True)
@@ -76,7 +76,7 @@ def test_counts_of_updates_take_their_part(state_parts: int) -> None:
     assert more == pytest.approx(4 * rows, rel=0.15)
 
 
-def test_all_rows_together_do_where_tables_are_not_told() -> None:
+def test_memory_is_forecast_from_all_rows_when_tables_are_unknown() -> None:
     found = forecast(profiles(tables=False))
     assert found is not None and len(found.tables) == 1
     wanted = sum(memory(END, ps, 1)[1] + BASE for ps in range(2))
@@ -91,13 +91,13 @@ def test_given_curves_go_before_what_profiles_say() -> None:
     assert found is not None and [table.dim for table in found.tables] == [8]
 
 
-def test_one_epoch_brings_all_rows() -> None:
+def test_no_new_rows_are_forecast_after_the_first_epoch() -> None:
     found, endless = forecast(profiles(), epoch_samples=5_000_000), forecast(profiles())
     assert found is not None and endless is not None
     assert memory_band(found, "ps-0", END, limit=0).expected < 0.6 * memory_band(endless, "ps-0", END, limit=0).expected
 
 
-def test_what_a_plan_has_to_have() -> None:
+def test_memory_need_of_a_plan_covers_workers_servers_and_tables() -> None:
     found = forecast(profiles())
     assert found is not None
     need = need_of(found, END, worker=500 * MIB)
@@ -111,6 +111,6 @@ def test_what_a_plan_has_to_have() -> None:
     )
 
 
-def test_nothing_is_forecast_of_nothing() -> None:
+def test_no_forecast_without_profiles_of_servers() -> None:
     empty = msgspec.structs.replace(profile(1000), ps=())
     assert forecast([]) is None and forecast([empty]) is None

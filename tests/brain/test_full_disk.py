@@ -33,7 +33,7 @@ def check_whole(path: Path) -> None:
         assert store.db.conn.execute("pragma integrity_check").fetchall() == [("ok",)]
 
 
-def test_masters_keep_what_can_not_be_written_until_there_is_room(disk: SmallDisk) -> None:
+def test_unwritten_reports_are_kept_by_masters_until_there_is_room(disk: SmallDisk) -> None:
     path = disk.directory / "brain.sqlite"
     full = FULL.format(disk.directory)
     rig = Rig(path)
@@ -63,7 +63,7 @@ def test_masters_keep_what_can_not_be_written_until_there_is_room(disk: SmallDis
     check_whole(path)
 
 
-def test_a_database_that_nobody_has_open_says_that_the_disk_is_full(disk: SmallDisk) -> None:
+def test_opening_a_database_on_a_full_disk_says_that_it_is_full(disk: SmallDisk) -> None:
     """SQLite itself calls it an I/O error."""
     path = disk.directory / "brain.sqlite"
     with ConfigStore(path) as store:
@@ -77,7 +77,7 @@ def test_a_database_that_nobody_has_open_says_that_the_disk_is_full(disk: SmallD
     check_whole(path)
 
 
-def test_what_a_job_leaves_is_stored_when_there_is_room_though_no_other_job_comes(disk: SmallDisk) -> None:
+def test_an_ended_jobs_fit_is_stored_once_there_is_room_again(disk: SmallDisk) -> None:
     office = Office(disk.directory)
     try:
         office.arrives()

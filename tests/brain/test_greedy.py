@@ -54,7 +54,7 @@ RUNNING = ("start", "stay", "change", "explore")
 
 @settings(max_examples=50, deadline=None)
 @given(jobs(), capacities)
-def test_nobody_gets_what_is_not_there(views: tuple[JobView, ...], capacity):
+def test_plans_stay_within_capacity_and_bounds(views: tuple[JobView, ...], capacity):
     found = decide(RoundInputs(at=0.0, capacity=capacity, jobs=views), load)
     cores = memory = 0.0
     for one, decision in zip(views, found.decisions, strict=True):
@@ -76,7 +76,7 @@ def test_nobody_gets_what_is_not_there(views: tuple[JobView, ...], capacity):
 
 @settings(max_examples=40, deadline=None)
 @given(jobs(running=st.nothing()), capacities)
-def test_the_admitted_have_at_least_their_smallest_plan(views, capacity):
+def test_admitted_jobs_get_at_least_their_smallest_plan(views, capacity):
     found = decide(RoundInputs(at=0.0, capacity=capacity, jobs=views), load)
     for one, decision in zip(views, found.decisions, strict=True):
         options = options_of(one, load(one.model), capacity, Policy())
@@ -121,7 +121,7 @@ def test_the_order_of_the_jobs_does_not_matter(views, capacity, random):
     assert one == other
 
 
-def test_a_job_alone_gets_what_it_ends_soonest_with():
+def test_a_job_alone_gets_its_fastest_plan():
     inputs = RoundInputs(at=0.0, capacity=Resources(3.0, 10**6), jobs=(view(model=data(worker=0.03, server=0.01)),))
     choice = decide(inputs, load).of("a").choice
     options = options_of(inputs.jobs[0], load(inputs.jobs[0].model), inputs.capacity, inputs.policy)
@@ -130,7 +130,7 @@ def test_a_job_alone_gets_what_it_ends_soonest_with():
     assert options.points.throughput[options.points.find(choice)] >= best / 1.0101
 
 
-def test_cost_breaks_ties():
+def test_the_cheaper_of_equally_fast_plans_is_chosen():
     """The PS is all that counts, and can't have more than 3 cores: workers beyond that bring nothing."""
     inputs = RoundInputs(at=0.0, capacity=Resources(9.0, 10**6), jobs=(view(model=data(worker=0.01, server=0.1)),))
     choice = decide(inputs, load).of("a").choice
@@ -140,7 +140,7 @@ def test_cost_breaks_ties():
 
 
 @pytest.mark.parametrize("latency", [0.001, 0.05])
-def test_half_as_many_workers_will_do_where_they_hardly_make_a_difference(latency: float):
+def test_fewer_workers_are_chosen_where_more_hardly_help(latency: float):
     """What a worker waits for others makes many small ones better: a little, or by much."""
     job = view(model=data(worker=0.03, latency=latency, server=0.003))
     chosen = {}
@@ -168,7 +168,7 @@ def options(*plans: tuple[Candidate, float]) -> Options:
     return Options(view(), points, memory, gain, gain, gain, gain, 0, None, 1000.0, 1.0)
 
 
-def test_fewer_nodes_are_as_good_where_they_would_be_with_fewer_cores_too():
+def test_fewest_nodes_among_about_equally_fast_plans():
     """All four within 3%: many small workers with fewer cores are a little faster than few with all of them, but wouldn't be chosen."""
     four = options(
         (Candidate(4, 1, 0.375, 0.375), 197.4),
@@ -195,7 +195,7 @@ def test_more_cores_never_make_a_job_slower(model):
     assert all(later <= before * (1 + 1e-9) for before, later in pairwise(seconds))
 
 
-def test_what_a_finished_job_had_goes_to_the_others():
+def test_resources_of_a_finished_job_go_to_the_others():
     jobs = tuple(view(f"job-{i}", model=data(spread=0.02)) for i in range(3))
     three = decide(RoundInputs(at=0.0, capacity=Resources(3.0, 10**6), jobs=jobs), load)
     left = [msgspec.structs.replace(job, now=three.of(job.job).choice) for job in jobs[:2]]
@@ -205,7 +205,7 @@ def test_what_a_finished_job_had_goes_to_the_others():
     assert sum(after) > 1.3 * sum(before)
 
 
-def test_who_is_queued_and_let_in_by_age():
+def test_jobs_are_admitted_by_priority_and_age():
     """Each takes half a core at least, and there is room for two."""
     jobs = (
         view("old", waited_seconds=3000.0),
@@ -221,7 +221,7 @@ def test_who_is_queued_and_let_in_by_age():
     assert "needs more than there is" in found.of("huge").reason
 
 
-def test_small_ones_pass_until_the_first_has_waited_too_long():
+def test_small_jobs_overtake_a_large_one_until_it_has_waited_too_long():
     large = MemoryNeed(worker=80)
     runs = view("runs", now=Candidate(1, 1, 0.25, 0.25), need=MemoryNeed(worker=30))
 

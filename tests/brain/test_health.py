@@ -112,7 +112,7 @@ def test_a_slow_worker_is_found_however_fast_the_job_is(peers: int, which: int, 
     assert act.factor == pytest.approx(rate, abs=0.02 / min(1.0, scale))
 
 
-def test_a_moment_of_slowness_is_nothing() -> None:
+def test_a_short_slowdown_of_a_worker_is_not_treated() -> None:
     steady, slow = windows(3), profile(3, rates=(1.0, 0.2, 1.0), seconds=2.0)
     assert treated(inputs((*steady, slow))) == {}
     assert treated(inputs((*steady, profile(3, rates=(1.0, 0.55, 1.0))))) == {}
@@ -120,7 +120,7 @@ def test_a_moment_of_slowness_is_nothing() -> None:
 
 
 @pytest.mark.parametrize("seconds", [3.0, 10.0])
-def test_one_that_gets_much_slower_is_replaced_after_seconds(seconds: float) -> None:
+def test_a_much_slower_worker_is_replaced_after_seconds(seconds: float) -> None:
     slow = profile(3, rates=(1.0, 0.2, 1.0), seconds=seconds)
     assert treated(inputs((*windows(3), slow))) == {"worker-1": Replace(Resources(1.0, GIB), "b")}
     before = (0.5, 1.0, 1.0)  # one that was slow is no slower than it was
@@ -135,7 +135,7 @@ def test_a_worker_with_fewer_cores_may_be_slower() -> None:
     assert treated(inputs(tuple(halved))) == {}
 
 
-def test_a_slow_worker_makes_room_for_another_where_that_pays_and_gets_smaller_shards_where_not() -> None:
+def test_slow_worker_is_replaced_where_that_pays_else_gets_smaller_shards() -> None:
     slow = windows(rates=(0.3, 1.0, 1.0))
     assert treated(inputs(slow, free={})) == {"worker-0": Replace(Resources(1.0, GIB))}
     here = {"a": Resources(0.0, 2 * GIB)}
@@ -154,7 +154,7 @@ def test_a_slow_worker_makes_room_for_another_where_that_pays_and_gets_smaller_s
     assert heal(msgspec.structs.replace(still, past=(*past, *effective(still)))) == ()  # said once
 
 
-def test_replacements_have_a_budget() -> None:
+def test_replacements_of_slow_workers_have_a_budget() -> None:
     first = inputs(windows(rates=(0.3, 1.0, 1.0)))
     replaced = [msgspec.structs.replace(one, node=f"old-{at}") for at, one in enumerate(effective(first) * 3)]
     assert isinstance(treated(msgspec.structs.replace(first, past=tuple(replaced)))["worker-0"], SmallerShards)
@@ -172,14 +172,14 @@ def test_a_hot_ps_gives_slots_to_its_peers() -> None:
     assert act.to["ps-1"] > act.to["ps-2"] and sum(act.to.values()) == pytest.approx(1, abs=0.001)
 
 
-def test_one_that_is_held_back_gets_cores() -> None:
+def test_a_throttled_ps_gets_more_cores() -> None:
     assert treated(inputs(windows(busy=(0.9, 0.3), throttled=3.0))) == {"ps-0": Resize(Resources(1.0, 4 * GIB))}
     few = inputs(windows(busy=(0.9, 0.3), throttled=3.0), free={"a": Resources(0.25, 0)})
     assert treated(few) == {"ps-0": Resize(Resources(0.75, 4 * GIB))}
     assert isinstance(treated(inputs(windows(busy=(0.9, 0.3), throttled=3.0), resizable=False))["ps-0"], MoveSlots)
 
 
-def test_one_whose_host_gets_slow_is_replaced_elsewhere() -> None:
+def test_a_ps_whose_host_gets_slow_is_replaced_elsewhere() -> None:
     """Alone it has no peers to be compared with: it takes longer than it used to."""
     before, now = windows(4, busy=(0.3,)), [profile(at, busy=(0.95,), cpu=(0.3,)) for at in range(4, 7)]
     assert treated(inputs((*before, *now))) == {"ps-0": Replace(Resources(0.5, 4 * GIB), "b")}
@@ -187,7 +187,7 @@ def test_one_whose_host_gets_slow_is_replaced_elsewhere() -> None:
     assert treated(inputs((*before, *now), total_samples=now[-1].samples_so_far + 1e5)) == {"ps-0": Tell()}
 
 
-def test_one_that_was_slow_for_long_is_replaced_all_the_same() -> None:
+def test_a_ps_that_has_long_been_slow_is_replaced() -> None:
     """What is usual by now tells nothing, and that it was told as hot before, nothing either: its peers work as long as they compute."""
     slow = inputs(windows(30, busy=(0.69, 0.2), cpu=(0.2, 0.2), scale=0.3))
     assert treated(slow) == {"ps-0": Replace(Resources(0.5, 4 * GIB), "b")}
@@ -208,7 +208,7 @@ def test_short_windows_that_were_slow_already_do_not_say_what_is_usual() -> None
     assert treated(inputs(tuple(alone[:-1]))) == {}
 
 
-def test_without_another_host_its_peers_take_over() -> None:
+def test_peers_take_over_slots_of_a_slow_ps_without_another_host() -> None:
     before, now = windows(4, busy=(0.3, 0.3)), [profile(at, busy=(0.9, 0.3), cpu=(0.3, 0.3)) for at in range(4, 7)]
     act = treated(inputs((*before, *now), free={}))["ps-0"]
     assert isinstance(act, MoveSlots) and act.to == {"ps-1": 1.0}
@@ -224,7 +224,7 @@ def slow_host(*, peers: int = 1, others: float | None = None, seconds: float = 1
 
 @pytest.mark.parametrize("seconds", [3.0, 10.0])
 @pytest.mark.parametrize("peers", [0, 1, 5])
-def test_one_whose_host_gets_much_slower_is_replaced_after_seconds(seconds: float, peers: int) -> None:
+def test_a_ps_whose_host_gets_much_slower_is_replaced_after_seconds(seconds: float, peers: int) -> None:
     profiles = slow_host(peers=peers, seconds=seconds)
     sure = peers or seconds > 3  # alone, it may be what the job does now
     assert treated(inputs(profiles)) == ({"ps-0": Replace(Resources(0.5, 4 * GIB), "b")} if sure else {})
@@ -236,7 +236,7 @@ def test_one_whose_host_gets_much_slower_is_replaced_after_seconds(seconds: floa
 @pytest.mark.parametrize(
     ("peers", "others", "replaced"), [(1, 3.9, True), (0, 0.5, True), (0, 3.9, False), (0, None, False)]
 )
-def test_its_own_host_will_do_where_that_is_not_what_makes_it_slow(
+def test_a_slow_ps_is_replaced_on_its_host_if_the_host_is_not_the_cause(
     peers: int, others: float | None, replaced: bool
 ) -> None:
     here = {"a": Resources(0.0, 8 * GIB)}
@@ -246,7 +246,7 @@ def test_its_own_host_will_do_where_that_is_not_what_makes_it_slow(
     assert isinstance(little, MoveSlots if peers else Tell)
 
 
-def test_where_its_peers_can_do_it_and_little_is_left_they_take_over() -> None:
+def test_peers_take_over_slots_of_a_slow_ps_near_the_end() -> None:
     """Of ten, one does a tenth: what is lost by that until the end is less than what it takes until another one is there."""
     profiles = slow_host(peers=9)
     last = profiles[-1]
@@ -256,7 +256,7 @@ def test_where_its_peers_can_do_it_and_little_is_left_they_take_over() -> None:
     assert isinstance(treated(inputs(profiles))["ps-0"], Replace)
 
 
-def test_one_on_a_slow_host_keeps_what_it_can_still_do() -> None:
+def test_a_ps_on_a_slow_host_keeps_the_slots_it_can_serve() -> None:
     fourfold = (*windows(4, busy=(0.24, 0.24)), profile(4, busy=(0.96, 0.24), cpu=(0.24, 0.24)))
     act = treated(inputs(fourfold, free={}))["ps-0"]
     assert isinstance(act, MoveSlots) and 0.5 * (1 - act.share) == pytest.approx(1 / 5)
@@ -281,7 +281,7 @@ NOW = growing()[-1].ps[0].used_bytes
 @given(
     st.floats(1.01, 3.0), st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.booleans(), st.integers(0, 2), st.floats(1.2, 20.0)
 )  # fmt: skip
-def test_relief_helps_and_takes_no_more_than_there_is(
+def test_memory_relief_suffices_and_stays_within_what_is_free(
     limit: float, here: float, there: float, resizable: bool, cores: int, rest: float
 ) -> None:
     free = {"a": Resources(0.0, int(here * NOW)), "b": Resources(float(cores), int(there * NOW))}
@@ -308,7 +308,7 @@ def test_relief_helps_and_takes_no_more_than_there_is(
     assert len(nodes) == len(set(nodes))
 
 
-def test_after_a_relief_nothing_is_left_to_do() -> None:
+def test_no_further_treatment_after_a_memory_relief() -> None:
     found = inputs(growing(), limit=int(1.05 * NOW), free={"a": Resources(0.0, 64 * GIB)})
     ((first, act),) = treated(found).items()
     assert isinstance(act, Resize)
@@ -318,7 +318,7 @@ def test_after_a_relief_nothing_is_left_to_do() -> None:
     assert heal(msgspec.structs.replace(found, nodes=nodes)) == ()
 
 
-def test_nothing_is_done_twice_at_once() -> None:
+def test_a_treatment_under_way_is_not_decided_again() -> None:
     found = inputs(growing(), limit=int(1.05 * NOW))
     under_way = tuple(one.treatment for one in heal(found) if one.treatment)
     assert under_way
@@ -333,7 +333,7 @@ def test_nothing_is_done_twice_at_once() -> None:
     [inputs(windows(rates=(0.3, 1.0))), inputs(windows(busy=(0.9, 0.3))), inputs(growing(), limit=int(1.05 * NOW))],
     ids=["worker", "ps", "memory"],
 )  # fmt: skip
-def test_stored_inputs_give_the_same_and_are_explained(found: HealInputs) -> None:
+def test_stored_heal_inputs_give_the_same_decisions_with_explanations(found: HealInputs) -> None:
     again = msgspec.json.decode(msgspec.json.encode(found), type=HealInputs)
     decisions = heal(again)
     assert decisions == heal(found) and decisions

@@ -96,7 +96,7 @@ def test_rows_at_the_end_from_three_tenths_of_an_epoch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["zipf 1.2, of 10,000", "zipf 1.3, endless"])
-def test_later_epochs_bring_nothing_new(name: str) -> None:
+def test_later_epochs_bring_no_new_rows(name: str) -> None:
     """A plain power law would be far too high."""
     rows = curve(name)
     three = np.concatenate([rows, np.full(2 * SAMPLES, rows[-1])])
@@ -107,7 +107,7 @@ def test_later_epochs_bring_nothing_new(name: str) -> None:
     assert quantile_rows(fitted(three, 0.3), 3 * SAMPLES, 0.5)[0, 0] > 1.2 * rows[-1]
 
 
-def test_with_eviction_a_table_has_what_was_seen_of_late() -> None:
+def test_with_eviction_a_table_holds_only_recent_ids() -> None:
     """Rows not seen in 30,000 samples are removed: growth ends there, whatever new ids still come."""
     window, ids = 30_000, changing()
     rows = np.array([len(np.unique(ids[max(0, n - window) : n])) for n in range(4000, SAMPLES + 1, 4000)], float)
@@ -129,7 +129,7 @@ def of_late(ids: np.ndarray, at: np.ndarray, window: int) -> np.ndarray:
     return np.array([len(np.unique(ids[max(0, int(n) - window) : int(n)])) for n in at], float)
 
 
-def test_where_an_epoch_ends_its_ids_meet_those_of_the_beginning() -> None:
+def test_ordered_data_with_eviction_peaks_where_epochs_meet() -> None:
     """In the order of time there are two populations at once then, each of half of the samples."""
     epoch, window = 100_000, 40_000
     rng = np.random.default_rng(7)
@@ -155,7 +155,7 @@ def test_where_an_epoch_ends_its_ids_meet_those_of_the_beginning() -> None:
     assert foreseen(1.5 * epoch, in_order=True) == pytest.approx([peak, peak], rel=0.01)
 
 
-def test_ids_that_dont_change_meet_themselves() -> None:
+def test_ids_that_dont_change_over_time_have_no_peak_between_epochs() -> None:
     ids = np.random.default_rng(7).integers(0, 5000, 100_000)
     at = np.arange(5000.0, 90_001.0, 5000.0)
     growth = Growth(epoch_samples=100_000, evict_after_samples=40_000, in_order=True)
@@ -164,7 +164,7 @@ def test_ids_that_dont_change_meet_themselves() -> None:
     assert quantile_rows(found, 300_000, 0.5)[0, 0] == pytest.approx(5000, rel=0.05)
 
 
-def test_the_order_says_nothing_where_rows_stay() -> None:
+def test_order_of_data_does_not_matter_without_eviction() -> None:
     found = [
         fit_rows(*seen(curve("zipf 1.2, of 10,000"), 0.1), growth=Growth(epoch_samples=SAMPLES, in_order=in_order))
         for in_order in (False, True)
@@ -174,14 +174,14 @@ def test_the_order_says_nothing_where_rows_stay() -> None:
     assert low.tolist() == high.tolist()
 
 
-def test_a_job_that_is_seen_from_its_second_epoch_on() -> None:
+def test_growth_is_fitted_from_the_second_epoch_on_alone() -> None:
     at, rows = np.array([160.0, 170.0, 180.0]), np.array([40.0, 40.0, 41.0])
     found = fit_rows(at, rows, growth=Growth(epoch_samples=100, evict_after_samples=40, in_order=True))
     assert found is not None
     assert quantile_rows(found, 300, 0.5)[0, 0] == pytest.approx(41, rel=0.05)
 
 
-def test_a_known_bound_holds() -> None:
+def test_forecast_of_rows_keeps_to_a_known_bound() -> None:
     rows = curve("zipf 1.2, of 10,000")
     early = fitted(rows, 0.02, limit=10_000)
     assert quantile_rows(early, 100 * SAMPLES, [0.5, 0.99])[:, 0].max() <= 10_000
@@ -191,7 +191,9 @@ def test_a_known_bound_holds() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1000), st.floats(0.3, 1.0), st.floats(1.0, 100.0), st.floats(1e3, 1e7), st.integers(1, 60))
-def test_rows_only_rise(seed: int, slope: float, factor: float, limit: float, points: int) -> None:
+def test_forecast_rows_only_rise_with_samples_and_quantile(
+    seed: int, slope: float, factor: float, limit: float, points: int
+) -> None:
     """With samples and with the quantile, from what there is now on, up to what is possible; however few the measurements."""
     rng = np.random.default_rng(seed)
     n = np.cumsum(rng.uniform(1, 1000, points))
@@ -208,9 +210,7 @@ def test_rows_only_rise(seed: int, slope: float, factor: float, limit: float, po
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.2, 0.85), st.floats(0.0, 0.95), st.floats(1.5, 3.0), st.integers(0, 1000))
-def test_a_part_that_goes_on_as_it_does_is_told_from_one_that_does_not(
-    slope: float, share: float, ahead: float, seed: int
-) -> None:
+def test_linear_growth_is_told_from_growth_that_slows_down(slope: float, share: float, ahead: float, seed: int) -> None:
     """rows = K n^g + c n, with the noise of counting."""
     n = np.linspace(0, 1e6, 41)[1:]
     line = share * 2e5 * n / 1e6
@@ -221,7 +221,7 @@ def test_a_part_that_goes_on_as_it_does_is_told_from_one_that_does_not(
     assert quantile_rows(found, ahead * 1e6, 0.5)[0, 0] == pytest.approx(expected, rel=0.13)
 
 
-def test_no_rows_no_curve() -> None:
+def test_no_growth_curve_without_rows() -> None:
     assert fit_rows([10.0, 20.0], [0.0, 0.0]) is None
 
 
@@ -289,7 +289,7 @@ def table(rows: float, *, slope: float = 0.8, dim: int = 16, counted: float = 1e
     return TableMemory(dim, fit, 1.0, 1)
 
 
-def test_everything_beside_rows_is_added() -> None:
+def test_peak_memory_adds_everything_beside_rows() -> None:
     tables = [table(1e6), table(1e4, dim=4)]
     rows = peak_bytes(PsMemory(base=0), tables, 1e6, 0.5)[0, 0]
     full = peak_bytes(PsMemory(base=7, spill_part=0.25, arriving=11, frames=13), tables, 1e6, 0.5)[0, 0]
@@ -303,7 +303,7 @@ def risk(limit: float, **changes: float) -> tuple[float, float, float | None]:
     return found.soon, found.by_end, found.seconds_left
 
 
-def test_chances_of_running_out() -> None:
+def test_risk_of_running_out_of_memory_soon_and_by_the_end() -> None:
     now = peak_bytes(PsMemory(base=100 * MIB), [table(4e5)], 1e6, 0.5)[0, 0]
     end = peak_bytes(PsMemory(base=100 * MIB), [table(4e5)], 4e6, 0.5)[0, 0]
     soon, by_end, left = risk(end * 1.2)
@@ -317,7 +317,7 @@ def test_chances_of_running_out() -> None:
 
 
 @pytest.mark.parametrize("chance", [1e-9, 0.001, 0.011, 0.02, 0.3, 0.5, 0.98])
-def test_a_chance_is_that_of_the_normal_distribution(chance: float) -> None:
+def test_probabilities_are_those_of_the_normal_distribution(chance: float) -> None:
     """Without rows, all that is uncertain is how well a server's memory is known: 3%."""
     limit = 1e12 * math.exp(-0.03 * NormalDist().inv_cdf(chance))
     found = oom_risk(
@@ -340,7 +340,7 @@ def test_a_higher_limit_is_never_riskier_nor_a_quicker_relief(
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_limits_are_enough_and_no_waste(name: str) -> None:
+def test_memory_limits_suffice_without_much_waste(name: str) -> None:
     rows = curve(name)
     memory, parts = PsMemory(base=60 * MIB), 1
     limit = limit_for(memory, [TableMemory(64, fitted(rows, 0.5), 1.0, parts)], SAMPLES)
@@ -366,12 +366,12 @@ def test_a_limit_is_never_below_what_is_used() -> None:
     assert limit_for(PsMemory(base=0), [table(1e4)], 2e6, used=3 * 10**9) >= 3 * 10**9
 
 
-def test_what_a_server_takes_beside_rows() -> None:
+def test_base_bytes_of_a_server_are_what_it_takes_beside_rows() -> None:
     assert base_bytes([], []) == 0
     assert base_bytes([100, 210, 320], [0, 100, 200]) == pytest.approx(119, abs=1)
 
 
-def test_old_values_fade() -> None:
+def test_decayed_quantile_lets_old_values_fade() -> None:
     assert decayed_quantile([10.0, 20.0, 30.0], [0.0, 0.0, 0.0], half_life=1.0) == 30.0
     assert decayed_quantile([10.0, 20.0, 30.0], [0.0, 0.0, 20.0], half_life=1.0) == 20.0
     with pytest.raises(ValueError, match="no values"):

@@ -60,7 +60,7 @@ def brute_force(bounds, model, cores, need, most_bytes):
 
 @settings(max_examples=100, deadline=None)
 @given(bounds, models, st.sampled_from([0.4, 1.0, 2.5, 1e6]), needs, st.sampled_from([None, 300, 900]))
-def test_the_front_is_that_of_all_points(bounds, model, cores, need, most_bytes):
+def test_pareto_front_equals_brute_force_over_all_plans(bounds, model, cores, need, most_bytes):
     front = exact_front(lattice_of(bounds), model, most_cores=cores, need=need, most_bytes=most_bytes)
     wanted = brute_force(bounds, model, cores, need, most_bytes)
     if front is None:
@@ -98,7 +98,7 @@ def test_both_ways_find_the_same(bounds, model):
 
 @settings(max_examples=60, deadline=None)
 @given(bounds, needs, st.sampled_from([0.4, 1.0, 1e6]), st.sampled_from([None, 300, 900]))
-def test_the_smallest_plan(bounds, need, cores, most_bytes):
+def test_smallest_plan_is_the_cheapest_that_fits(bounds, need, cores, most_bytes):
     fitting = [one for one in all_of(bounds) if one.milli <= cores * 1000 and need.fits(one, most_bytes)]
     smallest = (lattice := Lattice(bounds)).smallest(lattice.fitting(need, most_bytes), cores)
     if not fitting:
@@ -108,11 +108,11 @@ def test_the_smallest_plan(bounds, need, cores, most_bytes):
     assert smallest.milli == min(one.milli for one in fitting)
 
 
-def test_lattices_are_shared():
+def test_lattices_of_equal_bounds_are_shared():
     assert lattice_of(SMALL) is lattice_of(Bounds(**{name: getattr(SMALL, name) for name in SMALL.__struct_fields__}))
 
 
-def test_the_whole_lattice():
+def test_the_largest_lattice_holds_all_plans():
     large = Lattice(Bounds(worker_sizes=even_sizes(8), ps_sizes=even_sizes(8)))
     assert len(large) == 524_288
     assert large.unit_milli == 500
@@ -127,7 +127,7 @@ def test_the_whole_lattice():
         ({"worker_sizes": (0.0001,)}, "at least 0.001"),
     ],
 )
-def test_bounds_that_hold_nothing(changes, words):
+def test_bounds_that_hold_no_plan_are_refused(changes, words):
     fields = {name: getattr(SMALL, name) for name in SMALL.__struct_fields__} | changes
     with pytest.raises(UsageError, match=words):
         Lattice(Bounds(**fields))

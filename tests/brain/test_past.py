@@ -46,7 +46,7 @@ def ended(store: ConfigStore, name: str, *, windows: int = 3, at: float = START,
     return job
 
 
-def test_what_was_learnt_is_read_again(store: ConfigStore) -> None:
+def test_fit_and_memory_of_a_past_job_are_read_again(store: ConfigStore) -> None:
     job = ended(store, "ads-1")
     (past,) = past_jobs(store, at=START + 60)
     assert (past.job, past.features, past.age_seconds) == ("ads-1", FEATURES, 60.0)
@@ -59,7 +59,7 @@ def test_what_was_learnt_is_read_again(store: ConfigStore) -> None:
     assert memory.bytes_per_row > job.row_bytes  # the index counts, too
 
 
-def test_the_oldest_comes_first_and_the_job_itself_not_at_all(store: ConfigStore) -> None:
+def test_past_jobs_come_oldest_first_without_the_job_itself(store: ConfigStore) -> None:
     for number in (2, 1, 3):
         ended(store, f"ads-{number}", windows=1, at=START + number)
     assert [past.job for past in past_jobs(store, at=START)] == ["ads-1", "ads-2", "ads-3"]
@@ -67,19 +67,19 @@ def test_the_oldest_comes_first_and_the_job_itself_not_at_all(store: ConfigStore
     assert [past.age_seconds for past in past_jobs(store, at=START + 2)] == [1.0, 0.0, 0.0]  # clocks go back, too
 
 
-def test_a_job_that_was_not_measured_leaves_nothing(store: ConfigStore) -> None:
+def test_a_job_that_was_not_measured_is_no_past_job(store: ConfigStore) -> None:
     ended(store, "ads-1", windows=0)
     assert past_jobs(store, at=START) == []
     assert queries.newest_fit(store, "ads-1", "bottleneck") is None
 
 
-def test_one_whose_memory_is_not_known_leaves_its_speed(store: ConfigStore) -> None:
+def test_a_past_job_without_known_memory_keeps_its_speed(store: ConfigStore) -> None:
     ended(store, "ads-1", outcome=JobOutcome())
     (past,) = past_jobs(store, at=START)
     assert past.memory is None and past.fit.observations == 3
 
 
-def test_rows_that_went_away_meanwhile_are_no_growth(store: ConfigStore) -> None:
+def test_rows_lost_by_going_back_to_a_checkpoint_are_no_growth(store: ConfigStore) -> None:
     """A job that went back to a checkpoint."""
     job = Job(Candidate(2, 1, 1.0, 0.5), name="ads-1")
     known = RegisteredJob(job="ads-1", features=FEATURES, demand=demand(), began=START)
@@ -105,7 +105,7 @@ def test_rows_that_went_away_meanwhile_are_no_growth(store: ConfigStore) -> None
     assert list(past.memory.samples) == sorted(set(past.memory.samples))
 
 
-def test_what_another_version_has_stored_is_left_out(store: ConfigStore) -> None:
+def test_past_fits_stored_by_another_version_are_left_out(store: ConfigStore) -> None:
     ended(store, "ads-1")
     ended(store, "ads-2")
     store.add_fit(FitRecord(job="ads-1", at=START + 1, kind="bottleneck", error=0.0, windows=3, data={"form": "new"}))
@@ -113,7 +113,7 @@ def test_what_another_version_has_stored_is_left_out(store: ConfigStore) -> None
     assert [past.job for past in past_jobs(store, at=START)] == ["ads-2"]
 
 
-def test_a_job_that_runs_is_not_past(store: ConfigStore) -> None:
+def test_a_running_job_is_not_a_past_job(store: ConfigStore) -> None:
     ended(store, "ads-1")
     store.put_job(entry("ads-1", state="running"))
     store.commit()

@@ -32,7 +32,7 @@ def yesterday() -> PastJob:
     st.floats(0.5, 200.0), st.integers(1, 256), st.integers(1, 4), st.integers(0, 8), st.integers(1, 3),
     st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), min_size=1, unique=True).map(tuple),
 )  # fmt: skip
-def test_a_cold_start_fits_and_is_within_bounds(cores, memory, workers, more, servers, sizes) -> None:
+def test_a_cold_start_plan_fits_and_is_within_bounds(cores, memory, workers, more, servers, sizes) -> None:
     bounds = Bounds(
         min_workers=workers,
         max_workers=workers + more,
@@ -53,7 +53,7 @@ def test_a_cold_start_fits_and_is_within_bounds(cores, memory, workers, more, se
     assert sum(role.count * role.each.memory for role in (found.plan.ps, found.plan.worker)) <= capacity.memory
 
 
-def test_a_job_like_it_says_what_it_needs() -> None:
+def test_warm_start_takes_the_plan_from_a_similar_past_job() -> None:
     found = initial_plan(starting(history=(yesterday(),), capacity=Resources(4.0, 16 * GIB)))
     assert "warm start" in found.reason and "yesterday" in found.reason
     assert found.predicted is not None and found.choice is not None and found.memory is not None
@@ -65,7 +65,7 @@ def test_a_job_like_it_says_what_it_needs() -> None:
     assert found.plan is not None and found.plan.worker.each.memory == 520 * MIB * 1.25
 
 
-def test_jobs_that_are_nothing_alike_say_nothing() -> None:
+def test_dissimilar_past_jobs_do_not_change_the_cold_start() -> None:
     unlike = past("unlike", Costs(), replace_features(model="other", tables=2, dims=4, batch_size=64, rows=1000), 1)
     found = initial_plan(starting(history=(unlike,)))
     assert "cold start" in found.reason and "unlike, is at a distance of" in found.reason
@@ -92,13 +92,13 @@ def test_new_jobs_take_part_in_rounds() -> None:
     assert sum(one.choice.cores for one in found.decisions if one.choice) <= 6.0
 
 
-def test_what_is_stored_gives_the_same_plan() -> None:
+def test_stored_inputs_give_the_same_initial_plan() -> None:
     inputs = starting(history=(yesterday(),))
     again = msgspec.json.decode(msgspec.json.encode(inputs), type=StartInputs)
     assert initial_plan(again) == initial_plan(inputs)
 
 
-def test_a_running_job_as_it_was_measured() -> None:
+def test_view_of_a_running_job_has_its_measured_throughput() -> None:
     job = Job(Candidate(1, 1, 1.0, 0.5), seed=1)
     profiles = list(job.windows(3))
     job.plan = Candidate(3, 2, 0.5, 0.5)

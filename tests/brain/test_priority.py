@@ -132,7 +132,7 @@ def _two(cores: float, big_now: Candidate, **small: object) -> tuple[Decision, D
     return found.of("big"), found.of("small")
 
 
-def test_a_job_that_is_over_at_once_begins_with_what_is_free() -> None:
+def test_a_very_short_job_begins_with_the_free_cores() -> None:
     """Half a core is free: for what takes part of a second nobody gives anything up."""
     big, small = _two(4.0, Candidate(4, 1, 0.75, 0.5))
     assert (small.action, small.choice) == ("start", Candidate(1, 1, 0.25, 0.25))
@@ -141,14 +141,14 @@ def test_a_job_that_is_over_at_once_begins_with_what_is_free() -> None:
     assert long.action == "queue" and "room is made for it by big" in long.reason
 
 
-def test_a_job_that_is_over_at_once_takes_no_more_than_its_smallest_plan() -> None:
+def test_a_very_short_job_takes_no_more_than_its_smallest_plan() -> None:
     """Nothing is free: it waits for half a core, and the other keeps the rest."""
     big, small = _two(4.0, Candidate(5, 1, 0.75, 0.25))
     assert small.action == "queue"
     assert big.choice is not None and 3.0 <= big.choice.cores <= 3.5
 
 
-def test_what_one_surely_gains_is_not_held_up_by_what_others_would_lose() -> None:
+def test_a_jobs_sure_gain_is_not_held_up_by_doubtful_exchanges() -> None:
     """Half a core is free, and surely worth a minute to the last job; what the first two could exchange is worth nothing sure."""
     jobs = (
         view("a", model=data(worker=0.03, server=0.05, spread=0.3), now=Candidate(4, 2, 1.0, 1.0), scale_seconds=30.0),
@@ -161,7 +161,7 @@ def test_what_one_surely_gains_is_not_held_up_by_what_others_would_lose() -> Non
     assert "by its cores is less than what it would lose, which is up to" in found.of("a").reason
 
 
-def test_what_is_too_fresh_to_be_undone_is_not_taken_for_others() -> None:
+def test_cores_of_a_fresh_change_are_not_taken_for_others() -> None:
     """One has grown just now; another one would gain far more by its cores, once that has been measured."""
 
     def cores_of_grown(fresh_windows: int, capacity: float = 3.0) -> float:

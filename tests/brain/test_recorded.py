@@ -19,7 +19,7 @@ def test_every_scenario_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-def test_no_choice_has_changed(path: Path) -> None:
+def test_recorded_decisions_have_not_changed(path: Path) -> None:
     if found := changes(path):
         pytest.fail("\n".join([*found, f"If that is meant: python -m tests.brain.recording --accept {path.stem}"]))
 
@@ -37,7 +37,7 @@ def altered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_what_has_changed_is_named(altered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_decision_is_named(altered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = changes(altered)
     assert 'altered.jsonl, step 1 (scale): decided[small-1].action was "queue", and is now "start"' in found
     assert not any("step 2" in text for text in found)
@@ -45,7 +45,7 @@ def test_what_has_changed_is_named(altered: Path, capsys: pytest.CaptureFixture[
     assert "small-1" in capsys.readouterr().out
 
 
-def test_a_change_that_is_meant_is_accepted(altered: Path) -> None:
+def test_accepting_records_a_changed_decision(altered: Path) -> None:
     inputs = load(altered).steps[0].inputs
     assert main(["--accept", "another"]) == 0
     assert changes(altered)
@@ -55,7 +55,7 @@ def test_a_change_that_is_meant_is_accepted(altered: Path) -> None:
     assert main([]) == 0
 
 
-def test_numbers_may_differ_by_rounding() -> None:
+def test_recorded_numbers_may_differ_by_rounding() -> None:
     assert list(differences({"a": [1.0, "x"]}, {"a": [1.000001, "x"]})) == []
     assert list(differences({"a": [1.0, "x"]}, {"a": [1.1, "y"]})) == [
         "a[0] was 1.0, and is now 1.1",

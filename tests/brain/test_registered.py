@@ -78,7 +78,7 @@ def test_bounds_hold_plans_and_what_the_recipe_fixes(
         assert (bounds.min_servers, bounds.max_servers, bounds.ps_sizes) == (servers, servers, (1.25,))
 
 
-def test_a_plan_as_a_candidate() -> None:
+def test_plan_is_turned_into_a_candidate() -> None:
     assert candidate(Plan(ps=role(2, 0.5), worker=role(3, 1.0004))) == Candidate(3, 2, 1.0, 0.5)
 
 
@@ -96,7 +96,7 @@ def test_only_newer_intervals_are_added() -> None:
     assert len(known.profiles) == 2 and known.new_profile
 
 
-def test_of_very_many_intervals_the_newest_and_some_of_the_older_are_kept() -> None:
+def test_newest_and_some_older_of_very_many_intervals_are_kept() -> None:
     known, _ = running(1)
     (first,) = known.profiles
     known.profiles.clear()
@@ -109,7 +109,7 @@ def test_of_very_many_intervals_the_newest_and_some_of_the_older_are_kept() -> N
     assert times[0] == 0
 
 
-def test_whether_the_last_interval_is_of_the_plan_it_has() -> None:
+def test_last_interval_counts_as_present_only_if_of_the_present_plan() -> None:
     known, job = running()
     assert known.present
     known.plan = Plan(ps=role(1, 0.5), worker=role(3))
@@ -119,7 +119,7 @@ def test_whether_the_last_interval_is_of_the_plan_it_has() -> None:
     assert known.present
 
 
-def test_cores_that_its_nodes_use() -> None:
+def test_cores_used_are_those_of_the_last_interval() -> None:
     known, _ = running(0)
     assert known.cores_used == 0.0
     known, _ = running()
@@ -129,13 +129,13 @@ def test_cores_that_its_nodes_use() -> None:
 # --- as the next decision takes it ----------------------------------------------------------------------------------------------
 
 
-def test_before_it_has_a_plan_it_waits() -> None:
+def test_a_job_without_a_plan_waits() -> None:
     view = registered().view(free_cores=8.0, at=START + 30)
     assert (view.now, view.measured, view.waited_seconds) == (None, None, 30.0)
     assert view.need.worker > 0 and view.need.ps > 0
 
 
-def test_a_plan_that_was_measured_and_one_that_was_not() -> None:
+def test_view_of_a_job_before_and_after_its_plan_is_measured() -> None:
     known, _ = running()
     view = known.view(free_cores=8.0, at=START + 100)
     assert view.now == PLAN and view.measured is not None and not view.fixed
@@ -147,7 +147,7 @@ def test_a_plan_that_was_measured_and_one_that_was_not() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_predictions_are_for_the_depth_of_its_pipelines(depth: int) -> None:
+def test_predictions_use_the_jobs_pipeline_depth(depth: int) -> None:
     known, _ = running(features=msgspec.structs.replace(FEATURES, pipeline_depth=depth))
     assert known.first_view is not None
     for view in (known.first_view, known.view(free_cores=4.0, at=START + 100)):
@@ -163,7 +163,7 @@ def test_a_worker_gets_room_above_the_most_that_any_has_used() -> None:
     assert large.need.worker > 2 * GIB > small.need.worker
 
 
-def test_before_the_first_evaluation_a_worker_gets_no_less_than_those_before_it() -> None:
+def test_no_less_worker_memory_before_the_first_evaluation() -> None:
     """It may take more than training."""
     known, job = running()
 
@@ -180,7 +180,7 @@ def test_before_the_first_evaluation_a_worker_gets_no_less_than_those_before_it(
     assert worker(evaluated=False) == worker_limit(200 * MIB)  # another master hasn't seen one
 
 
-def test_a_role_that_the_recipe_fixes_has_the_memory_that_it_says() -> None:
+def test_a_role_fixed_by_the_recipe_has_the_recipes_memory() -> None:
     waits = registered(demand=demand(ps=role(2, 0.5, 3 * GIB), worker=role(2, 1.0, 100 * MIB)))
     assert waits.first_view is not None
     need = waits.first_view.need
@@ -203,7 +203,7 @@ def test_a_role_that_the_recipe_fixes_has_the_memory_that_it_says() -> None:
         ("on", {"busy": True}, False),
     ],
 )
-def test_when_it_may_be_changed(asked: Any, stands: dict[str, Any], may: bool) -> None:
+def test_a_job_may_be_changed_unless_off_paused_or_busy(asked: Any, stands: dict[str, Any], may: bool) -> None:
     known, job = running(demand=demand(autoscale=asked))
     known.standing = standing(job, **stands)
     assert known.may_change == may
@@ -212,7 +212,7 @@ def test_when_it_may_be_changed(asked: Any, stands: dict[str, Any], may: bool) -
     assert not known.may_change
 
 
-def test_what_changes_cost_is_what_the_last_ones_did() -> None:
+def test_expected_cost_of_a_change_is_that_of_the_last_ones() -> None:
     known = registered()
     assert known.scale_seconds == SCALE_SECONDS
     known.scale_costs = [100.0, 1.0, 2.0, 3.0, 4.0, 5.0]
@@ -241,7 +241,7 @@ def test_health_is_looked_at_when_the_nodes_that_run_were_measured() -> None:
     assert heal_inputs(known, Resources(1.0, GIB), at=START) is None
 
 
-def test_relief_by_moving_rows_takes_as_long_as_they_were_measured_to() -> None:
+def test_time_of_relief_by_moving_rows_follows_the_measured_rate() -> None:
     known, job = running()
     held = sum(use.row_bytes for use in known.levels[-1].ps)
 

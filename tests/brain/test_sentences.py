@@ -190,14 +190,14 @@ def test_every_sentence_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_all_code_that_writes_sentences_has_run_for_an_example(module: str) -> None:
+def test_all_code_that_writes_sentences_is_covered_by_examples(module: str) -> None:
     tree = ast.parse((BRAIN / f"{module}.py").read_text())
     ran = made().ran[module]
     missing = [f"line {place.line}: {text}" for text, place in written_in_functions(tree) if place not in ran]
     assert not missing, "add a case of it to tests/brain/sentences.py or explaining.py"
 
 
-def test_no_module_writes_sentences_that_nobody_reads() -> None:
+def test_modules_that_write_sentences_are_all_listed() -> None:
     modules = [
         str(path.relative_to(BRAIN).with_suffix("")) for path in BRAIN.rglob("*.py") if "store" not in path.parts
     ]
@@ -205,7 +205,7 @@ def test_no_module_writes_sentences_that_nobody_reads() -> None:
     assert writing - set(MODULES) == set(OTHERS), "add it to MODULES, with examples, or to OTHERS"
 
 
-def test_the_sentences_are_those_that_were_read() -> None:
+def test_the_brains_sentences_have_not_changed() -> None:
     """But for numbers, which another processor may round in another way."""
     if masked(FILE.read_text()) != masked(written()):
         pytest.fail(

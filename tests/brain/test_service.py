@@ -53,7 +53,7 @@ def rig(make) -> Rig:
 # --- a job's life -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_answered_is_in_the_database(rig, make):
+def test_acknowledged_reports_are_in_the_database(rig, make):
     assert rig.ask(registration()) == BrainAck()
     plan = PlanRecord(job="ads-1", at=12.0, kind="granted", plan=PLAN)
     happened = [event("launched", 12.0), event("up", 13.0)]
@@ -71,7 +71,7 @@ def test_what_is_answered_is_in_the_database(rig, make):
     assert rig.ask(BrainStatusRequest()).jobs == []
 
 
-def test_a_report_that_is_repeated_changes_nothing(rig):
+def test_a_repeated_report_changes_nothing(rig):
     """As by a master whose brain was killed between the commit and the answer, or that was killed itself."""
     rig.ask(registration())
     plans = [
@@ -92,7 +92,7 @@ def test_a_report_that_is_repeated_changes_nothing(rig):
     assert len(queries.profiles(rig.store, "ads-1")) == 1
 
 
-def test_who_is_not_registered_is_asked_to(rig):
+def test_an_unregistered_job_is_asked_to_register(rig):
     for body in (Report("ads-1", 10, [profile(1.0)]), EndJob("ads-1", "failed", 1.0, 0)):
         answer = rig.ask(body)
         assert isinstance(answer, Failure) and answer.code == brain_messages.UNKNOWN_JOB
@@ -124,7 +124,7 @@ def test_advice_comes_with_the_answer(rig):
 # --- what can't be written ----------------------------------------------------------------------------------------------------
 
 
-def test_what_can_not_be_written_is_not_acknowledged(rig):
+def test_a_report_that_can_not_be_written_is_not_acknowledged(rig):
     rig.ask(registration())
     with ConfigStore(rig.store.path) as other:
         other.db.conn.execute("begin immediate")
@@ -140,7 +140,7 @@ def test_what_can_not_be_written_is_not_acknowledged(rig):
 
 
 @pytest.mark.parametrize("bad", [profile(math.nan), profile(1.0, samples=2**64 - 1), profile(1.0, samples=2**63)])
-def test_nonsense_of_one_job_harms_no_other(rig, bad):
+def test_an_invalid_report_of_one_job_harms_no_other(rig, bad):
     clients = [rig.client() for _ in range(3)]
     for i, client in enumerate(clients):
         rig.ask(registration(f"ads-{i}"), client)
@@ -201,7 +201,7 @@ def test_a_job_that_is_silent_is_looked_at(make):
     assert isinstance(told[-1], EndJob) and told[-1].state == "lost"  # what it had goes to others
 
 
-def test_jobs_that_ended_while_there_was_no_brain(tmp_path, make):
+def test_jobs_that_ended_without_a_brain_are_found_ended(tmp_path, make):
     with ConfigStore(tmp_path / "brain.sqlite") as store:
         for job in ("ads-1", "ads-2", "gone"):
             directory = "" if job == "gone" else f"/jobs/{job}"
@@ -222,7 +222,7 @@ def test_jobs_that_ended_while_there_was_no_brain(tmp_path, make):
 # --- its own end --------------------------------------------------------------------------------------------------------------
 
 
-def test_it_ends_when_there_has_been_no_job_for_a_while(rig):
+def test_brain_ends_when_there_has_been_no_job_for_a_while(rig):
     rig.passes(590.0)
     assert rig.ask(BrainStatusRequest()).idle_exit_seconds == 10.0
     assert isinstance(rig.ask(BrainHello("1.0")), BrainWelcome)  # somebody is about to come
@@ -238,7 +238,7 @@ def test_it_ends_when_there_has_been_no_job_for_a_while(rig):
     assert rig.service.ending == "no job for 10 minutes"
 
 
-def test_one_that_stays(make):
+def test_brain_without_idle_limit_stays_until_stopped(make):
     rig = make(idle_seconds=None)
     rig.passes(1e6)
     assert not rig.service.ending
@@ -250,7 +250,7 @@ def test_one_that_stays(make):
     ("version", "protocol", "goes"),
     [("1.2.0", 1, False), ("1.1.9", 1, False), ("1.2.1", 1, True), ("1.10.0", 1, True), ("0.1", 2, True)],
 )
-def test_it_hands_over_to_newer_ones_only(make, version, protocol, goes):
+def test_brain_hands_over_to_newer_versions_only(make, version, protocol, goes):
     rig = make(version="1.2.0")
     rig.ask(registration())
     answer = rig.ask(HandOver(version, protocol))

@@ -26,7 +26,7 @@ def decided(job, *, capacity=CAPACITY, policy=None):
     return decide(RoundInputs(at=0.0, capacity=capacity, jobs=(job,), policy=policy or Policy()), load).of(job.job)
 
 
-def test_what_surely_pays_is_done():
+def test_a_change_that_surely_pays_is_made():
     found = decided(view(now=SMALLEST, scale_seconds=5.0))
     assert found.action == "change"
     assert found.predicted.gain.lower > 0
@@ -39,7 +39,7 @@ def test_a_change_that_costs_more_than_it_saves_is_not_made():
     assert decided(view(now=SMALLEST, remaining_samples=1e5, scale_seconds=50.0)).action == "stay"
 
 
-def test_what_a_change_costs_is_taken_from_all_it_brings():
+def test_cost_of_a_change_is_taken_from_its_gain_and_value():
     """From the gain, its band and its value; staying costs nothing."""
     job = view(now=SMALLEST, priority=2.0)
     free, dear = (
@@ -92,7 +92,7 @@ def test_undoing_a_change_needs_new_evidence():
     assert decided(msgspec.structs.replace(job, last_change=LastChange(left=wanted, fresh_windows=4))).choice == wanted
 
 
-def test_trying_has_a_budget():
+def test_exploring_a_plan_has_a_budget():
     job = view(now=Candidate(4, 1, 0.5, 0.75), model=data(spread=0.7), scale_seconds=5.0, remaining_samples=1e8)
     found = decided(job)
     assert found.action == "explore"
@@ -103,7 +103,7 @@ def test_trying_has_a_budget():
     assert decided(msgspec.structs.replace(job, remaining_samples=1e5)).action == "stay"
 
 
-def test_what_was_measured_counts_for_more_than_what_was_predicted():
+def test_measured_throughput_outweighs_the_predicted():
     """It runs at half of the predicted speed: all plans are then expected to."""
     job = view(now=Candidate(2, 1, 1.0, 0.5))
     predicted = decided(job).predicted
@@ -113,7 +113,7 @@ def test_what_was_measured_counts_for_more_than_what_was_predicted():
     assert half.throughput.expected == pytest.approx(predicted.throughput.expected / 2)
 
 
-def test_a_fixed_plan_stays_and_its_room_is_kept():
+def test_a_fixed_plan_stays_and_its_cores_are_kept_from_others():
     fixed = view("fixed", now=Candidate(1, 1, 1.0, 1.0), fixed=True, held="autoscaling is off for it")
     other = view("other")
     found = decide(RoundInputs(at=0.0, capacity=CAPACITY, jobs=(fixed, other)), load)
@@ -122,7 +122,7 @@ def test_a_fixed_plan_stays_and_its_room_is_kept():
     assert found.of("other").choice.cores <= 1.0
 
 
-def test_a_plan_that_can_not_be_changed_may_be_more_than_there_is():
+def test_fixed_plans_may_exceed_the_capacity():
     """What is stored of it can be read again."""
     fixed = view("fixed", now=Candidate(1, 1, 1.0, 1.0), fixed=True)
     other = view("other", now=Candidate(1, 1, 0.5, 0.5), fixed=True, stays="it takes no checkpoints")
@@ -136,7 +136,7 @@ def test_unknown_work_is_taken_as_the_horizon():
     assert decided(job, policy=Policy(horizon_seconds=500.0)).predicted.stay_seconds == 500.0
 
 
-def test_nobody_is_slowed_down_for_what_gains_less():
+def test_no_job_is_slowed_down_for_a_smaller_gain_of_another():
     """Both have the same model; one that is nearly done would be worth more by its share of time, if it were certain."""
     jobs = tuple(view(f"job-{i}", now=Candidate(1, 1, 1.0, 0.5), scale_seconds=30.0) for i in range(2))
     found = decide(RoundInputs(at=0.0, capacity=CAPACITY, jobs=jobs), load)

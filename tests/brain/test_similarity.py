@@ -67,7 +67,7 @@ def test_a_distance_is_symmetric_and_at_most_1(one: JobFeatures, other: JobFeatu
     assert 0 <= distance(one, other) <= 1
 
 
-def test_what_makes_jobs_unlike() -> None:
+def test_distance_of_jobs_grows_with_batch_size_model_and_name() -> None:
     assert (
         distance(JOB, like(batch_size=2048))
         < distance(JOB, like(batch_size=16_384))
@@ -108,7 +108,7 @@ def test_unlike_or_unequal_neighbours_are_trusted_less() -> None:
     assert trust((0.1, 1.0), (0.1, 1.0)) < trust((0.1, 1.0), (0.1, 3.0))
 
 
-def test_what_a_job_couldnt_measure_comes_from_others() -> None:
+def test_costs_a_past_job_could_not_measure_come_from_others() -> None:
     blind = past(50.0, unseen=["latency"])
     prior = pooled_prior([Neighbour("blind", 0.0, blind), Neighbour("seeing", 0.0, past(1.0))])
     assert prior is not None

@@ -115,19 +115,19 @@ def treatments(
     return [one.treatment for one in heal(inputs) if one.treatment is not None]
 
 
-def test_as_long_as_nothing_is_slow_nothing_is_replaced() -> None:
+def test_no_ps_is_replaced_while_none_is_slow() -> None:
     for count in range(1, len(USUAL) + 1):
         assert treatments(USUAL[:count]) == []
 
 
 @pytest.mark.parametrize("count", range(1, 4))
-def test_it_is_replaced_from_the_first_window_on_though_few_requests_wait_for_it(count: int) -> None:
+def test_slow_ps_is_replaced_from_the_first_window_though_few_requests_wait(count: int) -> None:
     (found,) = treatments(USUAL + SLOW[:count])
     assert (found.node, found.cause, found.act) == ("ps-0", "hot ps", Replace(Resources(0.2, GIB), "here"))
     assert "its host is slow" in found.reason
 
 
-def test_it_is_replaced_at_once_where_the_job_got_slower_than_its_own_work_explains() -> None:
+def test_slow_ps_is_replaced_at_once_if_only_it_explains_the_slower_job() -> None:
     (found,) = treatments(UNSURE)
     assert (found.node, found.act) == ("ps-0", Replace(Resources(0.2, GIB), "here"))
     assert "its host is slow" in found.reason
@@ -141,11 +141,11 @@ def test_it_is_replaced_at_once_where_the_job_got_slower_than_its_own_work_expla
     ],
     ids=["asked for a moment now and then", "as much waits at its peer"],
 )
-def test_it_stays_where_the_job_got_slower_but_does_not_wait_for_it(last: Window) -> None:
+def test_slow_ps_stays_if_the_job_does_not_wait_for_it(last: Window) -> None:
     assert treatments((*UNSURE[:-1], last)) == []
 
 
-def test_it_is_replaced_where_a_treatment_of_the_other_has_just_changed_what_is_usual() -> None:
+def test_slow_ps_is_replaced_after_a_treatment_of_its_peer() -> None:
     (grown,) = treatments(UNEVEN)
     assert (grown.node, grown.act) == ("ps-1", Resize(Resources(0.4, GIB)))
     done = msgspec.structs.replace(grown, done_at=grown.at + 0.3)
@@ -153,7 +153,7 @@ def test_it_is_replaced_where_a_treatment_of_the_other_has_just_changed_what_is_
     assert (found.node, found.act) == ("ps-0", Replace(Resources(0.2, GIB), "here"))
 
 
-def test_it_is_replaced_though_its_limit_had_held_it_back_before() -> None:
+def test_slow_ps_is_replaced_though_it_was_throttled_before() -> None:
     """It is hot in three windows, but more cores would be of no use any more."""
     (found,) = treatments(HOT_BEFORE)
     assert (found.node, found.act) == ("ps-0", Replace(Resources(0.2, GIB), "here"))
@@ -161,19 +161,19 @@ def test_it_is_replaced_though_its_limit_had_held_it_back_before() -> None:
 
 
 @pytest.mark.parametrize("count", [5, 7])
-def test_it_is_replaced_where_it_was_slow_from_the_beginning(count: int) -> None:
+def test_ps_that_is_slow_from_the_beginning_is_replaced(count: int) -> None:
     """Its peer takes a twelfth of the time for the same CPU seconds."""
     (found,) = treatments(SLOW[:count])
     assert (found.node, found.act) == ("ps-0", Replace(Resources(0.2, GIB), "here"))
 
 
 @pytest.mark.parametrize(("work", "seen"), [(0.0065, ["hot ps"]), (0.02, []), (None, [])])
-def test_without_peers_it_is_seen_unless_workers_have_got_slower_as_well(work: float | None, seen: list[str]) -> None:
+def test_slow_ps_without_peers_is_found_unless_workers_slowed_too(work: float | None, seen: list[str]) -> None:
     """As seconds that they work on a minibatch say. (There is no other host for it.)"""
     assert [found.cause for found in treatments(USUAL + SLOW[:4], servers=1, work=work)] == seen
 
 
-def test_a_slow_one_that_holds_nobody_up_stays() -> None:
+def test_slow_ps_that_holds_nobody_up_stays() -> None:
     """Most of the time is the worker's, and minibatches come as fast as before."""
     usual = Window(10.0, 300, Ps(0.05, 0.05, 0.0, 0.02), Ps(0.05, 0.05, 0.0, 0.02))
     slowed = usual._replace(first=Ps(0.4, 0.05, 0.0, 0.08))

@@ -61,7 +61,7 @@ def then(node: str, times: float, *, seconds: float = LOOK_SECONDS, **fields: bo
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.floats(0.0, 0.25), st.sampled_from([3.0, 5.0, 10.0]))
-def test_noise_and_what_befalls_all_alike_are_nothing(seed: int, noise: float, seconds: float) -> None:
+def test_noise_and_slowing_of_all_nodes_alike_are_no_slowing(seed: int, noise: float, seconds: float) -> None:
     """``noise``: standard deviation of a node's rate over a second. All of a role may be several times as slow now and then."""
     random = np.random.default_rng(seed)
     profiles: list[Profile] = []
@@ -75,7 +75,7 @@ def test_noise_and_what_befalls_all_alike_are_nothing(seed: int, noise: float, s
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([*WORKERS, *SERVERS]), st.floats(1.9, 20.0))
-def test_the_slower_a_node_gets_the_sooner_it_is_seen(node: str, times: float) -> None:
+def test_a_node_is_found_slow_the_sooner_the_slower_it_gets(node: str, times: float) -> None:
     needed = POLICY.evidence / math.log(min(times, 8.0)) ** 2
     for count, profiles in enumerate(then(node, times), 1):
         seen = found(profiles, node)
@@ -87,14 +87,14 @@ def test_the_slower_a_node_gets_the_sooner_it_is_seen(node: str, times: float) -
     assert seen.times == pytest.approx(times, rel=0.3)
 
 
-def test_a_fourfold_slowing_is_beyond_doubt_after_one_short_window_and_a_slight_one_is_not() -> None:
+def test_one_short_window_shows_a_fourfold_slowing_but_no_slight_one() -> None:
     assert found(next(then("worker-0", 4.0)), "worker-0") and found(next(then("ps-0", 4.0)), "ps-0")
     assert not found(next(then("worker-0", 2.0)), "worker-0") and not found(next(then("ps-0", 2.0)), "ps-0")
     for _, profiles in zip(range(8), then("ps-1", 1.4), strict=False):
         assert not found(profiles, "ps-1")
 
 
-def test_a_fourfold_slowing_is_beyond_doubt_though_work_under_way_is_not_counted_yet() -> None:
+def test_a_fourfold_slowing_is_found_before_work_under_way_is_counted() -> None:
     """As measured: seconds, and of each worker minibatches and seconds of reading and computing."""
     measured = [
         (10.0, [(261, 7.04), (257, 6.98), (254, 7.00)]),
@@ -127,7 +127,7 @@ def test_a_worker_that_waits_is_not_slow() -> None:
     assert found(next(then("worker-0", 4.0, work=False)), "worker-0")  # where nobody says, the rate does
 
 
-def test_it_is_compared_with_the_same_nodes_of_the_same_size_alone() -> None:
+def test_a_node_is_compared_only_with_its_own_windows_of_the_same_size() -> None:
     smaller = [window(100.0 + 10 * at, cores=1.0) for at in range(3)]
     smaller.append(window(123.0, 3.0, {"worker-0": 4.0}))
     assert not found(smaller, "worker-0")
@@ -135,7 +135,7 @@ def test_it_is_compared_with_the_same_nodes_of_the_same_size_alone() -> None:
     assert not found(next(then("worker-0", 4.0)), "worker-9")
 
 
-def test_few_minibatches_say_little() -> None:
+def test_few_minibatches_are_no_evidence_of_slowing() -> None:
     slow = next(then("worker-0", 4.0))
     few = [
         msgspec.structs.replace(

@@ -58,7 +58,7 @@ def lowered(inputs: HealInputs) -> dict[str, int]:
     return {one.treatment.node: act.resources.memory, **{node: its.memory for node, its in act.others.items()}}
 
 
-def test_all_that_have_much_to_spare_give_it_back_at_once() -> None:
+def test_spare_memory_is_taken_from_all_nodes_at_once() -> None:
     job = job_of()
     inputs = inputs_of(job)
     given = lowered(inputs)
@@ -75,7 +75,7 @@ def test_all_that_have_much_to_spare_give_it_back_at_once() -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(st.floats(0.3, 0.95), st.floats(1.0, 16.0), st.floats(1.1, 3.0), st.integers(0, 50), st.booleans())
-def test_what_a_server_keeps_is_enough_to_the_end_and_no_waste(
+def test_memory_a_server_keeps_suffices_to_the_end_without_waste(
     slope: float, rows: float, rest: float, seed: int, checkpoints: bool
 ) -> None:
     """It is neither relieved nor lowered again as long as its tables grow as they did."""
@@ -108,17 +108,17 @@ def test_what_a_server_keeps_is_enough_to_the_end_and_no_waste(
     ],
     ids=["too early", "it can't be"],
 )
-def test_nothing_is_taken(fields: dict[str, Any]) -> None:
+def test_no_spare_memory_is_taken_too_early_or_if_not_resizable(fields: dict[str, Any]) -> None:
     assert lowered(inputs_of(job_of(), **fields)) == {}
 
 
-def test_a_job_that_is_nearly_done_keeps_what_it_has() -> None:
+def test_a_job_that_is_nearly_done_keeps_its_memory() -> None:
     job = job_of()
     profiles = job.windows(4)
     assert lowered(inputs_of(job, profiles=profiles, total_samples=job.samples * 1.0001)) == {}
 
 
-def test_what_is_too_far_away_to_be_sure_of_takes_nothing() -> None:
+def test_no_spare_memory_is_taken_if_the_end_is_too_far_away() -> None:
     """The tables may be seen whole soon, or grow for ever."""
     job = job_of(limit=2 << 40, workers=1)
     near, far = (
@@ -129,7 +129,7 @@ def test_what_is_too_far_away_to_be_sure_of_takes_nothing() -> None:
     assert lowered(far) == {}
 
 
-def test_little_is_left_where_it_is() -> None:
+def test_little_spare_memory_is_not_taken() -> None:
     job = job_of(limit=GIB, workers=2)
     worth = lowered(inputs_of(job, windows=4))
     job = job_of(limit=int(worth["ps-0"] / 0.8), workers=2)
@@ -137,7 +137,7 @@ def test_little_is_left_where_it_is() -> None:
     assert lowered(inputs_of(job, windows=4)) == {}
 
 
-def test_workers_are_all_to_have_what_any_has_used_and_those_of_which_nothing_is_known_keep_theirs() -> None:
+def test_workers_get_the_largest_used_memory_and_unmeasured_ones_keep_theirs() -> None:
     job = job_of(limit=0)
     job.limits = {"ps-0": 100 * MIB, "ps-1": 100 * MIB, "worker-1": 300 * MIB}
     inputs = inputs_of(job, used=0)
@@ -150,7 +150,7 @@ def test_workers_are_all_to_have_what_any_has_used_and_those_of_which_nothing_is
     }
 
 
-def test_a_worker_keeps_what_it_has_until_an_evaluation_has_shown_what_that_takes() -> None:
+def test_workers_keep_their_memory_until_an_evaluation_was_measured() -> None:
     job = job_of()
     inputs = inputs_of(job)
     assert sorted(lowered(msgspec.structs.replace(inputs, evaluated=False))) == ["ps-0", "ps-1"]
@@ -173,7 +173,7 @@ def _with_use(node: NodeNow, used: int) -> NodeNow:
     return msgspec.structs.replace(node, used_bytes=used) if node.role == "worker" else node
 
 
-def test_a_recipe_is_taken_at_its_word() -> None:
+def test_memory_is_not_lowered_below_what_the_recipe_says() -> None:
     given = lowered(inputs_of(job_of(), least={"ps": GIB, "worker": 400 * MIB}))
     assert given == dict.fromkeys(["worker-0", "worker-1", "worker-2"], 400 * MIB)
 
@@ -194,7 +194,7 @@ def test_a_node_is_left_alone_for_a_while_after_its_memory_was_changed() -> None
     assert sorted(after("hot ps", 1.0)) == sorted(lowered(inputs))
 
 
-def test_it_waits_for_what_is_more_urgent_and_a_relief_does_not_wait_for_it() -> None:
+def test_lowering_memory_waits_for_a_relief_but_not_the_reverse() -> None:
     job = job_of(rows_per_sample=8.0)
     profiles = job.windows(6)
     job.limits["ps-0"] = int(1.02 * job.used("ps-0"))
@@ -207,7 +207,7 @@ def test_it_waits_for_what_is_more_urgent_and_a_relief_does_not_wait_for_it() ->
     assert [one.treatment for one in again] == [one.treatment for one in first]
 
 
-def test_it_is_decided_by_levels_too_but_not_by_them_alone() -> None:
+def test_spare_memory_is_decided_by_levels_but_not_without_profiles() -> None:
     job = job_of()
     inputs = inputs_of(job)
     levels = tuple(map(Level.of, inputs.profiles))
@@ -215,7 +215,7 @@ def test_it_is_decided_by_levels_too_but_not_by_them_alone() -> None:
     assert heal(msgspec.structs.replace(inputs, profiles=(), levels=levels)) == ()
 
 
-def test_a_new_plan_is_measured_first() -> None:
+def test_no_spare_memory_is_taken_before_a_new_plan_is_measured() -> None:
     job = job_of()
     profiles = list(job.windows(4))
     job.plan = Candidate(2, 2, 1.0, 1.0)

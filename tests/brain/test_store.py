@@ -62,7 +62,7 @@ INPUTS = RoundInputs(
 # --- what comes back ------------------------------------------------------------------------------------------------------
 
 
-def test_everything_comes_back_as_it_was(store):
+def test_stored_records_are_read_back_unchanged(store):
     job = a_job(features={"tables": 26, "dims": [16]}, model="dcn", owner="me", started_at=1.5)
     plan = Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=RolePlan(2, Resources(1.0, GIB)))
     profiles = [a_profile(job.id, 10.0 * at, data={"cpu": [0.5, at]}) for at in range(3)]
@@ -91,7 +91,7 @@ def test_everything_comes_back_as_it_was(store):
     assert queries.fitted_jobs(store, "bottleneck") == [(job, fits[1])]
 
 
-def test_what_was_not_committed_is_forgotten(path):
+def test_uncommitted_jobs_are_forgotten(path):
     with ConfigStore(path) as store:
         store.put_job(a_job())
     with ConfigStore(path) as store:
@@ -143,7 +143,7 @@ def test_decisions_are_numbered_replayed_and_judged(store):
         (["id=ads-00[12]"], [2, 1]),
     ],
 )
-def test_filters(store, words, found):
+def test_filters_choose_jobs_by_word_state_and_limit(store, words, found):
     jobs = [
         a_job(0, model="wide_deep", state="succeeded", features={"data": "criteo"}, created_at=0.0),
         a_job(1, model="dcn", state="failed", message="out of memory", created_at=1600.0),
@@ -160,7 +160,7 @@ def test_filters(store, words, found):
 @pytest.mark.parametrize(
     ("word", "says"), [("since=yesterday", "no span of time"), ("limit=0", "no number"), ("colour=red", "'colour'")]
 )
-def test_filters_that_make_no_sense(word, says):
+def test_senseless_filters_are_refused(word, says):
     with pytest.raises(UsageError, match=says):
         queries.parse_filter([word], now=0.0)
 
@@ -168,7 +168,7 @@ def test_filters_that_make_no_sense(word, says):
 # --- forgetting -------------------------------------------------------------------------------------------------------------
 
 
-def test_pruning(store):
+def test_pruning_removes_old_jobs_with_their_records(store):
     runs, old, recent = (a_job(0), a_job(1, ended_at=10 * DAY), a_job(2, ended_at=390 * DAY))
     for job in (runs, old, recent):
         store.put_job(job)
@@ -189,7 +189,7 @@ def test_pruning(store):
     assert [job.id for job in queries.jobs(store)] == [runs.id]
 
 
-def test_space_is_given_back(store, path):
+def test_pruning_shrinks_the_database_file(store, path):
     store.put_job(a_job(ended_at=1.0))
     for at in range(2000):
         store.add_profile(a_profile("ads-000", float(at), data={"pad": "x" * 300}))
@@ -232,7 +232,7 @@ def start(path, job, commits):
     )
 
 
-def test_several_processes_make_it_and_write_at_once(path):
+def test_several_processes_create_and_write_the_database_at_once(path):
     writers = [start(path, f"job-{i}", 20) for i in range(3)]
     try:
         for writer in writers:
@@ -252,7 +252,7 @@ def test_several_processes_make_it_and_write_at_once(path):
             writer.wait()
 
 
-def test_what_was_committed_survives_kill_9(path):
+def test_committed_records_survive_kill_9(path):
     writer = start(path, "job", 100_000)
     try:
         assert writer.stdout.readline() == "open\n"
@@ -273,7 +273,7 @@ def test_what_was_committed_survives_kill_9(path):
     assert found == [float(at) for at in range(len(found))]
 
 
-def test_a_writer_waits_for_another(path):
+def test_a_writer_waits_for_another_writers_lock(path):
     """The lock is let go 50 ms after it was taken, whenever the other begins to wait."""
     with ConfigStore(path) as store:
         store.put_job(a_job())
@@ -293,7 +293,7 @@ def test_a_writer_waits_for_another(path):
         assert len(queries.jobs(store)) == 1
 
 
-def test_a_lock_that_is_not_let_go_is_said_and_nothing_is_lost(path):
+def test_a_held_lock_is_reported_and_waiting_rows_are_kept(path):
     with ConfigStore(path, busy_seconds=0.01) as store, ConfigStore(path) as other:
         other.db.conn.execute("begin immediate")
         store.put_job(a_job())
@@ -308,20 +308,20 @@ def test_a_lock_that_is_not_let_go_is_said_and_nothing_is_lost(path):
 # --- files of others --------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_no_database(path):
+def test_a_file_that_is_no_database_is_refused(path):
     path.write_bytes(b"not a database at all" * 100)
     with pytest.raises(HistoryError, match="damaged or no database"):
         ConfigStore(path)
 
 
-def test_a_database_of_something_else(path):
+def test_a_database_of_another_application_is_refused(path):
     with sqlite3.connect(path) as db:
         db.execute("create table other (x)")
     with pytest.raises(HistoryError, match="not a database of dlrover-lite's brain"):
         ConfigStore(path)
 
 
-def test_a_database_of_a_newer_version(path):
+def test_a_database_of_a_newer_version_is_refused(path):
     with ConfigStore(path) as store, store.transaction():
         store.db.table(migrations.migrations_table).insert(
             {"migration_set": migrations.name, "name": "m999_far_ahead", "applied_at": "later"}
@@ -330,12 +330,12 @@ def test_a_database_of_a_newer_version(path):
         ConfigStore(path)
 
 
-def test_a_directory_that_is_not_there(tmp_path):
+def test_a_missing_directory_of_the_database_is_an_error(tmp_path):
     with pytest.raises(HistoryError, match="can't be read or written"):
         ConfigStore(tmp_path / "no" / "brain.sqlite")
 
 
-def test_decisions_that_can_not_be_read_any_more(store):
+def test_unreadable_stored_decisions_are_an_error(store):
     store.add_round(decide(INPUTS, load), ["a"])
     with store.transaction():
         store.db.conn.execute("update decisions set data = '{}'")

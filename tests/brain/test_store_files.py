@@ -96,7 +96,7 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(path):
         assert len(queries.jobs(store)) == 1
 
 
-def test_a_migration_that_fails_leaves_the_file_as_it_was(path, monkeypatch):
+def test_a_failed_migration_leaves_the_file_unchanged(path, monkeypatch):
     db = Database(path)
     migrations.apply(db, stop_before="m002_what_came_of_jobs_and_what_the_person_prefers")
     db.execute(f"pragma application_id = {APPLICATION_ID}")
@@ -121,7 +121,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(path, monkeypatch):
         assert queries.jobs(store) == []
 
 
-def test_a_newer_one_is_refused_and_stays_as_it_is(path):
+def test_a_newer_database_is_refused_and_left_unchanged(path):
     fill(path)
     with ConfigStore(path) as store, store.transaction():
         store.db.table(migrations.migrations_table).insert(
@@ -156,7 +156,7 @@ def test_a_damaged_file_is_refused_with_advice_and_not_touched(path, damage):
     assert path.read_bytes() == before
 
 
-def test_a_page_that_is_damaged_is_an_error_or_harms_nobody(path):
+def test_a_damaged_page_is_an_error_or_does_no_harm(path):
     """Each page in turn is overwritten: reading everything, and writing, works or says what is wrong."""
     fill(path, profiles=100)
     content = path.read_bytes()
@@ -177,7 +177,7 @@ def test_a_page_that_is_damaged_is_an_error_or_harms_nobody(path):
     assert said > len(content) // 4096 // 2
 
 
-def test_what_was_edited_by_hand(path):
+def test_a_row_broken_by_hand_is_reported_with_advice(path):
     fill(path)
     with ConfigStore(path) as store:
         store.db.conn.execute("update jobs set outcome = '[' where id = 'ads-3'")
@@ -189,7 +189,7 @@ def test_what_was_edited_by_hand(path):
 # --- no room ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_said_and_nothing_is_lost(path):
+def test_a_full_disk_is_reported_and_waiting_rows_are_kept(path):
     with ConfigStore(path) as store:
         store.put_job(a_job())
         store.commit()
@@ -208,7 +208,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(path):
         assert len(queries.profiles(store, "ads-0")) == 200
 
 
-def test_what_makes_no_sense_is_told_from_what_can_not_be_written_now(path):
+def test_a_refused_row_is_told_from_one_that_can_not_be_written_now(path):
     with ConfigStore(path) as store:
         store.put_job(a_job())
         store.put_samples("ads-0", 2**64)
@@ -222,7 +222,7 @@ def test_what_makes_no_sense_is_told_from_what_can_not_be_written_now(path):
 
 
 @pytest.mark.parametrize("word", ["keep-jobs", "keep-jobs=", "keep-jobs=-1", "keep-jobs=nan", "colour=3", "=3"])
-def test_preferences_that_make_no_sense(word):
+def test_senseless_preferences_are_refused(word):
     with pytest.raises(UsageError):
         preferences.parse_changes([word])
 
@@ -316,7 +316,7 @@ class Histories(RuleBasedStateMachine):
         assert sizes(store)["kept_jobs"] == len(self.committed["jobs"])
 
 
-def test_histories(tmp_path):
+def test_any_history_of_writes_crashes_and_prunes_keeps_the_store_right(tmp_path):
     Histories.directory = tmp_path
     machine = Histories.TestCase()
     machine.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)

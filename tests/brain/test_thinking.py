@@ -60,21 +60,23 @@ def test_a_job_is_told_its_plan_a_little_later(thinking: DecisionThread, path: P
     assert said == []
 
 
-def test_who_wants_no_advice_gets_none(thinking: DecisionThread, path: Path) -> None:
+def test_a_job_that_wants_no_advice_gets_none(thinking: DecisionThread, path: Path) -> None:
     thinking.told(comes("ads-1", demand=None))
     thinking.told(comes("ads-2"))
     until(lambda: thinking.advice("ads-2"), "a plan for the other")
     assert thinking.advice("ads-1") is None
 
 
-def test_reports_of_strangers_change_nothing(thinking: DecisionThread) -> None:
+def test_reports_of_unknown_jobs_change_nothing(thinking: DecisionThread) -> None:
     thinking.told(Report("ads-9", 5))
     thinking.told(EndJob("ads-9", "failed", 90.0, 5, outcome=JobOutcome(seconds=1.0)))
     thinking.told(comes())
     until(lambda: thinking.advice("ads-1"), "a plan")
 
 
-def test_nonsense_is_said_and_the_others_get_their_plans(thinking: DecisionThread, said: list[str]) -> None:
+def test_invalid_features_are_reported_and_other_jobs_get_their_plans(
+    thinking: DecisionThread, said: list[str]
+) -> None:
     thinking.told(comes("odd-1", features={"tables": "many"}))
     thinking.told(comes())
     until(lambda: thinking.advice("ads-1"), "a plan")
@@ -101,7 +103,7 @@ def test_a_job_that_came_while_the_history_could_not_be_read_is_taken_later(
     assert len(said) == 1
 
 
-def test_a_damaged_database_is_said_once_and_nothing_piles_up(tmp_path: Path, said: list[str]) -> None:
+def test_a_damaged_database_is_reported_once_and_no_reports_pile_up(tmp_path: Path, said: list[str]) -> None:
     path = tmp_path / "brain.sqlite"
     path.write_bytes(b"no database at all" * 100)
     thinking = DecisionThread(path, say=said.append)
@@ -145,5 +147,5 @@ def test_waiting_for_a_database_ends_with_the_brain(path: Path, said: list[str])
     assert thinking._thread is not None and not thinking._thread.is_alive()
 
 
-def test_one_that_was_never_asked_ends_at_once(path: Path) -> None:
+def test_an_unused_decision_thread_ends_at_once(path: Path) -> None:
     DecisionThread(path, say=lambda _: None).close()

@@ -56,7 +56,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("runs", "action"), [(True, "queue"), (False, "start")])
-def test_what_jobs_have_that_ran_under_the_brain_before_nobody_else_gets(path: Path, runs: bool, action: str) -> None:
+def test_resources_of_jobs_of_an_earlier_brain_are_not_given_away(path: Path, runs: bool, action: str) -> None:
     looked: list[str] = []
 
     def look(directory: str) -> bool:

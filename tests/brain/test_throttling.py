@@ -49,7 +49,7 @@ def rates(observations: Sequence[Observation]) -> np.ndarray:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1000), st.floats(0.0, 0.08), st.floats(0.0, 0.2))
-def test_it_is_found_whatever_the_hosts_pace(seed: int, lost: float, sd: float) -> None:
+def test_throttling_is_found_whatever_the_hosts_pace(seed: int, lost: float, sd: float) -> None:
     rng = np.random.default_rng(seed)
     paces = np.exp(rng.normal(0, sd, 3 * len(LIMITS)))
     plans = [(limit, workers) for workers in (1, 2, 3) for limit in LIMITS]
@@ -58,25 +58,25 @@ def test_it_is_found_whatever_the_hosts_pace(seed: int, lost: float, sd: float) 
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.06])
-def test_limits_that_were_not_tried_are_predicted(lost: float) -> None:
+def test_throughput_at_untried_limits_is_predicted(lost: float) -> None:
     seen = [trained(limit, lost, workers=workers) for limit in (0.5, 0.75, 1.0) for workers in (1, 2)]
     small = [trained(0.25, lost, workers=workers) for workers in (1, 2)]
     predicted = predict(fit(seen), Setting.of(small)).samples_per_second
     assert predicted / rates(small) == pytest.approx(1.0, abs=0.1)
 
 
-def test_without_measurements_it_is_as_usual() -> None:
+def test_throttling_without_measurements_is_the_usual_one() -> None:
     assert throttle_cores([]) == USUAL_CORES
     assert throttle_cores([trained(0.5, 0.06)]) == pytest.approx(USUAL_CORES, abs=0.01)
 
 
-def test_workers_that_wait_for_others_lose_nothing() -> None:
+def test_workers_that_wait_for_others_lose_nothing_by_throttling() -> None:
     waiting = [trained(limit, 0.0, waits=0.5) for limit in LIMITS]
     assert unthrottled(waiting, 0.05) == [pytest.approx(WORK)] * len(LIMITS)
     stopped = trained(0.5, 0.05)
     assert unthrottled([stopped], 0.05) == [pytest.approx(WORK)]
 
 
-def test_it_never_takes_most_of_what_was_measured() -> None:
+def test_correction_for_throttling_never_takes_most_of_the_time() -> None:
     (left,) = unthrottled([trained(0.25, 0.05)], 0.24)
     assert left is not None and left >= WORK / 2

@@ -157,11 +157,11 @@ def test_plans_not_seen_are_predicted() -> None:
     assert inside > 0.75
 
 
-def test_adding_phases_up_is_the_wrong_shape_for_overlapping_ones() -> None:
+def test_the_additive_model_fits_overlapping_phases_worse() -> None:
     assert np.median(errors_of(ADDITIVE)[0]) > 2 * np.median(errors_of(BOTTLENECK)[0])
 
 
-def test_another_job_is_predicted_too() -> None:
+def test_a_job_bound_by_servers_is_predicted_too() -> None:
     """Where the PS do most of the work."""
     measured = observations(replace(COSTS, worker=0.006, ps=0.012, ps_request=0.003), 5, PLANS[::2])
     predicted = predict(fit(measured[::2]), Setting.of(measured[1::2]))
@@ -189,14 +189,14 @@ def test_a_prior_counts_as_long_as_little_is_measured() -> None:
     assert abs(near - TRUE["ps_request"]) < 0.7 * abs(far - TRUE["ps_request"])
 
 
-def test_a_disturbed_measurement_doesnt_spoil_the_others() -> None:
+def test_disturbed_measurements_hardly_change_the_fit() -> None:
     measured = simulated()
     spoilt = [msgspec.structs.replace(o, samples_per_second=o.samples_per_second / 4) for o in measured[:3]]
     predicted = predict(fit([*spoilt, *measured[3:]]), Setting.of(measured))
     assert np.median(np.abs(predicted.samples_per_second / rates(measured) - 1)) < 0.05
 
 
-def test_a_host_that_is_slow_at_times() -> None:
+def test_a_host_that_is_slow_at_times_widens_the_predicted_band() -> None:
     """All CPU work takes longer then, here by 20% up or down: what is predicted is the usual throughput, with a wider band. Of one draw of
     18 such paces even the mean is off by 5%, so that a single fit says little: the usual one of many does."""
     errors, noises = [], []
@@ -220,13 +220,13 @@ def test_a_host_that_is_slow_at_times() -> None:
     assert min(noises) > 0.09 > fit(simulated()[::2]).noise
 
 
-def test_without_measured_cpu_the_shape_is_fitted_to_throughput_alone() -> None:
+def test_without_measured_cpu_the_model_is_fitted_to_throughput_alone() -> None:
     blind = [msgspec.structs.replace(o, worker_cpu_seconds=None, ps_cpu_seconds=None) for o in simulated()]
     predicted = predict(fit(blind), Setting.of(blind))
     assert np.median(np.abs(predicted.samples_per_second / rates(blind) - 1)) < 0.08
 
 
-def test_what_cant_be_told_apart_is_named() -> None:
+def test_coefficients_that_cant_be_told_apart_are_named() -> None:
     rng = np.random.default_rng(0)
     same_ps = exact(true_fit(TRUE), setting(workers=np.array([1, 2, 3, 4])), rng, 0.01)
     found = fit(same_ps)
@@ -247,7 +247,7 @@ def test_outside_of_what_was_seen_the_band_is_wider_and_says_so() -> None:
     assert width[0] < width[2] < width[3]
 
 
-def test_the_longest_time_is_what_limits() -> None:
+def test_the_longest_phase_is_the_bottleneck() -> None:
     found = fit(simulated()[:8])
     lattice = setting(workers=np.arange(1, 9)[:, None], ps_cores=np.array([0.25, 1.0]))
     limits = times(found, lattice)
@@ -284,7 +284,7 @@ def test_more_cores_than_a_node_has_threads_for_are_of_no_use() -> None:
     assert more_ps >= two
 
 
-def test_nothing_to_predict_from() -> None:
+def test_fitting_without_measurements_is_an_error() -> None:
     with pytest.raises(DlroverLiteError, match="nothing was measured"):
         fit([])
 
@@ -308,7 +308,7 @@ def profile(speeds: dict[str, float], *, other: float = 0.0, ps_cpu: tuple[float
     )
 
 
-def test_hosts_of_different_speed() -> None:
+def test_host_speeds_are_estimated_relative_to_each_other() -> None:
     found = host_speeds([profile({"a": 1.0, "b": 2.0, "c": 0.5})] * 20)
     assert found["b"] / found["a"] == pytest.approx(2.0, rel=0.15)
     assert found["c"] / found["a"] == pytest.approx(0.5, rel=0.15)
@@ -316,7 +316,7 @@ def test_hosts_of_different_speed() -> None:
     assert host_speeds([profile({"a": 3.0})]) == {"a": 1.0}
 
 
-def test_a_profile_as_the_model_takes_it() -> None:
+def test_observation_is_made_of_a_profile() -> None:
     seen = observe(profile({"a": 1.0}, other=1.0, ps_cpu=(3.0, 1.0)))
     assert seen is not None
     assert (seen.workers, seen.ps, seen.free_power) == (1, 2, 3.0)
@@ -330,11 +330,11 @@ def test_a_profile_as_the_model_takes_it() -> None:
     assert (fast.host_workers, fast.host_ps) == (0.5, 1.0)  # the first host has the PS as well
 
 
-def test_what_nodes_used_was_free_whatever_others_took() -> None:
+def test_cpu_that_nodes_used_counts_as_free_power() -> None:
     seen = observe(profile({"a": 1.0}, other=4.0))
     assert seen is not None
     assert seen.free_power == pytest.approx(0.5)
 
 
-def test_an_interval_without_training_tells_nothing() -> None:
+def test_an_interval_without_training_gives_no_observation() -> None:
     assert observe(msgspec.structs.replace(profile({"a": 1.0}), samples=0)) is None

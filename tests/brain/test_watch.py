@@ -61,14 +61,14 @@ def _decide(path: Path, job: str) -> int:
         return store.add_round(decided, [job])[job]
 
 
-def test_without_a_database_there_is_nothing_to_tell_and_none_is_made(path: Path) -> None:
+def test_watching_without_a_database_tells_nothing_and_makes_none(path: Path) -> None:
     watch, of_job = Watch(path), JobWatch(path, "one")
     assert watch.look().empty
     assert of_job.look().empty
     assert not path.exists()
 
 
-def test_each_look_tells_only_what_is_new(path: Path) -> None:
+def test_each_look_at_jobs_tells_only_what_is_new(path: Path) -> None:
     watch = Watch(path)
     _commit(path, _job("one"), _job("two"), _profile("one", 10.0))
     first = watch.look()
@@ -86,14 +86,14 @@ def test_each_look_tells_only_what_is_new(path: Path) -> None:
     watch.close()
 
 
-def test_what_is_only_wished_for_is_not_what_a_job_has(path: Path) -> None:
+def test_desired_plans_are_not_told_as_granted(path: Path) -> None:
     _commit(path, _job("one"), PlanRecord(job="one", at=1.0, kind="desired", plan=PLAN))
     watch = Watch(path)
     assert watch.look().plans == ()
     watch.close()
 
 
-def test_at_first_only_the_newest_intervals_of_jobs_that_run_are_told(path: Path) -> None:
+def test_first_look_tells_only_newest_intervals_of_running_jobs(path: Path) -> None:
     times = [float(at) for at in range(1, RATES + 20)]
     _commit(path, _job("one"), _job("over", "succeeded", outcome=JobOutcome(samples_per_second=3.0)))
     _commit(path, *(_profile(job, at) for job in ("one", "over") for at in times))
@@ -115,7 +115,7 @@ def test_jobs_that_are_pruned_are_gone(path: Path) -> None:
     watch.close()
 
 
-def test_decisions_are_told_of_all_jobs_the_newest_of_each_first(path: Path) -> None:
+def test_only_the_newest_decision_of_each_job_is_told_at_first(path: Path) -> None:
     _commit(path, _job("one"))
     _decide(path, "one")
     _decide(path, "one")
@@ -126,7 +126,7 @@ def test_decisions_are_told_of_all_jobs_the_newest_of_each_first(path: Path) -> 
     watch.close()
 
 
-def test_another_file_in_its_place_is_told_anew(path: Path) -> None:
+def test_a_replaced_database_file_is_told_anew(path: Path) -> None:
     _commit(path, _job("one"))
     watch = Watch(path)
     watch.look()
@@ -140,7 +140,7 @@ def test_another_file_in_its_place_is_told_anew(path: Path) -> None:
     watch.close()
 
 
-def test_what_can_not_be_read_is_said_and_heals(path: Path) -> None:
+def test_an_unreadable_database_is_reported_until_it_is_replaced(path: Path) -> None:
     path.write_bytes(b"no database at all, but long enough to be taken for one" * 100)
     watch = Watch(path)
     with pytest.raises(HistoryError, match="can't be read"):
@@ -175,7 +175,7 @@ def test_a_job_is_told_in_detail(path: Path) -> None:
     watch.close()
 
 
-def test_a_decision_is_told_again_when_more_is_known_of_it(path: Path) -> None:
+def test_a_decision_is_told_again_when_it_was_measured_or_done(path: Path) -> None:
     _commit(path, _job("one"))
     number = _decide(path, "one")
     watch = JobWatch(path, "one")

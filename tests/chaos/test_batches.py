@@ -42,7 +42,7 @@ def kill(name: str) -> Callable[[ChaosJob], None]:
 
 
 @pytest.mark.parametrize("name", ["ps-0", "ps-1", "master"])
-def test_what_was_committed_stays_whoever_is_killed_amid_a_move(tmp_path: Path, name: str) -> None:
+def test_committed_batches_of_a_move_survive_a_kill_of_any_process(tmp_path: Path, name: str) -> None:
     plain = recipe(ps=1, workers=1, epochs=4, health={"heartbeat_seconds": 5})
     job = start(tmp_path, plain, slow_seconds=0.05, servers=SERVERS, slowed={"ps.source.complete": 0.05})
     until_trained(job.handle, 500)
@@ -56,7 +56,7 @@ def test_what_was_committed_stays_whoever_is_killed_amid_a_move(tmp_path: Path, 
     job.finish()
 
 
-def test_a_move_that_is_cancelled_keeps_what_has_come(tmp_path: Path) -> None:
+def test_a_cancelled_move_keeps_the_batches_that_have_arrived(tmp_path: Path) -> None:
     plain = recipe(ps=2, workers=1, epochs=4)
     job = start(tmp_path, plain, slow_seconds=0.05, servers=SERVERS, slowed={"ps.source.complete": 0.05})
     until_trained(job.handle, 500)

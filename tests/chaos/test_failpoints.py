@@ -42,7 +42,7 @@ def test_every_failpoint_is_named_once() -> None:
     assert found == sorted(POINTS)
 
 
-def test_every_scenario_is_played() -> None:
+def test_every_failpoint_belongs_to_a_scenario() -> None:
     assert {point.scenario for point in POINTS.values()} <= SCENARIOS.keys()
 
 
@@ -65,7 +65,9 @@ def counted(faults: Counter[str], directory: Path, points: list[str], action: st
 
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize(("scenario", "points"), points_by_scenario().items(), ids=points_by_scenario())
-def test_deaths_at_every_failpoint(tmp_path: Path, scenario: str, points: list[str], faults: Counter[str]) -> None:
+def test_a_job_survives_deaths_at_all_failpoints_of_a_scenario(
+    tmp_path: Path, scenario: str, points: list[str], faults: Counter[str]
+) -> None:
     """In one job: each process dies at the first that it comes to and where nobody has died before."""
     with counted(faults, tmp_path, points, "kill"):
         SCENARIOS[scenario](tmp_path, points)
@@ -74,7 +76,9 @@ def test_deaths_at_every_failpoint(tmp_path: Path, scenario: str, points: list[s
 @pytest.mark.skipif(not LONG, reason="make chaos")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", POINTS)
-def test_a_death_at(tmp_path: Path, name: str, optimizer: str, faults: Counter[str]) -> None:
+def test_a_job_survives_a_death_at_the_failpoint(
+    tmp_path: Path, name: str, optimizer: str, faults: Counter[str]
+) -> None:
     points = [*NEEDS.get(name, []), name]
     with counted(faults, tmp_path, points, "kill"):
         SCENARIOS[POINTS[name].scenario](tmp_path, points, optimizer=optimizer)
@@ -83,7 +87,9 @@ def test_a_death_at(tmp_path: Path, name: str, optimizer: str, faults: Counter[s
 @pytest.mark.skipif(not LONG, reason="make chaos")
 @pytest.mark.parametrize("pause_seconds", [1.0, 5.0])
 @pytest.mark.parametrize("name", [name for name in POINTS if name not in STEPS and name not in NEEDS])
-def test_a_pause_at(tmp_path: Path, name: str, pause_seconds: float, faults: Counter[str]) -> None:
+def test_a_job_survives_a_pause_at_the_failpoint(
+    tmp_path: Path, name: str, pause_seconds: float, faults: Counter[str]
+) -> None:
     """Shorter, and longer, than the master's patience with a node that says nothing."""
     health = {"heartbeat_seconds": 3}
     with counted(faults, tmp_path, [name], "stop"):

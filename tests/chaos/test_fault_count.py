@@ -15,16 +15,16 @@ INNER = """
 import pytest
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_some(faults, count):
+def test_counts_kills_and_stops(faults, count):
     faults["kill worker"] += count
     faults["stop ps"] += 1000
 
 @pytest.mark.parametrize("name", ["ps.push.applied", "ps.push.begun", "ps.push.begun"])
-def test_a_failpoint(faults, name):
+def test_counts_a_kill_at_a_failpoint(faults, name):
     faults[f"kill at {name}"] += 1
     assert name != "ps.push.applied"  # what was done counts also where the test fails
 
-def test_none():
+def test_counts_no_faults():
     pass
 """
 

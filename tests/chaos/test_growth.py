@@ -28,7 +28,7 @@ EPOCHS = 2
 @pytest.mark.skipif(not LONG, reason="make chaos")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", SEEDS[:1])
-def test_a_census_that_grows_to_gigabytes_while_it_is_disturbed(
+def test_census_is_exact_after_faults_while_growing_to_gigabytes(
     tmp_path: Path, seed: int, faults: Counter[str]
 ) -> None:
     print(f"CHAOS_SEED={seed}, CHAOS_GIB={SIZE_GIB:g}")

@@ -22,7 +22,7 @@ MOST_LOST = 0.005
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_census_that_is_disturbed(tmp_path: Path, seed: int, faults: Counter[str]) -> None:
+def test_census_is_exact_after_random_faults(tmp_path: Path, seed: int, faults: Counter[str]) -> None:
     print(f"CHAOS_SEED={seed}")
     rng = random.Random(seed)
     plain = recipe(
@@ -41,7 +41,7 @@ def test_a_census_that_is_disturbed(tmp_path: Path, seed: int, faults: Counter[s
     assert_harmed(disturbance, job.finish(300))
 
 
-def test_a_census_whose_server_is_out_of_memory(tmp_path: Path) -> None:
+def test_census_is_exact_after_a_server_ran_out_of_memory(tmp_path: Path) -> None:
     """Killed by the kernel, or whoever enforces its limit here, wherever it is; and its followers, until one has enough."""
     plain = recipe(ps=1, workers=1, epochs=1)
     plain["model"]["options"]["embedding_dim"] = 64
@@ -56,7 +56,7 @@ def test_a_census_whose_server_is_out_of_memory(tmp_path: Path) -> None:
 @pytest.mark.skipif(not LONG, reason="make chaos")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_model_that_is_disturbed_learns_as_much(
+def test_a_model_learns_as_much_despite_random_faults(
     tmp_path: Path, seed: int, undisturbed_auc: float, faults: Counter[str]
 ) -> None:
     print(f"CHAOS_SEED={seed}")

@@ -22,7 +22,7 @@ from tests.end_to_end.support import until_trained
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS[:1])
-def test_a_census_over_tcp_that_is_disturbed(tmp_path: Path, seed: int, faults: Counter[str]) -> None:
+def test_census_over_tcp_is_exact_after_faults(tmp_path: Path, seed: int, faults: Counter[str]) -> None:
     print(f"CHAOS_SEED={seed}")
     plain = recipe(
         ps=2,
@@ -39,7 +39,7 @@ def test_a_census_over_tcp_that_is_disturbed(tmp_path: Path, seed: int, faults: 
     assert_harmed(disturbance, job.finish(300))
 
 
-def test_only_who_has_the_key_is_answered(tmp_path: Path) -> None:
+def test_only_clients_with_the_jobs_key_are_answered(tmp_path: Path) -> None:
     job = start(tmp_path, recipe(ps=1, workers=1, epochs=4), slow_seconds=0.02, transport="tcp")
     until_trained(job.handle, BATCH_SIZE)
     record, key_file = job.handle.job.record(), job.handle.job.key_file

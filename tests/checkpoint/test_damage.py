@@ -71,7 +71,7 @@ def refuses(store: CheckpointStore, path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "zlib"])
-def test_a_bit_flipped_in_every_section_of_every_part(tmp_path: Path, codec: Codec) -> None:
+def test_a_bit_flipped_in_any_section_of_a_part_is_found(tmp_path: Path, codec: Codec) -> None:
     store = CheckpointStore(str(tmp_path))
     write_cut(store, 1, OLD, codec=codec)
     write_cut(store, 2, CHANGED, builds_on=1, codec=codec)
@@ -86,7 +86,7 @@ def test_a_bit_flipped_in_every_section_of_every_part(tmp_path: Path, codec: Cod
     assert read(store) == (expected(OLD | CHANGED), 2)
 
 
-def test_truncated_at_and_in_every_section_of_every_part(store: CheckpointStore) -> None:
+def test_a_part_truncated_anywhere_is_damaged(store: CheckpointStore) -> None:
     for path in [*files(store, 1, "*.part"), *files(store, 2, "*.part")]:
         sections = edges(store, int(path.parent.name[4:]), path)
         whole = path.read_bytes()
@@ -109,7 +109,7 @@ def test_a_block_of_another_file_is_noticed_when_read(store: CheckpointStore) ->
         list(store.rows(2))
 
 
-def test_the_block_is_named(store: CheckpointStore) -> None:
+def test_damaged_blocks_are_named_by_verify(store: CheckpointStore) -> None:
     path = files(store, 1, "*.part")[0]
     sections = edges(store, 1, path)
     data = bytearray(path.read_bytes())
@@ -130,7 +130,7 @@ def variants(data: bytes) -> Iterator[bytes]:
         yield data[:length]
 
 
-def test_a_manifest_with_any_bit_flipped_or_its_end_cut_off(store: CheckpointStore) -> None:
+def test_a_manifest_with_a_flipped_bit_or_cut_off_end_is_refused(store: CheckpointStore) -> None:
     path = files(store, 2, MANIFEST)[0]
     whole = path.read_bytes()
     written = store.manifest(2)
@@ -146,7 +146,7 @@ def test_a_manifest_with_any_bit_flipped_or_its_end_cut_off(store: CheckpointSto
     assert read(store) == (expected(OLD), 1)
 
 
-def test_a_missing_base(store: CheckpointStore) -> None:
+def test_a_cut_whose_base_is_missing_is_damaged(store: CheckpointStore) -> None:
     store.delete(1)
     (cut,) = store.cuts()
     assert (cut.number, cut.state) == (2, "damaged")
@@ -185,7 +185,7 @@ def test_another_major_version_is_refused_by_name(store: CheckpointStore) -> Non
     assert store.retain(1) == []
 
 
-def test_what_a_newer_minor_version_adds_is_passed_over(store: CheckpointStore) -> None:
+def test_additions_to_a_manifest_of_a_newer_minor_version_are_ignored(store: CheckpointStore) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["moon"] = "full"
         manifest["parts"][0]["colour"] = "green"
@@ -201,7 +201,7 @@ def test_what_a_newer_minor_version_adds_is_passed_over(store: CheckpointStore) 
 
 
 @pytest.mark.parametrize("codec", ["none", "zlib"])
-def test_blocks_and_index_fields_of_a_newer_minor_version(
+def test_unknown_blocks_and_fields_of_a_newer_minor_version_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec
 ) -> None:
     """Blocks with four bytes a row more at their ends, and index entries with eight more."""
@@ -233,7 +233,7 @@ def test_blocks_and_index_fields_of_a_newer_minor_version(
     assert store.verify(1) == []
 
 
-def test_a_compression_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_compression_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CheckpointStore(str(tmp_path))
     write_cut(store, 1, OLD, codec="middle-out")  # type: ignore[arg-type]
     with pytest.raises(CheckpointForeign, match="compressed by middle-out"):
@@ -252,7 +252,7 @@ def test_a_destination_that_is_gone_is_not_a_damaged_cut(store: CheckpointStore,
 
 @pytest.mark.parametrize("name", ["../ps-0.part", "/etc/passwd", "..", "", "x/../../ps-0.part", "a\0b"])
 @pytest.mark.parametrize("kind", ["a directory", "an object store"])
-def test_a_manifest_that_names_what_is_elsewhere(tmp_path: Path, name: str, kind: str) -> None:
+def test_a_manifest_naming_files_outside_its_cut_is_damaged(tmp_path: Path, name: str, kind: str) -> None:
     """Whoever can write a manifest can write its checksum."""
     store = CheckpointStore(str(tmp_path / "c") if kind == "a directory" else f"memory://{tmp_path.name}")
     store.create()
@@ -275,7 +275,7 @@ def test_a_manifest_that_names_what_is_elsewhere(tmp_path: Path, name: str, kind
 
 
 @pytest.mark.parametrize("change", [{"generation": 1}, {"job": "job-2"}, {"configuration": {}}], ids=str)
-def test_an_increment_on_a_cut_that_it_can_not_build_on(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_an_increment_on_a_cut_of_another_job_or_generation_is_damaged(tmp_path: Path, change: dict[str, Any]) -> None:
     """Of another generation or job: its clocks mean nothing there, so that rows would be missing without a word."""
     store = CheckpointStore(str(tmp_path))
     base = write_cut(store, 1, OLD)

@@ -144,7 +144,7 @@ class Refusing:
 
 @needs_direct
 @pytest.mark.parametrize("step", ["ask", "use"])
-def test_a_file_system_that_has_only_the_page_cache(store: CheckpointStore, step: str) -> None:
+def test_cuts_are_written_and_read_where_direct_io_is_refused(store: CheckpointStore, step: str) -> None:
     write(store)
     as_usual = part_of(store).read_bytes()
     store.delete(1)
@@ -159,13 +159,15 @@ def test_a_file_system_that_has_only_the_page_cache(store: CheckpointStore, step
     assert store.verify(1) == []
 
 
-def test_a_system_without_such_a_way(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuts_are_written_and_read_on_a_system_without_direct_io(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "O_DIRECT", raising=False)
     write(store)
     check(store.rows(1))
 
 
-def test_writes_that_are_cut_short(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_that_are_cut_short_are_continued(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.writev
     monkeypatch.setattr(os, "writev", lambda descriptor, views: real(descriptor, [views[0][:100_001]]))
     write(store)
@@ -173,7 +175,7 @@ def test_writes_that_are_cut_short(store: CheckpointStore, monkeypatch: pytest.M
     assert store.verify(1) == []
 
 
-def test_reads_that_are_cut_short(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_that_are_cut_short_are_continued(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     write(store)
     real = os.preadv
     monkeypatch.setattr(os, "preadv", lambda descriptor, rooms, at: real(descriptor, [rooms[0][: 3 * ALIGNMENT]], at))
@@ -181,7 +183,7 @@ def test_reads_that_are_cut_short(store: CheckpointStore, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("aside", [3, 60, COUNTS[1]])
-def test_rows_that_come_before_their_turn(store: CheckpointStore, aside: int) -> None:
+def test_rows_set_aside_before_their_groups_turn_are_written(store: CheckpointStore, aside: int) -> None:
     """Some, more than a block of them, and all of their group."""
     manifest = write(store, aside=aside)
     assert manifest.parts[0].rows == COUNTS
@@ -213,7 +215,7 @@ def test_full_blocks_pass_by_the_page_cache(store: CheckpointStore, monkeypatch:
 
 
 @pytest.mark.parametrize("at_byte", [600_000, 1_100_123, 2_000_000])
-def test_a_disk_that_is_full_in_the_middle(store: CheckpointStore, at_byte: int) -> None:
+def test_a_disk_that_gets_full_within_a_part_leaves_nothing_behind(store: CheckpointStore, at_byte: int) -> None:
     open_before = descriptors()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (at_byte, before[1]))
@@ -228,7 +230,7 @@ def test_a_disk_that_is_full_in_the_middle(store: CheckpointStore, at_byte: int)
     check(store.rows(1))
 
 
-def test_an_abandoned_part_leaves_nothing(store: CheckpointStore) -> None:
+def test_an_abandoned_part_leaves_no_file_or_descriptor(store: CheckpointStore) -> None:
     open_before = descriptors()
     with store.begin(1).part("job-1", 0, EVERYTHING, SHAPES, block_bytes=BLOCK_BYTES) as part:
         part.add(0, records_of(0, COUNTS[0]))
@@ -264,7 +266,7 @@ def test_a_bit_flipped_in_or_the_end_cut_off_at_every_block(store: CheckpointSto
     check(store.rows(1))
 
 
-def test_a_file_that_shrinks_while_it_is_read(store: CheckpointStore) -> None:
+def test_a_part_that_shrinks_while_read_is_damaged(store: CheckpointStore) -> None:
     manifest = write(store)
     with store._open(manifest, manifest.parts[0]) as reader:
         os.truncate(part_of(store), 700_001)
@@ -274,9 +276,7 @@ def test_a_file_that_shrinks_while_it_is_read(store: CheckpointStore) -> None:
     assert len(found) == len([one for one in reader.index if one["offset"] + one["bytes"] > 700_001])
 
 
-def test_a_sector_that_cannot_be_read_spoils_its_block_only(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_sector_damages_only_its_block(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = write(store)
     real = local._Reader.read
     with store._open(manifest, manifest.parts[0]) as reader:
@@ -293,14 +293,14 @@ def test_a_sector_that_cannot_be_read_spoils_its_block_only(
         ]
 
 
-def test_readers_of_some_slots(store: CheckpointStore) -> None:
+def test_readers_of_some_slots_get_exactly_their_rows(store: CheckpointStore) -> None:
     write(store)
     numbers = np.arange(slot_sets.SLOTS)
     for owned in (numbers < 100, numbers % 3 == 1, (numbers >= 300) & (numbers < 4000)):
         check(store.rows(1, owned), owned)
 
 
-def test_whoever_stops_reading_leaves_nothing_open(store: CheckpointStore) -> None:
+def test_a_reader_that_stops_early_leaves_no_file_open(store: CheckpointStore) -> None:
     write(store)
     open_before = descriptors()
     for _ in store.rows(1):

@@ -84,7 +84,7 @@ def states(store: CheckpointStore) -> list[int]:
     return [cut.number for cut in cuts]
 
 
-def test_killed_at_every_step(tmp_path: Path) -> None:
+def test_a_writer_killed_at_any_step_leaves_only_whole_cuts(tmp_path: Path) -> None:
     seen = []
     for step in range(1, 200):
         store = CheckpointStore(str(tmp_path / str(step)))
@@ -104,7 +104,7 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
     assert seen[-1] == [2]
 
 
-def test_parts_are_durable_before_the_manifest_and_the_manifest_before_the_cut_is_told(tmp_path: Path) -> None:
+def test_parts_are_durable_before_the_manifest_and_that_before_the_commit(tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path / "checkpoints"))
     store.create()
     with recorded() as calls:
@@ -120,7 +120,7 @@ def test_parts_are_durable_before_the_manifest_and_the_manifest_before_the_cut_i
     assert store.url in [call.path for call in calls.calls if call.what == "sync"]  # the cut's directory is in there
 
 
-def test_a_cut_ceases_to_exist_before_its_parts_go(store: CheckpointStore) -> None:
+def test_deleting_a_cut_removes_its_manifest_before_its_parts(store: CheckpointStore) -> None:
     steps: list[tuple[str, str]] = []
     real = {name: getattr(os, name) for name in ("unlink", "fsync")}
     with pytest.MonkeyPatch.context() as patch:
@@ -130,7 +130,7 @@ def test_a_cut_ceases_to_exist_before_its_parts_go(store: CheckpointStore) -> No
     assert steps == [("unlink", ".json"), ("fsync", ""), *[("unlink", ".part")] * 2]
 
 
-def test_cuts_are_their_owners_alone(tmp_path: Path) -> None:
+def test_files_of_cuts_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     shared = tmp_path / "checkpoints"
     shared.mkdir()
     shared.chmod(0o755)
@@ -150,7 +150,7 @@ def test_cuts_are_their_owners_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.ESTALE])
-def test_a_call_that_fails_at_every_step(tmp_path: Path, code: int) -> None:
+def test_a_system_call_that_fails_at_any_step_leaves_whole_cuts(tmp_path: Path, code: int) -> None:
     """Refused by name; afterwards the old state or the new one is there, and writing goes on."""
     for step in range(1, 200):
         store = CheckpointStore(str(tmp_path / str(step)))
@@ -191,7 +191,9 @@ def small_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_destination(store: CheckpointStore, small_files: None) -> None:
+def test_a_full_destination_is_reported_and_leaves_nothing_half_written(
+    store: CheckpointStore, small_files: None
+) -> None:
     with pytest.raises(JobError, match=r"destination is full: can't write .*ps-0-\w+\.part: File too large") as raised:
         write_cut(store, 2, dict.fromkeys(keys(2000), 2))
     assert "Make room" in raised.value.hint
@@ -213,7 +215,7 @@ def test_a_part_with_a_block_missing_is_never_finished(store: CheckpointStore, s
                 part.finish()
 
 
-def test_a_destination_that_goes_and_comes_back(store: CheckpointStore) -> None:
+def test_a_missing_destination_is_an_error_until_it_comes_back(store: CheckpointStore) -> None:
     path = Path(store.url)
     writer = store.begin(2)
     path.rename(path.with_name("unmounted"))
@@ -227,7 +229,7 @@ def test_a_destination_that_goes_and_comes_back(store: CheckpointStore) -> None:
     assert store.cuts()[0].number == 3
 
 
-def test_a_writer_whose_cut_was_given_up(store: CheckpointStore) -> None:
+def test_a_late_writer_of_an_abandoned_cut_can_not_finish(store: CheckpointStore) -> None:
     """Another has cleaned up meanwhile, and begun with the same number: the late one can't finish."""
     below, above = halves()
     late = store.begin(2).part("job-1", 0, below, SHAPES)
@@ -249,7 +251,7 @@ def test_cuts_under_way_are_not_cleaned_up(store: CheckpointStore) -> None:
     assert states(store) == [1]
 
 
-def test_one_process_begins_another_writes(store: CheckpointStore) -> None:
+def test_a_cut_may_be_begun_by_one_process_and_written_by_another(store: CheckpointStore) -> None:
     below, above = halves()
     store.begin(2)
     key = next(key for key in keys(9) if key[0] == 1)
@@ -262,7 +264,7 @@ def test_one_process_begins_another_writes(store: CheckpointStore) -> None:
     assert state_of(store.rows(2)) == expected({key: 5})
 
 
-def test_an_object_store_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_an_object_store_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from fsspec.implementations.memory import MemoryFileSystem
 
     store = CheckpointStore("memory://failing/job")
@@ -288,7 +290,7 @@ def test_an_object_store_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("url", ["gopher://hole/in", "nonsense://x"])
-def test_urls_that_nobody_knows(url: str) -> None:
+def test_unknown_kinds_of_destination_urls_are_refused(url: str) -> None:
     with pytest.raises(JobError, match="can't be used") as raised:
         CheckpointStore(url)
     assert "s3://" in raised.value.hint

@@ -48,7 +48,7 @@ KEYS = st.tuples(st.sampled_from([(0, 0), (0, 1), (1, 0)]), st.integers(0, 40)).
     st.integers(1, 3),
     st.sampled_from(["none", "zlib"]),
 )
-def test_rows_are_those_of_a_dict_that_is_updated(
+def test_newest_rows_equal_a_dict_updated_by_each_cut(
     changes: list[dict[Key, int]], known_ids: int, servers: int, codec: Any
 ) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
@@ -67,7 +67,7 @@ def test_rows_are_those_of_a_dict_that_is_updated(
         assert (seen[-1] if seen else 0) == rows.total == sum(map(len, changes))
 
 
-def test_only_the_groups_that_are_wanted(tmp_path: Path) -> None:
+def test_only_the_wanted_groups_are_read(tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path))
     write_cut(store, 1, CONFIGURATION, dict.fromkeys(keys(range(100)), 1))
     rows = NewestRows(store, 1, [1])
@@ -96,7 +96,7 @@ def watch(patch: pytest.MonkeyPatch) -> tuple[Counter[tuple[str, int]], list[int
     return read, known
 
 
-def test_a_base_is_read_once_and_nothing_of_it_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_alone_is_read_once_without_remembering_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CheckpointStore(str(tmp_path))
     manifest = write_cut(store, 1, CONFIGURATION, dict.fromkeys(keys(range(3000)), 1))
     monkeypatch.setattr(newest_rows, "KNOWN_BYTES", EACH_ID)
@@ -107,7 +107,9 @@ def test_a_base_is_read_once_and_nothing_of_it_is_remembered(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(("most", "times"), [(700, 1), (100, 4)])
-def test_ids_that_are_known_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, times: int) -> None:
+def test_memory_for_known_ids_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, times: int
+) -> None:
     """Of 6,000 rows in increments: down to a sixteenth of the slots nothing is read twice."""
     store = CheckpointStore(str(tmp_path))
     write_cut(store, 1, CONFIGURATION, dict.fromkeys(keys(range(3000)), 1))
@@ -137,7 +139,7 @@ def test_an_increment_with_a_row_twice_is_damaged(tmp_path: Path, monkeypatch: p
         list(NewestRows(store, 2, ALL))
 
 
-def test_ranges_are_all_slots_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_cover_every_slot_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CheckpointStore(str(tmp_path))
     write_cut(store, 1, CONFIGURATION, {})
     write_cut(store, 2, CONFIGURATION, dict.fromkeys(keys(range(200)), 2), builds_on=1)
@@ -149,7 +151,7 @@ def test_ranges_are_all_slots_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert len(ranges) >= 600 / ids
 
 
-def test_cuts_of_version_1(tmp_path: Path) -> None:
+def test_newest_rows_of_cuts_of_version_1_are_read(tmp_path: Path) -> None:
     """Their blocks are of arrays."""
     with zipfile.ZipFile(Path(__file__).with_name("cuts-1.0.zip")) as archive:
         archive.extractall(tmp_path)

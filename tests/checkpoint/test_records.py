@@ -76,7 +76,7 @@ def check_same(found: RowData, wanted: RowData) -> None:
 
 @settings(deadline=None)
 @given(some_rows())
-def test_rows_come_out_of_records_as_they_went_in(given_rows: tuple[RowData, RecordShape, np.ndarray]) -> None:
+def test_rows_survive_packing_into_records(given_rows: tuple[RowData, RecordShape, np.ndarray]) -> None:
     rows, shape, salts = given_rows
     packed = pack_rows(rows, shape, salts)
     assert (packed.dtype, packed.shape) == (np.uint32, (len(rows.ids), shape.words))
@@ -90,7 +90,7 @@ def test_rows_come_out_of_records_as_they_went_in(given_rows: tuple[RowData, Rec
     assert (records.epochs_of(packed) == records.EPOCHS_MOST).all()
 
 
-def test_what_was_unpacked_is_a_copy() -> None:
+def test_unpacked_rows_are_copies() -> None:
     rows, shape = rows_of(keys(9), 0, 1), SHAPES[0].record
     packed = rows.records.copy()
     found = unpack_rows(packed, shape, SALTS[0])
@@ -99,7 +99,7 @@ def test_what_was_unpacked_is_a_copy() -> None:
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_the_words_of_a_record(counted: bool) -> None:
+def test_layout_of_the_words_of_a_record(counted: bool) -> None:
     """As docs/checkpoints.md draws them."""
     values, state = np.array([[1.5, -2.0]], np.float32), np.array([[3.0]], np.float32)
     one = np.array([1], np.uint64), np.array([6], np.uint16), np.array([77 * counted], np.uint32), values, state
@@ -156,12 +156,12 @@ def test_hashes_and_slots_are_the_same_everywhere(ids: list[int], table: str) ->
     assert unpack_rows(packed, RecordShape(1, 0, False), np.array([salt])).ids.tolist() == ids
 
 
-def test_a_tables_salt_is_what_it_was() -> None:
+def test_salts_of_tables_never_change() -> None:
     """Checkpoints and slot maps of years ago depend on it."""
     assert [int(table_salt(name)) for name in ("user", "")] == [0x638DD47B9A5CDFAF, 0xB4B2797457A0A6E4]
 
 
-def test_slots_of_tests_are_those_of_servers() -> None:
+def test_slots_computed_by_the_tests_are_those_of_servers() -> None:
     for key in keys(30):
         assert slot_of(key) == slots_of(TABLES[key[0]][key[1]], np.array([key[2]], np.uint64))[0]
 
@@ -278,7 +278,7 @@ MIXED = [
 
 
 @pytest.mark.parametrize("codec", ["none", "zlib"])
-def test_each_server_reads_its_own_slots_and_no_row_is_in_two_parts(tmp_path: Path, codec: Codec) -> None:
+def test_each_server_reads_its_own_slots_and_no_row_twice(tmp_path: Path, codec: Codec) -> None:
     store = CheckpointStore(str(tmp_path))
     write_parts(store, codec, MIXED, halves())
     rows = expected({key: 1 for _, _, some in MIXED for key in some})
@@ -346,7 +346,7 @@ def write_unchecked(store: CheckpointStore, shape: GroupShape, found: np.ndarray
 
 
 @pytest.mark.parametrize("position", [0, 3, 4095])
-def test_a_row_of_a_table_that_there_is_not_is_damage(tmp_path: Path, position: int) -> None:
+def test_a_row_of_an_unknown_table_is_damage(tmp_path: Path, position: int) -> None:
     """Its bytes are as they were written: they were wrong before."""
     store = CheckpointStore(str(tmp_path))
     found = records_of(keys(9), 0)
@@ -361,7 +361,7 @@ def test_a_row_of_a_table_that_there_is_not_is_damage(tmp_path: Path, position: 
     assert "tables that there aren't" in damage.message
 
 
-def test_a_part_that_does_not_say_its_tables_is_damaged(tmp_path: Path) -> None:
+def test_a_part_without_its_tables_is_damaged(tmp_path: Path) -> None:
     """Its ids can't be known."""
     store = CheckpointStore(str(tmp_path))
     write_unchecked(store, GroupShape(4, 4, counted=True), records_of(keys(9), 0)[:1])
@@ -371,7 +371,9 @@ def test_a_part_that_does_not_say_its_tables_is_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "zlib"])
-def test_a_block_that_is_shorter_than_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
+def test_a_block_shorter_than_its_rows_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec
+) -> None:
     store = CheckpointStore(str(tmp_path))
     real = buckets.Room.pieces
     with monkeypatch.context() as patch:
@@ -381,7 +383,7 @@ def test_a_block_that_is_shorter_than_its_rows(tmp_path: Path, monkeypatch: pyte
         list(store.rows(1))
 
 
-def test_blocks_of_a_kind_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_an_unknown_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CheckpointStore(str(tmp_path))
     with monkeypatch.context() as patch:
         patch.setattr(part_writer, "RECORDS", 2)
@@ -415,7 +417,7 @@ def recorded(tmp_path: Path) -> CheckpointStore:
     return CheckpointStore(str(tmp_path))
 
 
-def test_a_checkpoint_that_version_1_has_written(recorded: CheckpointStore) -> None:
+def test_a_checkpoint_written_by_version_1_is_read(recorded: CheckpointStore) -> None:
     assert [cut.state for cut in recorded.cuts()] == ["complete", "complete"]
     assert recorded.verify(2) == []
     assert state_of(recorded.rows(1)) == expected_1(BEFORE)
@@ -444,7 +446,7 @@ def test_damage_to_any_byte_of_version_1_is_noticed(recorded: CheckpointStore) -
 
 
 @pytest.mark.parametrize("more", [0, 4])
-def test_rows_of_version_1_that_are_longer_than_known(recorded: CheckpointStore, more: int) -> None:
+def test_rows_of_a_newer_minor_version_1_may_be_longer(recorded: CheckpointStore, more: int) -> None:
     """A newer minor version's: four bytes a row more at the end of each block; or less than that."""
     for cut in (1, 2):
         manifest = recorded.manifest(cut)

@@ -30,7 +30,9 @@ settings_of = st.tuples(st.integers(1, 5), st.none() | st.floats(0.5, 48))
 
 
 @given(histories(), settings_of)
-def test_what_is_kept(cuts: list[CutFacts], settings: tuple[int, float | None]) -> None:
+def test_newest_cuts_their_bases_and_one_per_hour_are_kept(
+    cuts: list[CutFacts], settings: tuple[int, float | None]
+) -> None:
     keep, hours = settings
     kept = retained(cuts, keep, hours)
     known = {cut.number: cut for cut in cuts}
@@ -42,7 +44,7 @@ def test_what_is_kept(cuts: list[CutFacts], settings: tuple[int, float | None]) 
 
 
 @given(histories(), settings_of)
-def test_deleting_after_each_cut_leaves_no_less_for_each_hour_than_deleting_once(
+def test_deleting_after_each_cut_keeps_the_same_cuts_as_deleting_once(
     cuts: list[CutFacts], settings: tuple[int, float | None]
 ) -> None:
     there: list[CutFacts] = []
@@ -52,14 +54,14 @@ def test_deleting_after_each_cut_leaves_no_less_for_each_hour_than_deleting_once
     assert {cut.number for cut in there} == retained(cuts, *settings)
 
 
-def test_an_example() -> None:
+def test_retention_of_a_known_series_of_cuts() -> None:
     cuts = [CutFacts(n, n * HOUR / 2, None if n % 4 == 0 else n - 1) for n in range(12)]
     assert retained(cuts, 1) == {8, 9, 10, 11}
     assert retained(cuts[:10], 1) == {8, 9}
     assert retained(cuts[:9], 1, every_hours=2) == {0, 4, 8}
 
 
-def test_abandoned_cuts_take_nobodys_place_and_go_when_all_of_the_newest_are_newer() -> None:
+def test_abandoned_cuts_do_not_count_as_newest_and_go_once_outnumbered() -> None:
     """The job has gone on from 18 without 19 and 20."""
     there = [CutFacts(n, n * HOUR, 16 if n == 17 else 19 if n == 20 else None, n in (19, 20)) for n in range(16, 21)]
     left = []
@@ -74,7 +76,7 @@ def test_abandoned_cuts_take_nobodys_place_and_go_when_all_of_the_newest_are_new
     assert retained([CutFacts(1, 0.0, None, abandoned=True)], 1) == {1}
 
 
-def test_the_store_deletes_the_rest(tmp_path: Path) -> None:
+def test_the_store_deletes_cuts_that_are_not_retained(tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path))
     versions = dict.fromkeys(keys(5), 1)
     for number in range(1, 7):

@@ -60,7 +60,7 @@ def test_a_base_and_increments_whose_slots_move(store: CheckpointStore, codec: C
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_any_history(data: st.DataObject) -> None:
+def test_any_history_of_cuts_is_read_back_as_a_dict_says(data: st.DataObject) -> None:
     """Against a dict: cuts of random keys, bases and increments, read whole and by slots and groups."""
     pool = keys(60)
     some = st.dictionaries(st.sampled_from(pool), st.integers(0, 9), max_size=40)
@@ -81,7 +81,7 @@ def test_any_history(data: st.DataObject) -> None:
             assert state_of(store.rows(cut, wanted, [0])) == expected(mine)
 
 
-def test_all_there_is_to_know_comes_back(store: CheckpointStore) -> None:
+def test_the_manifest_is_read_back_as_written(store: CheckpointStore) -> None:
     written = write_cut(store, 12, dict.fromkeys(keys(30), 1))
     found = store.manifest(12)
     assert found == written
@@ -90,7 +90,7 @@ def test_all_there_is_to_know_comes_back(store: CheckpointStore) -> None:
     assert sum(part.rows[1] for part in found.parts) == 10
 
 
-def test_parts_of_readers_together_are_all(store: CheckpointStore) -> None:
+def test_readers_of_disjoint_slots_together_get_all_rows(store: CheckpointStore) -> None:
     versions = dict.fromkeys(keys(500), 3)
     write_cut(store, 1, versions)
     numbers = np.arange(slot_sets.SLOTS)
@@ -117,13 +117,13 @@ def test_a_reader_of_a_few_slots_reads_little(tmp_path: Path, monkeypatch: pytes
     assert read < size / 6
 
 
-def test_an_empty_cut(store: CheckpointStore) -> None:
+def test_an_empty_cut_is_read_and_verified(store: CheckpointStore) -> None:
     write_cut(store, 0, {})
     assert list(store.rows(0)) == []
     assert store.verify(0) == []
 
 
-def test_blocks_say_which_cut_they_are_of(store: CheckpointStore) -> None:
+def test_blocks_name_their_cut_oldest_first(store: CheckpointStore) -> None:
     write_cut(store, 1, dict.fromkeys(keys(3), 1))
     write_cut(store, 2, dict.fromkeys(keys(1), 2), builds_on=1)
     blocks = list(store.rows(2))
@@ -156,7 +156,7 @@ def test_rows_that_do_not_fit_are_refused(store: CheckpointStore, into: str) -> 
         assert part.finish().rows == [0, 0]
 
 
-def test_a_cut_without_all_slots_is_no_cut(store: CheckpointStore) -> None:
+def test_a_cut_must_have_every_slot_exactly_once(store: CheckpointStore) -> None:
     below, _ = halves()
     with pytest.raises(JobError, match=r"cut 1 isn't whole: no part has slots 2048-4095"):
         write_cut(store, 1, {}, owners=[below])
@@ -165,13 +165,13 @@ def test_a_cut_without_all_slots_is_no_cut(store: CheckpointStore) -> None:
     assert store.cuts() == []
 
 
-def test_numbers_rise(store: CheckpointStore) -> None:
+def test_numbers_of_cuts_must_rise(store: CheckpointStore) -> None:
     write_cut(store, 3, {})
     with pytest.raises(JobError, match="cut 3 can't follow"):
         store.begin(3)
 
 
-def test_rows_of_4096_values(tmp_path: Path) -> None:
+def test_rows_larger_than_a_block_survive(tmp_path: Path) -> None:
     """A row that is larger than the block it is to be in."""
     store = CheckpointStore(str(tmp_path))
     salts = np.array([table_salt("t")])

@@ -42,7 +42,7 @@ def test_progress_is_plain_lines_on_stderr(trained: dict[str, Any]) -> None:
     assert "\x1b" not in trained["stderr"]
 
 
-def test_jobs(trained: dict[str, Any], capsys: Capture) -> None:
+def test_jobs_lists_the_job_as_table_and_json(trained: dict[str, Any], capsys: Capture) -> None:
     value = as_json(["jobs"], capsys)
     check("## jobs", value)
     (mine,) = [job for job in value["jobs"] if job["id"] == trained["job"]]
@@ -68,7 +68,7 @@ def test_a_job_with_damaged_files_is_listed(trained: dict[str, Any], capsys: Cap
     assert states[trained["job"]] == "succeeded"
 
 
-def test_status(trained: dict[str, Any], capsys: Capture) -> None:
+def test_status_of_an_ended_job_as_text_and_json(trained: dict[str, Any], capsys: Capture) -> None:
     value = as_json(["status", trained["job"]], capsys)
     check("## status", value)
     for node in value["nodes"]:
@@ -81,7 +81,7 @@ def test_status(trained: dict[str, Any], capsys: Capture) -> None:
     assert "4,000 of 4,000 (1 epoch)" in text and "\nlimits " in text and "worker-0" in text
 
 
-def test_status_of_a_job_killed_before_it_had_nodes(trained: dict[str, Any], capsys: Capture) -> None:
+def test_status_of_a_job_killed_before_it_had_nodes_is_one_line(trained: dict[str, Any], capsys: Capture) -> None:
     directory = Path(trained["directory"]).with_name("killed-00000000")
     directory.mkdir()
     shutil.copy(Path(trained["directory"]) / "job.json", directory)
@@ -94,7 +94,9 @@ def test_status_of_a_job_killed_before_it_had_nodes(trained: dict[str, Any], cap
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "stop", "evaluate", "export --to x"])
-def test_an_unknown_job_is_named_with_the_nearest(command: str, trained: dict[str, Any], capsys: Capture) -> None:
+def test_an_unknown_job_is_refused_with_the_nearest_name(
+    command: str, trained: dict[str, Any], capsys: Capture
+) -> None:
     name, *options = command.split()
     assert main([name, trained["job"][:-1] + "_", *options]) == 1
     output = capsys.readouterr()
@@ -102,12 +104,12 @@ def test_an_unknown_job_is_named_with_the_nearest(command: str, trained: dict[st
     assert "Traceback" not in output.err and output.out == ""
 
 
-def test_stopping_what_has_ended_is_no_error(trained: dict[str, Any], capsys: Capture) -> None:
+def test_stopping_an_ended_job_is_no_error(trained: dict[str, Any], capsys: Capture) -> None:
     assert main(["stop", trained["job"]]) == 0
     assert capsys.readouterr().out == f"{trained['job']} has ended already (succeeded).\n"
 
 
-def test_logs_of_one_role_or_node(trained: dict[str, Any], capsys: Capture) -> None:
+def test_logs_are_chosen_by_role_or_node(trained: dict[str, Any], capsys: Capture) -> None:
     assert main(["logs", trained["job"]]) == 0
     everything = capsys.readouterr().out.splitlines()
     assert {line.split("|")[0].strip() for line in everything} >= {"keeper", "master"}
@@ -186,7 +188,7 @@ def test_export_never_replaces_other_things(trained: dict[str, Any], tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["diary.txt"]
 
 
-def test_evaluate_on_a_file_that_is_not_there_blames_no_recipe(trained: dict[str, Any], capsys: Capture) -> None:
+def test_evaluate_on_a_missing_file_does_not_blame_the_recipe(trained: dict[str, Any], capsys: Capture) -> None:
     assert main(["evaluate", trained["job"], "--data", "nope.tsv"]) == 1
     said = capsys.readouterr().err
     assert "nope.tsv doesn't exist" in said and "recipe" not in said

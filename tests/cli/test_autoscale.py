@@ -43,7 +43,7 @@ def test_a_plan_is_shown_with_an_index_that_holds_until_the_world_moves(recipe: 
     assert f"index {found['index']}" in text and "It would end at" in text
 
 
-def test_nothing_is_explained_that_was_never_decided(recipe: str) -> None:
+def test_explain_without_a_decision_is_an_error(recipe: str) -> None:
     assert "no history" in str(ask("explain", "ads-1").exception)
     ask("plan", recipe)
     assert "no job" in str(ask("explain", "ads-1").exception)

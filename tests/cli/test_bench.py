@@ -27,17 +27,19 @@ def common(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     ("target", "value", "ok"),
     [(">= 1.5", 1.5, True), (">= 1.5", 1.4, False), ("<= 4", 4.1, False), (">= 3,000", 3001, True), ("", 1, None)],
 )
-def test_targets(common: ModuleType, target: str, value: float, ok: bool | None) -> None:
+def test_figures_are_compared_with_their_targets(
+    common: ModuleType, target: str, value: float, ok: bool | None
+) -> None:
     assert common.Figure("a.b", value, "x", target).ok is ok
 
 
-def test_a_figure_as_json(common: ModuleType) -> None:
+def test_figure_is_written_as_json(common: ModuleType) -> None:
     line = common.Figure("train.ratio", 1.12, "x", ">= 1.0", baseline=3.0).as_json()
     wanted = {"figure": "train.ratio", "value": 1.12, "unit": "x", "target": ">= 1.0", "ok": True, "baseline": 3.0}
     assert wanted.items() <= json.loads(line).items()
 
 
-def test_medians_of_interleaved_rounds(common: ModuleType) -> None:
+def test_medians_are_taken_of_interleaved_rounds(common: ModuleType) -> None:
     calls: list[str] = []
     values = iter([99, 1, 5, 3])
 
@@ -54,12 +56,12 @@ def test_medians_of_interleaved_rounds(common: ModuleType) -> None:
     assert calls[2:4] != calls[4:6]  # the order turns around
 
 
-def test_a_table_of_figures(common: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_of_figures_marks_missed_targets(common: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     common.print_table([json.loads(common.Figure("cli.help_ratio", 5.0, "x", "<= 4").as_json())])
     assert capsys.readouterr().out.splitlines()[1].split() == ["cli.help_ratio", "5", "x", "<=", "4", "NO", "-"]
 
 
-def test_processes_that_are_talked_with_by_lines(common: ModuleType, tmp_path: Path) -> None:
+def test_a_process_is_talked_with_by_lines(common: ModuleType, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nimport dlrover_lite\nprint(sys.argv[1], input())\nsys.exit(3)\n")
     with common.start_process(str(script), "hello") as process:
@@ -71,7 +73,7 @@ def test_processes_that_are_talked_with_by_lines(common: ModuleType, tmp_path: P
 
 
 @pytest.mark.parametrize(("code", "whole"), [(0, True), (1, False)])
-def test_what_a_script_has_measured_counts_where_it_could_not_do_all(
+def test_figures_of_a_failed_script_count_but_the_run_is_not_whole(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, whole: bool
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCH))

@@ -14,7 +14,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 
 @pytest.mark.parametrize("cores", [1.0, 2.0])
-def test_every_plan_within_the_ceiling_has_one_at_least_as_large(cores: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tried_plans_cover_every_plan_within_the_ceiling(cores: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
     bench = importlib.import_module("_autoscale_runs")
     found = bench.plans_within(cores)

@@ -23,12 +23,12 @@ def measured(name: str, value: float, target: str = ">= 1.5") -> dict[str, objec
     return {"figure": name, "value": value, "unit": "x", "target": target, "ok": True, "baseline": 1.0, "detail": {}}
 
 
-def test_the_page_is_made_of_what_was_measured(figures: ModuleType) -> None:
+def test_the_page_of_figures_is_up_to_date_with_the_records(figures: ModuleType) -> None:
     """And every figure that was says what it is."""
     assert figures.PAGE.read_text() == figures.page(figures.read())
 
 
-def test_of_several_runs_with_the_newest_commit_the_median_counts(figures: ModuleType, tmp_path: Path) -> None:
+def test_the_median_of_the_newest_commits_runs_counts(figures: ModuleType, tmp_path: Path) -> None:
     records = tmp_path / "figures.jsonl"
     figures.add([measured("train.ratio", 9.0)], "0000001", records)
     for value in (1.6, 1.2, 1.4):
@@ -42,7 +42,7 @@ def test_of_several_runs_with_the_newest_commit_the_median_counts(figures: Modul
     assert cells[1][2:] == ["2,500 x", "", "", "1", date, "`0000002`"]
 
 
-def test_a_figure_that_nobody_explains_is_refused(figures: ModuleType, tmp_path: Path) -> None:
+def test_a_figure_without_an_explanation_is_refused(figures: ModuleType, tmp_path: Path) -> None:
     records = tmp_path / "figures.jsonl"
     figures.add([measured("train.unheard_of", 1.0)], "0000001", records)
     with pytest.raises(KeyError, match="unheard_of"):
@@ -55,7 +55,9 @@ def test_every_figure_of_checkpoints_is_explained_before_it_is_measured(figures:
     assert not names - figures.MEANINGS.keys()
 
 
-def test_only_a_commit_can_be_measured(figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_committed_code_can_be_measured(
+    figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def git(*arguments: str) -> None:
         subprocess.run(
             ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True

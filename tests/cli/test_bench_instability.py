@@ -37,11 +37,11 @@ def progress(runs: Any, monkeypatch: pytest.MonkeyPatch, *, stands: float, until
 
 
 @pytest.mark.parametrize("stands", [0.0, 3.0, 12.0])
-def test_what_is_lost_is_how_long_it_stood_still(runs: Any, monkeypatch: pytest.MonkeyPatch, stands: float) -> None:
+def test_lost_time_is_how_long_training_stood_still(runs: Any, monkeypatch: pytest.MonkeyPatch, stands: float) -> None:
     assert progress(runs, monkeypatch, stands=stands, until=100).lost(40.0) == pytest.approx(stands)
 
 
-def test_a_run_that_ends_too_soon_does_not_tell(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ends_too_soon_gives_no_loss(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert progress(runs, monkeypatch, stands=3.0, until=80).lost(40.0) is None
     assert progress(runs, monkeypatch, stands=3.0, until=100).lost(10.0) is None
 
@@ -82,6 +82,6 @@ def test_a_single_round_has_no_error_and_a_disturbed_one_does_not_count(
     assert "no round counts (others took 9% of the CPU)" in capsys.readouterr().err
 
 
-def test_nothing_is_compared_with_a_loss_of_nothing(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ratio_to_a_loss_of_nothing_is_left_out(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert "lost_vs_restart" not in losses(bench, [a_round(bench, restart=-11.0)])
     assert "hot_ps.lost_vs_restart is left out: restart lost nothing (-1.0 s)" in capsys.readouterr().err

@@ -24,7 +24,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("_model_fit_rows")
 
 
-def test_models_are_judged_by_what_they_have_not_seen(bench: ModuleType, tmp_path: Path) -> None:
+def test_models_are_judged_by_plans_they_have_not_seen(bench: ModuleType, tmp_path: Path) -> None:
     rows = [bench.Row("m", 0, plan, True, Job(plan).window(), 0.0, 0.0) for plan in PLANS]
     over = Candidate(4, 2, 1.0, 0.5)
     rows.append(bench.Row("m", 0, over, False, Job(over, host_cores=2.0).window(), 0.0, 0.0))
@@ -38,7 +38,7 @@ def test_models_are_judged_by_what_they_have_not_seen(bench: ModuleType, tmp_pat
     assert 0 <= found.covered <= 1
 
 
-def test_what_is_predicted_tells_the_model_nothing(bench: ModuleType) -> None:
+def test_predicted_plans_are_kept_from_the_fitted_model(bench: ModuleType) -> None:
     """Neither its throughput nor its CPU seconds."""
     rows = [bench.Row("m", 0, plan, True, Job(plan).window(), 0.0, 0.0) for plan in PLANS]
     (split,) = bench.predictions(rows, BOTTLENECK, splits=1)

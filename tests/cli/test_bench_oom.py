@@ -25,7 +25,7 @@ def oom(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.parametrize("window", [1, 7, 40, 1000])
-def test_rows_that_stay_and_rows_of_late(oom: ModuleType, window: int) -> None:
+def test_courses_of_rows_with_and_without_eviction(oom: ModuleType, window: int) -> None:
     ids = np.random.default_rng(window).integers(0, 60, 200)
     looks = np.arange(10, 201, 10)
     kept, of_late = oom.rows_at(ids, looks), oom.rows_of_late(ids, looks, window)
@@ -33,7 +33,7 @@ def test_rows_that_stay_and_rows_of_late(oom: ModuleType, window: int) -> None:
     assert of_late.tolist() == [len(set(ids[max(0, look - window) : look])) for look in looks]
 
 
-def test_courses_of_several_epochs(oom: ModuleType) -> None:
+def test_courses_of_rows_over_several_epochs(oom: ModuleType) -> None:
     """Rows that stay are those of the first epoch; of those that are evicted there are as many in each."""
     told = {"samples": 6000, "epochs": 3, "shuffled": False, "seed": 0}
     stay = oom.course("every id its own", evicts=False, **told).rows[0]

@@ -19,7 +19,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.02, 0.1])
-def test_a_difference_is_found_beneath_a_machine_whose_speed_changes(bench: Any, cost: float) -> None:
+def test_overhead_is_found_though_the_machines_speed_changes(bench: Any, cost: float) -> None:
     times, at, random = [], 1000.0, np.random.default_rng(0)
     while at < 1200.0:
         profiled = int(at / bench.SLOT_SECONDS) % 2 == 0
@@ -32,6 +32,6 @@ def test_a_difference_is_found_beneath_a_machine_whose_speed_changes(bench: Any,
     assert found.pairs == pytest.approx(195 / bench.SLOT_SECONDS, abs=3)
 
 
-def test_too_short_a_job_tells_nothing(bench: Any) -> None:
+def test_too_short_a_job_is_refused(bench: Any) -> None:
     with pytest.raises(SystemExit, match="too short"):
         bench.compared([0.0, 1.0, 5.5])

@@ -13,7 +13,7 @@ from bench._quiet import Moment, Quiet, Round, machine_seconds, of_rounds, share
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 
-def test_others_are_all_but_us() -> None:
+def test_share_of_others_is_the_cpu_time_beside_our_own() -> None:
     before, after = Moment(10.0, 100.0, 40.0), Moment(20.0, 115.0, 54.0)
     assert share_of_others(before, after, cores=2) == pytest.approx(0.05)
 
@@ -28,13 +28,13 @@ class Times(NamedTuple):
     steal: float = 4.0
 
 
-def test_where_all_processes_are_counted_exactly_clock_ticks_do_not_count() -> None:
+def test_exact_process_times_are_preferred_to_clock_ticks() -> None:
     """Interrupts, and what the hypervisor takes, are nobody's."""
     assert machine_seconds(Times(), None) == 107.0
     assert machine_seconds(Times(), 94.0) == 101.0
 
 
-def test_two_accounts_that_differ_a_little_make_nobody_negative() -> None:
+def test_share_of_others_is_never_negative() -> None:
     assert share_of_others(Moment(0.0, 0.0, 0.0), Moment(1.0, 0.99, 1.0), cores=2) == 0.0
 
 
@@ -49,13 +49,13 @@ def test_two_accounts_that_differ_a_little_make_nobody_negative() -> None:
         (0.0, -0.2, "20% less"),
     ],
 )
-def test_rounds_that_count(others: float, off: float, words: str) -> None:
+def test_verdict_says_why_a_round_is_disturbed(others: float, off: float, words: str) -> None:
     found = verdict(others, off)
     assert words in found
     assert bool(found) is bool(words)
 
 
-def test_a_machine_that_gets_slower_for_good_is_the_usual_one_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lasting_slowdown_becomes_the_usual_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 1.0])
     monkeypatch.setattr("bench._quiet._timed", lambda work: next(seconds))
     quiet = Quiet()
@@ -72,7 +72,7 @@ def test_a_machine_that_gets_slower_for_good_is_the_usual_one_in_the_end(monkeyp
         ([1.0, 2.0], 0, 1, False),
     ],
 )
-def test_what_was_disturbed_is_measured_again_until_one_is_not(
+def test_a_disturbed_run_is_repeated_until_one_is_quiet(
     paces: list[float], again: int, runs: int, counts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter([1.0] * 9 + paces)
@@ -96,7 +96,7 @@ def test_disturbed_rounds_are_not_averaged_in(monkeypatch: pytest.MonkeyPatch) -
     assert found["detail"] == {"rounds": [1.0, 3.0], "spread": spread([1.0, 3.0]), "disturbed_rounds": 1, "more": 1}
 
 
-def test_disturbed_rounds_count_where_nobody_heeds_them_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disturbed_rounds_count_unless_heeded_and_the_figure_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
     rounds = [Round(value, 1.0, 0.0, 0.0, "others took 50%") for value in (1.0, float("nan"), 3.0)]
     figure = of_rounds("a.b", rounds, "x", heed=False)
@@ -113,5 +113,5 @@ def test_a_figure_without_a_round_that_counts_is_left_out(
     assert "a.b is left out: no round counts (others took 50%)" in capsys.readouterr().err
 
 
-def test_spread() -> None:
+def test_spread_gives_median_least_most_and_relative_width() -> None:
     assert spread([2.0, 4.0, 3.0]) == {"median": 3.0, "least": 2.0, "most": 4.0, "relative": pytest.approx(2 / 3)}

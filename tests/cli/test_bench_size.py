@@ -23,7 +23,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Module:
 
 
 @pytest.mark.parametrize("rows", [100, 50_000])
-def test_zipf_ids_have_the_chances_of_their_ranks(bench: Module, rows: int) -> None:
+def test_zipf_ids_are_as_frequent_as_their_rank_says(bench: Module, rows: int) -> None:
     zipf = bench("_size_ids").Zipf(rows)
     count = 40_000
     ranks = zipf.ranks(np.random.default_rng(0), (26, count))
@@ -38,7 +38,7 @@ def test_zipf_ids_have_the_chances_of_their_ranks(bench: Module, rows: int) -> N
         assert abs(found[first:last].sum() - expected) < 6 * np.sqrt(expected)
 
 
-def test_each_rank_has_a_row_of_its_own_in_each_table_another_one(bench: Module) -> None:
+def test_each_rank_has_its_own_row_which_differs_between_tables(bench: Module) -> None:
     rows = 26 * 1024
     every = np.tile(np.arange(rows), (26, 1))
     ids = bench("_size_ids").Zipf(rows).scattered(every)
@@ -48,7 +48,7 @@ def test_each_rank_has_a_row_of_its_own_in_each_table_another_one(bench: Module)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "zipf"])
-def test_tables_grow_as_wished_and_then_ids_come_from_all_rows(bench: Module, tmp_path: Path, kind: str) -> None:
+def test_tables_grow_to_the_wished_size_then_ids_cover_all_rows(bench: Module, tmp_path: Path, kind: str) -> None:
     worker = bench("_size_worker")
     data = worker.Growing(10**9, tmp_path / worker.WISH)
     seen: set[bytes] = set()
@@ -70,7 +70,7 @@ def test_tables_grow_as_wished_and_then_ids_come_from_all_rows(bench: Module, tm
     assert len(seen) == 120
 
 
-def test_each_job_does_what_the_figures_need(bench: Module) -> None:
+def test_each_job_runs_only_the_phases_its_figures_need(bench: Module) -> None:
     size = bench("size")
     parts = {(part.gib, part.kind): part for part in size.parts_of([8, 1, 4], ["uniform", "zipf"], size.NEEDS)}
     assert set(parts) == {(1, "uniform"), (1, "zipf"), (4, "uniform"), (8, "uniform"), (8, "zipf")}
@@ -81,7 +81,7 @@ def test_each_job_does_what_the_figures_need(bench: Module) -> None:
     assert only.phases == {"quiet", "recover"}
 
 
-def test_the_longest_step_counts_over_the_usual_one(bench: Module) -> None:
+def test_stall_is_the_longest_step_over_the_usual_one(bench: Module) -> None:
     phases = bench("_size_phases")
     times = list(np.cumsum([0.1] * 50 + [0.35] + [0.1] * 20))  # the long one ends at 5.35
     quiet, busy = phases.Span(0.5, 4.0), phases.Span(5.1, 6.1)
@@ -94,7 +94,7 @@ def test_the_longest_step_counts_over_the_usual_one(bench: Module) -> None:
         phases.of_span(times, phases.Span(100, 101), quiet)
 
 
-def test_a_kill_is_over_with_the_longest_pause_that_begins_with_it(bench: Module) -> None:
+def test_recovery_time_is_the_longest_pause_after_the_kill(bench: Module) -> None:
     times = [
         9.8,
         9.9,
@@ -130,7 +130,7 @@ def _course(bench: Module, gib: float, kind: str, worse: float) -> object:
     return course
 
 
-def test_the_worst_of_all_jobs_counts(bench: Module) -> None:
+def test_figures_take_the_worst_of_all_jobs(bench: Module) -> None:
     size = bench("size")
     courses = [_course(bench, 1, "uniform", 1), _course(bench, 8, "uniform", 2), _course(bench, 8, "zipf", 1.5)]
     plain = {(1, "uniform"): 100.0, (8, "uniform"): 80.0}
@@ -154,6 +154,6 @@ def test_the_worst_of_all_jobs_counts(bench: Module) -> None:
     assert values.keys() <= bench("_figures").MEANINGS.keys()
 
 
-def test_of_one_size_there_are_no_ratios_of_two(bench: Module) -> None:
+def test_ratios_need_jobs_of_two_sizes(bench: Module) -> None:
     figures = bench("size").figures_of([_course(bench, 1, "uniform", 1)], {})
     assert not {"size.move_rate", "size.train_ratio", "size.kept"} & {figure.figure for figure in figures}

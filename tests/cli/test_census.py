@@ -41,7 +41,7 @@ def as_json(job: Job, code: int, capsys: Capture) -> dict[str, Any]:
     return value
 
 
-def test_a_census_that_is_exact(capsys: Capture) -> None:
+def test_census_check_passes_an_exact_census(capsys: Capture) -> None:
     job = finished(census_recipe())
     assert main(["census", "check"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -56,7 +56,7 @@ def test_a_census_that_is_exact(capsys: Capture) -> None:
     assert check(job).exact
 
 
-def test_a_census_that_is_wrong(capsys: Capture) -> None:
+def test_census_check_fails_a_wrong_census(capsys: Capture) -> None:
     job = finished(census_recipe(), Fault("sample", 11, 1, 0), Fault("everyone", 0, 0, 2))
     assert main(["census", "check", job.id]) == 1
     text = capsys.readouterr().out
@@ -68,7 +68,7 @@ def test_a_census_that_is_wrong(capsys: Capture) -> None:
     assert check(job).errors == 2
 
 
-def test_keys_that_are_not_there_or_should_not_be(capsys: Capture) -> None:
+def test_census_check_lists_missing_and_unexpected_keys(capsys: Capture) -> None:
     job = finished(census_recipe())
     census = SimulatedCensus(job.recipe)
     rows = census.tables["sample"]
@@ -120,13 +120,13 @@ def test_a_census_can_be_exported_in_another_format(tmp_path: Path, capsys: Capt
     assert (tmp_path / "copy" / "dense_blocks.parquet").is_file()
 
 
-def test_a_job_that_was_moved_is_found(tmp_path: Path) -> None:
+def test_census_check_finds_a_job_that_was_moved(tmp_path: Path) -> None:
     job = finished(census_recipe())
     moved = Job(job.directory.rename(tmp_path / "census-elsewhere"))
     assert check(moved).exact
 
 
-def test_examples_of_values_that_no_number_can_show(capsys: Capture) -> None:
+def test_examples_of_infinite_or_missing_values_are_shown(capsys: Capture) -> None:
     job = finished(census_recipe())
     census = SimulatedCensus(job.recipe)
     census.tables["sample"].vectors[0, 1] = np.nan

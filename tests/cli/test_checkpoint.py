@@ -69,7 +69,7 @@ def master() -> Iterator[Master]:
 
 
 @pytest.mark.parametrize("command", [[], ["last"], ["take"], ["take", "last"], ["--", "last"]])
-def test_it_is_durable_when_the_command_returns(command: list[str], master: Master, capsys: Capture) -> None:
+def test_checkpoint_waits_until_it_is_durable(command: list[str], master: Master, capsys: Capture) -> None:
     assert main(["checkpoint", *command]) == 0
     assert master.asked == 1
     assert len(master.later) == 1
@@ -78,13 +78,13 @@ def test_it_is_durable_when_the_command_returns(command: list[str], master: Mast
     assert out.endswith("): 2,048 rows, 3 MiB in 0.2 s\n")
 
 
-def test_at_once(master: Master, capsys: Capture) -> None:
+def test_checkpoint_no_wait_returns_at_once(master: Master, capsys: Capture) -> None:
     assert main(["checkpoint", "last", "--no-wait"]) == 0
     assert capsys.readouterr().out == "checkpoint 3 is taken as soon as may be.\n"
     assert len(master.later) == 3
 
 
-def test_as_json(master: Master, capsys: Capture) -> None:
+def test_checkpoint_take_as_json(master: Master, capsys: Capture) -> None:
     assert main(["checkpoint", "last", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     check("## checkpoint take", value)
@@ -94,19 +94,19 @@ def test_as_json(master: Master, capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)["complete"] is None
 
 
-def test_from_python(master: Master) -> None:
+def test_job_handle_takes_a_checkpoint(master: Master) -> None:
     handle = JobHandle.find()
     assert handle.checkpoint() == 3
     assert handle.checkpoint(wait=False) == 3
 
 
-def test_refused(master: Master, capsys: Capture) -> None:
+def test_refused_checkpoint_is_an_error_with_its_hint(master: Master, capsys: Capture) -> None:
     master.refusal = Failure("refused", "this job takes no checkpoints", "Remove that line.")
     assert main(["checkpoint", "last"]) == 1
     assert capsys.readouterr().err == "Error: this job takes no checkpoints\nRemove that line.\n"
 
 
-def test_one_that_cannot_be_written(master: Master, capsys: Capture) -> None:
+def test_checkpoint_that_cannot_be_written_is_an_error(master: Master, capsys: Capture) -> None:
     old = CheckpointProblem(2, 1e9, "old", failures=3)
     benign = CheckpointProblem(3, 1e9, "ps-1 has ended")
     full = CheckpointProblem(4, 1e9, "The disk is full", "Make room.", 1)
@@ -118,7 +118,7 @@ def test_one_that_cannot_be_written(master: Master, capsys: Capture) -> None:
         JobHandle.find().checkpoint()
 
 
-def test_a_job_that_has_ended(capsys: Capture) -> None:
+def test_checkpoint_of_an_ended_job_is_refused(capsys: Capture) -> None:
     job = make_job()
     job.write_record(msgspec.structs.replace(job.record(), state="ended"))
     assert main(["checkpoint", job.id]) == 1
@@ -126,7 +126,7 @@ def test_a_job_that_has_ended(capsys: Capture) -> None:
     assert "No job is called 'no-such-job'" in capsys.readouterr().err
 
 
-def test_what_is_said_meanwhile() -> None:
+def test_status_lines_say_which_checkpoint_is_under_way() -> None:
     job = make_job()
     assert checkpoint_lines(status_of(job)) == []
     problem = CheckpointProblem(3, 1e9, "The disk is full", failures=1)
@@ -144,13 +144,13 @@ def test_what_is_said_meanwhile() -> None:
     assert problem_text(CheckpointProblem(0, 0.0, "gone", failures=1)) == "checkpoints failed: gone"
 
 
-def test_how_long_it_held_training_up_is_said() -> None:
+def test_newest_checkpoint_says_how_long_it_held_training_up() -> None:
     held = msgspec.structs.replace(NEWEST, stall_seconds=0.0142)
     assert newest_text(held).endswith("3 MiB in 0.2 s, held training up by 14 ms")
     assert newest_text(NEWEST).endswith("3 MiB in 0.2 s")
 
 
-def test_status_as_json(capsys: Capture) -> None:
+def test_status_as_json_has_checkpoints(capsys: Capture) -> None:
     answers = Master()
     answers.later = [
         CheckpointsStatus(

@@ -43,7 +43,7 @@ def part_of(job: Job, cut: int) -> Path:
     return sorted((job.directory / "checkpoints" / f"cut-{cut:08}").glob("*.part"))[0]
 
 
-def test_the_list(capsys: Capture) -> None:
+def test_checkpoints_lists_cuts_with_size_and_state(capsys: Capture) -> None:
     job = job_with_cuts()
     assert main(["checkpoints"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -60,7 +60,7 @@ def test_the_list(capsys: Capture) -> None:
     assert [one["taken_at"] for one in value["checkpoints"]] == [1e9, 1e9 + 600]
 
 
-def test_how_long_they_held_training_up_is_in_the_list(capsys: Capture) -> None:
+def test_checkpoints_lists_how_long_each_held_training_up(capsys: Capture) -> None:
     job = job_with_cuts()
     stalls = CheckpointsStatus(stalls=[CheckpointStall(2, 1.25, 0.0142, 0.011)])
     job.write_status(to_builtins(msgspec.structs.replace(starting(job), checkpoints=stalls)))
@@ -76,7 +76,7 @@ def test_how_long_they_held_training_up_is_in_the_list(capsys: Capture) -> None:
     assert [two[name] for name in names] == [1.25, 0.0142, 0.011]
 
 
-def test_whole(capsys: Capture) -> None:
+def test_verify_reports_whole_checkpoints(capsys: Capture) -> None:
     job = job_with_cuts()
     assert main(["checkpoint", "verify"]) == 0
     assert capsys.readouterr().out.splitlines() == ["checkpoint 1: whole", "checkpoint 2: whole"]
@@ -90,7 +90,7 @@ def test_whole(capsys: Capture) -> None:
     assert capsys.readouterr().out.splitlines() == ["checkpoint 1: whole"]
 
 
-def test_damaged(capsys: Capture) -> None:
+def test_verify_names_the_damaged_block_of_a_checkpoint(capsys: Capture) -> None:
     job = job_with_cuts()
     path = part_of(job, 2)
     data = bytearray(path.read_bytes())
@@ -107,7 +107,7 @@ def test_damaged(capsys: Capture) -> None:
     assert main(["checkpoint", "verify", "--cut", "1"]) == 0
 
 
-def test_what_builds_on_damage_is_damaged_too(capsys: Capture) -> None:
+def test_checkpoint_on_a_damaged_base_is_damaged_too(capsys: Capture) -> None:
     job = job_with_cuts()
     path = part_of(job, 1)
     path.unlink()
@@ -120,13 +120,13 @@ def test_what_builds_on_damage_is_damaged_too(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--cut", "7"], ["no-such-job"], ["gopher://hole/job"], ["./nowhere"]])
-def test_nothing_to_check(arguments: list[str], capsys: Capture) -> None:
+def test_verify_refuses_unknown_cuts_jobs_and_places(arguments: list[str], capsys: Capture) -> None:
     job_with_cuts()
     assert main(["checkpoint", "verify", *arguments]) == 2
     assert capsys.readouterr().out == ""
 
 
-def test_a_job_without_any(capsys: Capture) -> None:
+def test_checkpoints_of_a_job_without_any_says_why(capsys: Capture) -> None:
     text = RECIPE + "checkpoint: off\n"
     job = create_job(parse_recipe(text), text)
     assert main(["checkpoints"]) == 0
@@ -136,7 +136,7 @@ def test_a_job_without_any(capsys: Capture) -> None:
     assert main(["checkpoint", "verify"]) == 2
 
 
-def test_destinations_of_ones_own(tmp_path: Path, capsys: Capture) -> None:
+def test_checkpoints_in_destinations_of_the_recipe_are_found(tmp_path: Path, capsys: Capture) -> None:
     job = job_with_cuts(f"directory: {tmp_path}\ncheckpoint: {{directory: kept}}\n")
     assert store_of(job).url == str(tmp_path / "kept" / job.id)
     assert locate(str(tmp_path / "kept" / job.id / "cut-00000002")).cut == 2

@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_here_a_job_can_run_and_nothing_is_left_of_the_checks(home: Path, capsys: Capture) -> None:
+def test_doctor_finds_this_machine_ok_and_leaves_nothing_behind(home: Path, capsys: Capture) -> None:
     assert main(["doctor", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     check("## doctor", value)
@@ -51,7 +51,7 @@ def test_here_a_job_can_run_and_nothing_is_left_of_the_checks(home: Path, capsys
     assert list((home.parent / "runtime").iterdir()) == []
 
 
-def test_nothing_heavy_is_imported() -> None:
+def test_doctor_imports_nothing_heavy() -> None:
     code = (
         "import sys; from dlrover_lite.cli.main import main; main(['doctor']);"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
@@ -72,7 +72,9 @@ CHECKS = [
 ]
 
 
-def test_a_line_for_each_check_and_its_hint_below(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_doctor_prints_a_line_for_each_check_with_its_hint_below(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.setattr(doctor, "diagnose", lambda: CHECKS)
     assert main(["doctor"]) == 1
     assert capsys.readouterr().out.splitlines() == [
@@ -86,7 +88,7 @@ def test_a_line_for_each_check_and_its_hint_below(monkeypatch: pytest.MonkeyPatc
     assert max(map(len, lines)) <= 80 and len(lines) == 6
 
 
-def test_warnings_alone_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_succeeds_with_warnings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "diagnose", lambda: CHECKS[:2])
     assert main(["doctor"]) == 0
 
@@ -94,7 +96,7 @@ def test_warnings_alone_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("version", "level"), [((3, 10, 9), "problem"), ((3, 11, 0), "ok"), ((3, 13, 2), "ok"), ((3, 14, 0), "warning")]
 )
-def test_python(version: tuple[int, ...], level: str) -> None:
+def test_supported_versions_of_python(version: tuple[int, ...], level: str) -> None:
     assert doctor.python(version).level == level
 
 
@@ -102,13 +104,13 @@ def test_python(version: tuple[int, ...], level: str) -> None:
     ("version", "level"),
     [(None, "problem"), ("1.13.1", "problem"), ("2.6.0", "ok"), ("2.13.0+cpu", "ok"), ("2.10rc1", "ok")],
 )
-def test_torch(version: str | None, level: str) -> None:
+def test_missing_or_too_old_torch_is_a_problem(version: str | None, level: str) -> None:
     found = doctor.torch(lambda _: version)
     assert found.level == level
     assert bool(found.hint) == (level == "problem")
 
 
-def test_missing_packages() -> None:
+def test_missing_packages_are_named_with_pip_install() -> None:
     found = doctor.packages(lambda name: None if name == "pyzmq" else "1")
     assert (found.level, found.hint) == ("problem", "pip install pyzmq")
     assert doctor.extras(lambda _: None).level == "ok"
@@ -116,7 +118,7 @@ def test_missing_packages() -> None:
 
 
 @pytest.mark.parametrize(("free", "level"), [(8 * GIB, "ok"), (600 * MIB, "warning"), (100 * MIB, "problem")])
-def test_memory(free: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_free_memory_is_a_warning_or_problem(free: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = namedtuple("memory", "total available")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory(1, free))
     assert doctor.memory().level == level
@@ -130,7 +132,7 @@ def test_memory(free: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (Enforcement("watchdog", ["fractions of a core"], "cgroups can't be written: run it as root"), "warning"),
     ],
 )
-def test_limits(found: Enforcement, level: str) -> None:
+def test_weaker_enforcement_of_limits_is_a_warning(found: Enforcement, level: str) -> None:
     shown = doctor.limits(lambda: found)
     assert (shown.level, shown.hint) == (level, found.why)
     assert found.kind in shown.text and all(what in shown.text for what in found.cannot)
@@ -148,14 +150,16 @@ def test_limits(found: Enforcement, level: str) -> None:
         ),
     ],
 )
-def test_control_groups(found: list[tuple[int, str, str]], text: str, tmp_path: Path) -> None:
+def test_control_groups_are_listed_with_controllers_and_permission(
+    found: list[tuple[int, str, str]], text: str, tmp_path: Path
+) -> None:
     groups = [Hierarchy(version, frozenset(names.split()), tmp_path, tmp_path / own) for version, names, own in found]
     shown = doctor.control_groups(lambda: groups)
     assert (shown.level, shown.text) == ("ok", text.replace("{}", str(tmp_path)))
     assert doctor.control_groups(list).level == "warning"
 
 
-def test_a_way_of_limiting_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_enforcement_of_limits_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert doctor.limits().level == "problem"
     monkeypatch.setattr(sys, "executable", "/bin/false")
@@ -163,7 +167,7 @@ def test_a_way_of_limiting_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux ends processes with their parent")
-def test_whether_processes_end_with_their_parent_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_outlive_their_parent_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     before = psutil.Process().children()  # of other tests in this process
     assert doctor.ends_with_parent().level == "ok"
     monkeypatch.setattr(linux, "die_with_parent", lambda _: None)
@@ -172,7 +176,7 @@ def test_whether_processes_end_with_their_parent_is_tried(monkeypatch: pytest.Mo
     assert set(psutil.Process().children()) <= set(before)
 
 
-def test_a_state_directory_that_cannot_be(home: Path, capsys: Capture) -> None:
+def test_unusable_state_directory_is_a_problem(home: Path, capsys: Capture) -> None:
     home.write_text("a file")
     found = doctor.state()
     assert found.level == "problem" and str(home) in found.text and "DLROVER_LITE_HOME" in found.hint
@@ -183,13 +187,13 @@ def test_a_state_directory_that_cannot_be(home: Path, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(("free", "level"), [(8 * GIB, "ok"), (GIB, "warning"), (MIB, "problem")])
-def test_disk(free: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_free_disk_is_a_warning_or_problem(free: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total free")
     monkeypatch.setattr(psutil, "disk_usage", lambda _: usage(9 * GIB, free))
     assert doctor.state().level == level
 
 
-def test_kernels_that_are_there_and_that_are_not(home: Path) -> None:
+def test_compiled_missing_and_damaged_kernels_are_told_apart(home: Path) -> None:
     assert "the first job compiles them" in doctor.kernels().text
     place = home / "cache" / "kernels" / "0123" / "ps_1"
     place.mkdir(parents=True)
@@ -207,7 +211,7 @@ def test_kernels_that_are_there_and_that_are_not(home: Path) -> None:
     assert "other users can write" in doctor.kernels().text
 
 
-def test_paths_too_long_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_too_long_for_sockets_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.runtime().level == "ok"
     monkeypatch.setattr(doctor, "MAX_SOCKET_NAME_BYTES", 32)
     monkeypatch.setattr("dlrover_lite.backends.local.runtime_directories.MAX_SOCKET_PATH_BYTES", 10)
@@ -215,7 +219,7 @@ def test_paths_too_long_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found.level == "problem" and "too long a path" in found.text and "XDG_RUNTIME_DIR" in found.hint
 
 
-def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_or_no_shared_memory_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.shared_memory(tmp_path).level == "ok"
     assert doctor.shared_memory(tmp_path / "none").level == "warning"
     usage = namedtuple("usage", "total free")
@@ -223,7 +227,7 @@ def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--shm-size" in doctor.shared_memory(tmp_path).hint
 
 
-def test_a_clock_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_clock_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.clock().level == "ok"
     found = doctor.clock(lambda: 0.0)
     assert found.level == "warning" and "later" in found.text
@@ -233,7 +237,7 @@ def test_a_clock_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has slept 3600 s" in doctor.clock().text
 
 
-def test_what_the_next_run_would_remove(home: Path) -> None:
+def test_leftovers_that_the_next_run_removes_are_listed(home: Path) -> None:
     assert doctor.left_behind().level == "ok"
     abandoned = home / "state" / "jobs" / ".new-abandoned"
     abandoned.mkdir(parents=True)
@@ -260,7 +264,9 @@ def test_what_the_next_run_would_remove(home: Path) -> None:
         (None, "4 KiB for shared memory", False),
     ],
 )
-def test_says_which_pages_the_rows_of_tables_get(tmp_path: Path, setting: str | None, said: str, hinted: bool) -> None:
+def test_doctor_says_which_pages_the_rows_of_tables_get(
+    tmp_path: Path, setting: str | None, said: str, hinted: bool
+) -> None:
     path = tmp_path / "shmem_enabled"
     if setting is not None:
         path.write_text(setting)

@@ -86,7 +86,7 @@ def left(state: str, tmp_path: Path, **changes: Any) -> Left:
 
 
 @pytest.mark.parametrize("state", ENDS)
-def test_a_whole_checkpoint(say: Say, begun: Any, tmp_path: Path, state: str) -> None:
+def test_ended_job_with_a_whole_checkpoint_says_how_to_resume(say: Say, begun: Any, tmp_path: Path, state: str) -> None:
     job, _ = left(state, tmp_path)
     cut_of(job, 1), cut_of(job, 2)
     text = say("status", job.id)
@@ -108,7 +108,9 @@ def test_a_whole_checkpoint(say: Say, begun: Any, tmp_path: Path, state: str) ->
 
 @pytest.mark.parametrize("state", ENDS)
 @pytest.mark.parametrize("off", [False, True])
-def test_none_was_ever_taken(say: Say, begun: Any, tmp_path: Path, state: str, off: bool) -> None:
+def test_ended_job_without_checkpoints_says_train_again(
+    say: Say, begun: Any, tmp_path: Path, state: str, off: bool
+) -> None:
     job = left(state, tmp_path).job if not off else ended_job(recipe_of(checkpoint="off"), state)
     for text in (say("status", job.id), say("run", "--resume", job.id, code=1)):
         assert "What it had learned is gone." in text
@@ -122,7 +124,9 @@ def test_none_was_ever_taken(say: Say, begun: Any, tmp_path: Path, state: str, o
 @pytest.mark.parametrize("state", ENDS)
 @pytest.mark.parametrize("how", ["unmounted", "emptied"])
 @pytest.mark.parametrize("record", ["status", "beginning"])
-def test_a_destination_that_is_not_mounted(say: Say, tmp_path: Path, state: str, how: str, record: str) -> None:
+def test_ended_job_whose_destination_is_not_mounted_says_so(
+    say: Say, tmp_path: Path, state: str, how: str, record: str
+) -> None:
     """Its keeper may have been killed right after ``run --resume``: then nothing but the beginning is there of what it had."""
     job, where = left(state, tmp_path)
     cut_of(job, 27)
@@ -145,7 +149,7 @@ def test_a_destination_that_is_not_mounted(say: Say, tmp_path: Path, state: str,
         assert ["run", "--resume", job.id] in commands(text)
 
 
-def test_a_job_that_was_killed_right_after_it_was_to_go_on(say: Say, begun: Any, tmp_path: Path) -> None:
+def test_job_killed_right_after_resuming_can_be_resumed(say: Say, begun: Any, tmp_path: Path) -> None:
     job, where = left("lost", tmp_path)
     cut_of(job, 27)
     job.write_beginning(Beginning(1, str(where), 27))
@@ -155,7 +159,7 @@ def test_a_job_that_was_killed_right_after_it_was_to_go_on(say: Say, begun: Any,
 
 
 @pytest.mark.parametrize("state", ENDS)
-def test_a_destination_that_can_not_be_read(say: Say, tmp_path: Path, state: str) -> None:
+def test_ended_job_whose_destination_can_not_be_read_says_so(say: Say, tmp_path: Path, state: str) -> None:
     job, where = left(state, tmp_path)
     where.parent.symlink_to(where.parent)
     for text in (say("status", job.id), say("run", "--resume", job.id, code=1)):
@@ -165,7 +169,9 @@ def test_a_destination_that_can_not_be_read(say: Say, tmp_path: Path, state: str
     say("checkpoints", job.id, code=1)
 
 
-def test_a_destination_that_hangs(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_job_whose_destination_hangs_is_told_of_in_time(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import threading
 
     from dlrover_lite.checkpoint.local import LocalDirectory
@@ -183,7 +189,9 @@ def test_a_destination_that_hangs(say: Say, tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("state", ENDS)
-def test_checkpoints_that_are_all_damaged(say: Say, begun: Any, tmp_path: Path, state: str) -> None:
+def test_ended_job_with_only_damaged_checkpoints_says_train_again(
+    say: Say, begun: Any, tmp_path: Path, state: str
+) -> None:
     job, where = left(state, tmp_path)
     for cut in (1, 2):
         cut_of(job, cut)
@@ -196,7 +204,7 @@ def test_checkpoints_that_are_all_damaged(say: Say, begun: Any, tmp_path: Path, 
         assert begun.pop() == ("small", None)
 
 
-def test_one_that_was_found_damaged_as_its_rows_were_read(say: Say, tmp_path: Path) -> None:
+def test_checkpoint_found_damaged_while_restoring_is_passed_over(say: Say, tmp_path: Path) -> None:
     job, where = left("failed", tmp_path)
     cut_of(job, 1), cut_of(job, 2)
     job.write_beginning(Beginning(3, str(where), 2, damaged={str(where): {2: "block 3 is another"}}))
@@ -206,7 +214,7 @@ def test_one_that_was_found_damaged_as_its_rows_were_read(say: Say, tmp_path: Pa
     assert re.search(r"^ +2 .* damaged$", say("checkpoints", job.id), re.MULTILINE)
 
 
-def test_the_newest_is_missing_and_an_older_one_is_there(say: Say, tmp_path: Path) -> None:
+def test_missing_newest_checkpoint_is_passed_over_for_an_older_one(say: Say, tmp_path: Path) -> None:
     job, _ = left("lost", tmp_path)
     cut_of(job, 1)
     recorded(job, 3)
@@ -217,7 +225,7 @@ def test_the_newest_is_missing_and_an_older_one_is_there(say: Say, tmp_path: Pat
 
 @pytest.mark.parametrize("state", ENDS)
 @pytest.mark.parametrize("only_parameters", [False, True])
-def test_a_job_that_has_only_what_it_began_with(
+def test_job_without_own_checkpoints_begins_again_with_its_first(
     say: Say, begun: Any, tmp_path: Path, state: str, only_parameters: bool
 ) -> None:
     other, elsewhere = left("stopped", tmp_path)
@@ -251,7 +259,7 @@ def states(say: Say, job: Job) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("state", ENDS)
-def test_what_was_given_up_for_an_older_one_is_gone_on_from_only_when_named(
+def test_abandoned_checkpoints_are_resumed_from_only_when_named(
     say: Say, begun: Any, tmp_path: Path, state: str
 ) -> None:
     job, where = left(state, tmp_path)
@@ -286,7 +294,7 @@ def test_what_was_given_up_for_an_older_one_is_gone_on_from_only_when_named(
 
 
 @pytest.mark.parametrize("only_parameters", [False, True])
-def test_a_job_whose_own_are_all_damaged_knows_what_it_began_with(
+def test_job_with_only_damaged_checkpoints_names_the_one_it_began_with(
     say: Say, begun: Any, tmp_path: Path, only_parameters: bool
 ) -> None:
     """Also when it has gone on from one of its own since, or its master has gone back to one."""
@@ -312,13 +320,13 @@ def test_a_job_whose_own_are_all_damaged_knows_what_it_began_with(
     assert command == ["run", *options, str(job.directory / "recipe.yaml")]
 
 
-def test_what_has_succeeded_needs_no_going_on(say: Say, tmp_path: Path) -> None:
+def test_succeeded_job_offers_no_resume(say: Say, tmp_path: Path) -> None:
     job, _ = left("succeeded", tmp_path)
     cut_of(job, 1)
     assert "--resume" not in say("status", job.id)
 
 
-def test_scaling_what_has_ended(say: Say, tmp_path: Path) -> None:
+def test_scaling_an_ended_job_says_how_to_run_it_again(say: Say, tmp_path: Path) -> None:
     job, _ = left("stopped", tmp_path)
     assert f"run {job.directory / 'recipe.yaml'} --set" in say("scale", job.id, "--workers", "2", code=1)
     cut_of(job, 1)

@@ -96,7 +96,7 @@ def number_of(decided: list[Decision], action: str) -> str:
 # --- explain --------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_that_changes_something_is_explained(decided: list[Decision], capsys: Capture) -> None:
+def test_explain_tells_the_newest_decision_that_changes_something(decided: list[Decision], capsys: Capture) -> None:
     assert main(["explain", JOB]) == 0
     text = capsys.readouterr().out
     assert (
@@ -123,7 +123,7 @@ def test_the_newest_that_changes_something_is_explained(decided: list[Decision],
     assert len(capsys.readouterr().out.splitlines()) >= few
 
 
-def test_when_the_job_ends_as_things_are_now(
+def test_explain_says_when_the_job_is_expected_to_end(
     decided: list[Decision], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = ExpectedEnd(1_800_000_000.0, 90.0)
@@ -136,7 +136,7 @@ def test_when_the_job_ends_as_things_are_now(
         assert as_json(["explain", JOB], capsys)["expected_end"] == {"at": end.at, "error_seconds": 90.0}
 
 
-def test_as_json(decided: list[Decision], capsys: Capture) -> None:
+def test_explain_as_json(decided: list[Decision], capsys: Capture) -> None:
     value = as_json(["explain", JOB, number_of(decided, "change")], capsys)
     check("## explain", value)
     check("### before", value["before"])
@@ -168,7 +168,9 @@ def test_as_json(decided: list[Decision], capsys: Capture) -> None:
     ("arguments", "says"),
     [(["ads-9"], "no job"), ([JOB, "99"], "The brain has made no decision 99 for ads-1")],
 )
-def test_what_was_never_decided(decided: list[Decision], capsys: Capture, arguments: list[str], says: str) -> None:
+def test_explain_refuses_unknown_jobs_and_decisions(
+    decided: list[Decision], capsys: Capture, arguments: list[str], says: str
+) -> None:
     assert main(["explain", *arguments]) == 1
     assert says in capsys.readouterr().err
 
@@ -185,7 +187,7 @@ def test_a_reason_can_not_paint_the_terminal(decided: list[Decision], capsys: Ca
     assert "red" in text and "\x1b" not in text and len(text.splitlines()) > 5
 
 
-def test_inputs_that_were_pruned_are_said(decided: list[Decision], capsys: Capture) -> None:
+def test_explain_says_that_inputs_were_pruned(decided: list[Decision], capsys: Capture) -> None:
     office = Office(BrainFiles().database.parent)
     with office.store.transaction():
         office.store.db.conn.execute("pragma defer_foreign_keys = on")
@@ -228,7 +230,7 @@ def test_autoscale_as_json(what: str, capsys: Capture) -> None:
         ]
 
 
-def test_what_autoscale_is_refused(capsys: Capture) -> None:
+def test_refused_autoscale_command_is_an_error_with_its_hint(capsys: Capture) -> None:
     with running_job(lambda _: Failure("refused", "nothing is suggested", "See: dlrover-lite explain")):
         assert main(["autoscale", "accept"]) == 1
         said = capsys.readouterr()

@@ -45,7 +45,7 @@ def refused(run: Any, *arguments: str) -> str:
     return str(result.stderr)
 
 
-def test_options_that_do_not_go_together(run: Any) -> None:
+def test_run_refuses_resume_options_that_do_not_go_together(run: Any) -> None:
     assert "choose one of them" in refused(run, "run", "--resume", "--from", "x")
     assert "nothing can be changed" in refused(run, "run", "--resume", "--set", "training.epochs=3")
     assert "--cut needs --resume or --from" in refused(run, "run", "x.yaml", "--cut", "3")
@@ -53,7 +53,7 @@ def test_options_that_do_not_go_together(run: Any) -> None:
     assert "Missing argument 'RECIPE'" in refused(run, "run")
 
 
-def test_jobs_that_can_not_go_on(run: Any) -> None:
+def test_jobs_that_can_not_be_resumed_are_refused(run: Any) -> None:
     recipe = recipe_of()
     nothing = ended_job(recipe)
     text = refused(run, "run", "--resume", nothing.id)
@@ -72,7 +72,7 @@ def test_jobs_that_can_not_go_on(run: Any) -> None:
     assert "`checkpoint: off`" in refused(run, "run", "--resume", off.id)
 
 
-def test_the_newest_whole_checkpoint_is_chosen_and_another_on_demand(run: Any) -> None:
+def test_newest_whole_checkpoint_is_chosen_or_the_one_named(run: Any) -> None:
     job = ended_job(recipe_of())
     for cut in (1, 2, 3):
         cut_of(job, cut)
@@ -90,14 +90,14 @@ def test_the_newest_whole_checkpoint_is_chosen_and_another_on_demand(run: Any) -
     assert all(f"checkpoint {cut}: " in text for cut in (1, 2, 3))
 
 
-def test_where_a_checkpoint_is(run: Any) -> None:
+def test_a_checkpoint_is_found_by_job_or_path_and_number(run: Any) -> None:
     job = ended_job(recipe_of())
     url = str(job.directory / "checkpoints")
     for reference in (f"{job.id}:12", f"{job.id}/cut-00000012", f"{url}:12", f"{url}/cut-00000012"):
         assert (locate(reference).cut, locate(reference).store.url) == (12, url)
 
 
-def test_a_recipe_that_does_not_fit(run: Any) -> None:
+def test_a_recipe_that_does_not_fit_its_checkpoint_is_refused(run: Any) -> None:
     job = ended_job(recipe_of())
     cut_of(job)
     chosen = resuming.choose(locate(job.id))
@@ -144,7 +144,7 @@ def test_an_export_of_a_checkpoint_has_what_the_servers_had(run: Any, tmp_path: 
     assert np.isin(values, flat).all()
 
 
-def test_a_checkpoint_is_evaluated(run: Any) -> None:
+def test_evaluate_from_a_checkpoint(run: Any) -> None:
     job = ended_job(recipe_of())
     cut_of(job)
     result = run("evaluate", "--from", job.id, "--json")
@@ -170,7 +170,7 @@ def test_a_checkpoint_is_evaluated(run: Any) -> None:
         ({"training.seed": "7"}, ["training.seed is 7 instead of 5"], 0),
     ],
 )
-def test_its_parameters_are_trained_further_otherwise(
+def test_differences_to_the_checkpoints_recipe_are_named(
     run: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], said: list[str], anew: int
 ) -> None:
     """What differs is said, and which state doesn't fit; without --only-parameters it is refused, with that as the way out."""
@@ -198,7 +198,7 @@ def test_its_parameters_are_trained_further_otherwise(
 
 @pytest.mark.parametrize("option", [[], ["--only-parameters"]])
 @pytest.mark.parametrize("before", ["yes", "no"])
-def test_counts_that_begin_at_0_are_said(
+def test_update_counts_that_begin_at_0_are_reported(
     run: Any, monkeypatch: pytest.MonkeyPatch, option: list[str], before: str
 ) -> None:
     """Where the job is to export counts of updates, and the checkpoint has none."""

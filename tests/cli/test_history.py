@@ -109,7 +109,7 @@ def test_a_job_that_was_trained_is_in_the_history(trained: dict[str, Any], capsy
     assert [plan["plan"] for plan in story["plans"]] == [job["plan"]]
 
 
-def test_the_list(past: None, capsys: Capture) -> None:
+def test_history_lists_past_jobs_as_table_and_json(past: None, capsys: Capture) -> None:
     assert main(["history"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["ads-1", "succeeded"], ["news-1", "failed"]]
@@ -131,11 +131,11 @@ def test_the_list(past: None, capsys: Capture) -> None:
         (["--limit", "1"], ["news-1"]),
     ],
 )
-def test_choosing(past: None, capsys: Capture, options: list[str], found: list[str]) -> None:
+def test_history_filters_and_limits_jobs(past: None, capsys: Capture, options: list[str], found: list[str]) -> None:
     assert [job["id"] for job in as_json(["history", *options], capsys)["jobs"]] == found
 
 
-def test_the_story_of_a_job(past: None, capsys: Capture) -> None:
+def test_history_of_a_job_tells_its_plans_nodes_and_decisions(past: None, capsys: Capture) -> None:
     assert main(["history", "ads"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "ads-1: succeeded"
@@ -165,12 +165,14 @@ def test_the_story_of_a_job(past: None, capsys: Capture) -> None:
         (["history", "ads-1", "--limit", "3"], 2, "its whole story is told"),
     ],
 )
-def test_what_can_not_be_told(past: None, capsys: Capture, arguments: list[str], code: int, says: str) -> None:
+def test_history_refuses_unknown_jobs_and_filters(
+    past: None, capsys: Capture, arguments: list[str], code: int, says: str
+) -> None:
     assert main(arguments) == code
     assert says in capsys.readouterr().err
 
 
-def test_no_history(home: Path, capsys: Capture) -> None:
+def test_history_without_any_job_says_so_and_makes_no_files(home: Path, capsys: Capture) -> None:
     assert main(["history"]) == 0
     assert capsys.readouterr().err == "There is no history yet.\n"
     assert main(["history", "last"]) == 1
@@ -181,7 +183,7 @@ def test_no_history(home: Path, capsys: Capture) -> None:
 # --- brain ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_no_brain(past: None, capsys: Capture) -> None:
+def test_brain_status_and_stop_without_a_brain(past: None, capsys: Capture) -> None:
     assert main(["brain", "status"]) == 1
     text = capsys.readouterr().out
     assert "No brain runs" in text and "history of 2 jobs" in text
@@ -191,7 +193,7 @@ def test_no_brain(past: None, capsys: Capture) -> None:
     assert capsys.readouterr().out == "No brain runs.\n"
 
 
-def test_settings(home: Path, capsys: Capture) -> None:
+def test_brain_settings_are_changed_and_shown(home: Path, capsys: Capture) -> None:
     assert main(["brain", "settings", "keep-jobs=500"]) == 0
     assert {"keep-jobs=500", "keep-days=365", "capacity-cores=0"} <= set(capsys.readouterr().out.splitlines())
     value = as_json(["brain", "settings"], capsys)
@@ -234,7 +236,7 @@ def test_a_job_goes_on_while_its_brain_is_killed(
     assert (entry["id"], entry["state"], entry["plan"]) == (job.id, "stopped", msgspec.to_builtins(SMALL))
 
 
-def test_numbers_of_a_band_are_kept(past: None, capsys: Capture) -> None:
+def test_bands_of_decisions_are_kept_in_the_history(past: None, capsys: Capture) -> None:
     """What a decision predicted and brought is part of its object."""
     from dlrover_lite.brain.effect import judge
     from dlrover_lite.brain.planning.decision import Predicted
@@ -269,7 +271,7 @@ def _stale(home: Path, **status: Any) -> Job:
 
 
 @pytest.mark.parametrize("reference", [[], ["last"]])
-def test_without_a_brain_the_files_say_how_far_a_job_has_come(
+def test_history_takes_progress_from_the_jobs_files_without_a_brain(
     home: Path, capsys: Capture, reference: list[str]
 ) -> None:
     def entry() -> dict[str, Any]:

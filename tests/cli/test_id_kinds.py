@@ -102,7 +102,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("train", "other", "found", "expected"), OTHERS)
-def test_evaluate(
+def test_evaluate_refuses_ids_of_another_kind(
     capsys: pytest.CaptureFixture[str], trained: Any, train: str, other: str, found: str, expected: str
 ) -> None:
     """A checkpoint, and an export of it; with the same data both are evaluated."""
@@ -118,7 +118,7 @@ def test_evaluate(
         assert warning.startswith("100% of the ids evaluated in column 'user' were never trained")
 
 
-def test_the_export_and_the_checkpoint_have_the_kinds(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_and_checkpoint_record_the_id_kinds(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
     job = trained("parquet", "train.parquet")
     exported(job)
     kinds = {"user": {"kind": "integer", "source": "int64 in train.parquet"}}
@@ -129,7 +129,7 @@ def test_the_export_and_the_checkpoint_have_the_kinds(trained: Any, capsys: pyte
     assert read_manifest(Path("copy")).id_kinds == read_manifest(Path("model")).id_kinds
 
 
-def test_what_older_versions_wrote_is_read(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoints_and_exports_without_id_kinds_are_read(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Without kinds; those of CSV follow from the format."""
     job = trained("csv", "text.csv")
     manifest = resuming.choose(locate(job.id)).manifest
@@ -146,7 +146,7 @@ def test_what_older_versions_wrote_is_read(trained: Any, capsys: pytest.CaptureF
     assert known_id_kinds(older) == {}
 
 
-def test_a_job_that_begins_with_the_parameters_of_another(trained: Any) -> None:
+def test_starting_from_parameters_refuses_ids_of_another_kind(trained: Any) -> None:
     """With data of its own: strings have the keys that text of CSV has."""
     integers, text = (
         resuming.choose(locate(trained(*of).id)) for of in (("parquet", "train.parquet"), ("csv", "text.csv"))
@@ -161,7 +161,7 @@ def test_a_job_that_begins_with_the_parameters_of_another(trained: Any) -> None:
     resuming.check_fits(text, recipe_of("parquet", "text.parquet"), only_parameters=True)
 
 
-def test_a_job_that_begins_amid_the_data_of_another(trained: Any) -> None:
+def test_starting_from_a_checkpoint_refuses_replaced_data(trained: Any) -> None:
     job = trained("parquet", "train.parquet")
     Path("text.parquet").replace("train.parquet")
     with pytest.raises(DataError, match=f"column 'user' has text .*, checkpoint 1 of {job.id} has integers"):
@@ -170,14 +170,14 @@ def test_a_job_that_begins_amid_the_data_of_another(trained: Any) -> None:
         )
 
 
-def test_a_resumed_job_whose_data_was_replaced(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_refuses_replaced_data(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
     job = trained("parquet", "train.parquet")
     Path("text.parquet").replace("train.parquet")
     text = said(capsys, "run", "--resume", job.id)
     assert f"column 'user' has text (string in train.parquet), checkpoint 1 of {job.id} has integers" in text
 
 
-def test_a_restarted_master_whose_data_was_replaced(trained: Any) -> None:
+def test_restarted_master_refuses_replaced_data(trained: Any) -> None:
     job = trained("parquet", "train.parquet")
     Path("text.parquet").replace("train.parquet")
     now = look_at_data(job.recipe)
@@ -218,7 +218,7 @@ def test_a_generation_begins_with_the_kinds_of_its_checkpoint(trained: Any, only
         ShardService(store, now.plan, id_kinds=now.ids.kinds)
 
 
-def test_parquet_for_a_model_that_was_trained_on_csv_and_the_reverse(
+def test_evaluate_refuses_parquet_after_csv_training_and_the_reverse(
     trained: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = exported(trained("csv", "text.csv"))
@@ -230,7 +230,7 @@ def test_parquet_for_a_model_that_was_trained_on_csv_and_the_reverse(
     assert "the model in other was trained on Parquet, and text.csv is no Parquet file" in text
 
 
-def test_integers_as_floats_are_warned_about(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_integers_written_as_floats_are_warned_about(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """By evaluate, of a model that was trained on integers in CSV; and by validate, where files differ."""
     model = exported(trained("csv", "text.csv"))
     assert main(["evaluate", model, "--data", "floats.csv"]) == 0
@@ -246,7 +246,7 @@ def test_integers_as_floats_are_warned_about(trained: Any, capsys: pytest.Captur
     assert any("in column 'user' of" in warning and "floats.csv read as '10" in warning for warning in warnings)
 
 
-def test_validate_refuses_two_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_refuses_evaluation_ids_of_another_kind(capsys: pytest.CaptureFixture[str]) -> None:
     Path("recipe.yaml").write_text(
         "version: 1\nname: j\nmodel: dcn\ndata:\n  format: parquet\n  train: [train.parquet]\n  eval: [text.parquet]\n"
         "  label: y\n  categorical: [user]\n"

@@ -35,7 +35,7 @@ def add_command(monkeypatch: pytest.MonkeyPatch, body: object) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--version"], [], ["nonsense"]])
-def test_nothing_heavy_is_imported_to_talk_about_commands(arguments: list[str]) -> None:
+def test_help_version_and_usage_errors_import_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys; from dlrover_lite.cli.main import main; main(sys.argv[1:]);"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
@@ -61,7 +61,7 @@ def test_the_tables_help_is_the_commands_own(name: str) -> None:
     assert command.get_short_help_str(200) == text
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert frame.main(["--version"]) == 0
     assert capsys.readouterr().out == f"dlrover-lite {__version__}\n"
 
@@ -98,14 +98,18 @@ def test_a_plain_click_group_alone_prints_its_help_too(
         (["validate", "x", "--set", "epochs"], "--set epochs: write it as KEY=VALUE"),
     ],
 )
-def test_wrong_usage(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_2_and_says_why(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert frame.main(arguments) == 2
     output = capsys.readouterr()
     assert expected in output.err
     assert output.out == ""
 
 
-def test_our_errors_are_messages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_errors_are_printed_as_message_and_hint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> None:
         raise JobError("job clicks has failed", hint="dlrover-lite logs clicks shows why.")
 
@@ -115,7 +119,9 @@ def test_our_errors_are_messages(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert output.err == "Error: job clicks has failed\ndlrover-lite logs clicks shows why.\n"
 
 
-def test_the_users_traceback_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_user_code_show_the_users_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> None:
         error = ModelError("my_model.py raised")
         vars(error)["user_traceback"] = "Traceback: line 3"
@@ -126,7 +132,7 @@ def test_the_users_traceback_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().err == "Traceback: line 3\nError: my_model.py raised\n"
 
 
-def test_a_bug_is_one_line_and_a_file(
+def test_a_bug_is_reported_in_one_line_and_a_crash_file(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
@@ -140,7 +146,7 @@ def test_a_bug_is_one_line_and_a_file(
     assert "in fail" in crash.read_text()
 
 
-def test_a_bug_where_nothing_can_be_written(
+def test_a_bug_without_a_writable_home_prints_its_traceback(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
@@ -153,18 +159,18 @@ def test_a_bug_where_nothing_can_be_written(
     assert "in fail" in error and "The traceback is above" in error.splitlines()[-1]
 
 
-def test_exit_codes_that_commands_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_codes_of_commands_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     add_command(monkeypatch, lambda: click.get_current_context().exit(3))
     assert frame.main(["boom"]) == 3
 
 
-def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     add_command(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGINT))
     assert frame.main(["boom"]) == 130
     assert capsys.readouterr().err.strip() == "Interrupted."
 
 
-def test_ctrl_c_before_anything_is_imported(tmp_path: Path) -> None:
+def test_ctrl_c_during_import_exits_with_130(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
     path = os.pathsep.join([str(tmp_path), str(Path(frame.__file__).parents[2])])
     done = subprocess.run(
@@ -198,7 +204,7 @@ def test_output_that_finds_no_room_is_no_bug(arguments: list[str], home: Path) -
     assert len(done.stderr.splitlines()) == 2 and not home.exists()
 
 
-def test_a_current_directory_that_is_gone(
+def test_a_removed_current_directory_is_an_error_not_a_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = tmp_path / "gone"
@@ -216,7 +222,7 @@ def test_windows_is_sent_to_wsl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "WSL2" in output.err and len(output.err.splitlines()) == 1 and output.out == ""
 
 
-def test_groups_of_ours_are_consistent() -> None:
+def test_command_groups_are_consistent() -> None:
     for name, command, _ in reference.walk():
         assert not isinstance(command, click.Group) or isinstance(command, CommandGroup), name
 

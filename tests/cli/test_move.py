@@ -84,7 +84,7 @@ def master() -> Iterator[Master]:
         yield answers
 
 
-def test_slots_by_number_and_all_of_a_server(master: Master, capsys: Capture) -> None:
+def test_move_takes_slot_numbers_or_all_slots_of_a_server(master: Master, capsys: Capture) -> None:
     assert main(["move", "--slots", "0-99,200", "--to", "ps-1"]) == 0
     assert capsys.readouterr().out.splitlines() == ACTIONS
     master.actions = []
@@ -94,7 +94,7 @@ def test_slots_by_number_and_all_of_a_server(master: Master, capsys: Capture) ->
     assert master.asked == [MoveRequest(slots.pack(each), "ps-1") for each in members]
 
 
-def test_moves_are_cancelled(master: Master, capsys: Capture) -> None:
+def test_move_cancel_cancels_all_moves(master: Master, capsys: Capture) -> None:
     master.actions = ["move 1 from ps-0 to ps-1 is cancelled", "ps-0 stays"]
     assert main(["move", "--cancel"]) == 0
     assert capsys.readouterr().out.splitlines() == master.actions
@@ -104,7 +104,7 @@ def test_moves_are_cancelled(master: Master, capsys: Capture) -> None:
     assert master.asked == [CancelMovesRequest()] * 2
 
 
-def test_a_node_is_drained(master: Master, capsys: Capture) -> None:
+def test_drain_asks_the_master_to_drain_a_node(master: Master, capsys: Capture) -> None:
     master.actions = ["ps-1 leaves when its 2,048 slots have moved to others"]
     assert main(["drain", "ps-1"]) == 0
     assert capsys.readouterr().out.splitlines() == master.actions
@@ -114,7 +114,7 @@ def test_a_node_is_drained(master: Master, capsys: Capture) -> None:
     assert master.asked == [DrainRequest("ps-1"), DrainRequest("ps-1", replace=True)]
 
 
-def test_a_node_is_killed(master: Master, capsys: Capture) -> None:
+def test_kill_asks_the_master_to_kill_a_node(master: Master, capsys: Capture) -> None:
     master.actions = ["worker-1 is killed by request", "another one takes its place"]
     assert main(["kill", "worker-1"]) == 0
     assert capsys.readouterr().out.splitlines() == master.actions
@@ -124,7 +124,7 @@ def test_a_node_is_killed(master: Master, capsys: Capture) -> None:
     assert master.asked == [KillRequest("worker-1")] * 2
 
 
-def test_as_json(master: Master, capsys: Capture) -> None:
+def test_move_drain_and_kill_as_json(master: Master, capsys: Capture) -> None:
     for heading, arguments in (
         ("## move", ["move", "--from", "ps-0", "--to", "ps-1"]),
         ("## move", ["move", "--cancel"]),
@@ -137,7 +137,7 @@ def test_as_json(master: Master, capsys: Capture) -> None:
         assert value["actions"] == ACTIONS
 
 
-def test_from_python(master: Master) -> None:
+def test_job_handle_moves_slots_and_drains(master: Master) -> None:
     handle = JobHandle.find()
     assert handle.move("0-99", "ps-1") == handle.move(range(100), "ps-1") == handle.drain("ps-0") == ACTIONS
     assert handle.move(source="ps-0", to="ps-1") == handle.cancel_moves() == ACTIONS
@@ -168,7 +168,9 @@ def test_from_python(master: Master) -> None:
         (["kill"], "Which node?"),
     ],
 )
-def test_what_cannot_be_asked(arguments: list[str], said: str, master: Master, capsys: Capture) -> None:
+def test_senseless_move_drain_and_kill_arguments_are_refused(
+    arguments: list[str], said: str, master: Master, capsys: Capture
+) -> None:
     assert main(arguments) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -181,7 +183,7 @@ def test_what_cannot_be_asked(arguments: list[str], said: str, master: Master, c
     "arguments", [["move", "--slots", "1", "--to", "ps-1"], ["drain", "ps-1"], ["move", "--cancel"]]
 )
 @pytest.mark.parametrize(("code", "exit_code"), [("refused", 1), (UNUSABLE, 2)])
-def test_a_refusal_is_told_with_its_hint(
+def test_a_refused_move_or_drain_is_an_error_with_its_hint(
     code: str, exit_code: int, arguments: list[str], master: Master, capsys: Capture
 ) -> None:
     master.refusal = Failure(code, "there is no room", "Start another.")
@@ -192,7 +194,7 @@ def test_a_refusal_is_told_with_its_hint(
 @pytest.mark.parametrize(
     "arguments", [["move", "--slots", "1", "--to", "ps-1"], ["drain", "ps-1"], ["move", "--cancel"]]
 )
-def test_a_job_that_has_ended(arguments: list[str], capsys: Capture) -> None:
+def test_move_drain_and_kill_of_an_ended_job_are_refused(arguments: list[str], capsys: Capture) -> None:
     job = make_job()
     last = status_of(job, message="ps-0 has run out of memory", moves=MOVES)
     job.write_result(Result("failed", time.time(), last.message, status=to_builtins(last)))
@@ -201,13 +203,13 @@ def test_a_job_that_has_ended(arguments: list[str], capsys: Capture) -> None:
     assert JobHandle(job).status().moves == MOVES
 
 
-def test_a_job_without_a_map_yet(master: Master, capsys: Capture) -> None:
+def test_move_without_a_slot_map_yet_says_to_ask_again(master: Master, capsys: Capture) -> None:
     master.stages = [{"slot_map_version": 0}]
     assert main(["move", "--from", "ps-0", "--to", "ps-1"]) == 1
     assert "ask again in a moment" in capsys.readouterr().err
 
 
-def test_waiting_for_a_move(master: Master, capsys: Capture) -> None:
+def test_move_wait_ends_when_the_slots_have_moved(master: Master, capsys: Capture) -> None:
     moving = {"nodes": servers("up", "up"), "moves": MOVES, "slots_settled": False}
     master.stages = [moving, moving, {"nodes": servers("up", "up")}]
     master.moved = slots.of(range(10))
@@ -218,7 +220,7 @@ def test_waiting_for_a_move(master: Master, capsys: Capture) -> None:
     assert "1 slot did not move to ps-1" in capsys.readouterr().err
 
 
-def test_waiting_for_another_number_of_servers(master: Master, capsys: Capture) -> None:
+def test_scale_ps_wait_ends_when_slots_have_settled(master: Master, capsys: Capture) -> None:
     master.stages = [
         {"nodes": servers("up", "up"), "slots_settled": False},
         {"nodes": servers("up", "up", "started"), "slots_settled": False},
@@ -231,7 +233,7 @@ def test_waiting_for_another_number_of_servers(master: Master, capsys: Capture) 
     assert "keeps 3 parameter servers" in capsys.readouterr().err
 
 
-def test_waiting_for_workers(master: Master) -> None:
+def test_scale_workers_wait_ends_when_that_many_are_up(master: Master) -> None:
     def workers(*states: str) -> dict[str, Any]:
         return {"nodes": [NodeStatus(f"worker-{i}", "worker", state, 0.5, 1) for i, state in enumerate(states)]}
 
@@ -244,7 +246,7 @@ def test_waiting_for_workers(master: Master) -> None:
     assert len(master.stages) == 1
 
 
-def test_waiting_for_a_node_to_leave(master: Master, capsys: Capture) -> None:
+def test_drain_wait_ends_when_the_node_has_left(master: Master, capsys: Capture) -> None:
     master.stages = [
         {"nodes": servers("up", "up"), "slots_settled": False},
         {"nodes": servers("up", "draining"), "slots_settled": False},
@@ -255,7 +257,7 @@ def test_waiting_for_a_node_to_leave(master: Master, capsys: Capture) -> None:
     assert "ps-0 stays" in capsys.readouterr().err
 
 
-def test_waiting_for_a_job_that_ends(master: Master, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_waiting_ends_with_the_job(master: Master, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     master.stages = [{"slots_settled": False}]
     monkeypatch.setattr(JobHandle, "wait", lambda *_, **__: Result("stopped", time.time()))
     assert main(["scale", "--ps", "3", "--wait"]) == 1
@@ -266,7 +268,7 @@ def test_waiting_for_a_job_that_ends(master: Master, monkeypatch: pytest.MonkeyP
         until(JobHandle.find(), "waiting", is_at_rest)
 
 
-def test_what_is_under_way_is_shown(master: Master, capsys: Capture) -> None:
+def test_status_shows_moves_under_way(master: Master, capsys: Capture) -> None:
     master.stages = [{"nodes": servers("up", "started"), "moves": MOVES, "total_samples": 10}]
     assert main(["status"]) == 0
     lines = capsys.readouterr().out.splitlines()

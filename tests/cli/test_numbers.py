@@ -29,13 +29,13 @@ NUMBERS = {
 }
 
 
-def test_numbers_are_found() -> None:
+def test_number_options_of_all_commands_are_found() -> None:
     assert {"top interval", "history limit", "data synth zipf_exponent"} <= NUMBERS.keys()
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e300", "9" * 100, "9" * 5000, "-1"])
-def test_numbers_have_bounds(name: str, text: str) -> None:
+def test_every_number_option_refuses_absurd_values(name: str, text: str) -> None:
     parameter = NUMBERS[name]
     with pytest.raises(click.BadParameter):
         parameter.type.convert(text, parameter, None)

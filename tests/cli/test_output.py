@@ -37,7 +37,7 @@ def without_colours(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
-def test_a_pipe_gets_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_in_a_pipe_is_never_cut(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     output.table(COLUMNS, ROWS)
     lines = capsys.readouterr().out.splitlines()
@@ -69,7 +69,7 @@ def test_a_key_wider_than_the_terminal_is_folded(monkeypatch: pytest.MonkeyPatch
     assert "".join(line.strip() for line in lines[1:]) == KEY
 
 
-def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_turns_colours_off(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_terminal(monkeypatch)
     output.table(("job",), [("[red]a[/red]",)])
     assert "\x1b[" in terminal.getvalue()
@@ -80,7 +80,7 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "[red]a[/red]" in terminal.getvalue()
 
 
-def test_control_characters_stay_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_removed_from_tables_and_notes(capsys: pytest.CaptureFixture[str]) -> None:
     output.table(("job",), [("a\x1b[31m\nb",)])
     output.note("a\x07b\nc")
     captured = capsys.readouterr()
@@ -88,7 +88,7 @@ def test_control_characters_stay_out(capsys: pytest.CaptureFixture[str]) -> None
     assert captured.err == "a b\nc\n"
 
 
-def test_an_empty_table_is_its_headings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_table_prints_its_headings(capsys: pytest.CaptureFixture[str]) -> None:
     output.table(COLUMNS, [])
     assert capsys.readouterr().out.split() == ["JOB", "STATE", "SAMPLES", "WHERE"]
 
@@ -130,7 +130,7 @@ def test_progress_of_a_unit_says_how_much_how_fast_and_how_long() -> None:
     ]
 
 
-def test_rows_whose_total_is_not_known() -> None:
+def test_progress_of_rows_with_unknown_total() -> None:
     now = 0.0
     stream = io.StringIO()
     with output.progress("Loading", unit="rows", clock=lambda: now, stream=stream) as report:
@@ -139,14 +139,14 @@ def test_rows_whose_total_is_not_known() -> None:
     assert stream.getvalue() == "Loading: 3.00 M rows, 1.50 M rows/s\n"
 
 
-def test_it_is_not_all_before_it_is() -> None:
+def test_progress_is_not_100_percent_before_it_is_done() -> None:
     stream = io.StringIO()
     with output.progress("Loading", 1000, stream=stream) as report:
         report(999)
     assert stream.getvalue() == "Loading 99%\n"
 
 
-def test_steps_are_shown_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_of_progress_are_shown_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     with TerminalDisplay().steps() as steps:
         for done in (1, 5):
             steps("loading", done, 5, "rows")
@@ -180,7 +180,7 @@ def test_progress_on_a_terminal_fits_it(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(len(line) <= 60 for line in re.split(r"[\r\n]", text))
 
 
-def test_what_matters_less_gives_way_before_anything_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_less_important_columns_are_dropped_on_narrow_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     columns, row = (
         ("job", "state", "started", "samples"),
         ("clicks-2mxkw3p3", "succeeded", "2026-01-02 03:04:05", "200,000"),

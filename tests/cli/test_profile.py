@@ -56,14 +56,14 @@ def interval(number: int, *, worker_cpu: float = 9.5, workers: int = 1, minibatc
     )
 
 
-def test_nothing_measured_yet(capsys: Capture) -> None:
+def test_profile_before_anything_is_measured(capsys: Capture) -> None:
     assert main(["profile"]) == 0
     said = capsys.readouterr()
     assert said.out == ""
     assert "has no interval of some seconds in which its plan didn't change so far" in said.err
 
 
-def test_in_words(job: Job, capsys: Capture) -> None:
+def test_profile_prints_intervals_gaps_and_bottleneck(job: Job, capsys: Capture) -> None:
     log = ProfileLog(job.directory)
     log.keep(Gap(1_000_000.0, None, "the master was killed"))
     for number in range(1, 5):
@@ -85,7 +85,7 @@ def test_in_words(job: Job, capsys: Capture) -> None:
     assert "An interval is lost: the master was killed." in capsys.readouterr().err
 
 
-def test_as_json(job: Job, capsys: Capture) -> None:
+def test_profile_as_json(job: Job, capsys: Capture) -> None:
     log = ProfileLog(job.directory)
     log.keep(interval(1, workers=2))
     log.keep(Gap(1_000_015.0, 10.0, "why"))
@@ -104,12 +104,12 @@ def test_as_json(job: Job, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("last", ["0", "-1", "x", "1.5"])
-def test_an_unusable_number(last: str, capsys: Capture) -> None:
+def test_profile_refuses_an_unusable_last(last: str, capsys: Capture) -> None:
     assert main(["profile", f"--last={last}"]) == 2
     assert f"--last {last}: write a number" in capsys.readouterr().err
 
 
-def test_damaged_lines_are_left_out(job: Job, capsys: Capture) -> None:
+def test_damaged_profile_lines_are_left_out(job: Job, capsys: Capture) -> None:
     ProfileLog(job.directory).keep(interval(1))
     with (job.directory / FILE).open("ab") as file:
         file.write(b'{"kind":"prof')  # its writer was killed

@@ -42,7 +42,7 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlrover_lite.client.trial.try_recipe", lambda *_: found)
 
 
-def test_validate_says_what_will_happen(directory: Path, capsys: Capture) -> None:
+def test_validate_says_what_the_job_will_do(directory: Path, capsys: Capture) -> None:
     assert main(["validate", "job.yaml"]) == 0
     output = capsys.readouterr()
     assert output.err == ""
@@ -87,7 +87,7 @@ def test_validate_counts_bad_lines(directory: Path, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("roles", ["{}", "{worker: {count: 1, cores: 0.5, memory: 512MiB}}"])
-def test_validate_and_plan_have_one_answer(
+def test_validate_and_plan_give_the_same_plan(
     roles: str, directory: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cores and memory of what a job would begin with."""
@@ -101,7 +101,7 @@ def test_validate_and_plan_have_one_answer(
 
 
 @pytest.mark.usefixtures("untried")
-def test_validate_for_programs(directory: Path, capsys: Capture) -> None:
+def test_validate_as_json(directory: Path, capsys: Capture) -> None:
     assert main(["validate", "job.yaml", "--json", "--set", "training.batch_size=64"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["ok"] is True
@@ -127,7 +127,7 @@ def test_validate_for_programs(directory: Path, capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("untried")
-def test_data_paths_start_here_not_at_the_recipe(
+def test_paths_of_the_data_option_start_at_the_current_directory(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     (directory / "elsewhere").mkdir()
@@ -157,7 +157,7 @@ def test_init_writes_a_recipe_and_never_over_another(directory: Path, capsys: Ca
 
 
 @pytest.mark.parametrize("path", ["nowhere/job.yaml", "."])
-def test_init_where_nothing_can_be_written(path: str, directory: Path, capsys: Capture) -> None:
+def test_init_into_an_unwritable_place_is_an_error(path: str, directory: Path, capsys: Capture) -> None:
     assert main(["recipe", "init", "--force", path]) == 2
     assert capsys.readouterr().err.startswith(f"Error: {path} can't be written: ")
 
@@ -168,7 +168,7 @@ def test_schema_is_json(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--force"]])
-def test_init_where_there_is_no_room_leaves_things_as_they_were(options: list[str], tmp_path: Path) -> None:
+def test_init_on_a_full_disk_leaves_files_unchanged(options: list[str], tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     if options:
         path.write_text("mine")
@@ -179,13 +179,13 @@ def test_init_where_there_is_no_room_leaves_things_as_they_were(options: list[st
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == ([("job.yaml", "mine")] if options else [])
 
 
-def test_a_missing_file_given_by_data_has_no_advice_to_give_one(directory: Path, capsys: Capture) -> None:
+def test_a_missing_file_of_the_data_option_gets_no_advice(directory: Path, capsys: Capture) -> None:
     assert main(["validate", "job.yaml", "--data", "nope.tsv"]) == 2
     assert capsys.readouterr().err == f"override data.train: {directory}/nope.tsv: no such file\n"
 
 
 @pytest.mark.usefixtures("untried")
-def test_validate_warns_of_what_the_machine_has_not(directory: Path, capsys: Capture) -> None:
+def test_validate_warns_of_what_the_machine_lacks(directory: Path, capsys: Capture) -> None:
     sizes = "{count: 2, cores: 100, memory: 5GiB}"
     assert main(["validate", "job.yaml", "--set", "resources.total=", "--set", f"resources.worker={sizes}"]) == 0
     assert capsys.readouterr().err.splitlines() == [

@@ -63,7 +63,7 @@ def master() -> Iterator[Master]:
         yield answers
 
 
-def test_cores_and_memory(master: Master, capsys: Capture) -> None:
+def test_resize_changes_cores_and_memory_of_a_node(master: Master, capsys: Capture) -> None:
     assert main(["resize", "ps-0", "--memory", "2GiB"]) == 0
     assert capsys.readouterr().out.splitlines() == ACTIONS
     master.answer = Scaled()
@@ -72,7 +72,7 @@ def test_cores_and_memory(master: Master, capsys: Capture) -> None:
     assert master.asked == [ResizeRequest("ps-0", None, 2 << 30), ResizeRequest("worker-0", 1.5, 100_000_000)]
 
 
-def test_as_json_and_from_python(master: Master, capsys: Capture) -> None:
+def test_resize_as_json_and_by_job_handle(master: Master, capsys: Capture) -> None:
     assert main(["resize", "ps-0", "--cores", "2", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     check("## resize", value)
@@ -102,7 +102,9 @@ def test_as_json_and_from_python(master: Master, capsys: Capture) -> None:
         (["resize", "ps-0", "--memory", f"{'9' * 400}TiB"], "Error: --memory"),
     ],
 )
-def test_what_cannot_be_asked(arguments: list[str], said: str, master: Master, capsys: Capture) -> None:
+def test_senseless_resize_arguments_are_refused(
+    arguments: list[str], said: str, master: Master, capsys: Capture
+) -> None:
     assert main(arguments) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -112,20 +114,20 @@ def test_what_cannot_be_asked(arguments: list[str], said: str, master: Master, c
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [("refused", 1), (UNUSABLE, 2)])
-def test_a_refusal_is_told_with_its_hint(code: str, exit_code: int, master: Master, capsys: Capture) -> None:
+def test_a_refused_resize_is_an_error_with_its_hint(code: str, exit_code: int, master: Master, capsys: Capture) -> None:
     master.answer = Failure(code, "500 MiB are in use", "Move slots off it.")
     assert main(["resize", "ps-0", "--memory", "512MiB", "--wait"]) == exit_code
     assert capsys.readouterr().err == "Error: 500 MiB are in use\nMove slots off it.\n"
 
 
-def test_a_job_that_has_ended(capsys: Capture) -> None:
+def test_resize_of_an_ended_job_is_refused(capsys: Capture) -> None:
     job = make_job()
     job.write_result(Result("stopped", time.time(), "by request"))
     assert main(["resize", "ps-0", "--cores", "2"]) == 1
     assert f"there is no node to resize: {job.id} has been stopped" in capsys.readouterr().err
 
 
-def test_waiting_until_it_has_what_it_was_to_have(master: Master, capsys: Capture) -> None:
+def test_resize_wait_ends_when_the_node_has_its_size_or_never_will(master: Master, capsys: Capture) -> None:
     master.stages = [waiting(), waiting(), server(512 * MIB)]
     assert main(["resize", "ps-0", "--memory", "512MiB", "--wait"]) == 0
     assert len(master.stages) == 1
@@ -137,7 +139,7 @@ def test_waiting_until_it_has_what_it_was_to_have(master: Master, capsys: Captur
     assert "ps-0 has ended before it was resized" in capsys.readouterr().err
 
 
-def test_what_it_waits_for_is_shown(master: Master, capsys: Capture) -> None:
+def test_status_shows_what_a_resize_waits_for(master: Master, capsys: Capture) -> None:
     master.stages = [waiting()]
     assert main(["status"]) == 0
     assert f"\nresizing   ps-0 {WAITS}\n" in capsys.readouterr().out

@@ -55,7 +55,7 @@ def master() -> Iterator[Master]:
         yield answers
 
 
-def test_what_follows_is_printed_line_by_line(master: Master, capsys: Capture) -> None:
+def test_scale_prints_the_resulting_actions(master: Master, capsys: Capture) -> None:
     assert main(["scale", "--workers", "3"]) == 0
     assert capsys.readouterr().out.splitlines() == ACTIONS
     assert main(["scale", "last", "--workers", "1", "--ps", "1"]) == 0
@@ -63,14 +63,14 @@ def test_what_follows_is_printed_line_by_line(master: Master, capsys: Capture) -
     assert master.asked == [ScaleRequest(3, None), ScaleRequest(1, 1)]
 
 
-def test_as_json(master: Master, capsys: Capture) -> None:
+def test_scale_as_json(master: Master, capsys: Capture) -> None:
     assert main(["scale", "--workers", "3", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     check("## scale", value)
     assert (value["workers"], value["ps"], value["actions"]) == (3, None, ACTIONS)
 
 
-def test_from_python(master: Master) -> None:
+def test_job_handle_scales(master: Master) -> None:
     assert JobHandle.find().scale(workers=3) == ACTIONS
     assert JobHandle.find().scale(ps=1) == []
     with pytest.raises(UsageError):
@@ -92,7 +92,7 @@ def test_from_python(master: Master) -> None:
         (["--ps", "9" * 30], "write a whole number"),
     ],
 )
-def test_bad_numbers_get_one_line(options: list[str], said: str, master: Master, capsys: Capture) -> None:
+def test_scale_refuses_bad_numbers_in_one_line(options: list[str], said: str, master: Master, capsys: Capture) -> None:
     assert main(["scale", *options]) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -102,7 +102,7 @@ def test_bad_numbers_get_one_line(options: list[str], said: str, master: Master,
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [("no_slots", 1), (UNUSABLE, 2)])
-def test_a_refusal_is_told_with_its_hint(code: str, exit_code: int, master: Master, capsys: Capture) -> None:
+def test_a_refused_scale_is_an_error_with_its_hint(code: str, exit_code: int, master: Master, capsys: Capture) -> None:
     master.refusal = Failure(code, "there is no room for 9 workers", "Ask for at most 2.")
     assert main(["scale", "--workers", "9"]) == exit_code
     assert capsys.readouterr().err == "Error: there is no room for 9 workers\nAsk for at most 2.\n"
@@ -112,7 +112,7 @@ def test_a_refusal_is_told_with_its_hint(code: str, exit_code: int, master: Mast
 
 
 @pytest.mark.parametrize("fixed", [True, False])
-def test_a_job_that_has_ended_says_how_and_what_to_do(fixed: bool, capsys: Capture) -> None:
+def test_scale_of_an_ended_job_says_how_it_ended_and_what_to_do(fixed: bool, capsys: Capture) -> None:
     job = make_job(fixed=fixed)
     last: Status = status_of(job, message="ps-0 has run out of memory\nand more")
     job.write_result(Result("failed", time.time(), last.message, status=to_builtins(last)))
@@ -127,7 +127,7 @@ def test_a_job_that_has_ended_says_how_and_what_to_do(fixed: bool, capsys: Captu
     )
 
 
-def test_a_job_that_was_lost(capsys: Capture) -> None:
+def test_scale_of_a_lost_job_is_refused(capsys: Capture) -> None:
     with running_job(lambda _: Scaled()) as job:
         record = job.record()
     gone = msgspec.structs.replace(record.launcher, started="never")
@@ -136,13 +136,13 @@ def test_a_job_that_was_lost(capsys: Capture) -> None:
     assert re.search(r"it has been lost .*resources\.ps\.count=2$", capsys.readouterr().err.strip())
 
 
-def test_a_job_without_a_master_yet(capsys: Capture) -> None:
+def test_scale_without_a_master_yet_says_to_ask_again(capsys: Capture) -> None:
     make_job()
     assert main(["scale", "--ps", "2"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "ask again in a moment" in line
 
 
-def test_an_unknown_job(master: Master, capsys: Capture) -> None:
+def test_scale_of_an_unknown_job_names_the_nearest(master: Master, capsys: Capture) -> None:
     assert main(["scale", "nosuch", "--ps", "2"]) == 1
     assert "the nearest: told-" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def master() -> Iterator[Master]:
         yield answers
 
 
-def test_as_a_table(master: Master, capsys: Capture) -> None:
+def test_slots_are_printed_by_server_and_hottest_first(master: Master, capsys: Capture) -> None:
     assert main(["slots"]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.endswith(": 4,096 slots, map 7; measured 1.2 s ago, not everywhere yet")
@@ -70,7 +70,7 @@ def test_as_a_table(master: Master, capsys: Capture) -> None:
     assert master.asked == [SlotsRequest(10)]
 
 
-def test_before_anything_is_measured(master: Master, capsys: Capture) -> None:
+def test_slots_before_anything_is_measured(master: Master, capsys: Capture) -> None:
     master.report = SlotsReport(1, [PsSlots("ps-0", 4096)])
     assert main(["slots", "last", "--hottest", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -79,7 +79,7 @@ def test_before_anything_is_measured(master: Master, capsys: Capture) -> None:
     assert master.asked == [SlotsRequest(3)]
 
 
-def test_as_json_and_from_python(master: Master, capsys: Capture) -> None:
+def test_slots_as_json_and_by_job_handle(master: Master, capsys: Capture) -> None:
     assert main(["slots", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     check("## slots", value)
@@ -91,13 +91,13 @@ def test_as_json_and_from_python(master: Master, capsys: Capture) -> None:
     assert master.asked[-1] == SlotsRequest(2)
 
 
-def test_a_job_without_a_map_yet(master: Master, capsys: Capture) -> None:
+def test_slots_without_a_slot_map_yet_says_to_ask_again(master: Master, capsys: Capture) -> None:
     master.report = SlotsReport(0)
     assert main(["slots"]) == 1
     assert "no slot map yet: its parameter servers are starting" in capsys.readouterr().err
 
 
-def test_a_job_that_has_ended(capsys: Capture) -> None:
+def test_slots_of_an_ended_job_are_refused(capsys: Capture) -> None:
     job = make_job()
     job.write_result(Result("succeeded", time.time()))
     assert main(["slots"]) == 1
@@ -105,7 +105,7 @@ def test_a_job_that_has_ended(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("number", ["-1", "many", "4097", "1.5"])
-def test_what_cannot_be_asked(number: str, master: Master, capsys: Capture) -> None:
+def test_slots_refuses_a_senseless_hottest(number: str, master: Master, capsys: Capture) -> None:
     assert main(["slots", "--hottest", number]) == 2
     assert "as in --hottest 20" in capsys.readouterr().err
     assert master.asked == []

@@ -35,7 +35,7 @@ def ended(**changes: object) -> None:
     job.write_result(Result("succeeded", time.time(), status=to_builtins(status_of(job, **changes))))
 
 
-def test_limits_usage_and_restarts(capsys: Capture) -> None:
+def test_status_shows_limits_usage_and_master_restarts(capsys: Capture) -> None:
     ended(**ENFORCED, master_restarts=1)
     assert main(["status"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -51,7 +51,7 @@ def test_limits_usage_and_restarts(capsys: Capture) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_as_json(capsys: Capture) -> None:
+def test_status_as_json(capsys: Capture) -> None:
     ended(**ENFORCED)
     assert main(["status", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
@@ -62,7 +62,7 @@ def test_as_json(capsys: Capture) -> None:
     assert (value["enforcement"], value["master_restarts"]) == ("cgroup v1", 0)
 
 
-def test_what_is_not_known(capsys: Capture) -> None:
+def test_status_of_unknown_limits(capsys: Capture) -> None:
     """Of a job without nodes yet nothing is said; of one from before limits were, that."""
     make_job()
     assert main(["status"]) == 0
@@ -73,7 +73,7 @@ def test_what_is_not_known(capsys: Capture) -> None:
     assert "limits     not known" in text and "\nmaster " not in text
 
 
-def test_of_a_job_that_left_no_status(capsys: Capture) -> None:
+def test_status_of_a_failed_job_that_left_no_status(capsys: Capture) -> None:
     job = make_job()
     job.write_result(Result("failed", time.time(), "its keeper could not start"))
     assert main(["status"]) == 0
@@ -81,11 +81,11 @@ def test_of_a_job_that_left_no_status(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(("size", "text"), [(999 * MIB, "999 MiB"), (1023 * MIB, "1023 MiB"), (1024 * MIB, "1 GiB")])
-def test_sizes_are_short(size: int, text: str) -> None:
+def test_sizes_are_formatted_shortly(size: int, text: str) -> None:
     assert format_bytes(size) == text
 
 
-def test_a_message_that_goes_on_in_lines_below(capsys: Capture) -> None:
+def test_status_shows_a_message_of_several_lines(capsys: Capture) -> None:
     job = make_job()
     job.write_result(Result("failed", time.time(), "the template has ended (killed by SIGKILL):\nlast words"))
     assert main(["status"]) == 0
@@ -106,7 +106,7 @@ def test_a_message_that_goes_on_in_lines_below(capsys: Capture) -> None:
         ),
     ],
 )
-def test_when_the_brain_looks_next(look: NextLook, says: str, capsys: Capture) -> None:
+def test_status_says_when_the_brain_looks_next(look: NextLook, says: str, capsys: Capture) -> None:
     def refuse(_: msgspec.Struct) -> msgspec.Struct:
         return Failure("refused", "nothing else is answered")
 
@@ -120,7 +120,7 @@ def test_when_the_brain_looks_next(look: NextLook, says: str, capsys: Capture) -
     assert "brain " not in capsys.readouterr().out
 
 
-def test_every_command_tells_the_same_end(capsys: Capture) -> None:
+def test_all_commands_tell_the_same_expected_end(capsys: Capture) -> None:
     """In the midst of an evaluation hardly anything is trained: the rate of the last seconds says nothing."""
     end = ExpectedEnd(float(int(time.time()) + 250), 20.0)
     clock = time.strftime("%H:%M:%S", time.localtime(end.at))
@@ -148,7 +148,7 @@ def test_every_command_tells_the_same_end(capsys: Capture) -> None:
     assert json.loads(said("status", "--json"))["expected_end"] is None
 
 
-def test_a_restore_and_an_export_under_way(capsys: Capture) -> None:
+def test_status_shows_a_restore_and_an_export_under_way(capsys: Capture) -> None:
     restoring = RestoreStatus(12, 1e9, 9_000_000, 36_000_000, 1 << 30, 4 << 30, 3e6, 210 << 20, 12.0)
     exporting = ExportStatus(1e9, 9_000_000, 36_000_000, 3e6, 9.0)
     with running_job(lambda _: None, status=lambda job: status_of(job, restoring=restoring, exporting=exporting)):
@@ -163,7 +163,7 @@ def test_a_restore_and_an_export_under_way(capsys: Capture) -> None:
     check("### exporting", value["exporting"])
 
 
-def test_what_was_under_way_when_the_job_ended_is_not_any_more(capsys: Capture) -> None:
+def test_an_export_under_way_is_not_shown_after_the_jobs_end(capsys: Capture) -> None:
     ended(exporting=ExportStatus(1e9, 9, 36))
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["exporting"] is None

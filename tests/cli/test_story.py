@@ -57,7 +57,7 @@ def ended(home: Path) -> Job:
     return job
 
 
-def test_a_timeline(ended: Job, capsys: Capture) -> None:
+def test_story_prints_a_timeline(ended: Job, capsys: Capture) -> None:
     assert main(["story"]) == 0
     output = capsys.readouterr()
     assert output.err == ""
@@ -70,19 +70,19 @@ def test_a_timeline(ended: Job, capsys: Capture) -> None:
     ]
 
 
-def test_a_timeline_on_a_narrow_terminal() -> None:
+def test_story_wraps_on_a_narrow_terminal() -> None:
     lines = list(timeline(ENTRIES, BEGAN, 80))
     assert max(map(len, lines)) <= 80
     told = " ".join(" ".join(lines).split())
     assert "worker-0: raised ValueError: not this many; it is tried alone by another worker" in told
 
 
-def test_a_worker_is_named_once() -> None:
+def test_a_story_line_names_its_worker_once() -> None:
     (line,) = timeline([StoryEntry(BEGAN, "0/17", "leased to worker-0", "worker-0")], BEGAN, None)
     assert line.endswith("0/17  leased to worker-0")
 
 
-def test_nothing_moves_the_cursor() -> None:
+def test_control_characters_in_a_story_are_removed() -> None:
     (line,) = timeline([StoryEntry(BEGAN, "ps-0", "\x1b[2Jred\ttab")], BEGAN, None)
     assert line.endswith("ps-0   [2Jred tab")
 
@@ -91,7 +91,7 @@ def test_nothing_moves_the_cursor() -> None:
     ("subject", "found"),
     [("worker-0", 3), ("0/17", 1), ("0/1-100", 1), ("ps-0", 0), ("master", 0), ("", 3)],
 )
-def test_of_an_ended_job(subject: str, found: int, ended: Job, capsys: Capture) -> None:
+def test_story_of_an_ended_job_by_subject(subject: str, found: int, ended: Job, capsys: Capture) -> None:
     assert main(["story", subject, ended.id, "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     check("## story", value)
@@ -104,13 +104,13 @@ def test_of_an_ended_job(subject: str, found: int, ended: Job, capsys: Capture) 
     assert ("kept nothing" in output.err) == (found == 0) == (output.out == "")
 
 
-def test_a_job_alone_is_taken_for_one(ended: Job, capsys: Capture) -> None:
+def test_story_takes_a_single_argument_for_a_job(ended: Job, capsys: Capture) -> None:
     for reference in (ended.id, "last"):
         assert main(["story", reference]) == 0
         assert capsys.readouterr().out.startswith(f"{ended.id}; ")
 
 
-def test_a_torn_last_line_is_told_beside(ended: Job, capsys: Capture) -> None:
+def test_a_torn_last_line_of_the_story_is_reported(ended: Job, capsys: Capture) -> None:
     with (ended.directory / events.FILE).open("ab") as file:
         file.write(b'{"at": 18000')
     assert main(["story", "--json"]) == 0
@@ -131,7 +131,9 @@ def test_a_torn_last_line_is_told_beside(ended: Job, capsys: Capture) -> None:
         (["no such"], "neither a node nor minibatches: write "),
     ],
 )
-def test_bad_subjects_get_one_line(arguments: list[str], said: str, ended: Job, capsys: Capture) -> None:
+def test_bad_story_subjects_are_refused_in_one_line(
+    arguments: list[str], said: str, ended: Job, capsys: Capture
+) -> None:
     assert main(["story", *arguments]) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -139,12 +141,12 @@ def test_bad_subjects_get_one_line(arguments: list[str], said: str, ended: Job, 
     assert said in line
 
 
-def test_an_unknown_job(ended: Job, capsys: Capture) -> None:
+def test_story_of_an_unknown_job_names_the_nearest(ended: Job, capsys: Capture) -> None:
     assert main(["story", "worker-0", "nosuch"]) == 1
     assert f"the nearest: {ended.id}" in capsys.readouterr().err
 
 
-def test_of_a_job_that_runs(capsys: Capture) -> None:
+def test_story_of_a_running_job_is_asked_of_its_master(capsys: Capture) -> None:
     asked: list[str] = []
 
     def answer(request: msgspec.Struct) -> msgspec.Struct:
@@ -165,7 +167,7 @@ def test_of_a_job_that_runs(capsys: Capture) -> None:
     assert asked == ["eval 0/5-7", "worker-0", "worker-9", "worker-9"]
 
 
-def test_of_a_job_whose_keeper_was_killed(capsys: Capture) -> None:
+def test_story_of_a_job_whose_keeper_was_killed_is_read_from_its_file(capsys: Capture) -> None:
     """Its socket is still there, its master isn't."""
     with running_job(lambda _: Story()) as job:
         record = job.record()

@@ -104,7 +104,7 @@ def tmux(own_directories: Path) -> Iterator[Tmux]:
     one.close()
 
 
-def test_through_the_screens(job: JobHandle, tmux: Tmux, tmp_path: Path) -> None:
+def test_the_tui_runs_in_tmux_through_all_its_screens(job: JobHandle, tmux: Tmux, tmp_path: Path) -> None:
     command = f"{sys.executable} -m dlrover_lite"
     file = tmp_path / "ads.jsonl"
     tmux.type(f"echo before; {command} tui --record {file}; echo code=$?")

@@ -83,7 +83,7 @@ def terminal(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     one.close()
 
 
-def test_without_a_terminal_it_prints_a_frame(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_without_a_terminal_prints_one_frame(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top"]) == 0
     out = capsys.readouterr().out
     assert job.id in out
@@ -94,12 +94,12 @@ def test_without_a_terminal_it_prints_a_frame(job: Job, capsys: pytest.CaptureFi
     assert "✗ failed  why" in capsys.readouterr().out
 
 
-def test_an_unknown_job_is_an_error(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_of_an_unknown_job_is_an_error(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "none"]) == 1
     assert "There is no job 'none'" in capsys.readouterr().err
 
 
-def test_it_follows_the_size_and_ends_with_the_job(job: Job, terminal: Terminal) -> None:
+def test_top_redraws_on_resize_and_ends_with_the_job(job: Job, terminal: Terminal) -> None:
     terminal.until(b"q leaves")
     assert b"\x1b[?1049h" in terminal.shown
     terminal.resize(80, 24)
@@ -112,7 +112,7 @@ def test_it_follows_the_size_and_ends_with_the_job(job: Job, terminal: Terminal)
     assert "by hand" in terminal.rest()
 
 
-def test_q_leaves(terminal: Terminal) -> None:
+def test_top_ends_on_q(terminal: Terminal) -> None:
     terminal.until(b"q leaves")
     os.write(terminal.leader, b"q")
     terminal.until(b"\x1b[?1049l")
@@ -120,7 +120,7 @@ def test_q_leaves(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_it_and_the_terminal_is_as_before(terminal: Terminal, number: int, code: int) -> None:
+def test_a_signal_ends_top_and_restores_the_terminal(terminal: Terminal, number: int, code: int) -> None:
     terminal.until(b"q leaves")
     terminal.running.send_signal(number)
     terminal.until(b"\x1b[?1049l")

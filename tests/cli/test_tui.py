@@ -27,22 +27,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_a_frame_needs_no_terminal(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tui_once_needs_no_terminal(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tui", "--once"]) == 0
     assert "dlrover-lite run job.yaml" in capsys.readouterr().out
 
 
-def test_an_unknown_job_is_an_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tui_of_an_unknown_job_is_an_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tui", "--once", "--job", "none"]) == 1
     assert "There is no job 'none'" in capsys.readouterr().err
 
 
-def test_without_a_terminal_it_says_what_works(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tui_without_a_terminal_names_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tui"]) == 2
     assert "dlrover-lite tui --once" in capsys.readouterr().err
 
 
-def test_without_textual_it_says_what_to_install(
+def test_tui_without_textual_says_what_to_install(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tui, "_check_terminal", lambda: None)
@@ -51,7 +51,7 @@ def test_without_textual_it_says_what_to_install(
     assert "pip install 'dlrover-lite[tui]'" in capsys.readouterr().err
 
 
-def test_it_runs_on_a_terminal_until_q(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tui_runs_on_a_terminal_until_q(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leader, terminal = pty.openpty()
     monkeypatch.setenv("TERM", "xterm-256color")
     running = start(["tui"], stdin=terminal, stdout=terminal, stderr=terminal)
@@ -113,7 +113,7 @@ def test_the_history_of_a_job_is_replayed(past: str, capsys: Capture) -> None:
     assert "1.23 k" in capsys.readouterr().out
 
 
-def test_a_history_becomes_a_file_without_a_terminal_and_that_is_replayed(
+def test_a_history_is_recorded_to_a_file_and_replayed_without_a_terminal(
     past: str, home: Path, capsys: Capture
 ) -> None:
     file = home / "ads.jsonl"
@@ -129,7 +129,7 @@ def test_a_history_becomes_a_file_without_a_terminal_and_that_is_replayed(
     assert "is there already" in capsys.readouterr().err
 
 
-def test_a_file_wins_over_a_job_of_its_name(
+def test_replay_prefers_a_file_to_a_job_of_the_same_name(
     past: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -153,7 +153,7 @@ def test_a_file_wins_over_a_job_of_its_name(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_can_not_be_replayed_is_said(
+def test_replay_and_record_refuse_senseless_options(
     past: str,
     arguments: list[str],
     code: int,

@@ -28,7 +28,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointStore:
     return made
 
 
-def test_bytes_rise_to_all_there_are(store: CheckpointStore) -> None:
+def test_progress_of_verify_rises_to_all_stored_bytes(store: CheckpointStore) -> None:
     one, two = store.stored_bytes(1), store.stored_bytes(2, chain=False)
     assert one == sum(path.stat().st_size for path in Path(store.url).glob("cut-00000001/*.part"))
     assert store.stored_bytes(2) == one + two
@@ -38,7 +38,7 @@ def test_bytes_rise_to_all_there_are(store: CheckpointStore) -> None:
     assert len(done) > 4, "also within a part"
 
 
-def test_what_can_not_be_opened_is_done_too(store: CheckpointStore) -> None:
+def test_progress_of_verify_counts_missing_parts_as_done(store: CheckpointStore) -> None:
     part = sorted(Path(store.url).glob("cut-00000001/*.part"))[0]
     part.unlink()
     done: list[int] = []
@@ -47,7 +47,9 @@ def test_what_can_not_be_opened_is_done_too(store: CheckpointStore) -> None:
     assert done[-1] == store.stored_bytes(1)
 
 
-def test_it_is_a_line_in_a_pipe(store: CheckpointStore, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_verify_is_lines_in_a_pipe(
+    store: CheckpointStore, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(output, "PLAIN_INTERVAL_SECONDS", 0.0)
     assert main(["checkpoint", "verify", store.url]) == 0
     told = capsys.readouterr().err.splitlines()
@@ -58,7 +60,9 @@ def test_it_is_a_line_in_a_pipe(store: CheckpointStore, capsys: Capture, monkeyp
     assert any(line.endswith(" left") for line in told)
 
 
-def test_with_a_manifest_that_is_damaged(store: CheckpointStore, capsys: Capture) -> None:
+def test_progress_of_verify_ends_at_100_percent_with_a_damaged_manifest(
+    store: CheckpointStore, capsys: Capture
+) -> None:
     manifest = Path(store.url) / "cut-00000002" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-40])
     assert main(["checkpoint", "verify", store.url]) == 1

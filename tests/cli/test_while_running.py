@@ -73,7 +73,7 @@ def job_of(text: str) -> JobHandle:
     return JobHandle.find(found[1])
 
 
-def test_on_a_terminal_with_a_bad_line(tmp_path: Path) -> None:
+def test_run_on_a_terminal_counts_a_bad_line(tmp_path: Path) -> None:
     path = tmp_path / "clicks.csv"
     rows = [f"{i * 7 % 3 % 2},0.{i % 9},u{i % 40}" for i in range(3000)]
     rows[1234] = "maybe,0.5,u1"
@@ -123,7 +123,7 @@ def test_ctrl_c_twice_kills(tmp_path: Path) -> None:
     assert job.state() == "stopped" and job.job.is_over()
 
 
-def test_a_job_whose_progress_nobody_reads_any_more_is_stopped(tmp_path: Path) -> None:
+def test_a_job_is_stopped_when_nobody_reads_its_progress(tmp_path: Path) -> None:
     run = start(["run", str(write_recipe(tmp_path, "unseen", ENDLESS))])
     assert run.stderr is not None and run.stdout is not None
     said = [run.stderr.readline(), run.stderr.readline()]
@@ -136,7 +136,7 @@ def test_a_job_whose_progress_nobody_reads_any_more_is_stopped(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
-def test_a_job_ends_with_its_command(number: int, tmp_path: Path) -> None:
+def test_a_job_ends_when_its_run_command_is_killed(number: int, tmp_path: Path) -> None:
     run = start(["run", str(write_recipe(tmp_path, "orphan", ENDLESS))])
     assert run.stderr is not None
     said = [run.stderr.readline(), run.stderr.readline()]
@@ -161,7 +161,7 @@ def test_a_closed_terminal_stops_the_job_cleanly(tmp_path: Path) -> None:
     assert result.status is not None  # the master's own result: it wasn't killed
 
 
-def test_a_detached_job(tmp_path: Path, capsys: Capture) -> None:
+def test_a_detached_job_is_followed_and_stopped(tmp_path: Path, capsys: Capture) -> None:
     recipe = write_recipe(tmp_path, "detached", ENDLESS)
     done = start(["run", str(recipe), "--detach", "--json"])
     out, said = done.communicate(timeout=PATIENCE_SECONDS)
@@ -250,7 +250,7 @@ def test_a_models_error_is_shown_once_with_its_own_traceback(code: str, last_fra
     assert "dlrover_lite/" not in said.partition("Traceback")[2]
 
 
-def test_a_model_that_ends_the_process_without_a_word(tmp_path: Path) -> None:
+def test_a_model_that_ends_its_process_silently_is_reported(tmp_path: Path) -> None:
     (tmp_path / "moody.py").write_text(
         "import os\n" + MODEL.replace('raise ValueError("not this many")', "os._exit(3)")
     )

@@ -12,7 +12,7 @@ from dlrover_lite.data.open import describe, open_data
 from dlrover_lite.recipe.schema import CensusData
 
 
-def test_a_samples_id_is_its_number() -> None:
+def test_census_samples_have_their_number_as_id() -> None:
     dataset = open_data(CensusData(samples=1000), directory=Path(), part="train")
     assert dataset is not None and dataset.samples == 1000
     assert dataset.schema == Schema(dense=(), categorical=("sample", "everyone"))
@@ -28,7 +28,7 @@ def test_a_samples_id_is_its_number() -> None:
     dataset.close()
 
 
-def test_there_is_nothing_to_evaluate_on(tmp_path: Path) -> None:
+def test_census_data_has_no_evaluation_samples(tmp_path: Path) -> None:
     data = CensusData(samples=8)
     assert open_data(data, directory=tmp_path, part="eval") is None
     described = describe(data, tmp_path)

@@ -93,7 +93,7 @@ def changed(column: int, value: bytes) -> bytes:
         (b"\t".join([*FIELDS, b""]), "over 40 fields separated by tabs, expected 15 to 40"),
     ],
 )
-def test_a_bad_line_is_a_hole_with_its_number_and_reason(tmp_path: Path, line: bytes, why: str) -> None:
+def test_a_bad_line_is_left_out_with_its_number_and_reason(tmp_path: Path, line: bytes, why: str) -> None:
     lines = [*generated_lines(5), line, *generated_lines(5, seed=1)]
     batch = dataset(tmp_path / "a.tsv", lines).read(np.array([6, 5, 4]))
     assert batch.bad == [(str(tmp_path / "a.tsv"), 6, why)]
@@ -106,7 +106,7 @@ def test_the_shortest_line_has_one_category(tmp_path: Path) -> None:
     assert not batch.dense.any()
 
 
-def test_categories_of_any_form_have_ids_of_their_own(tmp_path: Path) -> None:
+def test_categories_of_any_form_have_distinct_ids(tmp_path: Path) -> None:
     texts = [
         "0",
         "ff",
@@ -129,7 +129,7 @@ def test_categories_of_any_form_have_ids_of_their_own(tmp_path: Path) -> None:
     assert category_id("") == 0
 
 
-def test_several_files_follow_each_other(tmp_path: Path) -> None:
+def test_several_files_are_read_as_one_sequence(tmp_path: Path) -> None:
     lines = generated_lines(3000)
     paths = [tmp_path / name for name in "abc"]
     for path, part in zip(paths, (lines[:10], lines[10:1500], lines[1500:]), strict=True):
@@ -140,7 +140,7 @@ def test_several_files_follow_each_other(tmp_path: Path) -> None:
     assert data.read(np.array([], np.int64)).labels.shape == (0,)
 
 
-def test_more_windows_and_files_than_are_kept_give_the_same(tmp_path: Path) -> None:
+def test_reading_beyond_the_kept_windows_gives_the_same_samples(tmp_path: Path) -> None:
     lines = generated_lines(200)
     for number in range(100):
         (tmp_path / f"{number:03}").write_bytes(b"\n".join(lines[2 * number : 2 * number + 2]))
@@ -156,13 +156,13 @@ def test_more_windows_and_files_than_are_kept_give_the_same(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("number", [-1, 3])
-def test_numbers_outside_are_refused(tmp_path: Path, number: int) -> None:
+def test_sample_numbers_out_of_range_are_refused(tmp_path: Path, number: int) -> None:
     with pytest.raises(ValueError, match="within"):
         dataset(tmp_path / "a", generated_lines(3)).read(np.array([0, number]))
 
 
 @pytest.mark.parametrize("content", [os.urandom(50_000), b"\0" * 600_000, b"\n" * 5000, b"a,b\n1,2\n", b"x"])
-def test_a_file_that_is_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_of_another_format_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.bin").write_bytes(content)
     with pytest.raises(DataError, match=r"a\.bin .*|.*lines of .*a\.bin"):
         dataset(tmp_path / "a.bin")

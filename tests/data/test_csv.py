@@ -44,14 +44,14 @@ def test_each_file_has_a_header_of_its_own(tmp_path: Path) -> None:
     assert np.array_equal(batch.ids[:, 0], batch.ids[:, 1])
 
 
-def test_columns_and_delimiter_of_the_recipe(tmp_path: Path) -> None:
+def test_columns_and_delimiter_are_taken_from_the_recipe(tmp_path: Path) -> None:
     data = dataset(tmp_path / "a", "1\t2\t3\tx\ty\n0\t\t\t\t\n", columns=["y", "a", "b", "c", "d"], delimiter="\t")
     batch = data.read(np.array([0, 1]))
     assert batch.dense.tolist() == [[2, 3], [0, 0]]
     assert batch.ids[:, 1].tolist() == [0, 0]
 
 
-def test_quotes_windows_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
+def test_quotes_windows_line_ends_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
     text = '\ufeff"y","a",b,c,d\r\n"1"," 2 ","","x ""1"", y",""\r\n0.0,3,4,"x",z\r\n'
     batch = dataset(tmp_path / "a.csv", text).read(np.array([0, 1]))
     assert batch.labels.tolist() == [1, 0]
@@ -79,7 +79,7 @@ def test_quotes_windows_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
         ('1,1,1,"x"z,y', "text after the closing quote of column 'c'"),
     ],
 )
-def test_a_bad_line_is_a_hole_with_its_number_and_reason(tmp_path: Path, line: str, why: str) -> None:
+def test_a_bad_line_is_left_out_with_its_number_and_reason(tmp_path: Path, line: str, why: str) -> None:
     batch = dataset(tmp_path / "a.csv", f"y,a,b,c,d\n1,5,6,x,y\n{line}\n0,7,8,x,y\n").read(np.array([2, 1, 0]))
     assert batch.bad == [(str(tmp_path / "a.csv"), 3, why)]
     assert batch.dense.tolist() == [[7, 8], [5, 6]]
@@ -98,7 +98,7 @@ def test_a_bad_line_is_a_hole_with_its_number_and_reason(tmp_path: Path, line: s
         ),
     ],
 )
-def test_a_file_that_does_not_fit_the_recipe(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_a_file_that_does_not_fit_the_recipe_is_refused(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         dataset(tmp_path / "a.csv", text)
 
@@ -109,7 +109,7 @@ def test_a_column_can_be_used_once_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delimiter", ['"', "\n", "é"])
-def test_impossible_delimiters(tmp_path: Path, delimiter: str) -> None:
+def test_impossible_delimiters_are_refused(tmp_path: Path, delimiter: str) -> None:
     with pytest.raises(DataError, match="can't delimit"):
         dataset(tmp_path / "a.csv", "y\n1\n", delimiter=delimiter)
 
@@ -119,7 +119,7 @@ plain_text = st.text(st.characters(exclude_characters="\r\n\0", exclude_categori
 
 @settings(deadline=None)
 @given(values=st.lists(st.tuples(plain_text, plain_text), min_size=1, max_size=5))
-def test_what_the_csv_module_writes_is_read_back(tmp_path_factory: pytest.TempPathFactory, values: list[Any]) -> None:
+def test_output_of_pythons_csv_module_is_read_back(tmp_path_factory: pytest.TempPathFactory, values: list[Any]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([["c", "y", "d"], *([c, 1, d] for c, d in values)])
@@ -137,7 +137,7 @@ def parsed(text: str) -> tuple[float, bool]:
 
 @settings(deadline=None)
 @given(st.one_of(st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(-(10**30), 10**30)))
-def test_numbers_in_any_notation(number: float) -> None:
+def test_numbers_in_any_notation_are_parsed(number: float) -> None:
     for text in (repr(number), f"{number:e}", f"{number:.12f}", f"{number:+.9E}"):
         value, good = parsed(text)
         assert good
@@ -145,5 +145,5 @@ def test_numbers_in_any_notation(number: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["-", ".", "e5", "1e", "1e+", "1.2.3", "0x10", "inf", "1,5", "--1", "1e400", "1 "])
-def test_what_is_no_number(text: str) -> None:
+def test_texts_that_are_no_numbers_are_refused(text: str) -> None:
     assert not parsed(text)[1]

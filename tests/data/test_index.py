@@ -36,7 +36,7 @@ def lines_read(path: Path, numbers: list[int]) -> list[bytes]:
 
 @pytest.mark.parametrize("count", [1, 1023, 1024, 1025, 2048, 70_000])
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_every_line_is_found(tmp_path: Path, count: int, end: bytes) -> None:
+def test_every_line_of_an_indexed_text_is_found(tmp_path: Path, count: int, end: bytes) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(text_of(count)[:-1] + end)
     assert index_text(path).lines == count
@@ -90,7 +90,7 @@ def test_a_damaged_cache_entry_is_built_again(tmp_path: Path, home: Path, damage
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_without_a_writable_cache_all_works_uncached(tmp_path: Path, home: Path, packed: bool) -> None:
+def test_texts_are_read_uncached_without_a_writable_cache(tmp_path: Path, home: Path, packed: bool) -> None:
     home.write_bytes(b"a file where the directory would be")
     path = tmp_path / "a.txt"
     path.write_bytes(gzip.compress(text_of(3000)) if packed else text_of(3000))
@@ -99,7 +99,7 @@ def test_without_a_writable_cache_all_works_uncached(tmp_path: Path, home: Path,
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.txt", "home"]
 
 
-def test_a_gz_is_unpacked_once_and_again_when_it_changes(tmp_path: Path, home: Path) -> None:
+def test_a_gz_is_unpacked_once_until_it_changes(tmp_path: Path, home: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(text_of(5000)) + gzip.compress(b"second member"))
     whats: list[str] = []
@@ -164,7 +164,7 @@ def test_damage_to_an_unpacked_text_is_found_and_mended(
     assert capfd.readouterr().err == ""
 
 
-def test_of_several_readers_one_unpacks_a_damaged_text_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_several_readers_unpacks_a_damaged_text_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(text_of(3000)))
     readers = [LineReader([index_text(path)]) for _ in range(3)]
@@ -186,7 +186,7 @@ def test_of_several_readers_one_unpacks_a_damaged_text_anew(tmp_path: Path, monk
     assert unpacked == [path]
 
 
-def test_a_damaged_text_whose_gz_has_changed_is_not_mixed_with_another(tmp_path: Path) -> None:
+def test_a_damaged_text_is_not_repaired_from_a_changed_gz(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(text_of(3000)))
     reader = LineReader([index_text(path)])
@@ -236,7 +236,7 @@ def test_a_corrupt_gz_is_named(tmp_path: Path) -> None:
         index_text(path)
 
 
-def test_too_little_disk_is_said_before_unpacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_is_reported_before_unpacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "big.gz"
     path.write_bytes(gzip.compress(text_of(1000)))
     usage = namedtuple("usage", "total used free")
@@ -245,7 +245,7 @@ def test_too_little_disk_is_said_before_unpacking(tmp_path: Path, monkeypatch: p
         index_text(path)
 
 
-def test_a_file_changed_after_indexing_is_noticed_before_it_is_read(tmp_path: Path) -> None:
+def test_a_text_changed_after_indexing_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(text_of(3000))
     reader = LineReader([index_text(path)])
@@ -255,7 +255,7 @@ def test_a_file_changed_after_indexing_is_noticed_before_it_is_read(tmp_path: Pa
         next(reader.find(0, np.array([2999])))
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_an_atomic_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_bytes(b"old")
     with pytest.raises(RuntimeError), atomic_file(path) as file:
@@ -269,7 +269,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_is_cached_of_data_is_its_owners_alone(tmp_path: Path) -> None:
+def test_cached_data_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     cache_directory().mkdir(parents=True, exist_ok=True)
     cache_directory().chmod(0o755)  # as older versions have made it
     (tmp_path / "a.txt").write_bytes(text_of(30))

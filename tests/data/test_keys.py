@@ -33,14 +33,18 @@ def from_parquet(path: Path, values: Any) -> list[int]:
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=8))
-def test_integers_are_as_parquet_has_them(tmp_path_factory: pytest.TempPathFactory, values: list[int | None]) -> None:
+def test_keys_of_integers_equal_those_read_from_parquet(
+    tmp_path_factory: pytest.TempPathFactory, values: list[int | None]
+) -> None:
     path = tmp_path_factory.mktemp("keys") / "a.parquet"
     assert keys_of(values, "c", INTEGER, "parquet").tolist() == from_parquet(path, pa.array(values, pa.int64()))
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.none() | words, min_size=1, max_size=8))
-def test_text_is_as_parquet_and_csv_have_it(tmp_path_factory: pytest.TempPathFactory, values: list[str | None]) -> None:
+def test_keys_of_text_equal_those_read_from_parquet_and_csv(
+    tmp_path_factory: pytest.TempPathFactory, values: list[str | None]
+) -> None:
     directory = tmp_path_factory.mktemp("keys")
     keys = keys_of(values, "c", TEXT, "csv").tolist()
     assert keys == from_parquet(directory / "a.parquet", pa.array(values, pa.string()))
@@ -50,7 +54,7 @@ def test_text_is_as_parquet_and_csv_have_it(tmp_path_factory: pytest.TempPathFac
     assert keys == data.read(np.arange(data.samples)).ids[0].tolist()
 
 
-def test_criteo_has_hexadecimal_numbers(tmp_path: Path) -> None:
+def test_keys_of_criteo_text_are_hexadecimal_numbers(tmp_path: Path) -> None:
     values = ["05db9164", "f", None, "no number"]
     path = tmp_path / "a.tsv"
     path.write_text("".join("1" + "\t" * 13 + f"\t{value or ''}\n" for value in values))
@@ -59,7 +63,7 @@ def test_criteo_has_hexadecimal_numbers(tmp_path: Path) -> None:
     assert keys_of([0x05DB9164, 15], "C1", IdKind("integer", "criteo"), "criteo").tolist() == ids[:2]
 
 
-def test_integers_with_one_missing_as_numpy_has_them() -> None:
+def test_keys_of_numpy_integers_with_nan_for_missing() -> None:
     expected = keys_of([7, None, 9], "c", INTEGER, "parquet").tolist()
     assert keys_of(np.array([7, np.nan, 9]), "c", INTEGER, "parquet").tolist() == expected
     assert keys_of(np.array([7, 9], np.int32), "c", INTEGER, "parquet").tolist() == [8, 10]
@@ -77,10 +81,10 @@ def test_integers_with_one_missing_as_numpy_has_them() -> None:
         ([[7]], None, r"has \[7\], a list, which can't be an id"),
     ],
 )
-def test_others_are_refused(values: Any, kind: IdKind | None, message: str) -> None:
+def test_values_that_are_no_ids_are_refused(values: Any, kind: IdKind | None, message: str) -> None:
     with pytest.raises(DataError, match=message):
         keys_of(values, "c", kind, "parquet" if kind == INTEGER else "csv")
 
 
-def test_where_nothing_is_known_the_values_say() -> None:
+def test_keys_without_a_known_kind_follow_the_values() -> None:
     assert keys_of([7, "7"], "c", None, "parquet").tolist() == [8, keys_of(["7"], "c", TEXT, "csv")[0]]

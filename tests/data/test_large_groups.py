@@ -57,7 +57,7 @@ def with_bad_rows() -> dict[str, Any]:
 
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(group=st.integers(1, ROWS), seed=st.integers(0, 99), block=st.sampled_from([16, PIECE, 100]))
-def test_samples_are_the_same_whatever_groups_they_are_written_in(
+def test_samples_do_not_depend_on_the_size_of_row_groups(
     disk: Path, small_pieces: None, group: int, seed: int, block: int
 ) -> None:
     expected = ParquetDataset([write(disk / "small", with_bad_rows(), group=20)], RECIPE)
@@ -70,7 +70,7 @@ def test_samples_are_the_same_whatever_groups_they_are_written_in(
     expected.close()
 
 
-def test_groups_take_turns_on_the_disk(disk: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_take_turns_on_the_disk(disk: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was dropped from there is decoded again."""
     monkeypatch.setattr(parquet, "_SPILLED_BYTES", 1)
     expected = ParquetDataset([write(disk / "small", columns(), group=20)], RECIPE)
@@ -81,7 +81,9 @@ def test_groups_take_turns_on_the_disk(disk: Path, small_pieces: None, monkeypat
     found.close()
 
 
-def test_no_more_is_decoded_than_is_asked_for(disk: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_asked_rows_of_a_group_are_decoded(
+    disk: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     decoded: list[int] = []
     columns_of = ParquetDataset._columns_of
     monkeypatch.setattr(
@@ -95,7 +97,7 @@ def test_no_more_is_decoded_than_is_asked_for(disk: Path, small_pieces: None, mo
     data.close()
 
 
-def test_nothing_is_left_on_the_disk(disk: Path, small_pieces: None) -> None:
+def test_no_file_or_descriptor_is_left_after_closing(disk: Path, small_pieces: None) -> None:
     data = ParquetDataset([write(disk / "a", columns(), group=ROWS)], RECIPE)
     data.read(np.arange(ROWS))
     assert not [path for path in (disk / "home").rglob("*") if path.is_file()]
@@ -106,7 +108,9 @@ def test_nothing_is_left_on_the_disk(disk: Path, small_pieces: None) -> None:
     data.close()
 
 
-def test_a_full_disk_is_said(disk: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named_while_reading_large_groups(
+    disk: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -118,7 +122,7 @@ def test_a_full_disk_is_said(disk: Path, small_pieces: None, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("rows", [ROWS - 1, ROWS + 1, ROWS + 7 * PIECE])
-def test_a_group_that_has_other_rows_by_now_is_refused(disk: Path, small_pieces: None, rows: int) -> None:
+def test_a_row_group_changed_meanwhile_is_refused(disk: Path, small_pieces: None, rows: int) -> None:
     data = ParquetDataset([write(disk / "a", columns(), group=ROWS)], RECIPE)
     write(disk / "a", columns(rows), group=rows)
     with pytest.raises(DataError, match="was changed while it was being read"):
@@ -135,7 +139,9 @@ def arrow_peak() -> Iterator[Any]:
     pa.set_memory_pool(before)
 
 
-def test_memory_does_not_grow_with_the_group(disk: Path, arrow_peak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_the_size_of_the_row_group(
+    disk: Path, arrow_peak: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What arrow and numpy have allocated at most, beside what would be there if a group was held as a whole."""
     monkeypatch.setattr(parquet, "_KEPT_BYTES", 1)
     rows, names = 12 * spilled_group.PIECE_ROWS, [f"c{i}" for i in range(12)]

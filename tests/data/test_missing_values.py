@@ -40,7 +40,9 @@ def from_parquet(path: Path, values: list[float | None]) -> Batch:
 @given(st.lists(st.none() | st.floats(), min_size=1, max_size=8))
 @example([None, float("nan"), float("inf"), float("-inf"), 1e39, -1e39, 1e308, LARGEST, -LARGEST])
 @example([np.nextafter(3.4028235677973366e38, 0), 3.4028235677973366e38, 3.4028235e38])
-def test_csv_and_parquet_agree(tmp_path_factory: pytest.TempPathFactory, values: list[float | None]) -> None:
+def test_csv_and_parquet_agree_on_missing_and_bad_values(
+    tmp_path_factory: pytest.TempPathFactory, values: list[float | None]
+) -> None:
     directory = tmp_path_factory.mktemp("dense")
     text = from_csv(directory / "a.csv", ["" if value is None else repr(float(value)) for value in values])
     table = from_parquet(directory / "a.parquet", values)
@@ -51,14 +53,14 @@ def test_csv_and_parquet_agree(tmp_path_factory: pytest.TempPathFactory, values:
 
 
 @pytest.mark.parametrize("word", ["", "nan", "NaN", "NAN", "-nan", "+NaN", " nan "])
-def test_a_missing_value_is_0(tmp_path: Path, word: str) -> None:
+def test_a_missing_value_reads_as_0(tmp_path: Path, word: str) -> None:
     batch = from_csv(tmp_path / "a.csv", [word])
     assert (batch.dense.tolist(), batch.bad) == ([[0.0]], [])
     assert dense_problem(word) == ""
 
 
 @pytest.mark.parametrize("word", ["na", "nann", "-", "1_000", "٣", "null", "None", "0x10"])
-def test_what_is_no_number_is_said_before_a_job_and_in_it(tmp_path: Path, word: str) -> None:
+def test_a_value_that_is_no_number_is_reported_before_a_job_and_in_it(tmp_path: Path, word: str) -> None:
     assert dense_problem(word) == "expected a number"
     (bad,) = from_csv(tmp_path / "a.csv", [word]).bad
     assert bad.why == f"column 'a' is {word!r}, expected a number"
@@ -75,7 +77,7 @@ def test_what_is_no_number_is_said_before_a_job_and_in_it(tmp_path: Path, word: 
         ("9" * 19, "I2 is '9999999999999999999', out of range: an integer has at most 18 digits"),
     ],
 )
-def test_criteo_has_integers_and_missing_ones(tmp_path: Path, field: str, why: str | None) -> None:
+def test_criteo_fields_are_integers_or_missing(tmp_path: Path, field: str, why: str | None) -> None:
     good = "1" + "\t7" * 13 + "\t1a" * 26
     (tmp_path / "a.tsv").write_text(good + "\n" + good.replace("1\t7\t7", f"1\t7\t{field}", 1) + "\n")
     batch = TextDataset([tmp_path / "a.tsv"], CriteoParser()).read(np.array([0, 1]))

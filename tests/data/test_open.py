@@ -46,7 +46,7 @@ def test_files_for_evaluation_leave_the_training_samples_whole(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("share", [0, 0.001])
-def test_nothing_held_out_is_nothing_to_evaluate_on(tmp_path: Path, share: float) -> None:
+def test_without_held_out_samples_there_is_no_evaluation_data(tmp_path: Path, share: float) -> None:
     write(tmp_path / "a.tsv", 100)
     data = CriteoData(train=["a.tsv"], eval_share=share)
     assert opened(data, tmp_path).samples == 100
@@ -54,7 +54,7 @@ def test_nothing_held_out_is_nothing_to_evaluate_on(tmp_path: Path, share: float
     assert describe(data, tmp_path)[:2] == (100, 0)
 
 
-def test_holding_out_everything_is_refused(tmp_path: Path) -> None:
+def test_holding_out_all_samples_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.tsv", 100)
     with pytest.raises(DataError, match="none is left to train on"):
         open_data(CriteoData(train=["a.tsv"], eval_share=1), directory=tmp_path, part="train")
@@ -72,7 +72,7 @@ def test_globs_are_sorted_and_files_stay_in_the_order_named(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["a[1].tsv", "~x.tsv", "a b.tsv"])
-def test_odd_names_are_taken_as_they_are(tmp_path: Path, name: str) -> None:
+def test_file_names_with_odd_characters_are_no_patterns(tmp_path: Path, name: str) -> None:
     write(tmp_path / name, 3)
     assert opened(CriteoData(train=[str(tmp_path / name)], eval_share=0), tmp_path).samples == 3
 
@@ -130,7 +130,7 @@ def test_the_fingerprint_follows_the_data_alone(tmp_path: Path) -> None:
     assert made[0] != made[1]
 
 
-def test_synthetic_samples_to_evaluate_on_follow_those_to_train_on(tmp_path: Path) -> None:
+def test_synthetic_evaluation_samples_follow_the_training_samples(tmp_path: Path) -> None:
     data = SyntheticData(samples=50, eval_samples=20, ids_per_field=10)
     longer = SyntheticData(samples=70, ids_per_field=10)
     held_out = opened(data, tmp_path, "eval")
@@ -141,7 +141,7 @@ def test_synthetic_samples_to_evaluate_on_follow_those_to_train_on(tmp_path: Pat
     assert open_data(SyntheticData(samples=50, eval_samples=0), directory=tmp_path, part="eval") is None
 
 
-def test_parquet_is_counted_from_its_footers(tmp_path: Path) -> None:
+def test_parquet_samples_are_counted_from_footers(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"y": [0, 1] * 50, "c": ["x", "z"] * 50}), tmp_path / "a.parquet")
     data = ParquetData(train=["*.parquet"], label="y", categorical=["c"], eval_share=0.2)

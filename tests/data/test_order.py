@@ -13,7 +13,7 @@ blocks = st.integers(1, 100)
 
 @settings(deadline=None)
 @given(samples=sizes, block_size=blocks, seed=st.integers(0, 2**70), epoch=st.integers(0, 50))
-def test_is_a_permutation_of_all_samples(samples: int, block_size: int, seed: int, epoch: int) -> None:
+def test_order_is_a_permutation_of_all_samples(samples: int, block_size: int, seed: int, epoch: int) -> None:
     numbers = EpochOrder(samples, seed, epoch, block_size=block_size).numbers(0, samples)
     assert numbers.dtype == np.int64
     assert np.array_equal(np.sort(numbers), np.arange(samples))
@@ -21,7 +21,7 @@ def test_is_a_permutation_of_all_samples(samples: int, block_size: int, seed: in
 
 @settings(deadline=None)
 @given(samples=sizes, block_size=blocks, data=st.data())
-def test_stretches_agree_with_the_whole_in_any_order(samples: int, block_size: int, data: st.DataObject) -> None:
+def test_parts_of_the_order_agree_with_the_whole(samples: int, block_size: int, data: st.DataObject) -> None:
     whole = EpochOrder(samples, 1, 2, block_size=block_size).numbers(0, samples)
     order = EpochOrder(samples, 1, 2, block_size=block_size)
     for _ in range(5):
@@ -37,7 +37,7 @@ def test_samples_of_a_block_stay_together() -> None:
     assert np.count_nonzero(np.diff(numbers) == 1) < 50
 
 
-def test_seeds_and_epochs_give_different_orders_and_the_same_ones_again() -> None:
+def test_order_depends_on_seed_and_epoch_and_is_repeatable() -> None:
     orders = [EpochOrder(500, seed, epoch, block_size=32).numbers(0, 500) for seed, epoch in [(0, 0), (0, 1), (1, 0)]]
     assert not np.array_equal(orders[0], orders[1])
     assert not np.array_equal(orders[0], orders[2])
@@ -59,9 +59,9 @@ def test_positions_outside_the_epoch_are_refused(start: int, stop: int) -> None:
         EpochOrder(10, 0, 0).numbers(start, stop)
 
 
-def test_minibatches_of_a_grid() -> None:
+def test_minibatches_are_counted_rounding_up() -> None:
     assert [minibatch_count(samples, 4) for samples in (0, 1, 4, 5)] == [0, 1, 1, 2]
 
 
-def test_an_epoch_without_samples_has_none() -> None:
+def test_order_of_an_epoch_without_samples_is_empty() -> None:
     assert EpochOrder(0, 0, 0).numbers(0, 0).tolist() == []

@@ -36,7 +36,7 @@ def write(path: Path, values: dict[str, Any], group: int = 64) -> Path:
     return path
 
 
-def test_rows_of_several_files_in_any_order(tmp_path: Path) -> None:
+def test_rows_of_several_files_are_read_in_any_order(tmp_path: Path) -> None:
     paths = [write(tmp_path / "a", columns()), write(tmp_path / "b", columns(100))]
     data = ParquetDataset(paths, RECIPE)
     assert data.samples == 600
@@ -53,7 +53,7 @@ def test_rows_of_several_files_in_any_order(tmp_path: Path) -> None:
     data.close()
 
 
-def test_bad_rows_are_holes_with_their_numbers(tmp_path: Path) -> None:
+def test_bad_rows_are_left_out_with_their_numbers(tmp_path: Path) -> None:
     values = columns(200)
     values["y"] = pa.array([{70: 2.0, 71: None}.get(i, 1.0) for i in range(200)])
     values["f"] = pa.array([{72: float("inf"), 73: 1e300, 74: float("nan")}.get(i, 1.0) for i in range(200)])
@@ -70,7 +70,7 @@ def test_bad_rows_are_holes_with_their_numbers(tmp_path: Path) -> None:
     assert batch.ids.shape == (3, 2)
 
 
-def test_any_width_of_integers_and_strings(tmp_path: Path) -> None:
+def test_integers_and_strings_of_any_width_are_read(tmp_path: Path) -> None:
     values = columns(10)
     values["n"] = pa.array([2**64 - 1, 2**63, *range(8)], pa.uint64())
     values["s"] = pa.array([f"{i}" for i in range(10)], pa.large_string())
@@ -89,12 +89,12 @@ def test_any_width_of_integers_and_strings(tmp_path: Path) -> None:
         ("y", pa.array(["1"]), "column 'y' of .* is of type string"),
     ],
 )
-def test_types_that_cannot_be_used(tmp_path: Path, column: str, values: Any, message: str) -> None:
+def test_columns_of_unusable_types_are_refused(tmp_path: Path, column: str, values: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         ParquetDataset([write(tmp_path / "a", {**columns(1), column: values})], RECIPE)
 
 
-def test_columns_of_nothing_but_nulls_are_empty(tmp_path: Path) -> None:
+def test_columns_of_only_nulls_are_read_as_missing(tmp_path: Path) -> None:
     nulls = pa.nulls(5)
     batch = ParquetDataset([write(tmp_path / "a", {**columns(5), "f": nulls, "s": nulls})], RECIPE).read(np.arange(5))
     assert batch.dense[:, 0].tolist() == [0] * 5
@@ -108,7 +108,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
         ParquetDataset([write(tmp_path / "a", values)], RECIPE)
 
 
-def test_files_that_are_no_parquet_or_hold_nothing(tmp_path: Path) -> None:
+def test_files_that_are_no_parquet_or_empty_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"label,f\n1,2\n")
     with pytest.raises(DataError, match=r"a is no Parquet file\nFiles are read as data.format says"):
         ParquetDataset([tmp_path / "a"], RECIPE)
@@ -116,14 +116,14 @@ def test_files_that_are_no_parquet_or_hold_nothing(tmp_path: Path) -> None:
         ParquetDataset([write(tmp_path / "b", columns(0))], RECIPE)
 
 
-def test_a_file_replaced_by_another_is_not_read_as_the_old_one(tmp_path: Path) -> None:
+def test_a_file_replaced_after_opening_is_refused(tmp_path: Path) -> None:
     data = ParquetDataset([write(tmp_path / "a", columns(200))], RECIPE)
     write(tmp_path / "a", columns(30))
     with pytest.raises(DataError, match=r"a (was changed|can't be read)"):
         data.read(np.array([150]))
 
 
-def test_without_pyarrow_the_fix_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyarrow_is_reported_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a", columns(3))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError) as caught:

@@ -23,7 +23,7 @@ def dataset(spec: SyntheticData = SPEC, first: int = 0) -> SyntheticDataset:
     return SyntheticDataset(spec, first=first, samples=spec.samples)
 
 
-def test_a_sample_is_a_function_of_its_number() -> None:
+def test_a_synthetic_sample_depends_on_its_number_alone() -> None:
     whole = dataset().read(np.arange(3000))
     some = np.random.default_rng(0).permutation(3000)[:500]
     picked = dataset(first=100).read(some[some >= 100] - 100)
@@ -81,12 +81,12 @@ def test_ids_alone_explain_most_of_the_labels() -> None:
     assert auc > best_auc(spec) - 0.05
 
 
-def test_without_both_labels_there_is_no_auc() -> None:
+def test_best_auc_without_both_labels_is_nan() -> None:
     assert math.isnan(best_auc(SPEC, 0, 1))
 
 
 @pytest.mark.parametrize("gz", [False, True])
-def test_a_file_of_them_reads_as_the_same_samples(tmp_path: Path, gz: bool) -> None:
+def test_a_written_file_reads_as_the_same_samples(tmp_path: Path, gz: bool) -> None:
     path = tmp_path / "a.tsv"
     calls: list[tuple[str, int, int]] = []
     auc = write_tsv(path, SPEC, 9000, gz, lambda *call: calls.append(call))
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         write_tsv(tmp_path / "nowhere" / "a.tsv", SPEC, 10, False)
 
 
-def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+def test_a_pipe_is_not_replaced_by_the_written_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.tsv"
     os.mkfifo(pipe)
     with pytest.raises(DataError, match=r"pipe\.tsv is no file"):
@@ -142,7 +142,7 @@ def test_the_command_prints_how_to_use_the_file(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir() if entry.name != "home"] == ["a.tsv.gz"]
 
 
-def test_the_command_in_json(tmp_path: Path) -> None:
+def test_data_synth_as_json(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     result = CliRunner().invoke(data_command, ["synth", str(path), "--samples", "2000", "--seed", "3", "--json"])
     found = json.loads(result.stdout)

@@ -12,7 +12,7 @@ from tests.end_to_end.test_faults import assert_exactly_once
 from tests.end_to_end.test_nodes import SAMPLES, census, until_at_work
 
 
-def test_all_that_can_be_done(tmp_path: Path) -> None:
+def test_every_action_of_the_tui_works_on_a_running_job(tmp_path: Path) -> None:
     handle = census(tmp_path, checkpoint={"every_seconds": 3600.0})
     actions = LocalActions()
     row = JobRow(id=handle.id, state="training", created_at=0.0, directory=str(handle.directory))

@@ -14,7 +14,7 @@ from tests.end_to_end.test_nodes import census
 from tests.end_to_end.test_slots import exactly_once
 
 
-def test_they_are_whole_and_change_nothing(tmp_path: Path) -> None:
+def test_checkpoints_of_a_job_are_whole_and_change_no_result(tmp_path: Path) -> None:
     often = {"every_seconds": 0.5, "full_every": 3, "keep": 100}
     before = os.umask(0)  # all that the job's processes make is their owner's alone, but for the export
     try:
@@ -43,7 +43,7 @@ def test_they_are_whole_and_change_nothing(tmp_path: Path) -> None:
     assert len(kept) > 20 and open_to_others == []
 
 
-def test_a_last_one_before_it_stops(tmp_path: Path) -> None:
+def test_a_stopped_job_takes_a_last_checkpoint(tmp_path: Path) -> None:
     handle = census(tmp_path)
     until_trained(handle, 500)
     before = handle.status().samples

@@ -49,7 +49,7 @@ def test_every_sample_is_applied_once_whatever_dies(tmp_path: Path) -> None:
     assert_exactly_once(handle, samples=5_003, batch_size=16, epochs=2)
 
 
-def test_the_only_worker_dies_and_the_next_one_is_asked_to_end(tmp_path: Path) -> None:
+def test_job_finishes_after_its_only_worker_dies_and_the_next_is_preempted(tmp_path: Path) -> None:
     model = {"use": CENSUS, "options": {"directory": str(tmp_path), "deaths": 1, "leaves": 1}}
     handle = start(model, write_csv(tmp_path / "numbers.csv", 2_500), batch_size=16, optimizer=SGD)
     states = [node["state"] for node in succeeded(handle)["nodes"] if node["role"] == "worker"]
@@ -58,7 +58,7 @@ def test_the_only_worker_dies_and_the_next_one_is_asked_to_end(tmp_path: Path) -
     assert_exactly_once(handle, samples=2_500, batch_size=16, epochs=1)
 
 
-def test_one_minibatch_that_fails(tmp_path: Path) -> None:
+def test_a_failing_minibatch_is_retried_or_skipped_or_fails_the_job(tmp_path: Path) -> None:
     data = write_csv(tmp_path / "numbers.csv", 2_000)
     always, once = (
         {"use": MOODY, "options": {"how": how, "on": 777.0, "directory": str(tmp_path)}} for how in ("raise", "once")
@@ -102,7 +102,7 @@ def test_a_job_that_has_failed_goes_on_once_the_model_is_mended(tmp_path: Path) 
     assert_exactly_once(handle, samples=5_003, batch_size=16, epochs=2)
 
 
-def test_a_learning_rate_that_spoils_the_parameters() -> None:
+def test_a_learning_rate_that_spoils_the_parameters_fails_the_job() -> None:
     """All minibatches but the first fail from then on: the job does, as soon as one has failed twice, and says each thing once."""
     data = {**SYNTHETIC, "samples": 62_464, "eval_samples": 0}
     handle = start(SMALL_WIDE_DEEP, data, workers=2, optimizer={"use": "sgd", "learning_rate": 1e6})
@@ -123,7 +123,9 @@ def test_a_learning_rate_that_spoils_the_parameters() -> None:
         ("interrupt", "KeyboardInterrupt", "raise KeyboardInterrupt"),
     ],
 )
-def test_a_model_that_asks_for_the_end_of_its_process(tmp_path: Path, how: str, told: str, line: str) -> None:
+def test_a_model_that_raises_systemexit_or_interrupt_fails_the_job(
+    tmp_path: Path, how: str, told: str, line: str
+) -> None:
     data = write_csv(tmp_path / "numbers.csv", 2_000)
     handle = start({"use": "user_models.py:Leaver", "options": {"how": how}}, data, shuffle=False)
     result = end(handle)
@@ -134,7 +136,7 @@ def test_a_model_that_asks_for_the_end_of_its_process(tmp_path: Path, how: str, 
     assert [node["id"] for node in result.status["nodes"] if node["role"] == "worker"] == ["worker-0"]
 
 
-def test_a_model_that_ends_its_process(tmp_path: Path) -> None:
+def test_a_model_that_calls_os_exit_fails_the_job(tmp_path: Path) -> None:
     data = write_csv(tmp_path / "numbers.csv", 2_000)
     handle = start({"use": "user_models.py:Leaver", "options": {"how": "os_exit"}}, data)
     result = end(handle)
@@ -145,7 +147,7 @@ def test_a_model_that_ends_its_process(tmp_path: Path) -> None:
     assert [node["id"] for node in result.status["nodes"] if node["role"] == "worker"] == ["worker-0"]
 
 
-def test_an_evaluation_that_fails(tmp_path: Path) -> None:
+def test_a_failing_evaluation_fails_the_job(tmp_path: Path) -> None:
     data = {**write_csv(tmp_path / "numbers.csv", 2_000), "eval_share": 0.5}
     model = {"use": MOODY, "options": {"how": "evaluation", "on": 1_777.0}}
     result = end(start(model, data, workers=2, batch_size=16))
@@ -153,7 +155,7 @@ def test_an_evaluation_that_fails(tmp_path: Path) -> None:
     assert "minibatch 48 of evaluation 0 failed twice" in result.message
 
 
-def test_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_a_number_fails_the_job(tmp_path: Path) -> None:
     data = write_csv(tmp_path / "numbers.csv", 2_000)
     everywhere = start("user_models.py:NotANumber", data)
     somewhere = start({"use": MOODY, "options": {"how": "nan", "on": 777.0}}, data, shuffle=False)
@@ -165,7 +167,7 @@ def test_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
         assert "learning_rate" in result.message
 
 
-def test_too_many_bad_lines(tmp_path: Path) -> None:
+def test_too_many_bad_lines_fail_the_job(tmp_path: Path) -> None:
     path = tmp_path / "numbers.csv"
     data = write_csv(path, 4_000)
     lines = path.read_text().splitlines()
@@ -190,14 +192,14 @@ def assert_exactly_once_but(handle: JobHandle, *, samples: int) -> None:
     assert np.array_equal(model.tables["number"].vectors, np.full((samples, 1), -1.0, np.float32))
 
 
-def test_a_model_that_does_not_build() -> None:
+def test_a_model_that_does_not_build_fails_the_job() -> None:
     result = end(start({"use": CENSUS, "options": {"depth": 3}}, SYNTHETIC, workers=2))
     assert result.state == "failed"
     assert "no option 'depth'" in result.message
     assert result.hint
 
 
-def test_stop_before_anything_has_begun(tmp_path: Path) -> None:
+def test_stop_before_training_has_begun(tmp_path: Path) -> None:
     handle = start(CENSUS, write_csv(tmp_path / "numbers.csv", 100))
     handle.stop()
     assert end(handle).state in ("stopped", "succeeded")

@@ -82,7 +82,7 @@ def trained_and_killed(handle: JobHandle) -> JobHandle:
     return handle
 
 
-def test_jobs_that_begin_with_the_checkpoints_of_one_that_was_killed() -> None:
+def test_a_killed_jobs_checkpoint_starts_another_job_and_resumes_itself() -> None:
     """Another one on more servers; then it itself goes on."""
     first = trained_and_killed(count())
     chosen = resuming.choose(locate(first.id))
@@ -114,7 +114,7 @@ def spoil_memory(handle: JobHandle) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux has memory that outlives its process")
-def test_a_server_whose_memory_is_lost_takes_the_job_back_and_a_damaged_checkpoint_is_passed_over() -> None:
+def test_lost_server_memory_takes_the_job_back_past_a_damaged_checkpoint() -> None:
     handle = count()
     until_trained(handle, 200)
     until_cuts(handle, newest_cut(handle) + 1)

@@ -43,7 +43,7 @@ def kill_master(handle: JobHandle) -> None:
     until(lambda: handle.status().nodes, "the nodes it has adopted")
 
 
-def test_a_master_that_is_killed_again_and_again(tmp_path: Path) -> None:
+def test_job_is_exact_though_its_master_is_killed_again_and_again(tmp_path: Path) -> None:
     seed = int(os.environ.get("KILL_SEED") or random.randrange(1 << 32))
     print(f"KILL_SEED={seed}")
     handle = census(tmp_path)

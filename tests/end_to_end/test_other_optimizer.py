@@ -76,7 +76,7 @@ def stopped_with_a_checkpoint(handle: JobHandle, slow: Path) -> JobHandle:
     return handle
 
 
-def test_every_row_is_as_if_it_had_begun_with_the_checkpoints_values(tmp_path: Path, monkeypatch: Any) -> None:
+def test_rows_continue_from_the_checkpoints_values_under_a_new_optimizer(tmp_path: Path, monkeypatch: Any) -> None:
     """Bit for bit, with the new optimizer's state, in an export of rows that have moved."""
     slow = tmp_path / "fast"
     model = {"use": "census", "options": {"embedding_dim": 4, "dense_values": 40_000}}
@@ -119,7 +119,7 @@ def values_in(chosen: resuming.Chosen) -> dict[str, dict[int, Floats]]:
     return found
 
 
-def test_its_export_is_evaluated_as_the_job_was(tmp_path: Path) -> None:
+def test_export_after_changing_the_optimizer_evaluates_as_the_job_did(tmp_path: Path) -> None:
     slow = tmp_path / "fast"
     first = stopped_with_a_checkpoint(run(SMALL_WIDE_DEEP, SYNTHETIC, slow, ADAM), slow)
     handle, _ = goes_on_with(first, slow, FTRL)

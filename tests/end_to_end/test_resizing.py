@@ -112,7 +112,7 @@ class Account:
         return float(ended - began)
 
 
-def test_a_profile_of_a_running_job(tmp_path: Path) -> None:
+def test_a_running_job_is_profiled(tmp_path: Path) -> None:
     handle = census(tmp_path, workers=1)
     until_trained(handle, 500)
     account = Account(handle, ["ps-0", "worker-0"])

@@ -37,7 +37,7 @@ def until_gone(handle: JobHandle, node: str) -> None:
 
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("seed", [SEED])
-def test_a_server_that_is_killed_again_and_again(tmp_path: Path, servers: int, seed: int) -> None:
+def test_job_is_exact_though_a_server_is_killed_again_and_again(tmp_path: Path, servers: int, seed: int) -> None:
     print(f"seed {seed}")
     moments = sorted(random.Random(seed).sample(range(200, 3_000, 50), 3))
     handle = census(tmp_path, ps=servers)
@@ -56,7 +56,7 @@ def test_a_server_that_is_killed_again_and_again(tmp_path: Path, servers: int, s
     assert f"ps-{servers} takes its place with its memory" in told
 
 
-def test_servers_that_are_killed_while_slots_move(tmp_path: Path) -> None:
+def test_job_is_exact_though_servers_are_killed_while_slots_move(tmp_path: Path) -> None:
     """The source, the target, and both; the other side is stopped, so that the move can't be over before."""
     handle = census(tmp_path, ps=2)
     until_trained(handle, 500)
@@ -86,7 +86,7 @@ def test_servers_that_are_killed_while_slots_move(tmp_path: Path) -> None:
     exactly_once(handle)
 
 
-def test_a_server_and_the_master_are_killed_and_another_server_is_stopped(tmp_path: Path) -> None:
+def test_job_survives_killed_server_and_master_and_a_frozen_server(tmp_path: Path) -> None:
     handle = census(tmp_path, ps=2, health={"heartbeat_seconds": 5})
     until_trained(handle, 500)
     kill(handle, "ps-0")

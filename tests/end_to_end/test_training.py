@@ -45,7 +45,7 @@ def assert_it_has_learnt(evaluations: list[dict[str, Any]]) -> None:
 # Each with another optimizer; Adagrad is the one of tests/convergence.
 
 
-def test_one_server_and_one_worker() -> None:
+def test_trains_with_one_server_and_one_worker() -> None:
     handle = start(
         SMALL_WIDE_DEEP,
         SYNTHETIC,
@@ -62,7 +62,7 @@ def test_one_server_and_one_worker() -> None:
     assert_export_is_what_was_evaluated(handle)
 
 
-def test_two_servers_three_workers_and_evaluations_on_the_way() -> None:
+def test_trains_with_two_servers_three_workers_and_evaluations() -> None:
     handle = start(
         SMALL_WIDE_DEEP,
         SYNTHETIC,
@@ -87,7 +87,7 @@ def test_two_servers_three_workers_and_evaluations_on_the_way() -> None:
     assert status["rows"] == sum(len(table.ids) for table in model.tables.values())
 
 
-def test_batch_norm_dropout_and_a_schedule() -> None:
+def test_trains_with_batch_norm_dropout_and_a_schedule() -> None:
     handle = start(
         "user_models.py:Normalised",
         SYNTHETIC,

@@ -62,7 +62,7 @@ def runtime_directories() -> list[Path]:
     return list((Path(os.environ["XDG_RUNTIME_DIR"]) / "dlrover-lite").glob("brain*"))
 
 
-def test_one_is_started_found_and_stopped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brain_is_started_found_and_stopped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OF_THE_CALLER", "secret")
     brain = brain_process.ensure(idle_seconds=90.0)
     assert (
@@ -84,7 +84,7 @@ def test_one_is_started_found_and_stopped(home: Path, monkeypatch: pytest.Monkey
     assert "ends: stopped by request" in BrainFiles().log.read_text()
 
 
-def test_those_who_start_one_at_once_get_the_same_one() -> None:
+def test_starting_brains_at_once_gives_one_brain() -> None:
     starters = [
         subprocess.Popen([sys.executable, "-c", ENSURE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
@@ -98,7 +98,7 @@ def test_those_who_start_one_at_once_get_the_same_one() -> None:
     assert sum(int(started) for _, started in said) == 1
 
 
-def test_a_job_whose_brain_is_killed_starts_another_one() -> None:
+def test_a_job_whose_brain_is_killed_starts_another_brain() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     said: list[str] = []
     first = brain_process.ensure()
@@ -171,7 +171,7 @@ def divided_group() -> Iterator[Path]:
     remove_group(group)
 
 
-def test_a_brain_that_a_master_starts_is_not_in_the_control_group_of_the_job(
+def test_a_brain_started_by_a_master_is_outside_the_jobs_control_group(
     tmp_path: Path, divided_group: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There it would keep the job's group from being removed, and end with it. systemd is played by a script that makes a real group."""
@@ -206,7 +206,7 @@ def asked() -> BrainStatus | None:
         return None
 
 
-def test_a_brain_that_the_master_of_a_job_with_limits_of_version_1_starts_is_where_its_keeper_is(
+def test_a_brain_started_under_cgroup_v1_is_in_the_keepers_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_v1()
@@ -243,7 +243,7 @@ def test_a_brain_that_the_master_of_a_job_with_limits_of_version_1_starts_is_whe
         handle.wait(60)
 
 
-def test_a_job_outlives_its_brain_and_tells_the_next() -> None:
+def test_a_job_outlives_its_brain_and_reports_to_the_next() -> None:
     """kill -9 between reports: all that was answered is there, and what wasn't is told to the brain that comes next."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     said: list[str] = []
@@ -299,7 +299,7 @@ def wait_for_end_of(pid: int) -> bool:
         os.close(pidfd)
 
 
-def test_a_newer_one_follows_an_older_one_and_never_the_other_way() -> None:
+def test_a_newer_brain_replaces_an_older_one_and_never_the_reverse() -> None:
     old = brain_process.ensure(version="0.0.9")
     new = brain_process.ensure(version="0.10.0")
     assert new.started and new.replaced == "0.0.9" and new.pid != old.pid
@@ -309,14 +309,14 @@ def test_a_newer_one_follows_an_older_one_and_never_the_other_way() -> None:
     assert "hands over to version 0.10.0" in BrainFiles().log.read_text()
 
 
-def test_it_ends_by_itself_when_nobody_needs_it() -> None:
+def test_brain_ends_by_itself_when_idle() -> None:
     brain = brain_process.ensure(idle_seconds=0.01)
     assert wait_for_end_of(brain.pid)
     assert runtime_directories() == []
     assert "ends: no job for" in BrainFiles().log.read_text()
 
 
-def test_it_ends_when_its_directory_is_removed(home: Path) -> None:
+def test_brain_ends_when_its_directory_is_removed(home: Path) -> None:
     brain = brain_process.ensure()
     shutil.rmtree(home)
     assert wait_for_end_of(brain.pid)
@@ -336,7 +336,7 @@ def test_a_database_that_can_not_be_used_stops_no_job() -> None:
     assert not files.lives() and runtime_directories() == []
 
 
-def test_one_that_hangs_is_said_and_can_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_brain_is_reported_and_can_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     brain = brain_process.ensure()
     os.kill(brain.pid, signal.SIGSTOP)
     monkeypatch.setattr(brain_process, "_ANSWER_SECONDS", 0.3)
@@ -347,7 +347,7 @@ def test_one_that_hangs_is_said_and_can_be_killed(monkeypatch: pytest.MonkeyPatc
     assert runtime_directories() == []
 
 
-def test_an_error_after_it_has_said_that_it_listens_is_in_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_brain_that_listens_is_in_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
     def serve(_: Any, *, ready: Any, **__: Any) -> str:
@@ -364,7 +364,7 @@ def test_an_error_after_it_has_said_that_it_listens_is_in_its_log(monkeypatch: p
     assert said[1:] == ["the disk is full"]
 
 
-def test_in_the_foreground() -> None:
+def test_brain_serve_runs_in_the_foreground() -> None:
     command = [sys.executable, "-m", "dlrover_lite", "brain", "serve"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
@@ -386,7 +386,7 @@ def test_in_the_foreground() -> None:
 
 
 @pytest.mark.parametrize(("variable", "mode"), [("", "daemon"), ("embedded", "embedded"), ("off", "off")])
-def test_what_the_environment_says(monkeypatch: pytest.MonkeyPatch, variable: str, mode: str) -> None:
+def test_brain_mode_follows_the_environment_variable(monkeypatch: pytest.MonkeyPatch, variable: str, mode: str) -> None:
     monkeypatch.setenv("DLROVER_LITE_BRAIN", variable)
     assert brain_mode() == mode
     assert brain_mode("embedded") == "embedded"
@@ -395,7 +395,7 @@ def test_what_the_environment_says(monkeypatch: pytest.MonkeyPatch, variable: st
         brain_mode()
 
 
-def test_how_a_job_has_ended_is_seen_in_its_files(tmp_path: Path) -> None:
+def test_how_a_job_ended_is_read_from_its_files(tmp_path: Path) -> None:
     job = create_job(parse_recipe(RECIPE), RECIPE)
     assert look_at(str(job.directory)) is None  # we run it
     assert look_at("") is None

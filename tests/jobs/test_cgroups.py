@@ -52,20 +52,20 @@ def processes(group: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_members_are_those_of_the_groups_below_too(group: Path, processes: subprocess.Popen[str]) -> None:
+def test_members_include_those_of_groups_below(group: Path, processes: subprocess.Popen[str]) -> None:
     assert len(cgroups.members(group)) == 4
     assert processes.pid in cgroups.members(group)
     assert not cgroups.remove(group)
 
 
-def test_everything_is_killed(group: Path, processes: subprocess.Popen[str]) -> None:
+def test_kill_ends_all_processes_of_a_group(group: Path, processes: subprocess.Popen[str]) -> None:
     cgroups.kill(group)
     assert processes.wait(PATIENCE_SECONDS) == -9
     until(lambda: cgroups.remove(group), "removal")
     assert not group.exists()
 
 
-def test_ending_waits_until_nothing_is_left(group: Path, processes: subprocess.Popen[str]) -> None:
+def test_end_waits_until_the_group_is_gone(group: Path, processes: subprocess.Popen[str]) -> None:
     assert cgroups.end([group])
     assert not group.exists()
     assert cgroups.end([group])
@@ -73,7 +73,7 @@ def test_ending_waits_until_nothing_is_left(group: Path, processes: subprocess.P
     assert cgroups.members(group) == []
 
 
-def test_a_sweep_ends_what_a_killed_keeper_has_left_and_only_that(
+def test_a_sweep_ends_only_the_groups_of_killed_keepers(
     own_directories: Path, group: Path, processes: subprocess.Popen[str]
 ) -> None:
     directory = create_runtime_directory(Path("/nowhere/quick-01234567"), "dead", gone())
@@ -90,7 +90,7 @@ def test_a_sweep_ends_what_a_killed_keeper_has_left_and_only_that(
     assert not (group / "ps-1").exists()
 
 
-def test_what_cannot_be_removed_yet_is_tried_again_later(
+def test_a_group_that_cannot_be_removed_yet_is_swept_later(
     own_directories: Path, group: Path, processes: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = create_runtime_directory(Path("/nowhere/quick-01234567"), "dead", gone())

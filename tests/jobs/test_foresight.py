@@ -57,7 +57,7 @@ def runs(job: str, *, workers: int = 1, cores: float = 1.0, directory: str = "")
         store.commit()
 
 
-def test_a_plan_within_the_machine_and_nothing_is_stored() -> None:
+def test_foreseen_plan_fits_the_machine_and_is_not_stored() -> None:
     found = foresee(recipe(), 1000)
     assert found.decision.action == "start" and found.decision.choice is not None
     assert found.decision.choice.cores <= MACHINE.cores and found.inputs.capacity == MACHINE
@@ -65,12 +65,12 @@ def test_a_plan_within_the_machine_and_nothing_is_stored() -> None:
         assert queries.jobs(store) == [] and queries.decisions(store, "ads") == []
 
 
-def test_what_a_job_begins_with_is_what_the_brain_would_choose() -> None:
+def test_first_plan_is_the_one_the_brain_would_choose() -> None:
     found = first_plan(recipe(), 1000)
     assert found.by_brain and found.plan == foresee(recipe(), 1000).plan
 
 
-def test_what_a_job_begins_with_where_there_is_nothing_to_decide_or_decide_by() -> None:
+def test_first_plan_by_rule_when_the_brain_has_nothing_to_decide() -> None:
     role = RoleResources(count=1, cores=0.5, memory=GIB)
     fixed = ResourceLimits(ps=role, worker=role)
     assert first_plan(recipe(resources=fixed), 1000) == FirstPlan(initial_plan(fixed, MACHINE), False)
@@ -81,7 +81,7 @@ def test_what_a_job_begins_with_where_there_is_nothing_to_decide_or_decide_by() 
     assert half.by_brain and half.plan.worker == RolePlan(1, Resources(0.5, GIB))
 
 
-def test_the_index_names_the_world_that_it_holds_for() -> None:
+def test_index_of_a_foreseen_plan_changes_with_its_inputs() -> None:
     index = foresee(recipe(), 1000).decision.index
     assert index and foresee(recipe(), 1000).decision.index == index
     assert foresee(recipe(), 2000).decision.index != index
@@ -89,7 +89,7 @@ def test_the_index_names_the_world_that_it_holds_for() -> None:
     assert foresee(recipe(), 1000).decision.index != index
 
 
-def test_what_others_have_is_not_given_away() -> None:
+def test_resources_of_running_jobs_are_not_given_away() -> None:
     role = RoleResources(count=1, cores=1.0, memory=GIB)
     fixed = recipe(
         resources=ResourceLimits(ps=role, worker=RoleResources(count=3, cores=1.0, memory=GIB)), autoscale="on"
@@ -101,7 +101,7 @@ def test_what_others_have_is_not_given_away() -> None:
 
 
 @pytest.mark.parametrize(("paused", "why"), [("", "room is made for it by other-1"), ("by hand", "doesn't fit beside")])
-def test_another_job_may_shrink_for_it(paused: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_job_may_shrink_for_a_foreseen_one(paused: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foresight, "look_at", lambda _: None)
     monkeypatch.setattr(foresight.JobHandle, "autoscale", lambda _: AutoscaleStatus("on", paused=paused))
     runs("other-1", workers=3)
@@ -112,7 +112,7 @@ def test_another_job_may_shrink_for_it(paused: str, why: str, monkeypatch: pytes
     assert found.action == "queue" and why in found.reason
 
 
-def test_a_job_that_has_ended_without_a_word_counts_no_more(tmp_path: Path) -> None:
+def test_a_job_that_ended_silently_counts_no_more(tmp_path: Path) -> None:
     index = foresee(recipe(), 1000).decision.index
     runs("gone-1", directory=str(tmp_path / "removed"))
     assert foresee(recipe(), 1000).decision.index == index
@@ -132,7 +132,7 @@ def test_a_recipe_that_is_too_large_is_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize("asked", ["ps", "worker"])
-def test_memory_that_the_recipe_fixes_is_that_of_all_plans_that_are_weighed(asked: str) -> None:
+def test_all_weighed_plans_have_the_memory_fixed_by_the_recipe(asked: str) -> None:
     each = RoleResources(count=2, cores=0.5, memory=int(1.75 * GIB))
     found = foresee(recipe(resources=ResourceLimits(**{asked: each})), 1000)
     table, plan = found.decision.candidates, found.plan
@@ -145,7 +145,7 @@ def test_memory_that_the_recipe_fixes_is_that_of_all_plans_that_are_weighed(aske
     assert format_bytes(memory) in chosen
 
 
-def test_a_damaged_history_says_so() -> None:
+def test_a_damaged_history_is_reported() -> None:
     files = BrainFiles()
     files.make()
     files.database.write_bytes(b"no database at all" * 100)

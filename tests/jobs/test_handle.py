@@ -49,7 +49,7 @@ def nodes_run(job: Job) -> bool:
     return all("node" in (log.read_text() if log.exists() else "") for log in map(job.log, ("worker-0", "worker-1")))
 
 
-def test_a_job_that_stops_when_asked(own_directories: Path) -> None:
+def test_a_job_stops_when_asked_with_a_result(own_directories: Path) -> None:
     handle = start("nodes", "2")
     assert handle.state() == "running"
     assert handle.result() is None
@@ -81,7 +81,7 @@ def test_a_master_that_is_busy_with_the_data_is_starting(monkeypatch: pytest.Mon
     handle.wait(PATIENCE_SECONDS)
 
 
-def test_a_question_to_a_master_that_ends_before_it_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_is_given_up_when_the_master_ends_before_answering(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlrover_lite.client.handle._ANSWER_DEADLINE_SECONDS", 10_000.0)
     handle = start("nodes", "2")
     with zmq.Context() as context, context.socket(zmq.ROUTER) as deaf, ThreadPoolExecutor(1) as asking:
@@ -92,7 +92,7 @@ def test_a_question_to_a_master_that_ends_before_it_answers_is_given_up(monkeypa
         assert status.result(PATIENCE_SECONDS).state == "stopped"
 
 
-def test_results_of_the_master_are_kept(own_directories: Path) -> None:
+def test_result_of_the_master_is_kept(own_directories: Path) -> None:
     handle = start("result", "succeeded")
     assert handle.wait(PATIENCE_SECONDS).message == "as told"
     assert handle.state() == "succeeded"
@@ -100,7 +100,7 @@ def test_results_of_the_master_are_kept(own_directories: Path) -> None:
     assert_nothing_is_left(handle.job, own_directories)
 
 
-def test_a_master_that_ends_without_a_result(own_directories: Path) -> None:
+def test_a_master_that_ends_without_a_result_fails_the_job(own_directories: Path) -> None:
     handle = start("exit", "4")
     result = handle.wait(PATIENCE_SECONDS)
     assert result.state == "failed"
@@ -119,7 +119,7 @@ def test_a_deaf_master_is_killed_after_its_grace(own_directories: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "twice"])
-def test_killing_at_once(own_directories: Path, how: str) -> None:
+def test_a_second_stop_kills_at_once(own_directories: Path, how: str) -> None:
     handle = start("deaf", master_grace_seconds=1000)
     until(lambda: "up" in handle.job.log("master").read_text(), "the master")
     if how == "kill":
@@ -132,7 +132,7 @@ def test_killing_at_once(own_directories: Path, how: str) -> None:
     assert_nothing_is_left(handle.job, own_directories)
 
 
-def test_two_jobs_at_once(own_directories: Path) -> None:
+def test_stopping_one_of_two_jobs_leaves_the_other_running(own_directories: Path) -> None:
     one, two = start("nodes", "2"), start("nodes", "2")
     for handle in (one, two):
         until(lambda job=handle.job: nodes_run(job), "both nodes")
@@ -145,7 +145,7 @@ def test_two_jobs_at_once(own_directories: Path) -> None:
     assert_nothing_is_left(two.job, own_directories)
 
 
-def test_a_master_that_cannot_be_started(own_directories: Path) -> None:
+def test_a_master_that_cannot_be_started_fails_the_job(own_directories: Path) -> None:
     with pytest.raises(JobError, match=r"Can't start the job's processes: .*no-such-program"):
         launch(recipe(), "", options=KeeperOptions(master=["no-such-program"]))
     job = list_jobs()[-1]
@@ -153,7 +153,9 @@ def test_a_master_that_cannot_be_started(own_directories: Path) -> None:
     assert_nothing_is_left(job, own_directories)
 
 
-def test_a_keeper_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_directories: Path) -> None:
+def test_a_keeper_that_does_not_come_up_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_directories: Path
+) -> None:
     (tmp_path / "zmq.py").write_text("raise ImportError('broken installation')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(JobError, match=r"did not come up(.|\n)*broken installation"):
@@ -177,7 +179,7 @@ def test_the_job_ends_with_the_interpreter_that_started_it(own_directories: Path
     assert_nothing_is_left(handle.job, own_directories)
 
 
-def test_a_detached_job_outlives_it(own_directories: Path) -> None:
+def test_a_detached_job_outlives_its_launcher(own_directories: Path) -> None:
     process, handle = launcher("detach")
     process.wait()
     until(lambda: nodes_run(handle.job), "both nodes")
@@ -189,7 +191,9 @@ def test_a_detached_job_outlives_it(own_directories: Path) -> None:
 
 @pytest.mark.parametrize("round_", range(5))
 @pytest.mark.parametrize("victim", ["launcher", "keeper"])
-def test_killed_at_any_moment(own_directories: Path, victim: str, round_: int) -> None:
+def test_nothing_is_left_when_launcher_or_keeper_is_killed_at_any_moment(
+    own_directories: Path, victim: str, round_: int
+) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     moment = random.Random(seed).choice([0.0, 0.02, 0.1, 0.3]) * random.Random(seed + 1).random()
@@ -213,7 +217,7 @@ def test_killed_at_any_moment(own_directories: Path, victim: str, round_: int) -
     process.wait()
 
 
-def test_killed_while_everything_runs(own_directories: Path) -> None:
+def test_nothing_is_left_when_the_keeper_is_killed_while_nodes_run(own_directories: Path) -> None:
     process, handle = launcher("stay")
     until(lambda: nodes_run(handle.job) and "child" in handle.job.log("worker-0").read_text(), "both nodes")
     keeper = handle.job.record().keeper
@@ -227,7 +231,7 @@ def test_killed_while_everything_runs(own_directories: Path) -> None:
     process.wait()
 
 
-def test_how_limits_would_be_enforced_is_what_a_job_has() -> None:
+def test_foreseen_enforcement_of_limits_is_that_of_a_job() -> None:
     from dlrover_lite.backends.local.client import LocalBackend
     from dlrover_lite.client.handle import enforcement
 

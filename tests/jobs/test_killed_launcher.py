@@ -227,7 +227,7 @@ def directory() -> Iterator[Path]:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux ends processes with their parent")
 @pytest.mark.timeout(600)
-def test_a_killed_command_leaves_nothing_behind(directory: Path) -> None:
+def test_a_killed_run_command_leaves_nothing_behind(directory: Path) -> None:
     seed = int(os.environ.get("KILL_SEED") or random.randrange(1 << 32))
     print(f"KILL_SEED={seed}")
     memory_before, files_before = shared_memory(), set(memory_files())

@@ -14,7 +14,7 @@ moves = st.lists(st.one_of(st.just("takes"), st.just("begins again"), st.integer
 
 
 @given(moves)
-def test_whatever_a_job_goes_on_from(moves: list[str | int]) -> None:
+def test_lineage_holds_the_checkpoints_that_led_to_the_present(moves: list[str | int]) -> None:
     """It takes checkpoints, goes on from any of them, or begins again with another job's: those that led to where it is are the chosen
     one and all that led to that."""
     generation, lineage = 0, Lineage()
@@ -37,13 +37,13 @@ def test_whatever_a_job_goes_on_from(moves: list[str | int]) -> None:
         assert all(lineage.taken_in(cut, generation) == taken_in[cut] for cut in now)
 
 
-def test_a_beginning_that_never_came_about() -> None:
+def test_lineage_forgets_a_beginning_that_never_came_about() -> None:
     """Its generation's number is used again."""
     chosen = Lineage().begin(1, 3, 0).begin(1, 5, 0)
     assert [chosen.has(cut, 0) for cut in (3, 5, 6)] == [True, True, False]
 
 
-def test_what_an_older_version_has_noted() -> None:
+def test_a_beginning_noted_by_an_older_version_is_read() -> None:
     """It kept neither: all that there was before counts as what led there, and the origin is known while it is what was noted last."""
     text = msgspec.json.encode({"generation": 2, "url": OWN, "cut": 12})
     before = msgspec.json.decode(text, type=Beginning)

@@ -12,7 +12,7 @@ from dlrover_lite.core import failpoints
 from dlrover_lite.core.files.log_stream import LogFile
 
 
-def test_what_there_is_no_room_for_is_counted(tmp_path: Path) -> None:
+def test_lost_log_lines_are_counted_while_the_disk_is_full(tmp_path: Path) -> None:
     flag, log = tmp_path / "full", tmp_path / "log"
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with failpoints.armed(f"job.log=full@{flag}"):

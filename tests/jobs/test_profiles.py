@@ -15,7 +15,7 @@ def profile(number: int) -> Profile:
     return Profile("job", float(number), 10.0, 64, 640, 640 * number, (), (), ())
 
 
-def test_what_is_kept_is_read_in_order(tmp_path: Path) -> None:
+def test_kept_profiles_are_read_in_order(tmp_path: Path) -> None:
     assert read(tmp_path) == []
     kept = [profile(1), Gap(2.0, None, "the master was killed"), profile(3)]
     ProfileLog(tmp_path).keep(kept[0])
@@ -25,7 +25,7 @@ def test_what_is_kept_is_read_in_order(tmp_path: Path) -> None:
     assert read(tmp_path) == kept
 
 
-def test_many_are_thinned_out_from_the_oldest(tmp_path: Path) -> None:
+def test_many_profiles_are_thinned_out_from_the_oldest(tmp_path: Path) -> None:
     log = ProfileLog(tmp_path, kept=16)
     for number in range(100):
         log.keep(profile(number))
@@ -37,6 +37,6 @@ def test_many_are_thinned_out_from_the_oldest(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
-def test_a_directory_that_is_gone(tmp_path: Path) -> None:
+def test_keeping_a_profile_in_a_removed_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=FILE):
         ProfileLog(tmp_path / "gone").keep(profile(1))

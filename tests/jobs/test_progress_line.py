@@ -32,7 +32,7 @@ def status(**changes: object) -> Status:
     )
 
 
-def test_everything_is_there_when_there_is_room() -> None:
+def test_progress_shows_everything_when_there_is_room() -> None:
     expected = "30%  1,234,567/4,000,000  52,236/s  loss 0.4314  AUC 0.8166  3 nodes  0:53 left ±4s"
     assert progress_text(status(), now=1_000_000.0) == expected
     assert progress_text(status(), 83, now=1_000_000.0) == expected
@@ -40,25 +40,25 @@ def test_everything_is_there_when_there_is_room() -> None:
     assert progress_text(status(), 82, now=1_000_000.0) == short
 
 
-def test_an_end_that_nothing_is_known_of_is_not_told() -> None:
+def test_an_unknown_expected_end_is_not_shown() -> None:
     assert "left" not in progress_text(status(expected_end=None))
     assert "left" not in progress_text(status(state="evaluating"), now=1_000_000.0)
     assert "0:00 left ±?" in progress_text(status(expected_end=ExpectedEnd(5.0, None)), now=6.0)
 
 
 @pytest.mark.parametrize("width", range(1, 90))
-def test_it_is_never_too_wide_and_begins_with_what_matters(width: int) -> None:
+def test_progress_fits_any_width_and_begins_with_the_percentage(width: int) -> None:
     text = progress_text(status(), width)
     assert 0 < len(text) <= width
     assert text.startswith("30%"[: width - 1])
 
 
-def test_nodes_that_are_not_up_are_counted() -> None:
+def test_progress_counts_nodes_that_are_not_up() -> None:
     nodes = [node("ps-0", "up"), node("worker-0", "ended (Killed: SIGKILL)"), node("worker-1", "launched")]
     assert "1/2 nodes" in progress_text(status(nodes=nodes))
 
 
-def test_without_a_terminal_lines_come_now_and_then_and_only_with_news() -> None:
+def test_without_a_terminal_progress_is_a_line_now_and_then_with_news() -> None:
     now, stream = 0.0, io.StringIO()
     line = ProgressLine(stream, clock=lambda: now)
     for _ in range(100):
@@ -71,7 +71,7 @@ def test_without_a_terminal_lines_come_now_and_then_and_only_with_news() -> None
     assert len(stream.getvalue().splitlines()) == 1 + 20
 
 
-def test_evaluations_and_lost_nodes_have_a_line_of_their_own_once() -> None:
+def test_evaluations_and_lost_nodes_get_a_line_of_their_own_once() -> None:
     stream = io.StringIO()
     line = ProgressLine(stream, clock=lambda: 0.0)
     first = EvaluationResult(1000, 500, 0.5, 0.75)
@@ -87,7 +87,7 @@ def test_evaluations_and_lost_nodes_have_a_line_of_their_own_once() -> None:
     ]
 
 
-def test_what_a_job_waits_for_and_its_plan_have_a_line_of_their_own_once() -> None:
+def test_queue_place_and_plan_get_a_line_of_their_own_once() -> None:
     stream = io.StringIO()
     line = ProgressLine(stream, clock=lambda: 0.0)
     place, begins = (
@@ -140,7 +140,7 @@ def test_lines_of_large_jobs_fit_the_usual_terminal() -> None:
         (4e9, "4.00 G"),
     ],
 )
-def test_compact(number: float, text: str) -> None:
+def test_large_numbers_are_shortened(number: float, text: str) -> None:
     assert words.compact(number) == text
 
 
@@ -155,11 +155,11 @@ def test_compact(number: float, text: str) -> None:
         (190_000, "2 d 4 h"),
     ],
 )
-def test_duration(seconds: float, text: str) -> None:
+def test_durations_are_worded(seconds: float, text: str) -> None:
     assert words.duration(seconds) == text
 
 
-def test_remaining() -> None:
+def test_remaining_time_is_formatted() -> None:
     assert [words.remaining(seconds) for seconds in (0.2, 59.5, 12_000, 190_000)] == [
         "0:01",
         "1:00",
@@ -168,7 +168,7 @@ def test_remaining() -> None:
     ]
 
 
-def test_a_log_that_grows_is_cut_off_and_replaced(tmp_path: Path) -> None:
+def test_log_file_follows_a_log_that_grows_is_cut_off_or_replaced(tmp_path: Path) -> None:
     path = tmp_path / "worker-0.log"
     log = LogFile(path)
     assert list(log.new_lines()) == []
@@ -187,14 +187,14 @@ def test_a_log_that_grows_is_cut_off_and_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["a\nb\nc\n", "a\nb\nc", "\n\n\n", "", "a"])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 9])
-def test_the_last_lines(text: str, count: int, tmp_path: Path) -> None:
+def test_log_file_gives_its_last_lines(text: str, count: int, tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(text)
     lines = text.splitlines()
     assert list(LogFile(path, last_lines=count).new_lines(at_end=True)) == lines[max(0, len(lines) - count) :]
 
 
-def test_a_line_without_end_needs_no_memory_without_end(tmp_path: Path) -> None:
+def test_an_endless_log_line_takes_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"x" * 3_000_000 + b"\ny\n")
     parts = list(LogFile(path).new_lines())
@@ -202,7 +202,7 @@ def test_a_line_without_end_needs_no_memory_without_end(tmp_path: Path) -> None:
     assert max(map(len, parts)) < 1_000_000
 
 
-def test_how_far_a_restore_is() -> None:
+def test_progress_shows_how_far_a_restore_is() -> None:
     """Before anything else: nothing is trained meanwhile."""
     restoring = RestoreStatus(12, 1e9, 12_240_000, 36_000_000, 1 << 30, 3 << 30, 3e6, 210 << 20, 12.0)
     text = "reading checkpoint 12: 34%, 12.2 M of 36.0 M rows, 1 GiB of 3 GiB, 210 MiB/s, 0:12 left"
@@ -212,7 +212,7 @@ def test_how_far_a_restore_is() -> None:
     assert progress_text(starting).count("34%") == 1
 
 
-def test_how_far_an_export_is() -> None:
+def test_progress_shows_how_far_an_export_is() -> None:
     exporting = ExportStatus(1e9, 9_000_000, 36_000_000, 3e6, 9.0)
     text = progress_text(status(state="exporting", exporting=exporting))
     assert text.startswith("exporting  25%, 9.00 M of 36.0 M rows, 3.00 M rows/s, 0:09 left")
@@ -221,7 +221,7 @@ def test_how_far_an_export_is() -> None:
     assert text.startswith("exporting  100%, 36.0 M of 36.0 M rows, its files are finished")
 
 
-def test_a_restore_is_a_line_now_and_then_where_there_is_no_terminal() -> None:
+def test_without_a_terminal_a_restore_is_a_line_now_and_then() -> None:
     now, stream = 0.0, io.StringIO()
     line = ProgressLine(stream, clock=lambda: now)
     for second in range(12):

@@ -22,7 +22,7 @@ from tests.repository.sources import ROOT
 RECIPE = {"version": 1, "name": "small", "model": "wide_deep", "data": {"format": "synthetic", "samples": 10_000}}
 
 
-def test_dir_lists_what_there_is_and_all_of_it_can_be_had() -> None:
+def test_dir_lists_all_public_names_and_each_can_be_imported() -> None:
     assert sorted(dlrover_lite.__all__) == dir(dlrover_lite)
     script = "import dlrover_lite as d; print(*(type(getattr(d, name)).__name__ for name in dir(d)))"
     kinds = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
@@ -72,7 +72,7 @@ def followed(stream: io.StringIO, timeout: float | None = None) -> Result:
     return follow(job, ProgressLine(stream), timeout, clock=lambda: job.now)  # type: ignore[arg-type]
 
 
-def test_in_a_notebook_one_line_is_redrawn_and_evaluations_stay() -> None:
+def test_notebook_progress_redraws_one_line_and_keeps_evaluations() -> None:
     stream = NotebookStream()
     assert followed(stream).ok
     *stay, last = stream.getvalue().split("\n")
@@ -83,7 +83,7 @@ def test_in_a_notebook_one_line_is_redrawn_and_evaluations_stay() -> None:
     assert last.endswith("\r") and not last.rpartition("\r")[0].rpartition("\r")[2].strip()  # blanks over the line
 
 
-def test_waiting_with_progress_times_out_too() -> None:
+def test_wait_with_progress_times_out_too() -> None:
     with pytest.raises(TimeoutError, match="a-job still runs after 1 s"):
         followed(NotebookStream(), timeout=1.0)
 
@@ -97,7 +97,7 @@ def test_waiting_with_progress_times_out_too() -> None:
         (False, NotebookStream, False),
     ],
 )
-def test_waiting_shows_progress_where_somebody_looks(
+def test_wait_shows_progress_on_terminals_and_notebooks_or_if_asked(
     progress: bool | None, stream: type[io.StringIO], shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = start("nodes", "1")
@@ -123,7 +123,7 @@ def test_waiting_shows_progress_where_somebody_looks(
         ({"auc": None, "loss": None}, None, "<Result succeeded; more in .status>"),
     ],
 )
-def test_a_result_shows_its_auc(status: dict[str, object] | None, auc: float | None, text: str) -> None:
+def test_result_shows_auc_and_loss(status: dict[str, object] | None, auc: float | None, text: str) -> None:
     result = Result("succeeded", 0.0, status=status)
     assert result.auc == auc and repr(result) == text
     assert result.loss == (None if auc is None else {0.625: 0.25, 0.75: 0.5}[auc])
@@ -138,7 +138,7 @@ def test_jobs_are_listed_the_oldest_first() -> None:
     assert [job.id for job in dlrover_lite.list_jobs()] == [*before, *(handle.id for handle in handles)]
 
 
-def test_the_plan_of_a_job_that_does_not_run(own_directories: Path) -> None:
+def test_plan_of_a_recipe_without_running_it(own_directories: Path) -> None:
     found = dlrover_lite.plan(RECIPE, resources={"worker": {"count": 2, "cores": 0.5, "memory": "1GiB"}})
     assert found.plan is not None and (found.plan.worker.count, found.plan.worker.each.cores) == (2, 0.5)
     lines = str(found).splitlines()
@@ -149,7 +149,7 @@ def test_the_plan_of_a_job_that_does_not_run(own_directories: Path) -> None:
         dlrover_lite.plan(RECIPE, training={"epochs": 0})
 
 
-def test_a_recipe_is_checked_with_its_data_and_its_model(own_directories: Path, tmp_path: Path) -> None:
+def test_validate_tries_a_recipe_with_its_data_and_model(own_directories: Path, tmp_path: Path) -> None:
     found = dlrover_lite.validate(RECIPE, resources={"total": {"cores": 2, "memory": "4GiB"}})
     assert found.recipe.training.epochs == 1 and found.plan.worker.count >= 1
     assert found.tried.dense_parameters is not None and found.tried.dense_parameters > 0
@@ -163,7 +163,7 @@ def test_a_recipe_is_checked_with_its_data_and_its_model(own_directories: Path, 
     assert "not today" in (caught.value.message + str(vars(caught.value).get("user_traceback")))
 
 
-def test_what_a_job_has_trained_is_evaluated_and_written(own_directories: Path, tmp_path: Path) -> None:
+def test_a_trained_job_is_evaluated_and_exported(own_directories: Path, tmp_path: Path) -> None:
     """From its export and from a checkpoint: the same model."""
     handle = dlrover_lite.run(RECIPE, wait=True, training={"batch_size": 512}, data={"eval_samples": 2_000})
     of_job = dlrover_lite.evaluate(handle.id)

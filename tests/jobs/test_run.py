@@ -35,7 +35,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
     return recipes
 
 
-def test_a_mapping_a_file_and_a_recipe_are_the_same(launched: list[Recipe], tmp_path: Path) -> None:
+def test_run_takes_a_mapping_a_file_or_a_recipe_alike(launched: list[Recipe], tmp_path: Path) -> None:
     file = tmp_path / "plain.yaml"
     file.write_text(
         "version: 1\nname: plain\nmodel: {use: wide_deep}\ndata: {format: synthetic, samples: 1000}\n"
@@ -54,7 +54,7 @@ def test_overrides_are_dotted_or_nested(launched: list[Recipe]) -> None:
     assert (two.name, two.training.optimizer.use, two.training.epochs) == ("other", "sgd", 2)
 
 
-def test_a_bad_override_starts_nothing(launched: list[Recipe]) -> None:
+def test_a_bad_override_starts_no_job(launched: list[Recipe]) -> None:
     with pytest.raises(RecipeError, match="epochs"):
         dlrover_lite.run(PLAIN, training={"epochs": 0})
     assert launched == []

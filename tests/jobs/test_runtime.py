@@ -41,7 +41,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.rmdir()
 
 
-def test_it_is_private_and_short(own_directories: Path) -> None:
+def test_runtime_directory_is_private_and_short(own_directories: Path) -> None:
     directory = create_runtime_directory(JOB, "01234567", me())
     assert directory == own_directories / "r" / "dlrover-lite" / "01234567"
     assert directory.stat().st_mode & 0o777 == 0o700
@@ -52,7 +52,7 @@ def test_it_is_private_and_short(own_directories: Path) -> None:
     assert list((own_directories / "r").iterdir()) == []
 
 
-def test_without_xdg_it_is_under_the_temp_directory(short: Path) -> None:
+def test_runtime_directory_without_xdg_is_under_the_temp_directory(short: Path) -> None:
     directory = create_runtime_directory(JOB, "0", me())
     assert directory == short / f"dlrover-lite-{os.geteuid()}" / "0"
     assert directory.parent.stat().st_mode & 0o777 == 0o700
@@ -60,7 +60,9 @@ def test_without_xdg_it_is_under_the_temp_directory(short: Path) -> None:
 
 
 @pytest.mark.parametrize("trap", ["open", "link", "file"])
-def test_what_others_could_have_made_is_not_used(short: Path, trap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_that_others_could_have_made_are_not_used(
+    short: Path, trap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = short / f"dlrover-lite-{os.geteuid()}"
     if trap == "open":
         base.mkdir()
@@ -85,13 +87,13 @@ def test_an_unusable_or_long_xdg_directory_is_passed_over(short: Path, monkeypat
         remove_runtime_directory(directory)
 
 
-def test_no_usable_place_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_usable_place_for_runtime_directories_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlrover_lite.backends.local.runtime_directories._bases", lambda: iter([Path("/proc/nowhere")]))
     with pytest.raises(JobError, match="/proc/nowhere"):
         create_runtime_directory(JOB, "0", me())
 
 
-def test_sweeping_takes_what_nobody_owns(own_directories: Path) -> None:
+def test_sweep_removes_runtime_directories_of_dead_processes(own_directories: Path) -> None:
     alive = create_runtime_directory(JOB, "alive", me())
     dead = create_runtime_directory(JOB, "dead", gone())
     (dead / "keeper.sock").write_text("")

@@ -39,7 +39,7 @@ def systemd_run(
     return str(path)
 
 
-def test_the_command_becomes_the_process_that_is_started(session: Hierarchy) -> None:
+def test_systemd_run_becomes_the_started_command(session: Hierarchy) -> None:
     path = systemd_run(session)
     command = scoped(COMMAND, [session])
     assert command == [path, "--user", "--scope", "--quiet", "--collect", "-p", "Delegate=yes", "--", *COMMAND]
@@ -48,12 +48,14 @@ def test_the_command_becomes_the_process_that_is_started(session: Hierarchy) -> 
 
 
 @pytest.mark.parametrize("does", ["exit 1", "echo Failed to connect to bus >&2; exit 1"])
-def test_where_the_users_systemd_cannot_be_reached_it_is_started_as_it_is(session: Hierarchy, does: str) -> None:
+def test_command_starts_without_scope_when_systemd_cannot_be_reached(session: Hierarchy, does: str) -> None:
     systemd_run(session, does)
     assert scoped(COMMAND, [session]) == COMMAND
 
 
-def test_without_systemd(session: Hierarchy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_starts_without_scope_where_there_is_no_systemd(
+    session: Hierarchy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(session.mount.parent / "bin"))
     assert scoped(COMMAND, [session]) == COMMAND
 
@@ -70,14 +72,14 @@ def test_a_group_that_can_be_divided_already_needs_no_scope(session: Hierarchy) 
     assert scoped(COMMAND, [session]) == COMMAND
 
 
-def test_without_the_controllers_a_scope_would_be_of_no_use(session: Hierarchy) -> None:
+def test_no_scope_without_the_controllers(session: Hierarchy) -> None:
     systemd_run(session)
     (session.mount / "cgroup.controllers").write_text("\n")
     assert scoped(COMMAND, [session]) == COMMAND
     assert scoped(COMMAND, []) == COMMAND
 
 
-def test_what_a_job_starts_and_is_to_outlive_it_gets_a_scope_of_its_own(session: Hierarchy) -> None:
+def test_a_process_to_outlive_its_job_gets_a_scope_of_its_own(session: Hierarchy) -> None:
     path = systemd_run(session)
     in_a_job = Hierarchy(2, ALL, session.mount, session.own / "keeper")
     command = outside_jobs(COMMAND, [in_a_job])
@@ -96,6 +98,6 @@ def test_root_asks_the_systemd_of_the_machine(session: Hierarchy, monkeypatch: p
     assert outside_jobs(COMMAND, [in_a_job])[1:3] == ["--scope", "--quiet"]
 
 
-def test_without_systemd_it_stays_in_the_job(session: Hierarchy) -> None:
+def test_a_process_to_outlive_its_job_stays_in_it_without_systemd(session: Hierarchy) -> None:
     systemd_run(session, "exit 1")
     assert outside_jobs(COMMAND, [Hierarchy(2, ALL, session.mount, session.own / "keeper")]) == COMMAND

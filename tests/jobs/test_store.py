@@ -37,7 +37,7 @@ def gone() -> ProcessIdentity:
     return identity
 
 
-def test_a_new_job_has_its_recipe_and_places(home: Path) -> None:
+def test_a_new_job_has_its_recipe_and_directories(home: Path) -> None:
     job = create()
     assert job.directory.parent == home
     assert (job.directory / "recipe.yaml").read_text() == "name: quick\n"
@@ -63,7 +63,7 @@ def test_ids_are_unique_at_the_same_instant_and_sort_by_creation(home: Path) -> 
     assert len(ids) == 10
 
 
-def test_finding_jobs(home: Path) -> None:
+def test_jobs_are_found_by_id_prefix_or_last(home: Path) -> None:
     with pytest.raises(JobError, match="There are no jobs"):
         find_job("last")
     first, second = create("census", at=1_800_000_000.0), create("quick", at=1_800_000_001.0)
@@ -78,7 +78,7 @@ def test_finding_jobs(home: Path) -> None:
         find_job("")
 
 
-def test_the_first_result_counts(home: Path) -> None:
+def test_only_the_first_result_of_a_job_counts(home: Path) -> None:
     job = create()
     assert job.result() is None
     assert job.write_result(Result("failed", 1.0, "no luck"))
@@ -87,7 +87,7 @@ def test_the_first_result_counts(home: Path) -> None:
     assert job.state() == "failed"
 
 
-def test_states_follow_the_processes(home: Path) -> None:
+def test_job_state_follows_its_processes(home: Path) -> None:
     job = create()
     me = identify(os.getpid())
     job.write_record(msgspec.structs.replace(job.record(), state="running", keeper=me))
@@ -99,7 +99,7 @@ def test_states_follow_the_processes(home: Path) -> None:
     assert job.state() == "lost"
 
 
-def test_an_unreadable_record_is_an_error_that_names_it(home: Path) -> None:
+def test_an_unreadable_job_record_is_named(home: Path) -> None:
     job = create()
     path = job.directory / "job.json"
     path.write_text('{"state": "run')
@@ -107,14 +107,14 @@ def test_an_unreadable_record_is_an_error_that_names_it(home: Path) -> None:
         job.state()
 
 
-def test_a_state_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_directory_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "file"))
     with pytest.raises(JobError, match=f"{tmp_path}/file/state/jobs: Not a directory"):
         create()
 
 
-def test_a_full_disk_leaves_nothing_half_made(home: Path, full_disk: FullDisk) -> None:
+def test_a_full_disk_leaves_no_half_made_job(home: Path, full_disk: FullDisk) -> None:
     with full_disk, pytest.raises(JobError, match=f"disk is full: can't write {home}/"):
         create()
     assert list(home.iterdir()) == []
@@ -155,7 +155,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
     return FullDisk(monkeypatch)
 
 
-def test_processes_are_told_apart() -> None:
+def test_processes_with_a_reused_pid_are_told_apart() -> None:
     process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     identity = identify(process.pid)
     assert identity is not None
@@ -204,7 +204,7 @@ def test_a_process_whose_first_thread_has_ended_is_waited_for() -> None:
         assert wait_for_end(identity, PATIENCE_SECONDS)
 
 
-def test_what_is_written_of_a_job_is_durable_before_it_has_its_name(home: Path) -> None:
+def test_files_of_a_job_are_durable_before_they_have_their_name(home: Path) -> None:
     with recorded() as calls:
         job = create()
         calls.check_durable(job.directory)
@@ -224,7 +224,7 @@ def test_what_is_written_of_a_job_is_durable_before_it_has_its_name(home: Path) 
     assert any(name.endswith("/result.json") for name in calls.names())
 
 
-def test_a_job_is_its_owners_alone(home: Path) -> None:
+def test_job_files_are_readable_by_their_owner_only(home: Path) -> None:
     home.mkdir(parents=True)
     for directory in (home, home.parent):
         directory.chmod(0o755)  # as older versions have made them
@@ -242,7 +242,7 @@ def test_a_job_is_its_owners_alone(home: Path) -> None:
     assert home.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_job_that_another_command_starts_again_says_which_one(home: Path) -> None:
+def test_a_job_being_restarted_names_the_process_that_does_it(home: Path) -> None:
     job = create()
     descriptor = os.open(job.directory, os.O_RDONLY)
     try:
@@ -254,7 +254,7 @@ def test_a_job_that_another_command_starts_again_says_which_one(home: Path) -> N
 
 
 @pytest.mark.parametrize("process", ["../../x", "a/b", ".", ""])
-def test_no_log_is_elsewhere(home: Path, process: str) -> None:
+def test_logs_outside_the_jobs_directory_are_refused(home: Path, process: str) -> None:
     job = create()
     if process in (".", ""):  # names of hidden files, in the right place
         assert job.log(process).parent == job.logs

@@ -47,14 +47,14 @@ def texts(story: Story) -> list[str]:
         (" eval  0/5-6 ", Minibatches("eval", 0, 5, 6)),
     ],
 )
-def test_subjects(text: str, subject: str | Minibatches) -> None:
+def test_subjects_are_parsed(text: str, subject: str | Minibatches) -> None:
     assert parse_subject(text) == subject
 
 
 @pytest.mark.parametrize(
     "text", ["17", "0/", "/3", "0/1-", "0/-1", "eval", "eval:", "worker 1", "-1", "a/1", "0/" + "9" * 19]
 )
-def test_what_can_be_no_subject(text: str) -> None:
+def test_texts_that_are_no_subjects_are_refused(text: str) -> None:
     if text == "eval":  # a node may be called so
         assert parse_subject(text) == "eval"
         return
@@ -62,7 +62,7 @@ def test_what_can_be_no_subject(text: str) -> None:
         parse_subject(text)
 
 
-def test_a_range_the_wrong_way_round() -> None:
+def test_a_range_of_minibatches_the_wrong_way_round_is_refused() -> None:
     with pytest.raises(UsageError, match=r"write eval:3/2-9$"):
         parse_subject("eval:3/9-2")
 
@@ -74,7 +74,7 @@ def test_minibatches_as_text_and_back(minibatches: Minibatches) -> None:
 
 
 @given(ANY_MINIBATCHES, ANY_MINIBATCHES)
-def test_overlap_and_distance_agree(one: Minibatches, two: Minibatches) -> None:
+def test_overlap_and_distance_of_minibatches_agree(one: Minibatches, two: Minibatches) -> None:
     assert one.overlaps(two) == two.overlaps(one) == (one.distance(two) == (0, 0, 0))
 
 
@@ -91,11 +91,11 @@ def test_overlap_and_distance_agree(one: Minibatches, two: Minibatches) -> None:
         ("worker", []),
     ],
 )
-def test_selecting(subject: str, found: list[str]) -> None:
+def test_entries_are_selected_by_subject(subject: str, found: list[str]) -> None:
     assert texts(select(STORY, parse_subject(subject))) == found
 
 
-def test_known_subjects_are_each_there_once() -> None:
+def test_known_subjects_are_listed_once() -> None:
     assert [str(subject) for subject in known_subjects(STORY, ["ps-0"])] == [
         "ps-0",
         "worker-0",
@@ -116,18 +116,18 @@ def test_known_subjects_are_each_there_once() -> None:
         ("eval:3/0", "eval:0/5, 0/16-31, 0/17"),
     ],
 )
-def test_what_never_was_is_answered_with_the_nearest(subject: str, nearest: str) -> None:
+def test_an_unknown_subject_is_answered_with_the_nearest(subject: str, nearest: str) -> None:
     with pytest.raises(UsageError, match=f"{nearest}$"):
         find(STORY, subject)
 
 
-def test_known_nodes_without_entries() -> None:
+def test_known_nodes_without_entries_have_an_empty_story() -> None:
     assert find(STORY, "worker-9", nodes=["worker-9"]) == find(Story(), "master") == Story()
     with pytest.raises(UsageError, match="nothing is kept of any"):
         find(Story(), "0/1")
 
 
-def test_what_is_appended_is_read(tmp_path: Path) -> None:
+def test_appended_story_entries_are_read(tmp_path: Path) -> None:
     assert read(tmp_path) == Story()
     append(tmp_path, [])
     assert not (tmp_path / FILE).exists()
@@ -138,7 +138,7 @@ def test_what_is_appended_is_read(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(1, 10_000))
-def test_a_file_cut_off_anywhere(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_story_file_cut_off_anywhere_is_read(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whole lines stay, the torn one is told, and what comes later doesn't suffer from it."""
     directory = tmp_path_factory.mktemp("cut")
     append(directory, ENTRIES)
@@ -155,7 +155,7 @@ def test_a_file_cut_off_anywhere(cut: int, tmp_path_factory: pytest.TempPathFact
     assert read(directory).entries == [*whole, ENTRIES[0]]
 
 
-def test_damage_is_told_by_line(tmp_path: Path) -> None:
+def test_damaged_story_lines_are_told_by_number(tmp_path: Path) -> None:
     append(tmp_path, ENTRIES[:1])
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'{"at": "soon"}\n\xff\n{"at": 1, "subject": "ps-0", "text": "later fields are fine", "new": 1}\n')
@@ -164,7 +164,7 @@ def test_damage_is_told_by_line(tmp_path: Path) -> None:
     assert len(said) == 1 and said[0].endswith("lines 2, 3")
 
 
-def test_where_nothing_can_be_written_or_read(tmp_path: Path) -> None:
+def test_an_unwritable_or_unreadable_story_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"Can't write .*story\.jsonl"):
         append(tmp_path / "nowhere", ENTRIES)
     (tmp_path / FILE).mkdir()
@@ -172,9 +172,7 @@ def test_where_nothing_can_be_written_or_read(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_entries_that_there_is_no_room_for_leave_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_story_entries_cut_off_by_a_full_disk_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that all of them can be written again."""
     append(tmp_path, [StoryEntry(1.0, "worker-0", "is up")])
     before = (tmp_path / FILE).read_bytes()

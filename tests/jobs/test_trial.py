@@ -87,7 +87,7 @@ def directory(tmp_path: Path) -> Directory:
     return Directory(tmp_path)
 
 
-def test_what_is_all_right_is_counted(directory: Directory) -> None:
+def test_trial_of_a_good_recipe_counts_lines_and_parameters(directory: Directory) -> None:
     directory.model(at_import="print('hello', flush=True); os.write(2, b'x' * 300_000)")
     found = directory.found()
     assert found == Found(lines=40, whole=True, samples=40, estimated=True, dense_parameters=6, embedding_values=4)
@@ -106,14 +106,14 @@ def test_what_is_all_right_is_counted(directory: Directory) -> None:
         ("in_forward", "raise SystemExit(0)", "SystemExit"),
     ],
 )
-def test_models_that_end_their_process(directory: Directory, where: str, code: str, said: str) -> None:
+def test_models_that_end_their_process_are_refused(directory: Directory, where: str, code: str, said: str) -> None:
     directory.model(**{where: code})
     refusal = directory.refusal(directory.found())
     assert refusal.startswith(f"{directory.recipe}:3: model.use: ")
     assert said in refusal
 
 
-def test_a_model_that_hangs_is_ended_with_all_that_it_has_started(directory: Directory) -> None:
+def test_a_hanging_model_is_ended_with_its_children(directory: Directory) -> None:
     fifo = directory.path / "alive"
     os.mkfifo(fifo)
     waits = "import subprocess; subprocess.Popen(['sleep', '1000'], stdout=open('alive', 'w')); open('alive', 'w')"
@@ -139,7 +139,7 @@ def test_a_model_that_hangs_is_ended_with_all_that_it_has_started(directory: Dir
         ("in_forward", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     ],
 )  # fmt: skip
-def test_models_that_fail(directory: Directory, where: str, code: str, said: str) -> None:
+def test_failing_models_are_refused_with_a_reason(directory: Directory, where: str, code: str, said: str) -> None:
     directory.data("a.csv", age="200")
     directory.model(**{where: code})
     refusal = directory.refusal(directory.found_here())
@@ -166,7 +166,7 @@ def test_half_of_the_lines_bad_is_an_error(directory: Directory) -> None:
     assert overridden.startswith("override data.train: 600 of")
 
 
-def test_one_bad_line_of_few_is_an_error_where_these_are_all(directory: Directory) -> None:
+def test_one_bad_line_of_a_small_file_is_an_error(directory: Directory) -> None:
     directory.data("a.csv", bad=1)
     assert "1 of the 40 lines read can't be used" in directory.refusal(directory.found_here())
     directory.recipe.write_text(RECIPE + "  max_bad_share: 0.1\n")

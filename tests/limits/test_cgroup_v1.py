@@ -33,7 +33,7 @@ def groups() -> list[Path]:
     return [path for hierarchy in own_v1() for path in hierarchy.own.glob(f"{NAME}*")]
 
 
-def test_nothing_is_left() -> None:
+def test_cgroup_v1_leaves_no_groups_or_processes() -> None:
     recorded: list[Path] = []
     limiter = CgroupV1(NAME, own_v1(), recorded.extend)
     assert set(recorded) == set(groups())
@@ -45,7 +45,7 @@ def test_nothing_is_left() -> None:
     assert groups() == []
 
 
-def test_limits_are_what_was_asked_for(limiter: CgroupV1) -> None:
+def test_written_limits_are_those_asked_for(limiter: CgroupV1) -> None:
     fence = limiter.create("ps-0", Resources(0.5, 64 * MIB))
     directories = {Path(file).parent for file in fence.enter.groups}
 
@@ -60,7 +60,7 @@ def test_limits_are_what_was_asked_for(limiter: CgroupV1) -> None:
         assert read("cpu.cfs_quota_us") / read("cpu.cfs_period_us") == 0.01
 
 
-def test_a_node_is_within_from_its_first_instruction(limiter: CgroupV1) -> None:
+def test_a_node_is_in_its_group_from_its_first_instruction(limiter: CgroupV1) -> None:
     fence = limiter.create("ps-0", Resources(1.0, 64 * MIB))
     with process_within(fence.enter) as process:
         for file in fence.enter.groups:
@@ -95,7 +95,7 @@ def test_memory_that_outlives_a_node_stays_charged_to_its_follower(limiter: Cgro
         os.close(descriptor)
 
 
-def test_the_kernels_count_says_why(limiter: CgroupV1) -> None:
+def test_an_oom_kill_is_known_by_the_kernels_count(limiter: CgroupV1) -> None:
     fence = limiter.create("ps-0", Resources(1.0, 64 * MIB))
     assert fence.over_memory() is None
     with process_within(fence.enter, "x = bytearray(128 << 20)") as process:
@@ -107,7 +107,7 @@ def test_the_kernels_count_says_why(limiter: CgroupV1) -> None:
     assert fence.over_memory() is None
 
 
-def test_a_name_that_is_taken_is_not_touched(limiter: CgroupV1) -> None:
+def test_an_existing_group_of_the_same_name_is_not_touched(limiter: CgroupV1) -> None:
     with pytest.raises(BackendError, match=r"ps-0 can't be limited: .*File exists"):
         for _ in range(2):
             limiter.create("ps-0", Resources(1.0, 64 * MIB))
@@ -141,9 +141,7 @@ def test_the_limit_with_swap_is_never_below_the_one_without(tree: Tree, monkeypa
         fence.resize(Resources(1.0, memory))
 
 
-def test_more_cores_than_the_group_around_has_are_those_of_that_group(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cores_are_limited_to_those_of_the_surrounding_group(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     real = cgroup_v1.write
     written: list[tuple[str, object]] = []
 
@@ -158,13 +156,13 @@ def test_more_cores_than_the_group_around_has_are_those_of_that_group(
     assert ("cpu.cfs_quota_us", -1) in written
 
 
-def test_without_a_controller_it_is_unavailable(tree: Tree) -> None:
+def test_cgroup_v1_is_unavailable_without_a_controller(tree: Tree) -> None:
     only_memory = Hierarchy(1, frozenset(["memory"]), tree.root, tree.root)
     with pytest.raises(LimiterUnavailable, match="no cpu controller"):
         CgroupV1("job", [only_memory], nothing)
 
 
-def test_where_limits_cannot_be_written_it_is_unavailable_and_leaves_nothing(tree: Tree) -> None:
+def test_cgroup_v1_is_unavailable_where_limits_cannot_be_written(tree: Tree) -> None:
     del tree.files["memory.limit_in_bytes"]
     recorded: list[list[Path]] = []
     with pytest.raises(LimiterUnavailable, match=r"memory\.limit_in_bytes: No such file"):

@@ -35,7 +35,7 @@ def fence_of(tree: Tree) -> tuple[Fence, Path]:
     return limiter.create("ps-0", Resources(0.5, 64 * MIB)), tree.root / "job" / "ps-0"
 
 
-def test_limits_are_written(tree: Tree) -> None:
+def test_limits_are_written_to_the_group(tree: Tree) -> None:
     fence, group = fence_of(tree)
     assert fence.enter.groups == [str(group / "cgroup.procs")]
     assert read(group.parent / "cgroup.subtree_control") == "+cpu +memory"
@@ -46,7 +46,7 @@ def test_limits_are_written(tree: Tree) -> None:
     assert (read(group / "cpu.max"), read(group / "memory.max")) == ("40000 20000", str(128 * MIB))
 
 
-def test_usage(tree: Tree) -> None:
+def test_usage_is_read_from_the_groups_files(tree: Tree) -> None:
     fence, group = fence_of(tree)
     (group / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\nthrottled_usec 250000\n")
     (group / "memory.current").write_text(f"{50 * MIB}\n")
@@ -58,7 +58,7 @@ def test_usage(tree: Tree) -> None:
     assert (usage.memory, usage.peak_memory, usage.shared_memory) == (30 * MIB, 60 * MIB, 10 * MIB)
 
 
-def test_a_limit_below_what_is_used_is_refused_before_the_kernel_kills_for_it(tree: Tree) -> None:
+def test_a_memory_limit_below_the_usage_is_refused(tree: Tree) -> None:
     fence, group = fence_of(tree)
     (group / "memory.current").write_text(f"{50 * MIB}\n")
     with pytest.raises(BackendError, match="ps-0 can't be limited to 40 MiB of memory: 50 MiB are in use"):
@@ -82,7 +82,7 @@ def test_kills_for_memory_are_the_kernels_count(tree: Tree) -> None:
     assert over.detail == "the machine, or the container around it, had no memory left (peak 30 MiB of its 64 MiB)"
 
 
-def test_a_follower_starts_with_counters_of_its_own(tree: Tree) -> None:
+def test_a_follower_starts_with_its_own_counters(tree: Tree) -> None:
     fence, group = fence_of(tree)
     (group / "cpu.stat").write_text("usage_usec 9000000\nthrottled_usec 5000000\n")
     (group / "memory.events").write_text("oom_kill 1\n")
@@ -105,7 +105,7 @@ def test_a_follower_starts_with_counters_of_its_own(tree: Tree) -> None:
     assert usage.peak_memory == 70 * MIB
 
 
-def test_a_group_that_is_gone_says_nothing(tree: Tree) -> None:
+def test_a_removed_group_has_no_usage(tree: Tree) -> None:
     fence, group = fence_of(tree)
     tree.remove(group)
     assert fence.usage() is None
@@ -126,7 +126,7 @@ def test_a_process_alone_in_its_group_moves_into_a_leaf(tree: Tree) -> None:
     assert not (tree.root / "keeper").exists()
 
 
-def test_beside_other_processes_it_is_unavailable(tree: Tree) -> None:
+def test_cgroup_v2_is_unavailable_beside_other_processes(tree: Tree) -> None:
     (tree.root / "cgroup.procs").write_text(f"1\n{os.getpid()}\n")
     with pytest.raises(LimiterUnavailable, match="other processes are in the control group"):
         CgroupV2("job", [tree.hierarchy()], nothing)
@@ -164,12 +164,12 @@ def test_the_nearest_group_that_hands_controllers_down_is_used(tree: Tree) -> No
         ),
     ],
 )
-def test_without_the_controllers_it_is_unavailable(found: list[Hierarchy], why: str) -> None:
+def test_cgroup_v2_is_unavailable_without_the_controllers(found: list[Hierarchy], why: str) -> None:
     with pytest.raises(LimiterUnavailable, match=why):
         CgroupV2("job", found, nothing)
 
 
-def test_where_limits_cannot_be_written_it_is_unavailable_and_leaves_nothing(tree: Tree) -> None:
+def test_cgroup_v2_is_unavailable_where_limits_cannot_be_written(tree: Tree) -> None:
     (tree.root / "cgroup.subtree_control").write_text(HANDED_DOWN)
     del tree.files["memory.max"]
     recorded: list[list[Path]] = []

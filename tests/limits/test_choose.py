@@ -19,7 +19,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     return tree
 
 
-def test_the_best_that_works(tree: Tree) -> None:
+def test_the_best_working_enforcement_is_chosen(tree: Tree) -> None:
     both = [tree.hierarchy(version=1), tree.hierarchy()]
     assert choose("auto", "job", nothing, both).enforcement().kind == "cgroup v2"
     assert choose("auto", "other", nothing, both[:1]).enforcement().kind == "cgroup v1"
@@ -28,12 +28,12 @@ def test_the_best_that_works(tree: Tree) -> None:
     assert choose("watchdog", "fifth", nothing, both).enforcement().why == "it was asked for"
 
 
-def test_what_cannot_be_had_is_refused_with_the_reason(tree: Tree) -> None:
+def test_unavailable_enforcement_is_refused_with_the_reason(tree: Tree) -> None:
     with pytest.raises(BackendError, match="by cgroup-v1, which can't be used here: there is no cpu controller"):
         choose("cgroup-v1", "job", nothing, [tree.hierarchy()])
 
 
-def test_the_watchdog_says_why_it_is_not_better(tree: Tree) -> None:
+def test_the_watchdog_says_why_no_control_groups_are_used(tree: Tree) -> None:
     (tree.root / "cgroup.subtree_control").write_text("\n")
     (tree.root / "cgroup.procs").write_text("1\n2\n")
     why = choose("auto", "job", nothing, [tree.hierarchy()]).enforcement().why
@@ -42,7 +42,7 @@ def test_the_watchdog_says_why_it_is_not_better(tree: Tree) -> None:
     assert "mounted" in choose("auto", "job", nothing, []).enforcement().why
 
 
-def test_capacity_is_what_all_groups_above_leave(tree: Tree) -> None:
+def test_capacity_is_limited_by_all_groups_above(tree: Tree) -> None:
     middle, own = tree.root / "pod", tree.root / "pod" / "keeper"
     tree.make(middle)
     tree.make(own)
@@ -57,7 +57,7 @@ def test_capacity_is_what_all_groups_above_leave(tree: Tree) -> None:
     assert machine_resources([hierarchy]) == Resources(0.5, 32 * MIB)
 
 
-def test_capacity_within_version_1(tree: Tree) -> None:
+def test_capacity_is_limited_by_groups_of_cgroup_v1(tree: Tree) -> None:
     own = tree.root / "docker"
     tree.make(own)
     hierarchy = tree.hierarchy(own=own, version=1)

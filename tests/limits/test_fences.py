@@ -99,7 +99,7 @@ def test_usage_is_that_of_running_nodes() -> None:
     assert fences.usage("worker-0") is None
 
 
-def test_what_a_node_leaves_is_killed_until_its_fence_can_be_removed() -> None:
+def test_leftovers_of_a_node_are_killed_until_its_fence_is_removed() -> None:
     limiter = FakeLimiter()
     fences = NodeLimits(limiter)
     start(fences, "worker-0")
@@ -134,7 +134,7 @@ def test_the_fence_of_an_ended_ps_waits_for_its_follower() -> None:
     assert fence.resources == LARGE
 
 
-def test_a_follower_that_does_not_fit_leaves_everything_as_it_was() -> None:
+def test_a_follower_that_does_not_fit_changes_nothing() -> None:
     limiter = FakeLimiter()
     fences = NodeLimits(limiter)
     start(fences, "ps-0")
@@ -163,7 +163,7 @@ def test_fences_are_looked_at_while_their_nodes_run() -> None:
     assert running.done.count("watched") == 2
 
 
-def test_closing_ends_it_all() -> None:
+def test_closing_removes_all_fences() -> None:
     limiter = FakeLimiter()
     fences = NodeLimits(limiter)
     start(fences, "ps-0")

@@ -27,7 +27,7 @@ def group(path: Path, controllers: str | None = None) -> Path:
     return path
 
 
-def test_version_2_with_a_user_session(proc: Path, tmp_path: Path) -> None:
+def test_own_group_of_a_user_session_is_found_in_cgroup_v2(proc: Path, tmp_path: Path) -> None:
     mount = tmp_path / "cg"
     own = group(mount / "user.slice" / "run-1.scope", "cpu memory pids")
     told(proc, [("/", mount, "cgroup2 cgroup2 rw,nsdelegate")], "0::/user.slice/run-1.scope\n")
@@ -38,7 +38,7 @@ def test_version_2_with_a_user_session(proc: Path, tmp_path: Path) -> None:
     assert with_controller(hierarchies(proc), "memory") is None
 
 
-def test_version_1_mounted_together_and_apart_beside_an_empty_version_2(proc: Path, tmp_path: Path) -> None:
+def test_cgroup_v1_groups_are_found_mounted_together_or_apart(proc: Path, tmp_path: Path) -> None:
     cpu, memory, v2 = group(tmp_path / "cpu,cpuacct" / "a"), group(tmp_path / "memory" / "b"), group(tmp_path / "u", "")
     told(
         proc,
@@ -58,7 +58,7 @@ def test_version_1_mounted_together_and_apart_beside_an_empty_version_2(proc: Pa
     assert v2_found.controllers == frozenset()
 
 
-def test_a_container_sees_its_own_part_only(proc: Path, tmp_path: Path) -> None:
+def test_a_container_finds_its_own_group_at_the_mount(proc: Path, tmp_path: Path) -> None:
     mount = group(tmp_path / "memory")
     told(proc, [("/docker/abc", mount, "cgroup cgroup ro,memory")], "3:memory:/docker/abc\n")
     (found,) = hierarchies(proc)
@@ -72,11 +72,11 @@ def test_a_group_that_cannot_be_seen_is_not_used(proc: Path, tmp_path: Path, pat
     assert hierarchies(proc) == []
 
 
-def test_a_mount_point_with_a_space(proc: Path, tmp_path: Path) -> None:
+def test_a_mount_point_with_a_space_is_found(proc: Path, tmp_path: Path) -> None:
     mount = group(tmp_path / "my groups", "memory")
     told(proc, [("/", Path(str(mount).replace(" ", "\\040")), "cgroup2 cgroup2 rw")], "0::/\n")
     assert [h.own for h in hierarchies(proc)] == [mount]
 
 
-def test_nowhere(tmp_path: Path) -> None:
+def test_no_hierarchies_without_proc_files(tmp_path: Path) -> None:
     assert hierarchies(tmp_path) == []

@@ -41,30 +41,32 @@ def end(nodes: Nodes, exit_code: int | None, over: OverMemory | None = None) -> 
         (None, None, "Unknown", "never started"),
     ],
 )
-def test_by_itself(exit_code: int | None, over: OverMemory | None, reason: str, detail: str) -> None:
+def test_reason_of_an_end_that_nobody_asked_for(
+    exit_code: int | None, over: OverMemory | None, reason: str, detail: str
+) -> None:
     assert end(running(), exit_code, over) == (reason, detail)
 
 
 @pytest.mark.parametrize("exit_code", [-15, 143])
-def test_on_request(exit_code: int) -> None:
+def test_reason_of_an_end_on_request_is_killed(exit_code: int) -> None:
     nodes = running()
     nodes.terminate("ps-0", 10.0, now=0.0)
     assert end(nodes, exit_code) == ("Killed", "ended on request (SIGTERM)")
 
 
-def test_out_of_memory_during_the_grace_period() -> None:
+def test_running_out_of_memory_during_the_grace_period_is_oomkilled() -> None:
     nodes = running()
     nodes.terminate("ps-0", 10.0, now=0.0)
     assert end(nodes, -9, OVER) == ("OOMKilled", OVER.detail)
 
 
-def test_our_own_kill_is_ours_whatever_was_killed_before() -> None:
+def test_our_own_kill_is_not_taken_for_an_oom_kill() -> None:
     nodes = running()
     nodes.terminate("ps-0", 0.0, now=0.0)
     assert end(nodes, -9, OVER) == ("Killed", "killed on request")
 
 
-def test_a_node_that_cannot_be_followed_is_not_in_the_book() -> None:
+def test_a_node_that_cannot_be_followed_is_not_recorded() -> None:
     nodes = running()
     with pytest.raises(BackendError, match="has not ended"):
         nodes.launch(NodeSpec("ps-1", "ps", Resources(1.0, 1), "", "ps-0"))

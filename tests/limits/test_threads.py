@@ -30,7 +30,9 @@ for cores in sys.argv[1:]:
     ("cores", "counts", "loaded"), [((0.25, 2.9), (1, 2), "import numpy, numba, torch"), ((2.0,), (2,), "")]
 )
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="BLAS takes no more threads than there are CPUs")
-def test_all_libraries_follow_the_cores(cores: tuple[float, ...], counts: tuple[int, ...], loaded: str) -> None:
+def test_thread_counts_of_all_libraries_follow_the_cores(
+    cores: tuple[float, ...], counts: tuple[int, ...], loaded: str
+) -> None:
     """Those that are loaded already, with one thread as in the template, and those that a node loads itself."""
     code = SHOW.replace("LIBRARIES", loaded)
     done = subprocess.run([sys.executable, "-c", code, *map(str, cores)], capture_output=True, text=True, check=True)

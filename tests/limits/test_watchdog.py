@@ -52,14 +52,14 @@ def test_nodes_are_spread_over_the_cpus(watchdog: Watchdog) -> None:
     assert watchdog.create("ps-1", Resources(99.0, MIB)).enter.cpus == CPUS
 
 
-def test_fractions_of_a_core_are_shares_of_it(watchdog: Watchdog) -> None:
+def test_fractions_of_a_core_become_nice_values(watchdog: Watchdog) -> None:
     nice = [
         watchdog.create(f"ps-{i}", Resources(cores, MIB)).enter.nice for i, cores in enumerate((1.0, 0.5, 0.25, 2.0))
     ]
     assert nice == [0, 3, 6, 0]
 
 
-def test_a_node_has_its_limits_and_may_get_others(watchdog: Watchdog) -> None:
+def test_limits_of_a_node_are_set_and_changed(watchdog: Watchdog) -> None:
     fence = watchdog.create("ps-0", Resources(1.0, 64 * MIB))
     with node(fence) as process:
         assert process.cpu_affinity() == fence.enter.cpus
@@ -74,13 +74,13 @@ def test_a_node_has_its_limits_and_may_get_others(watchdog: Watchdog) -> None:
         assert headroom() > GIB + 512 * MIB
 
 
-def test_a_jump_between_two_looks_is_bounded(watchdog: Watchdog) -> None:
+def test_memory_growth_between_two_looks_is_bounded(watchdog: Watchdog) -> None:
     fence = watchdog.create("ps-0", Resources(1.0, 64 * MIB))
     with node(fence, f"try:\n    bytearray({4 * GIB})\nexcept MemoryError:\n    print('refused', flush=True)"):
         pass  # it has printed a line; nothing else would have ended the allocation
 
 
-def test_what_is_over_the_limit_is_killed_and_nothing_else(watchdog: Watchdog) -> None:
+def test_only_nodes_over_their_memory_limit_are_killed(watchdog: Watchdog) -> None:
     fence, other = (watchdog.create(f"ps-{i}", Resources(1.0, 64 * MIB)) for i in range(2))
     with node(fence, HOLD % (96 * MIB)) as process, node(other, HOLD % (32 * MIB)) as small:
         for each in (other, fence):
@@ -130,7 +130,7 @@ def test_cpu_seconds_of_what_has_ended_stay_counted(watchdog: Watchdog) -> None:
         assert usage_of(fence).cpu_seconds >= 0.2
 
 
-def test_a_follower_is_another_node(watchdog: Watchdog) -> None:
+def test_a_follower_does_not_inherit_the_kill_of_its_predecessor(watchdog: Watchdog) -> None:
     fence = watchdog.create("ps-0", Resources(1.0, 64 * MIB))
     with node(fence, HOLD % (96 * MIB)) as process:
         fence.watch()
@@ -145,7 +145,7 @@ def test_a_follower_is_another_node(watchdog: Watchdog) -> None:
         assert usage_of(fence).peak_memory > 96 * MIB
 
 
-def test_a_node_that_has_ended_before_it_was_seen(watchdog: Watchdog) -> None:
+def test_a_node_that_ended_before_it_was_seen_is_removed(watchdog: Watchdog) -> None:
     fence = watchdog.create("ps-0", Resources(1.0, 64 * MIB))
     fence.started(2**22 + 1)  # above the largest pid
     fence.watch()
@@ -154,13 +154,13 @@ def test_a_node_that_has_ended_before_it_was_seen(watchdog: Watchdog) -> None:
     assert fence.remove()
 
 
-def test_it_says_what_it_cannot(watchdog: Watchdog) -> None:
+def test_watchdog_says_what_it_cannot_enforce(watchdog: Watchdog) -> None:
     enforcement = watchdog.enforcement()
     assert (enforcement.kind, enforcement.why) == ("watchdog", "no control groups")
     assert "fractions of a core" in enforcement.cannot
 
 
-def test_processes_are_read_right() -> None:
+def test_processes_are_read_from_proc() -> None:
     from dlrover_lite.backends.local.limits.processes import memory_of, see
 
     me, seen = psutil.Process(), see(os.getpid())

@@ -160,7 +160,7 @@ def reached(machine: Machine, target: Plan) -> None:
 
 
 @given(plans, plans, st.randoms(use_true_random=False))
-def test_it_ends_at_the_target_whatever_fails_and_does_one_thing_at_a_time(before, target, random) -> None:
+def test_target_is_reached_despite_failures_one_step_at_a_time(before, target, random) -> None:
     machine = Machine(before, random.randrange)
     machine.advise(target)
     for _ in range(400):
@@ -181,7 +181,7 @@ def test_it_ends_at_the_target_whatever_fails_and_does_one_thing_at_a_time(befor
 
 
 @given(plans, plans, st.randoms(use_true_random=False), st.integers(0, 30))
-def test_nothing_is_begun_while_it_is_paused(before, target, random, turns) -> None:
+def test_no_step_is_begun_while_paused(before, target, random, turns) -> None:
     machine = Machine(before, random.randrange)
     machine.advise(target)
     for _ in range(turns):
@@ -220,7 +220,7 @@ def test_a_restarted_master_goes_on_with_what_was_kept(before, target, random, t
     reached(machine, target)
 
 
-def test_what_is_released_goes_before_what_is_taken() -> None:
+def test_steps_that_release_resources_come_before_those_that_take() -> None:
     machine = Machine(plan(2, 0.5, 1, 0.5), no_luck)
     machine.advise(plan(1, 1.0, 1, 1.0))
     while machine.state.goal is not None:
@@ -240,7 +240,7 @@ def test_memory_is_never_taken_from_a_node_that_runs() -> None:
     assert sorted(size.memory for size in machine.sizes("worker")) == [GIB, 2 * GIB]
 
 
-def test_what_is_always_refused_is_given_up_and_said() -> None:
+def test_a_step_that_is_always_refused_is_given_up_and_reported() -> None:
     machine = Machine(plan(1, 0.5, 1, 0.5), no_luck)
     machine.do = lambda step: "no room"  # type: ignore[method-assign]
     machine.advise(plan(2, 0.5, 1, 0.5))
@@ -258,7 +258,7 @@ def test_a_step_that_never_ends_is_given_up() -> None:
     assert machine.done[0].state == "given up" and "not done after" in machine.done[0].why
 
 
-def test_training_that_is_over_is_not_changed() -> None:
+def test_no_step_once_training_is_over() -> None:
     machine = Machine(plan(1, 0.5, 1, 0.5), no_luck)
     machine.advise(plan(2, 0.5, 1, 0.5))
     found = machine.state.turn(machine.world()._replace(over=True), 5.0)
@@ -266,7 +266,7 @@ def test_training_that_is_over_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_modes(mode: str) -> None:
+def test_decisions_are_carried_out_suggested_or_rejected_by_mode(mode: str) -> None:
     machine = Machine(plan(1, 0.5, 1, 0.5), no_luck, mode)
     machine.advise(plan(2, 0.5, 1, 0.5), number=3)
     machine.advise(plan(2, 0.5, 1, 0.5), number=3)  # told twice
@@ -280,7 +280,7 @@ def test_modes(mode: str) -> None:
         assert machine.asked
 
 
-def test_a_newer_decision_takes_the_place_of_an_older_one_and_a_person_can_reject_either() -> None:
+def test_a_newer_decision_supersedes_an_older_and_can_be_rejected() -> None:
     machine = Machine(plan(1, 0.5, 1, 0.5), no_luck)
     machine.advise(plan(2, 0.5, 1, 0.5), number=1)
     machine.advise(plan(3, 0.5, 1, 0.5), number=2)
@@ -312,7 +312,7 @@ def test_a_suggestion_that_was_answered_or_superseded_is_not_taken_again(answer:
 @pytest.mark.parametrize(
     ("heard", "by_itself", "stays"), [(0, True, True), (0, False, False), (2, True, False), (9, True, False)]
 )
-def test_a_suggestion_of_an_earlier_generation(heard: int, by_itself: bool, stays: bool) -> None:
+def test_a_suggestion_stays_only_if_the_job_goes_on_by_itself(heard: int, by_itself: bool, stays: bool) -> None:
     """It stays where the job goes on by itself as it was; not once it had ended, nor where another decision has begun the next one."""
     machine = Machine(plan(1, 0.5, 1, 0.5), no_luck, "suggest")
     machine.advise(plan(2, 0.5, 1, 0.5), number=3)
@@ -324,7 +324,7 @@ def test_a_suggestion_of_an_earlier_generation(heard: int, by_itself: bool, stay
     assert machine.state == before
 
 
-def test_steps_without_a_target_are_done_in_their_order() -> None:
+def test_steps_without_a_target_are_done_in_order() -> None:
     machine = Machine(plan(2, 0.5, 1, 0.5), no_luck)
     steps = (Resize("ps-0", Resources(1.0, GIB)), Replace("worker-1", Resources(0.5, GIB)))
     machine.advise(None, steps=steps)

@@ -93,7 +93,7 @@ def events(line: Line) -> list[tuple[str, str, str]]:
 # --- what it tells ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_as_its_brain_sees_it(line: Line) -> None:
+def test_plans_nodes_and_profiles_are_told_to_the_brain(line: Line) -> None:
     line.samples = 100
     line.settle()
     (job,) = queries.jobs(line.rig.store)
@@ -123,7 +123,7 @@ def test_a_job_as_its_brain_sees_it(line: Line) -> None:
     assert line.said == []
 
 
-def test_a_restarted_master_tells_everything_and_nothing_twice(line: Line) -> None:
+def test_a_restarted_master_tells_the_brain_everything_once(line: Line) -> None:
     line.settle()
     line.link.close()
     line.fleet, _ = FLEET.observed("ps-0", Observed(ended_at=0.0, reason="Killed"), 2.0)
@@ -139,7 +139,7 @@ def test_a_restarted_master_tells_everything_and_nothing_twice(line: Line) -> No
     assert len(queries.plans(line.rig.store, "ads-1")) == 1
 
 
-def test_the_end_is_told_with_all_that_is_untold(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_the_job_is_told_with_everything_unsent(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     line.settle()
     monkeypatch.setattr(brain_link, "_AT_ONCE", 10)
     for at in range(35):
@@ -162,7 +162,7 @@ def test_the_end_is_told_with_all_that_is_untold(line: Line, monkeypatch: pytest
 # --- a brain that is lost -------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_brain_nothing_waits_and_it_is_said_once(line: Line) -> None:
+def test_without_a_brain_nothing_waits_and_that_is_said_once(line: Line) -> None:
     line.alive = False
     for _ in range(50):
         line.turn(1.0)
@@ -172,7 +172,7 @@ def test_without_a_brain_nothing_waits_and_it_is_said_once(line: Line) -> None:
     assert "3 of the last things" in line.said[-1]
 
 
-def test_what_happened_without_a_brain_is_told_to_the_next(line: Line) -> None:
+def test_events_without_a_brain_are_told_to_the_next_one(line: Line) -> None:
     line.link.unsent = Unsent(most_profiles=5)
     line.settle()
     line.alive = False
@@ -187,7 +187,7 @@ def test_what_happened_without_a_brain_is_told_to_the_next(line: Line) -> None:
     assert [one.at for one in queries.profiles(line.rig.store, "ads-1")] == [7.0, 8.0, 9.0, 10.0, 11.0]
 
 
-def test_another_brain_at_the_same_place(line: Line, tmp_path: Path) -> None:
+def test_a_new_brain_at_the_same_endpoint_gets_the_job_registered(line: Line, tmp_path: Path) -> None:
     """The socket connects by itself: the new one knows nothing of the job, and says so."""
     line.settle()
     line.rig.service._jobs.clear()
@@ -198,7 +198,7 @@ def test_another_brain_at_the_same_place(line: Line, tmp_path: Path) -> None:
     assert line.said == []
 
 
-def test_another_brain_elsewhere(line: Line, tmp_path: Path) -> None:
+def test_a_new_brain_at_another_endpoint_is_found(line: Line, tmp_path: Path) -> None:
     line.settle()
     first, line.rig = line.rig, Rig(tmp_path / "another.sqlite", context=line.rig.context)
     try:
@@ -213,7 +213,7 @@ def test_another_brain_elsewhere(line: Line, tmp_path: Path) -> None:
         line.rig = first
 
 
-def test_a_brain_that_does_not_answer_is_lost_in_the_end(line: Line) -> None:
+def test_a_brain_that_does_not_answer_is_given_up_in_the_end(line: Line) -> None:
     line.settle()
     line.turn(brain_link.BEAT_SECONDS)
     for _ in range(int(brain_link.LOST_SECONDS / 2) - 1):
@@ -223,7 +223,7 @@ def test_a_brain_that_does_not_answer_is_lost_in_the_end(line: Line) -> None:
     assert line.said == ["the brain is lost (it doesn't answer): training goes on without its advice"]
 
 
-def test_a_brain_that_can_not_write(line: Line) -> None:
+def test_reports_are_kept_while_the_brain_can_not_write(line: Line) -> None:
     line.settle()
     with ConfigStore(line.rig.store.path) as other:
         other.db.conn.execute("begin immediate")
@@ -240,7 +240,7 @@ def test_a_brain_that_can_not_write(line: Line) -> None:
     assert len(queries.profiles(line.rig.store, "ads-1")) == 1
 
 
-def test_what_the_brain_refuses_is_dropped_and_said(line: Line) -> None:
+def test_reports_refused_by_the_brain_are_dropped_and_named(line: Line) -> None:
     line.settle()
     line.link.keep(profile(float("nan")))
     line.turn(brain_link.BEAT_SECONDS)
@@ -249,7 +249,7 @@ def test_what_the_brain_refuses_is_dropped_and_said(line: Line) -> None:
 
 
 @pytest.mark.parametrize(("protocol", "oldest"), [(brain_messages.PROTOCOL + 5, brain_messages.PROTOCOL + 1), (0, 0)])
-def test_versions_that_do_not_understand_each_other(line: Line, protocol: int, oldest: int) -> None:
+def test_brains_of_incompatible_protocols_are_not_used(line: Line, protocol: int, oldest: int) -> None:
     endpoint = "inproc://foreign"
     server = Server(endpoint, BrainRequests, context=line.rig.context)
     line.rig.endpoint = endpoint
@@ -279,7 +279,7 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS, st.integers(1, 5), st.integers(1, 5))
-def test_all_is_told_in_order_or_counted_as_dropped(
+def test_reports_are_told_in_order_or_counted_as_dropped(
     actions: list[tuple[str, Any]], most_profiles: int, most_happenings: int
 ) -> None:
     unsent = Unsent(most_profiles=most_profiles, most_happenings=most_happenings)
@@ -314,7 +314,7 @@ def test_all_is_told_in_order_or_counted_as_dropped(
     assert len(unsent) == 0
 
 
-def test_what_servers_hold_is_told_at_once_and_asked_about_soon_after(line: Line) -> None:
+def test_memory_levels_of_servers_are_told_to_the_brain_at_once(line: Line) -> None:
     told: list[Report] = []
     line.rig.service._tell = lambda body: told.append(body) if isinstance(body, Report) else None
     line.settle()
@@ -329,7 +329,7 @@ def test_what_servers_hold_is_told_at_once_and_asked_about_soon_after(line: Line
     assert len(told) == before + 1 and told[-1].levels == []
 
 
-def test_what_was_measured_and_what_became_of_a_decision_is_told_at_once(line: Line) -> None:
+def test_profiles_and_ends_of_decisions_are_told_at_once(line: Line) -> None:
     told: list[Report] = []
     line.rig.service._tell = lambda body: told.append(body) if isinstance(body, Report) else None
     line.settle()
@@ -348,7 +348,7 @@ def test_what_was_measured_and_what_became_of_a_decision_is_told_at_once(line: L
     assert len(told) == before + 1
 
 
-def test_without_a_brain_only_the_newest_of_what_servers_held_is_kept(line: Line) -> None:
+def test_without_a_brain_only_the_newest_memory_levels_are_kept(line: Line) -> None:
     line.alive = False
     for at in range(2 * brain_link.MOST_LEVELS):
         line.link.keep_level(Level(float(at), 5, 1.0, ()))

@@ -64,7 +64,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_one_that_has_died_is_followed(machine: Machine) -> None:
+def test_a_brain_that_has_died_is_started_again(machine: Machine) -> None:
     machine.lives = True
     machine.passes(10)
     machine.files.write_record(DEAD)
@@ -79,7 +79,7 @@ def test_one_that_has_died_is_followed(machine: Machine) -> None:
     assert len(machine.started) == 1
 
 
-def test_one_that_was_stopped_or_never_was_is_not(machine: Machine) -> None:
+def test_a_brain_that_was_stopped_or_never_ran_is_not_started(machine: Machine) -> None:
     machine.passes(100)
     machine.files.write_record(DEAD)
     machine.passes(2)
@@ -88,7 +88,7 @@ def test_one_that_was_stopped_or_never_was_is_not(machine: Machine) -> None:
     assert machine.started == []
 
 
-def test_one_that_dies_at_once_is_started_ever_less_often(machine: Machine) -> None:
+def test_a_brain_that_dies_at_once_is_started_ever_less_often(machine: Machine) -> None:
     machine.files.write_record(DEAD)
     for _ in range(4000):
         machine.last.end = (True, "")
@@ -104,7 +104,7 @@ def test_one_that_dies_at_once_is_started_ever_less_often(machine: Machine) -> N
     assert len(machine.started) == before + 1  # that was a sound one: its end is news
 
 
-def test_one_that_can_not_be_started_is_said(machine: Machine) -> None:
+def test_a_brain_that_can_not_be_started_is_reported(machine: Machine) -> None:
     machine.files.write_record(DEAD)
     machine.passes(4)
     machine.last.end = (False, "the disk is full")

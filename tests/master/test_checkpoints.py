@@ -100,7 +100,7 @@ def told(rig: Rig) -> list[str]:
     return [entry.text for entry in rig.ask("cli", StoryRequest("master")).entries]
 
 
-def test_a_base_and_what_has_changed_since(make: Any) -> None:
+def test_a_base_is_followed_by_an_increment_of_changed_rows(make: Any) -> None:
     rig, servers = begun(make)
     state = push(servers, 60, 1)
     assert ask(rig) == 1
@@ -186,7 +186,7 @@ def test_old_cuts_go_before_the_job_has_ended(make: Any, monkeypatch: Any) -> No
     assert [one.name for one in rig.checkpoints.iterdir()] == ["cut-00000002"]
 
 
-def test_slots_that_were_elsewhere_meanwhile_are_written_whole(make: Any) -> None:
+def test_slots_that_moved_away_and_back_are_written_whole(make: Any) -> None:
     """They come back with clocks of the PS that had them."""
     rig, servers = begun(make)
     push(servers, 60, 1)
@@ -211,7 +211,7 @@ def test_slots_that_were_elsewhere_meanwhile_are_written_whole(make: Any) -> Non
     )
 
 
-def test_a_ps_that_has_taken_the_place_of_another_goes_on_where_it_was(make: Any) -> None:
+def test_a_follower_of_a_ps_continues_its_increments(make: Any) -> None:
     rig, servers = begun(make)
     state = push(servers, 60, 1)
     ask(rig)
@@ -304,7 +304,7 @@ def test_a_master_that_is_killed_uses_no_number_again(make: Any, phase: str, mon
     assert newest(rig.ask("cli", StatusRequest())) == 2
 
 
-def test_a_restarted_master_knows_the_newest(make: Any) -> None:
+def test_a_restarted_master_knows_the_newest_checkpoint(make: Any) -> None:
     rig, servers = begun(make)
     push(servers, 30, 1)
     ask(rig)
@@ -322,7 +322,7 @@ def test_a_restarted_master_knows_the_newest(make: Any) -> None:
 # --- destinations --------------------------------------------------------------------------------------------------------
 
 
-def test_a_destination_that_hangs_holds_nobody_up(make: Any, monkeypatch: Any) -> None:
+def test_training_goes_on_while_the_destination_hangs(make: Any, monkeypatch: Any) -> None:
     goes_on, original = threading.Event(), local.LocalDirectory.make
 
     def hangs(self: Any, directory: str) -> None:
@@ -341,7 +341,7 @@ def test_a_destination_that_hangs_holds_nobody_up(make: Any, monkeypatch: Any) -
     until(rig, servers, has(1))
 
 
-def test_one_that_hangs_at_the_end_of_the_job(make: Any, monkeypatch: Any) -> None:
+def test_job_ends_though_the_destination_hangs(make: Any, monkeypatch: Any) -> None:
     goes_on = threading.Event()
     monkeypatch.setattr(local.LocalDirectory, "make", lambda *_: goes_on.wait(PATIENCE))
     monkeypatch.setattr("dlrover_lite.master.checkpoints.checkpoints._CLEANING_SECONDS", 0.05)
@@ -353,7 +353,7 @@ def test_one_that_hangs_at_the_end_of_the_job(make: Any, monkeypatch: Any) -> No
     goes_on.set()
 
 
-def test_one_that_is_gone_and_comes_back(make: Any, tmp_path: Path) -> None:
+def test_checkpoints_go_on_when_the_destination_comes_back(make: Any, tmp_path: Path) -> None:
     rig, servers = begun(make)
     state = push(servers, 30, 1)
     until_left_alone(rig)
@@ -372,7 +372,7 @@ def test_one_that_is_gone_and_comes_back(make: Any, tmp_path: Path) -> None:
     assert read(rig, 2) == expected(state)
 
 
-def test_one_that_cannot_be_used_from_the_start(make: Any, tmp_path: Path) -> None:
+def test_an_unusable_destination_is_reported_from_the_start(make: Any, tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file")
     rig, servers = begun(make)
     status = until(rig, servers, lambda status: status.checkpoints.problem)
@@ -385,7 +385,7 @@ def test_one_that_cannot_be_used_from_the_start(make: Any, tmp_path: Path) -> No
     until(rig, servers, has(1))
 
 
-def test_one_that_is_full(make: Any) -> None:
+def test_a_full_destination_is_reported_and_used_again(make: Any) -> None:
     rig, servers = begun(make)
     push(servers, 30, 1)
     servers[1].fails = "The checkpoint's destination is full"
@@ -422,21 +422,21 @@ def test_cuts_of_an_earlier_life_are_not_overwritten(make: Any, tmp_path: Path) 
 # --- who asks, and the end -----------------------------------------------------------------------------------------------
 
 
-def test_refused(make: Any) -> None:
+def test_checkpoint_request_is_refused_if_checkpoints_are_off(make: Any) -> None:
     rig = make()
     assert rig.ask("cli", StatusRequest()).checkpoints is None
     with pytest.raises(RemoteError, match="checkpoint: off"):
         rig.ask("cli", CheckpointRequest())
 
 
-def test_on_schedule(make: Any) -> None:
+def test_checkpoints_are_taken_on_schedule(make: Any) -> None:
     rig, servers = begun(make, every_seconds=0.2)
     status = until(rig, servers, has(3))
     assert status.checkpoints is not None
     assert status.checkpoints.problem is None
 
 
-def test_an_interval_that_is_too_short_is_said_with_one_that_would_do(make: Any) -> None:
+def test_too_short_an_interval_is_reported_with_one_that_would_do(make: Any) -> None:
     rig, servers = begun(make, every_seconds=5.0)
     checkpoints = rig.master.checkpoints
     assert checkpoints is not None
@@ -460,7 +460,7 @@ def test_an_interval_that_is_too_short_is_said_with_one_that_would_do(make: Any)
 
 
 @pytest.mark.parametrize("how", ["signal", "request"])
-def test_a_last_one_before_the_job_stops(make: Any, how: str) -> None:
+def test_a_last_checkpoint_is_taken_before_the_job_stops(make: Any, how: str) -> None:
     rig, servers = begun(make)
     state = push(servers, 30, 1)
     if how == "signal":
@@ -492,7 +492,7 @@ def fail_twice(rig: Rig, workers: list[str], *, successes: int) -> int:
 
 
 @pytest.mark.parametrize("then", ["waits", "is stopped at once", "its master is killed"])
-def test_a_last_one_before_the_job_fails(make: Any, then: str) -> None:
+def test_a_last_checkpoint_is_taken_before_the_job_fails(make: Any, then: str) -> None:
     """What was trained isn't lost with the minibatch that can't be."""
     rig, servers = begun(make, workers=2)
     rig.up("worker-1")
@@ -520,7 +520,7 @@ def test_a_last_one_before_the_job_fails(make: Any, then: str) -> None:
     assert isinstance(newest_checkpoint(rig.job), Usable) == (then != "is stopped at once")
 
 
-def test_none_of_parameters_that_are_suspected(make: Any) -> None:
+def test_no_checkpoint_is_taken_of_suspected_parameters(make: Any) -> None:
     """The one from before is kept, and no newer one is in its way."""
     rig, servers = begun(make)
     push(servers, 30, 1)
@@ -535,7 +535,7 @@ def test_none_of_parameters_that_are_suspected(make: Any) -> None:
     assert [path.name for path in rig.checkpoints.iterdir()] == ["cut-00000001"]
 
 
-def test_stopping_at_once(make: Any) -> None:
+def test_stopping_now_takes_no_last_checkpoint(make: Any) -> None:
     rig, _ = begun(make)
     assert rig.ask("cli", StopRequest("had enough", now=True)) == Ack()
     outcome = rig.ended()
@@ -543,7 +543,7 @@ def test_stopping_at_once(make: Any) -> None:
     assert list(rig.checkpoints.iterdir()) == []
 
 
-def test_stopping_with_a_destination_that_is_gone(make: Any, monkeypatch: Any) -> None:
+def test_stopping_ends_though_the_destination_is_gone(make: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("dlrover_lite.master.checkpoints.checkpoint_schedule.FIRST_DELAY_SECONDS", 0.1)
     rig, _ = begun(make)
     until_left_alone(rig)
@@ -556,7 +556,7 @@ def test_stopping_with_a_destination_that_is_gone(make: Any, monkeypatch: Any) -
     )
 
 
-def test_stopping_when_a_ps_is_lost(make: Any) -> None:
+def test_stopping_ends_though_a_ps_is_lost(make: Any) -> None:
     """It isn't followed any more."""
     rig, servers = begun(make)
     servers[0].writes = False
@@ -568,7 +568,7 @@ def test_stopping_when_a_ps_is_lost(make: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["by itself", "stopped at once"])
-def test_a_job_that_ends_leaves_nothing_half_written(make: Any, how: str) -> None:
+def test_an_ended_job_leaves_no_half_written_checkpoint(make: Any, how: str) -> None:
     rig = make(ps=1, workers=1, checkpoint=OFTEN, samples=8, export="none")
     rig.up("ps-0", "worker-0")
     server = ScriptedPs(rig, "ps-0")

@@ -47,22 +47,22 @@ def test_a_cut_builds_on_the_newest_of_the_same_servers() -> None:
 
 
 @pytest.mark.parametrize("generation", [0, 1, 3])
-def test_never_on_one_of_another_generation(generation: int) -> None:
+def test_a_cut_never_builds_on_one_of_another_generation(generation: int) -> None:
     """Its servers may have the same numbers, and their clocks have begun anew: what has changed since can't be told."""
     assert not builds(Basis(manifest(), increments=0), generation=generation)
     assert not builds(Basis(manifest(generation=generation), increments=0))
 
 
-def test_never_on_one_of_another_job() -> None:
+def test_a_cut_never_builds_on_one_of_another_job() -> None:
     assert not builds(Basis(manifest(job="job-2"), increments=0))
 
 
-def test_a_base_comes_now_and_then() -> None:
+def test_a_base_is_written_every_so_many_cuts() -> None:
     assert builds(Basis(manifest(), increments=6)) and not builds(Basis(manifest(), increments=7))
     assert not builds(Basis(manifest(), increments=0), full_every=1)
 
 
-def test_a_server_that_was_not_there_has_nothing_to_build_on() -> None:
+def test_a_new_server_writes_all_of_its_rows() -> None:
     newest = Basis(manifest(), increments=0)
     assert not builds(newest, ps=3)
     assert (
@@ -77,7 +77,7 @@ def test_a_server_that_was_not_there_has_nothing_to_build_on() -> None:
     assert part_order(order, None, Owner(ALL, [0]), slot_sets.none()) == order
 
 
-def test_slots_that_came_since_are_written_whole() -> None:
+def test_slots_that_came_since_the_last_cut_are_written_whole() -> None:
     order = SnapshotOrder(5, "job-1", "/checkpoints")
     found = part_order(order, Basis(manifest(), 0), Owner(ALL, [0]), LOWER)
     assert found.since == [7] and slot_sets.unpack(found.whole).tolist() == LOWER.tolist()

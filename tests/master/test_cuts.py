@@ -114,7 +114,7 @@ def test_a_cut_from_beginning_to_end() -> None:
 
 
 @pytest.mark.parametrize("waits", ["who asks", "a move", "the job's end", "nobody"])
-def test_one_that_is_scheduled_takes_its_time_until_somebody_waits(waits: str) -> None:
+def test_a_scheduled_cut_takes_its_time_until_somebody_waits(waits: str) -> None:
     job = Job()
     job.tick(EVERY)
     job.opened()
@@ -134,7 +134,7 @@ def test_one_that_is_scheduled_takes_its_time_until_somebody_waits(waits: str) -
     assert job.tick() == [Take(2, ["ps-0", "ps-1"], seconds)]
 
 
-def test_one_in_the_place_of_another_that_was_given_up_takes_no_longer_than_it_must() -> None:
+def test_a_cut_in_place_of_a_failed_one_is_written_at_full_speed() -> None:
     job = Job()
     job.tick(EVERY)
     job.opened()
@@ -145,7 +145,7 @@ def test_one_in_the_place_of_another_that_was_given_up_takes_no_longer_than_it_m
     assert job.tick() == [Take(2, ["ps-0", "ps-1"], 0.0)]
 
 
-def test_nothing_to_keep() -> None:
+def test_no_scheduled_cut_before_training_has_begun() -> None:
     job = Job()
     job.request()
     assert job.tick(2 * EVERY, begun=False) == []
@@ -153,7 +153,7 @@ def test_nothing_to_keep() -> None:
 
 
 @pytest.mark.parametrize("seen", [{"at_rest": False}, {"ready": ("ps-0",)}, {"up": ("ps-1",)}])
-def test_it_begins_when_all_are_tidy(seen: dict[str, Any]) -> None:
+def test_a_cut_begins_when_all_servers_are_up_ready_and_at_rest(seen: dict[str, Any]) -> None:
     job = Job()
     job.request()
     job.tick()
@@ -166,7 +166,7 @@ def test_it_begins_when_all_are_tidy(seen: dict[str, Any]) -> None:
     assert job.tick() == [Take(1, ["ps-0", "ps-1"])]
 
 
-def test_moves_wait_for_so_long() -> None:
+def test_moves_wait_for_a_cut_only_for_so_long() -> None:
     job = Job()
     cut = job.taking()
     assert job.cuts.holds_moves(job.now)
@@ -182,7 +182,7 @@ def test_moves_wait_for_so_long() -> None:
     assert job.tick(1) == [Open(cut + 1)]
 
 
-def test_waiting_for_a_move_that_is_slow_keeps_others_waiting_no_longer() -> None:
+def test_a_cut_that_waits_for_a_slow_move_lets_queued_moves_go_in_time() -> None:
     job = Job()
     job.request()
     job.tick()
@@ -194,7 +194,7 @@ def test_waiting_for_a_move_that_is_slow_keeps_others_waiting_no_longer() -> Non
     assert job.cuts.phase == "idle"
 
 
-def test_a_ps_that_has_ended() -> None:
+def test_a_cut_is_dropped_when_a_ps_ends() -> None:
     job = Job()
     job.taking()
     assert job.tick(1, up=("ps-0",))[0] == Drop()
@@ -203,14 +203,14 @@ def test_a_ps_that_has_ended() -> None:
     assert job.tick() == [Open(2)]
 
 
-def test_a_ps_that_has_ended_after_its_part_was_written() -> None:
+def test_a_cut_is_committed_though_a_ps_ends_after_writing_its_part() -> None:
     job = Job()
     job.taking()
     job.tick(1, ps_1=written(1))
     assert job.tick(1, up=("ps-0",), ps_0=written(1))[-1] == Commit(1, {"ps-0": written(1), "ps-1": written(1)})
 
 
-def test_a_ps_that_fails() -> None:
+def test_a_cut_that_fails_on_a_ps_is_dropped_and_taken_anew() -> None:
     job = Job()
     job.taking()
     full = SnapshotReport(1, "failed", why="the disk is full", hint="make room")
@@ -226,7 +226,7 @@ def test_a_ps_that_fails() -> None:
     assert job.cuts.phase == "taking"
 
 
-def test_reports_of_other_cuts_mean_nothing() -> None:
+def test_reports_of_other_cuts_are_ignored() -> None:
     job = Job()
     job.whole()
     cut = job.taking()
@@ -256,7 +256,7 @@ def test_a_destination_that_fails_is_tried_less_and_less_often() -> None:
     assert job.cuts.not_before == job.now + 5
 
 
-def test_a_manifest_that_cannot_be_written() -> None:
+def test_a_cut_whose_manifest_cannot_be_written_is_given_up() -> None:
     job = Job()
     job.taking()
     job.tick(ps_0=written(1), ps_1=written(1))
@@ -279,7 +279,7 @@ def test_a_destination_that_hangs_is_told_of_once_and_waited_for() -> None:
     assert job.tick() == [Take(1, ["ps-0", "ps-1"])]
 
 
-def test_parts_that_are_never_written() -> None:
+def test_a_cut_whose_parts_are_never_written_is_given_up() -> None:
     job = Job()
     job.taking()
     for rows in range(10):
@@ -290,7 +290,7 @@ def test_parts_that_are_never_written() -> None:
     ]
 
 
-def test_requests_coalesce() -> None:
+def test_requests_for_cuts_coalesce() -> None:
     job = Job()
     assert [job.request(), job.request()] == [1, 1]
     job.tick()
@@ -310,7 +310,7 @@ def test_requests_coalesce() -> None:
     assert job.tick() == []
 
 
-def test_numbers_in_use_are_passed_over() -> None:
+def test_numbers_of_existing_cuts_are_passed_over() -> None:
     job = Job()
     job.request()
     job.tick()
@@ -321,7 +321,7 @@ def test_numbers_in_use_are_passed_over() -> None:
     assert (job.cuts.newest, job.request()) == (3, 6)
 
 
-def test_stopping() -> None:
+def test_a_last_cut_is_waited_for_up_to_a_minute_when_stopping() -> None:
     job = Job()
     job.whole()
     job.take(job.cuts.stop(job.now, begun=True))
@@ -337,7 +337,7 @@ def test_stopping() -> None:
     assert job.cuts.may_stop(job.now)
 
 
-def test_stopping_while_one_is_taken_waits_for_the_next() -> None:
+def test_stopping_while_a_cut_is_taken_waits_for_the_next() -> None:
     job = Job()
     job.taking()
     job.take(job.cuts.stop(job.now, begun=True))
@@ -347,7 +347,7 @@ def test_stopping_while_one_is_taken_waits_for_the_next() -> None:
     assert job.tick() == [Open(2)]
 
 
-def test_stopping_without() -> None:
+def test_stopping_needs_no_cut_before_training_or_after_two_failures() -> None:
     job = Job()
     job.take(job.cuts.stop(0.0, begun=False))
     assert job.cuts.may_stop(0.0)
@@ -361,7 +361,7 @@ def test_stopping_without() -> None:
     assert job.cuts.may_stop(job.now)
 
 
-def test_the_end_of_the_job() -> None:
+def test_end_of_the_job_drops_the_cut_under_way() -> None:
     job = Job()
     job.taking()
     assert job.take(job.cuts.end())[0] == Drop()

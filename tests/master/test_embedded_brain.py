@@ -28,7 +28,7 @@ def context() -> Iterator[zmq.Context[Any]]:
     context.destroy(linger=0)
 
 
-def test_jobs_with_brains_of_their_own_share_the_history(tmp_path: Path) -> None:
+def test_jobs_with_embedded_brains_share_the_history(tmp_path: Path) -> None:
     files = BrainFiles(tmp_path / "brain")
     for job in ("ads-1", "ads-2"):
         with zmq.Context() as context:
@@ -51,7 +51,7 @@ def test_jobs_with_brains_of_their_own_share_the_history(tmp_path: Path) -> None
     assert not files.lives()
 
 
-def test_one_that_can_not_begin_says_why(tmp_path: Path, context: zmq.Context[Any]) -> None:
+def test_an_embedded_brain_that_can_not_begin_says_why(tmp_path: Path, context: zmq.Context[Any]) -> None:
     files = BrainFiles(tmp_path / "brain")
     files.make()
     files.database.write_bytes(b"no database at all" * 100)

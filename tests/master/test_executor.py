@@ -148,7 +148,7 @@ def test_a_plan_is_carried_out_and_the_brain_told() -> None:
     assert job.told[0] == "decision 3 is carried out: it pays" and job.told[-1].startswith("decision 3 is done after")
 
 
-def test_every_step_is_kept_before_it_is_asked_for() -> None:
+def test_every_step_is_stored_before_it_is_asked_for() -> None:
     job = Job()
     known: list[Autoscaler] = []
     answer = job.answer
@@ -165,7 +165,7 @@ def test_every_step_is_kept_before_it_is_asked_for() -> None:
     assert job.kept[-1] == job.executor.state
 
 
-def test_advice_that_came_before_is_not_carried_out_again() -> None:
+def test_repeated_advice_is_not_carried_out_again() -> None:
     job = Job()
     job.change(3, plan(workers=2))
     job.until_done()
@@ -176,7 +176,7 @@ def test_advice_that_came_before_is_not_carried_out_again() -> None:
     assert job.fleet.plan.worker.count == 2 and len(job.kept) == kept
 
 
-def test_what_is_refused_is_tried_again_and_given_up_in_the_end() -> None:
+def test_a_refused_step_is_retried_and_given_up_in_the_end() -> None:
     job = Job()
     job.refuses = 1
     job.change(3, plan(workers=2))
@@ -193,14 +193,14 @@ def test_what_is_refused_is_tried_again_and_given_up_in_the_end() -> None:
     assert job.fleet.plan.worker.count == 1
 
 
-def test_a_job_that_has_trained_on_everything_is_left_alone() -> None:
+def test_no_step_once_all_samples_are_trained() -> None:
     job = Job()
     job.change(3, plan(workers=2))
     job.shards.trained = True
     assert job.until_done().state == "given up" and job.wishes == []
 
 
-def test_nodes_that_were_killed_for_their_memory_get_no_less_of_it() -> None:
+def test_a_plan_gives_no_less_memory_after_an_oom_kill() -> None:
     job = Job(now=plan(memory=2 * GIB))
     job.change(3, plan(workers=2, memory=GIB))
     job.until_done()
@@ -216,7 +216,7 @@ def test_nodes_that_were_killed_for_their_memory_get_no_less_of_it() -> None:
 # --- treatments -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_is_resized() -> None:
+def test_a_resize_treatment_is_carried_out() -> None:
     job = Job()
     job.treat(1, "ps-0", type="resize", resources={"cores": 1.0, "memory": 2 * GIB})
     job.until_done()
@@ -230,7 +230,7 @@ def test_a_worker_gets_smaller_shards() -> None:
     assert job.less == [("worker-0", 0.25)]
 
 
-def test_the_hottest_slots_move_to_who_is_to_have_them() -> None:
+def test_a_move_slots_treatment_moves_the_hottest_slots() -> None:
     job = Job(now=plan(servers=3))
     job.owned = {"ps-0": [1, 2, 3, 4, 5]}
     for slot, busy in ((1, 4.0), (2, 1.0), (3, 3.0), (4, 2.0), (5, 0.0)):
@@ -263,7 +263,7 @@ def test_the_hottest_slots_move_to_who_is_to_have_them() -> None:
         {},
     ],
 )
-def test_what_asks_for_nothing_that_is_known_is_heard_and_left_alone(decision: dict[str, Any]) -> None:
+def test_advice_that_asks_for_nothing_known_is_heard_and_ignored(decision: dict[str, Any]) -> None:
     job = Job()
     job.advise(7, **decision)
     job.turn()
@@ -290,7 +290,7 @@ def test_what_asks_for_nothing_that_is_known_is_heard_and_left_alone(decision: d
         {"action": "heal", "treatment": {"node": "ps-0", "cause": "hot ps", "act": {"type": "teleport"}}},
     ],
 )
-def test_advice_of_another_version_is_refused_and_does_no_harm(decision: dict[str, Any]) -> None:
+def test_malformed_advice_is_reported_and_ignored(decision: dict[str, Any]) -> None:
     job = Job()
     job.advise(7, **decision)
     job.turn()
@@ -301,7 +301,7 @@ def test_advice_of_another_version_is_refused_and_does_no_harm(decision: dict[st
     assert job.until_done().state == "done"
 
 
-def test_a_job_that_is_not_autoscaled_refuses() -> None:
+def test_decisions_are_rejected_if_autoscaling_is_off() -> None:
     job = Job(mode="off")
     job.change(3, plan(workers=2))
     (done,) = job.done
@@ -330,7 +330,7 @@ def test_a_suggestion_waits_for_a_person() -> None:
     assert job.fleet.plan.worker.count == 2
 
 
-def test_only_the_decision_that_was_meant_is_answered() -> None:
+def test_accepting_another_decision_than_the_suggested_is_refused() -> None:
     job = Job(mode="suggest")
     job.change(3, plan(workers=2))
     job.change(4, plan(workers=5))
@@ -343,7 +343,7 @@ def test_only_the_decision_that_was_meant_is_answered() -> None:
     assert job.until_done().number == 4
 
 
-def test_what_does_not_fit_any_more_is_refused_and_dropped() -> None:
+def test_accepting_an_outdated_suggestion_is_refused_and_drops_it() -> None:
     job = Job(mode="suggest", now=plan(workers=2))
     job.treat(3, "worker-1", type="resize", resources={"cores": 2.0, "memory": GIB})
     job.reconciler.fleet, _ = job.fleet.drain("worker-1", 0.0)
@@ -363,7 +363,7 @@ def test_what_does_not_fit_any_more_is_refused_and_dropped() -> None:
     assert job.ask("status").decision is None and job.wishes == []
 
 
-def test_what_is_accepted_during_a_pause_begins_after_it() -> None:
+def test_a_suggestion_accepted_during_a_pause_begins_after_it() -> None:
     job = Job(mode="suggest")
     job.change(3, plan(workers=2))
     job.ask("pause")
@@ -374,7 +374,7 @@ def test_what_is_accepted_during_a_pause_begins_after_it() -> None:
     assert job.until_done().state == "done"
 
 
-def test_the_brain_is_told_whether_an_evaluation_is_through() -> None:
+def test_the_brain_is_told_whether_an_evaluation_has_finished() -> None:
     job = Job()
     assert job.executor.standing().evaluated is False
     job.shards.has_evaluated = True
@@ -388,12 +388,12 @@ def test_a_node_that_is_killed_by_hand_changes_no_plan() -> None:
 
 
 @pytest.mark.parametrize("what", ["accept", "reject"])
-def test_where_nothing_is_suggested_there_is_nothing_to_answer(what: Any) -> None:
+def test_accept_or_reject_without_a_suggestion_is_refused(what: Any) -> None:
     answer = Job().ask(what)
     assert isinstance(answer, Failure) and "nothing is suggested" in answer.message
 
 
-def test_a_pause_holds_it_between_two_steps() -> None:
+def test_a_pause_holds_a_change_between_two_steps() -> None:
     job = Job()
     job.change(3, plan(workers=2))
     assert job.ask("pause").paused == "by request"
@@ -404,7 +404,7 @@ def test_a_pause_holds_it_between_two_steps() -> None:
     assert job.until_done().state == "done"
 
 
-def test_what_a_person_changes_is_not_undone() -> None:
+def test_a_change_by_hand_pauses_autoscaling() -> None:
     job = Job()
     answer = job.executor.by_hand(ScaleRequest(workers=2))
     assert isinstance(answer, Scaled) and any("paused" in action for action in answer.actions)
@@ -413,7 +413,7 @@ def test_what_a_person_changes_is_not_undone() -> None:
     assert again == Scaled(["done"])
 
 
-def test_what_a_person_was_refused_changes_nothing() -> None:
+def test_a_refused_change_by_hand_pauses_nothing() -> None:
     job = Job()
     job.refuses = 1
     assert job.executor.by_hand(ScaleRequest(workers=20)) == NO
@@ -426,7 +426,7 @@ def test_what_a_person_was_refused_changes_nothing() -> None:
 # --- how it stands --------------------------------------------------------------------------------------------------------------
 
 
-def test_how_a_job_stands() -> None:
+def test_standing_tells_nodes_hosts_and_memory_use() -> None:
     job = Job(now=plan(workers=2, servers=2))
     job.servers.leaving = ["ps-1"]
     job.servers.state.move_rate = 123_456_789.0
@@ -442,7 +442,7 @@ def test_how_a_job_stands() -> None:
     assert found.move_rate == 1.2e8  # rounded: what is told changes only when it means something
 
 
-def test_one_that_begins_again_goes_on_where_the_last_one_was() -> None:
+def test_a_restarted_executor_finishes_the_change_under_way() -> None:
     job = Job()
     job.change(3, plan(workers=2))
     job.turn()

@@ -155,7 +155,7 @@ def launched(rig: Rig) -> list[str]:
     return [spec.id for spec in rig.backend.launched]
 
 
-def test_what_is_suggested_waits_for_a_word(brain: Brain, start: Callable[..., Rig]) -> None:
+def test_a_suggestion_waits_until_it_is_accepted(brain: Brain, start: Callable[..., Rig]) -> None:
     rig = start(mode="suggest")
     advise(brain, 1, 2)
     until(lambda: ask(rig).decision == 1, "the suggestion")
@@ -178,7 +178,7 @@ def test_what_is_suggested_waits_for_a_word(brain: Brain, start: Callable[..., R
     assert launched(rig) == ["ps-0", "worker-0", "worker-1"]
 
 
-def test_a_change_is_held_and_goes_on(brain: Brain, start: Callable[..., Rig]) -> None:
+def test_a_change_is_paused_and_goes_on(brain: Brain, start: Callable[..., Rig]) -> None:
     rig = start(mode="on")
     assert ask(rig, "pause").paused == "by request"
     assert looks(rig) == NextLook(None, "autoscaling is paused: by request")
@@ -191,7 +191,7 @@ def test_a_change_is_held_and_goes_on(brain: Brain, start: Callable[..., Rig]) -
 
 
 @pytest.mark.parametrize("mode", ["on", "suggest"])
-def test_who_changes_something_by_hand_holds_the_brain(brain: Brain, start: Callable[..., Rig], mode: str) -> None:
+def test_a_change_by_hand_pauses_the_brain(brain: Brain, start: Callable[..., Rig], mode: str) -> None:
     rig = start(mode=mode)
     answer = rig.ask("cli", ScaleRequest(workers=2))
     assert isinstance(answer, Scaled) and "autoscaling is paused" in answer.actions[-1]
@@ -203,7 +203,7 @@ def test_who_changes_something_by_hand_holds_the_brain(brain: Brain, start: Call
     assert ask(rig).paused == "nodes were changed by hand"
 
 
-def test_a_brain_that_dies_amid_a_change(brain: Brain, start: Callable[..., Rig]) -> None:
+def test_a_change_goes_on_though_the_brain_dies(brain: Brain, start: Callable[..., Rig]) -> None:
     """The change goes on without it; the next one is told of the plan and of the change's end."""
     rig = start(mode="on")
     advise(brain, 1, 2)
@@ -222,7 +222,7 @@ def test_a_brain_that_dies_amid_a_change(brain: Brain, start: Callable[..., Rig]
     assert brain.said[-1] == "the brain is there"
 
 
-def test_a_job_gives_way_with_a_checkpoint_and_its_nodes_go(brain: Brain, start: Callable[..., Rig]) -> None:
+def test_a_preempted_job_takes_a_checkpoint_and_ends_its_nodes(brain: Brain, start: Callable[..., Rig]) -> None:
     rig = start(mode="on", checkpoint={"every_seconds": 3600.0})
     server = ScriptedPs(rig, "ps-0")
     server.step()
@@ -247,7 +247,7 @@ def test_a_job_gives_way_with_a_checkpoint_and_its_nodes_go(brain: Brain, start:
     until(brain.done, "that it is done")
 
 
-def test_a_job_without_checkpoints_gives_way_to_nobody(
+def test_a_job_without_checkpoints_can_not_be_preempted(
     brain: Brain, start: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlrover_lite.master.autoscale.autoscaler.AGAIN_SECONDS", 0.01)

@@ -39,7 +39,7 @@ def exporting(clock: TickingClock) -> Exporting:
 
 
 @given(tick_seconds=st.floats(1e-3, 2.0))
-def test_the_wait_until_then_is_one_that_the_worker_understands(tick_seconds: float) -> None:
+def test_wait_until_the_next_export_try_is_never_negative(tick_seconds: float) -> None:
     """Time goes on while the answer is made, also beyond the moment that is waited for."""
     clock = TickingClock(tick_seconds)
     tried = exporting(clock)

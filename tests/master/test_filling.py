@@ -44,7 +44,7 @@ class Server:
 @settings(max_examples=60, deadline=None)
 @given(st.floats(1.0, 300.0), st.integers(100, 1024), st.floats(0.0, 0.5))
 @example(30.0, 112, 0.2)
-def test_it_is_never_full_before_it_has_more(rate_mib: float, limit_mib: int, starts: float) -> None:
+def test_a_growing_server_gets_memory_before_it_is_full(rate_mib: float, limit_mib: int, starts: float) -> None:
     """However early it grows, if it takes longer than half a second to be full."""
     rate = min(rate_mib, 2 * (limit_mib - BESIDE / MIB)) * MIB
     server = Server(limit_mib * MIB, lambda second: max(0.0, second - starts) * rate)
@@ -53,7 +53,7 @@ def test_it_is_never_full_before_it_has_more(rate_mib: float, limit_mib: int, st
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(5.0, 100.0), st.integers(100, 512), st.floats(0.0, 5.0))
-def test_what_it_is_given_is_little_even_if_it_stops_then(rate: float, limit: int, stops: float) -> None:
+def test_a_server_that_stops_growing_was_given_little_too_much(rate: float, limit: int, stops: float) -> None:
     rate = min(rate, 0.15 * limit)
     server = Server(limit * MIB, lambda second: min(second, stops + 1.0) * rate * MIB)
     server.run(8.0)
@@ -61,19 +61,19 @@ def test_what_it_is_given_is_little_even_if_it_stops_then(rate: float, limit: in
         assert server.limit <= 1.6 * server.most_used
 
 
-def test_one_that_does_not_grow_keeps_what_it_has() -> None:
+def test_a_server_that_does_not_grow_keeps_its_limit() -> None:
     server = Server(100 * MIB, lambda _: 29 * MIB)
     server.run(5.0)
     assert server.limit == 100 * MIB and server.asked <= 1
 
 
-def test_one_that_is_far_from_full_is_looked_at_once_a_second() -> None:
+def test_a_server_far_from_full_is_looked_at_once_a_second() -> None:
     server = Server(1 << 30, lambda second: second * 10 * MIB)
     server.run(5.0)
     assert server.limit == 1 << 30 and server.asked <= 6
 
 
-def test_one_that_has_given_slots_away_grows_from_there() -> None:
+def test_growth_is_measured_anew_after_slots_were_given_away() -> None:
     filling = Filling()
 
     def look(now: float, held: int) -> int | None:
@@ -83,7 +83,7 @@ def test_one_that_has_given_slots_away_grows_from_there() -> None:
     assert look(0.8, 226) is not None
 
 
-def test_others_are_forgotten() -> None:
+def test_servers_no_longer_running_are_forgotten() -> None:
     filling = Filling()
 
     def look(node: str, held: int) -> int | None:
@@ -95,7 +95,7 @@ def test_others_are_forgotten() -> None:
     assert look("ps-0", 100) == 120
 
 
-def test_the_faster_it_grows_the_more_it_gets_up_to_half_of_what_it_has() -> None:
+def test_a_server_gets_more_the_faster_it_grows_up_to_half_its_limit() -> None:
     given = []
     for held in (140, 200, 300):
         filling = Filling()

@@ -67,7 +67,7 @@ def found(brain: Any, *, stop: bool = False, **sections: Any) -> tuple[FirstPlan
 OURS = initial_plan(ResourceLimits(), MACHINE)
 
 
-def test_the_brains_plan_with_the_decision_it_follows_from() -> None:
+def test_first_plan_is_the_brains_with_its_decision() -> None:
     assert found(Brain(START)) == (FirstPlan(CHOSEN, 1, "it is fast"), [])
 
 
@@ -78,24 +78,24 @@ def test_a_role_that_the_recipe_fixes_is_as_the_recipe_says() -> None:
     assert first.plan == Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=CHOSEN.worker)
 
 
-def test_who_wants_no_plan_asks_for_none() -> None:
+def test_a_job_without_autoscaling_asks_the_brain_for_no_plan() -> None:
     brain = Brain(START)
     first, said = found(brain, autoscale="off")
     assert (first.number, brain.asked, said) == (0, 0, [])
 
 
-def test_who_needs_no_plan_asks_for_room() -> None:
+def test_a_job_with_a_fixed_plan_asks_the_brain_for_room() -> None:
     fixed = ResourceLimits(ps=ONE, worker=ONE)
     first, _ = found(Brain(START), autoscale="on", resources=fixed)
     assert (first.number, first.plan) == (1, initial_plan(fixed, MACHINE))
 
 
-def test_without_a_brain_it_begins_by_a_rule_of_thumb() -> None:
+def test_first_plan_without_a_brain_is_a_rule_of_thumb() -> None:
     assert found(None) == (FirstPlan(OURS), [])
     assert found(Brain()) == (FirstPlan(OURS), [])  # one that is lost, or takes too long
 
 
-def test_a_job_that_is_stopped_meanwhile_waits_no_longer() -> None:
+def test_a_stopped_job_waits_for_no_first_plan() -> None:
     first, _ = found(Brain(START), stop=True)
     assert first.number == 0
 
@@ -110,14 +110,14 @@ def test_a_job_in_the_queue_waits_and_is_told_why() -> None:
 @pytest.mark.parametrize(
     "decision", [{"action": "refuse", "reason": "too large"}, {"action": "start", "plan": None, "reason": "x"}]
 )
-def test_where_the_brain_has_no_plan_it_begins_all_the_same(decision: dict[str, Any]) -> None:
+def test_a_job_begins_by_rule_when_the_brain_has_no_plan(decision: dict[str, Any]) -> None:
     first, said = found(Brain(decision))
     assert first == FirstPlan(OURS)
     assert len(said) == 1 and OURS.describe() in said[0] and decision["reason"] in said[0]
 
 
 @pytest.mark.parametrize("plan", [{"workers": 3}, "large", {"ps": {"count": "one"}, "worker": {}}])
-def test_a_plan_of_another_version_is_not_guessed_at(plan: Any) -> None:
+def test_a_malformed_plan_of_the_brain_is_not_used(plan: Any) -> None:
     first, said = found(Brain({**START, "plan": plan}))
     assert first == FirstPlan(OURS)
     assert len(said) == 1 and "can't be understood" in said[0]

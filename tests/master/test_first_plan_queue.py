@@ -116,7 +116,7 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting
     waiting.close()
 
 
-def test_it_waits_as_long_as_the_brain_wants_and_says_why(waiting: Waiting) -> None:
+def test_a_queued_job_waits_as_long_as_the_brain_wants_and_says_why(waiting: Waiting) -> None:
     found: list[Any] = []
 
     def script(turn: int) -> None:
@@ -141,13 +141,13 @@ def test_it_waits_as_long_as_the_brain_wants_and_says_why(waiting: Waiting) -> N
     assert [(one.plan, one.waits_since) for one in waiting.registered] == [(None, None)]
 
 
-def test_it_begins_by_a_rule_of_thumb_when_the_brain_says_nothing(waiting: Waiting) -> None:
+def test_a_job_begins_by_rule_when_the_brain_says_nothing(waiting: Waiting) -> None:
     found = waiting.first()
     assert found.number == 0 and found.words == f"begins with {found.plan.describe()}"
     assert brain_link.FIRST_PLAN_SECONDS <= waiting.now < 2 * brain_link.FIRST_PLAN_SECONDS
 
 
-def test_a_queue_without_a_brain_ends(waiting: Waiting) -> None:
+def test_a_queued_job_begins_when_the_brain_is_gone(waiting: Waiting) -> None:
     def script(turn: int) -> None:
         if turn == 1:
             waiting.advise(1, "queue", "it waits, number 1 in the queue")
@@ -160,7 +160,7 @@ def test_a_queue_without_a_brain_ends(waiting: Waiting) -> None:
     assert waiting.told[-1] == "there is no brain any more that it could wait for"
 
 
-def test_another_brain_that_comes_in_time_is_waited_for(waiting: Waiting) -> None:
+def test_a_queued_job_waits_for_another_brain_in_time(waiting: Waiting) -> None:
     def script(turn: int) -> None:
         if turn == 1:
             waiting.advise(1, "queue", "it waits, number 1 in the queue")
@@ -174,7 +174,7 @@ def test_another_brain_that_comes_in_time_is_waited_for(waiting: Waiting) -> Non
 
 
 @pytest.mark.parametrize("how", ["asked", "signal"])
-def test_it_can_be_stopped(waiting: Waiting, how: str) -> None:
+def test_a_queued_job_can_be_stopped(waiting: Waiting, how: str) -> None:
     def script(turn: int) -> None:
         if turn == 1:
             waiting.advise(1, "queue", "it waits, number 1 in the queue")
@@ -188,7 +188,7 @@ def test_it_can_be_stopped(waiting: Waiting, how: str) -> None:
     assert waiting.room.stopped == ("enough" if how == "asked" else "")
 
 
-def test_one_that_gave_way_hears_nothing_of_before(waiting: Waiting) -> None:
+def test_a_preempted_job_ignores_advice_from_before(waiting: Waiting) -> None:
     before = Plan(ps=PLAN.ps, worker=RolePlan(3, Resources(0.5, GIB)))
 
     def script(turn: int) -> None:
@@ -206,7 +206,7 @@ def test_one_that_gave_way_hears_nothing_of_before(waiting: Waiting) -> None:
     assert [(one.plan, one.waits_since) for one in waiting.registered] == [(None, 77.0)]
 
 
-def test_a_brain_that_has_just_come_may_not_know_yet_that_it_gave_way(waiting: Waiting) -> None:
+def test_a_preempted_job_ignores_a_repeated_preemption_by_a_new_brain(waiting: Waiting) -> None:
     """It repeats by a number of its own what the one before had decided, and hears meanwhile that this is done."""
 
     def script(turn: int) -> None:
@@ -223,7 +223,7 @@ def test_a_brain_that_has_just_come_may_not_know_yet_that_it_gave_way(waiting: W
     assert found == FirstPlan(PLAN, 7, "there is room", begun=True)
 
 
-def test_one_that_gave_way_goes_on_with_what_it_had_without_a_brain(waiting: Waiting) -> None:
+def test_a_preempted_job_goes_on_with_its_plan_without_a_brain(waiting: Waiting) -> None:
     assert next_plan(RECIPE, PLAN, None, waiting.room, since=77.0, after=4, say=waiting.told.append) == FirstPlan(
         PLAN, begun=True
     )

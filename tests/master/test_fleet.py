@@ -54,7 +54,7 @@ def ends(fleet: Fleet, node: str, reason: str | None = "Killed", now: float = 1.
     return fleet.observed(*exited(node, reason, detail), now)
 
 
-def test_the_plan_is_launched() -> None:
+def test_all_nodes_of_the_plan_are_launched() -> None:
     fleet, instructions = Fleet(PLAN, ROOMY).begin(0.0)
     launched = [launch.node.id for launch in of(Launch, instructions)]
     assert launched == ["ps-0", "ps-1", "worker-0", "worker-1", "worker-2"]
@@ -63,7 +63,7 @@ def test_the_plan_is_launched() -> None:
     assert all(node.state == "launched" for node in fleet.by_id.values())
 
 
-def test_servers_are_up_when_all_have_said_hello_in_whatever_order_it_is_heard() -> None:
+def test_servers_are_up_when_all_have_said_hello_in_any_order() -> None:
     fleet, _ = begun().hello("ps-0", "ipc://a", 1.0)
     assert not fleet.all_ps_up()
     fleet = fleet.observed(*started("ps-0"), 2.0)[0].observed(*started("ps-1"), 2.0)[0]
@@ -87,7 +87,7 @@ def test_a_dead_worker_is_replaced_under_a_new_name() -> None:
     assert fleet.hello("worker-1", "late", 2.0) == (fleet, [])
 
 
-def test_each_reason_has_its_budget_and_its_growing_delay() -> None:
+def test_each_end_reason_has_a_budget_and_growing_delays() -> None:
     fleet, now, delays = begun(), 1.0, []
     for i in range(POLICIES["Unknown"].budget):
         fleet, instructions = ends(fleet, f"worker-{i}", "Unknown", now)
@@ -109,7 +109,7 @@ def test_each_reason_has_its_budget_and_its_growing_delay() -> None:
     assert set(failure.nodes) == {"worker-1", "worker-2", "worker-3"}
 
 
-def test_what_is_killed_by_request_is_replaced_as_often_as_that_is_wanted() -> None:
+def test_nodes_killed_by_request_are_replaced_without_a_budget() -> None:
     fleet = begun()
     for i in range(POLICIES["Killed"].budget + 3):
         node = f"worker-{i}"
@@ -124,7 +124,7 @@ def test_what_is_killed_by_request_is_replaced_as_often_as_that_is_wanted() -> N
     assert fleet.kill("worker-0", 1.0) == fleet.kill("stranger", 1.0) == (fleet, [])
 
 
-def test_a_server_that_is_killed_by_request_is_followed_by_one_with_its_memory() -> None:
+def test_a_server_killed_by_request_gets_a_follower_with_its_memory() -> None:
     fleet, instructions = begun().kill("ps-1", 1.0)
     assert of(Terminate, instructions) == [Terminate("ps-1", gently=False, keep_memory=True)]
     _, instructions = ends(fleet, "ps-1")
@@ -132,13 +132,13 @@ def test_a_server_that_is_killed_by_request_is_followed_by_one_with_its_memory()
     assert (launch.node.id, launch.node.follows) == ("ps-2", "ps-1")
 
 
-def test_who_was_to_leave_and_is_killed_is_not_replaced() -> None:
+def test_a_draining_worker_that_is_killed_is_not_replaced() -> None:
     fleet, _ = begun().drain("worker-1", 1.0)
     fleet, _ = fleet.kill("worker-1", 2.0)
     assert not of(Launch, ends(fleet, "worker-1")[1])
 
 
-def test_a_worker_out_of_memory_comes_back_with_more_and_so_do_later_ones() -> None:
+def test_a_worker_out_of_memory_and_later_ones_come_back_with_more() -> None:
     fleet, instructions = ends(begun(), "worker-0", "OOMKilled")
     (launch,) = of(Launch, instructions)
     assert launch.node.resources == Resources(2.0, 300)
@@ -146,7 +146,7 @@ def test_a_worker_out_of_memory_comes_back_with_more_and_so_do_later_ones() -> N
     assert of(Launch, instructions)[0].node.resources == Resources(2.0, 300)
 
 
-def test_without_room_for_more_memory_the_job_fails_and_says_so() -> None:
+def test_job_fails_without_room_for_a_larger_worker() -> None:
     used = 2 * 100 + 2 * 200
     _, instructions = ends(begun(Resources(8.0, used + 250)), "worker-0", "OOMKilled")
     assert of(Launch, instructions)[0].node.resources.memory == 250
@@ -167,14 +167,14 @@ def test_a_worker_that_leaves_is_not_replaced_by_itself() -> None:
     assert [launch.node.id for launch in of(Launch, instructions)] == ["worker-3"]
 
 
-def test_the_persons_own_error_is_not_tried_again() -> None:
+def test_a_user_error_is_not_retried() -> None:
     _, instructions = ends(begun(), "worker-0", "UserError")
     assert of(FailJob, instructions)
     assert not of(Launch, instructions)
 
 
 @pytest.mark.parametrize("reason", ["Killed", "OOMKilled", "Preempted", "Unknown", "Succeeded", None])
-def test_a_server_with_slots_is_followed_by_another(reason: str | None) -> None:
+def test_an_ended_server_with_slots_gets_a_follower(reason: str | None) -> None:
     fleet, instructions = ends(begun(), "ps-1", reason)
     kinds = [type(each) for each in instructions if not isinstance(each, Note)]
     assert kinds == [ServerDown, ServerReplaced, Launch]  # who owns what is known before anybody is launched
@@ -188,7 +188,7 @@ def test_a_server_with_slots_is_followed_by_another(reason: str | None) -> None:
     assert ends(fleet, "ps-1", reason) == (fleet, [])
 
 
-def test_who_follows_a_server_that_was_resized_has_room_for_what_it_holds() -> None:
+def test_follower_of_a_resized_server_has_room_for_its_rows() -> None:
     larger, _ = begun().resized("ps-1", Resources(3.0, 250))
     fleet, instructions = ends(larger, "ps-1")
     assert of(Launch, instructions)[0].node.resources == Resources(1.0, 250)
@@ -216,7 +216,7 @@ def test_a_follower_that_dies_is_followed_with_a_delay_and_in_the_end_not() -> N
     assert not of(Launch, instructions)
 
 
-def test_a_server_that_leaves_is_followed_until_it_is_empty() -> None:
+def test_a_leaving_server_gets_followers_until_it_is_empty() -> None:
     fleet, _ = begun().scale_ps(1, 1.0, leaving=["ps-1"])
     fleet, instructions = fleet.observed(*exited("ps-1"), 2.0, leaving=["ps-1"])
     assert of(Launch, instructions)[0].node.follows == "ps-1"
@@ -229,14 +229,14 @@ def test_a_server_that_leaves_is_followed_until_it_is_empty() -> None:
     assert [launch.node.follows for launch in of(Launch, instructions)] == [""]
 
 
-def test_who_follows_is_never_one_too_many() -> None:
+def test_scaling_down_keeps_the_pending_follower() -> None:
     fleet, _ = ends(begun(), "ps-1")
     fleet, _ = ends(fleet, "ps-2")
     fleet, _ = fleet.scale_ps(1, 2.0)
     assert [late.follows for late in fleet.pending] == ["ps-2"]
 
 
-def test_the_memory_of_a_server_that_nobody_follows_is_let_go() -> None:
+def test_memory_of_a_server_without_a_follower_is_freed() -> None:
     _, instructions = begun().observed(*exited("ps-1"), 1.0, owns=False)
     assert of(Terminate, instructions) == [Terminate("ps-1", gently=False)]
     fleet, _ = begun().hello("ps-1", "", 1.0)
@@ -247,20 +247,20 @@ def test_the_memory_of_a_server_that_nobody_follows_is_let_go() -> None:
     assert of(Launch, instructions)[0].node.follows == "ps-1"
 
 
-def test_without_room_for_a_larger_server_the_job_fails_and_says_so() -> None:
+def test_job_fails_without_room_for_a_larger_server() -> None:
     _, instructions = ends(begun(Resources(8.0, 100 + 3 * 200 + 110)), "ps-0", "OOMKilled")
     assert "ps-0 needs more memory than its 100 B, and 110 B are left" in of(FailJob, instructions)[0].message
     assert not of(Launch, instructions)
 
 
-def test_a_servers_own_error_takes_the_job_with_it() -> None:
+def test_a_user_error_of_a_server_fails_the_job() -> None:
     _, instructions = ends(begun(), "ps-1", "UserError")
     (failure,) = of(FailJob, instructions)
     assert failure.nodes == ["ps-1"]
     assert "UserError) and its parameters are lost" in failure.message
 
 
-def test_a_server_that_holds_nothing_comes_back_like_a_worker() -> None:
+def test_a_server_without_slots_comes_back_like_a_worker() -> None:
     fleet, instructions = begun().observed(*exited("ps-1", "Unknown"), 1.0, owns=False)
     assert of(ServerGone, instructions) == [ServerGone("ps-1")]
     (launch,) = of(Launch, instructions)
@@ -279,7 +279,7 @@ def test_a_server_that_holds_nothing_comes_back_like_a_worker() -> None:
     assert "parameter servers keep ending" in of(FailJob, instructions)[0].message
 
 
-def test_a_server_that_was_to_leave_does_not_come_back() -> None:
+def test_a_leaving_server_without_slots_does_not_come_back() -> None:
     for fleet, leaving in ((begun(), ["ps-1"]), (begun().drain("ps-1", 1.0)[0], [])):
         fleet, instructions = fleet.scale_ps(1, 1.0, leaving=["ps-1"])
         assert not of(Launch, instructions)
@@ -289,7 +289,7 @@ def test_a_server_that_was_to_leave_does_not_come_back() -> None:
         assert len(fleet.staying_of("ps")) == fleet.plan.ps.count == 1
 
 
-def test_more_servers_are_launched_and_those_that_leave_are_not_counted() -> None:
+def test_scaling_servers_does_not_count_leaving_ones() -> None:
     fleet, instructions = begun().scale_ps(3, 1.0, leaving=["ps-0"])
     assert [launch.node.id for launch in of(Launch, instructions)] == ["ps-2", "ps-3"]
     for node in ("ps-0", "ps-1", "ps-2"):
@@ -300,7 +300,7 @@ def test_more_servers_are_launched_and_those_that_leave_are_not_counted() -> Non
     assert not fleet.all_ps_up()
 
 
-def test_a_worker_is_drained_by_its_name() -> None:
+def test_a_named_worker_is_drained() -> None:
     fleet, instructions = begun().drain("worker-1", 1.0, why="drained by request")
     assert of(Terminate, instructions) == [Terminate("worker-1", gently=True)]
     assert fleet.plan.worker.count == 2
@@ -310,7 +310,7 @@ def test_a_worker_is_drained_by_its_name() -> None:
     assert fleet.plan.worker.count == 2
 
 
-def test_when_the_job_is_done_ends_are_just_ends() -> None:
+def test_ends_of_nodes_after_the_job_are_successes() -> None:
     fleet = begun().finished()
     for node in list(fleet.by_id):
         fleet, instructions = ends(fleet, node)
@@ -321,7 +321,7 @@ def test_when_the_job_is_done_ends_are_just_ends() -> None:
 
 
 @pytest.mark.parametrize(("kind", "reason"), [("overdue", "StartupTimeout"), ("stuck", "Hung")])
-def test_a_node_that_is_given_up_is_killed_and_its_end_is_our_verdict(kind: Any, reason: str) -> None:
+def test_a_node_given_up_is_killed_and_ends_with_our_reason(kind: Any, reason: str) -> None:
     fleet = begun()
     if kind == "stuck":
         fleet, _ = fleet.hello("worker-1", "", 1.0)

@@ -67,7 +67,7 @@ def of(clock: Clock, told: list[str]) -> FullDisk:
     return FullDisk(clock=clock, free=lambda _: 2048, tell=told.append, meanwhile=clock.meanwhile)
 
 
-def test_it_is_tried_again_ever_more_seldom_until_there_is_room() -> None:
+def test_writing_is_retried_ever_more_seldom_until_there_is_room() -> None:
     clock, told = Clock(), list[str]()
     disk, write = of(clock, told), Writer(clock, room_at=100.0)
     assert disk.insist(write)
@@ -84,7 +84,7 @@ def test_it_is_tried_again_ever_more_seldom_until_there_is_room() -> None:
     assert len(again.tried) == 2
 
 
-def test_what_it_waits_for_names_the_directory_and_how_much_is_free() -> None:
+def test_waiting_for_room_names_the_directory_and_free_space() -> None:
     clock, told = Clock(), list[str]()
     disk = of(clock, told)
     said = list[str]()
@@ -98,7 +98,7 @@ def test_what_it_waits_for_names_the_directory_and_how_much_is_free() -> None:
     assert set(said) == {"the disk of /jobs/x is full (2 KiB free): training waits for room there"}
 
 
-def test_once_the_job_is_to_end_nothing_is_waited_for() -> None:
+def test_an_ending_job_does_not_wait_for_room() -> None:
     clock, told = Clock(), list[str]()
     clock.ends_at = 3.0
     disk, write = of(clock, told), Writer(clock, room_at=100.0)
@@ -141,7 +141,7 @@ def answers(rig: Rig, node: str) -> list[Any]:
     return found
 
 
-def test_nothing_is_granted_or_acknowledged_until_there_is_room(make: Any, full: Any) -> None:
+def test_no_lease_is_granted_or_acknowledged_until_there_is_room(make: Any, full: Any) -> None:
     rig = make(workers=2, samples=4000)
     rig.up("ps-0", "worker-0", "worker-1")
     held = rig.lease("worker-0")
@@ -173,7 +173,7 @@ def test_nothing_is_granted_or_acknowledged_until_there_is_room(make: Any, full:
     assert rig.ask("cli", StatusRequest()).samples == status.samples
 
 
-def test_the_job_is_stopped_while_its_disk_is_full(make: Any, full: Any) -> None:
+def test_job_can_be_stopped_while_its_disk_is_full(make: Any, full: Any) -> None:
     rig = make(workers=1, samples=4000)
     rig.up("ps-0", "worker-0")
     held = rig.lease("worker-0")
@@ -185,7 +185,7 @@ def test_the_job_is_stopped_while_its_disk_is_full(make: Any, full: Any) -> None
     assert (outcome.state, outcome.message) == ("stopped", "had enough")
 
 
-def test_a_last_checkpoint_is_taken_elsewhere_though_the_disk_is_full(make: Any, full: Any) -> None:
+def test_a_last_checkpoint_is_taken_though_the_jobs_disk_is_full(make: Any, full: Any) -> None:
     rig = make(workers=1, samples=4000, checkpoint={"every_seconds": 3600.0})
     rig.up("ps-0", "worker-0")
     servers = [ScriptedPs(rig, "ps-0")]
@@ -210,7 +210,7 @@ def exports(rig: Rig) -> Export:
     return answer
 
 
-def test_an_export_that_fails_is_tried_again_with_all_parameters_there(make: Any) -> None:
+def test_a_failed_export_is_retried_with_parameters_kept_in_memory(make: Any) -> None:
     rig = make(workers=1)
     rig.up("ps-0", "worker-0")
     first = rig.work("worker-0", until=Export)
@@ -225,7 +225,7 @@ def test_an_export_that_fails_is_tried_again_with_all_parameters_there(make: Any
     assert rig.ended().state == "succeeded"
 
 
-def test_how_far_an_export_is_can_be_asked(make: Any) -> None:
+def test_status_tells_how_far_an_export_is(make: Any) -> None:
     rig = make(workers=1)
     rig.up("ps-0", "worker-0")
     rig.report("ps-0", rows=2000)
@@ -257,7 +257,7 @@ def until_exported(rig: Rig, rows: int) -> Any:
     return status
 
 
-def test_an_export_that_nothing_mends_waits_where_no_checkpoint_holds_what_was_trained(make: Any) -> None:
+def test_a_failing_export_is_retried_without_end_if_no_checkpoint_is_taken(make: Any) -> None:
     rig = make(workers=1)
     rig.up("ps-0", "worker-0")
     rig.work("worker-0", until=Export)
@@ -269,7 +269,7 @@ def test_an_export_that_nothing_mends_waits_where_no_checkpoint_holds_what_was_t
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_what_can_not_be_exported_is_saved(make: Any, full: bool) -> None:
+def test_a_failing_export_is_saved_as_a_checkpoint(make: Any, full: bool) -> None:
     """Then the job fails, with nothing lost; but a disk that is full is waited for all the same."""
     rig = make(workers=1, checkpoint={"every_seconds": 3600.0})
     rig.up("ps-0", "worker-0")
@@ -295,7 +295,7 @@ def test_what_can_not_be_exported_is_saved(make: Any, full: bool) -> None:
     assert [path.name for path in rig.checkpoints.iterdir()] == ["cut-00000001"]
 
 
-def test_a_story_that_there_is_no_room_for_is_written_later() -> None:
+def test_story_entries_are_written_later_if_the_disk_is_full() -> None:
     written: list[Any] = []
     room = [False]
 

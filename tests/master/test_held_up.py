@@ -10,7 +10,7 @@ from tests.master.scripted_ps import until
 from tests.master.test_checkpoints import ask, begun, has
 
 
-def test_how_long_a_cut_held_training_up_is_told_and_kept(make: Any) -> None:
+def test_status_tells_how_long_a_cut_held_training_up(make: Any) -> None:
     rig, servers = begun(make)
     lease = rig.lease("worker-0")
 

@@ -33,7 +33,7 @@ def build(steps) -> tuple[IntervalSet, set[int]]:
 
 
 @given(changes)
-def test_holds_what_a_set_holds_in_the_fewest_ranges(steps):
+def test_intervals_hold_a_set_in_the_fewest_ranges(steps):
     intervals, model = build(steps)
     pieces = list(intervals)
     assert numbers(pieces) == sorted(model)
@@ -45,7 +45,7 @@ def test_holds_what_a_set_holds_in_the_fewest_ranges(steps):
 
 
 @given(changes, ranges)
-def test_questions_about_a_range(steps, asked):
+def test_ranges_within_and_missing_agree_with_a_set(steps, asked):
     intervals, model = build(steps)
     start, stop = asked
     wanted = set(range(start, stop))

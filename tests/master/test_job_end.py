@@ -89,12 +89,12 @@ def job() -> Job:
     return Job()
 
 
-def test_it_goes_by_the_intervals_of_the_plan(job: Job) -> None:
+def test_expected_end_follows_the_intervals_of_the_plan(job: Job) -> None:
     job.measures(1, 100.0, 100.0, 100.0)
     assert job.end == ExpectedEnd(NOW + 100.0, 0.0)
 
 
-def test_after_a_change_the_intervals_before_it_count_no_more(job: Job) -> None:
+def test_intervals_before_a_change_of_plan_count_no_more(job: Job) -> None:
     job.measures(1, *[100.0] * 12)
     job.has(plan(3))
     job.state = msgspec.structs.replace(job.state, prediction=PlanPrediction(plan(3), BAND))
@@ -105,7 +105,7 @@ def test_after_a_change_the_intervals_before_it_count_no_more(job: Job) -> None:
     assert job.end == ExpectedEnd(NOW + 50.0, 0.0)
 
 
-def test_a_change_under_way_counts_from_its_beginning(job: Job) -> None:
+def test_a_change_under_way_counts_for_the_end_from_its_beginning(job: Job) -> None:
     job.measures(1, *[100.0] * 5)
     job.state, _ = job.state.advised(Goal(number=4, target=plan(3), predicted=BAND), 0.0, 0)
     assert job.seconds == pytest.approx(10_000 / 300)
@@ -113,7 +113,7 @@ def test_a_change_under_way_counts_from_its_beginning(job: Job) -> None:
     assert job.seconds == pytest.approx(100.0)
 
 
-def test_a_suggestion_changes_nothing(job: Job) -> None:
+def test_a_suggestion_does_not_change_the_expected_end(job: Job) -> None:
     job.measures(1, *[100.0] * 5)
     job.state = Autoscaler(job="a", mode="suggest")
     job.state, _ = job.state.advised(Goal(number=4, target=plan(3), predicted=BAND), 0.0, 0)
@@ -152,7 +152,7 @@ def test_the_last_seconds_count_only_while_training_is_undisturbed(job: Job) -> 
     assert job.seconds == pytest.approx(100.0)
 
 
-def test_a_gap_is_no_interval(job: Job) -> None:
+def test_a_gap_in_the_profile_is_no_interval(job: Job) -> None:
     job.measures(1, *[100.0] * 3)
     job.master.plan_rates.keep(Gap(NOW, 10.0, "why"))
     assert job.seconds == pytest.approx(100.0)
@@ -161,12 +161,12 @@ def test_a_gap_is_no_interval(job: Job) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("outcome", object()), ("stopping", "by request"), ("beginning", object())]
 )
-def test_of_a_job_that_ends_nothing_is_expected(job: Job, name: str, value: object) -> None:
+def test_an_ending_job_has_no_expected_end(job: Job, name: str, value: object) -> None:
     setattr(job.master, name, value)
     assert job.end is None
 
 
-def test_once_all_is_trained_nothing_is_expected(job: Job) -> None:
+def test_no_expected_end_once_all_is_trained(job: Job) -> None:
     job.master.shards.trained = True
     assert job.end is None
 
@@ -182,7 +182,7 @@ def _evaluates(job: Job, seconds: float, samples: int) -> None:
     note_evaluations(job.master)
 
 
-def test_evaluations_to_come_hold_training_up_as_long_as_those_before(job: Job) -> None:
+def test_coming_evaluations_are_expected_to_take_as_long_as_past_ones(job: Job) -> None:
     job.measures(1, *[100.0] * 3)
     job.master.shards.plan.evaluate_every = 3_000
     job.master.shards.consumed_samples = 18_500
@@ -208,7 +208,7 @@ def test_the_rest_of_an_evaluation_under_way_counts(job: Job) -> None:
     assert job.seconds == pytest.approx(10.0)
 
 
-def test_what_is_done_leaves_its_prediction() -> None:
+def test_a_finished_change_leaves_its_prediction() -> None:
     state, _ = Autoscaler(job="a", mode="on").advised(Goal(number=4, target=plan(1), predicted=BAND), 0.0, 0)
     nodes = (NodeNow("ps-0", "ps", Resources(0.5, GIB), True), NodeNow("worker-0", "worker", Resources(1.0, GIB), True))
     turn = state.turn(World(plan(1), nodes), 1.0)
@@ -216,7 +216,7 @@ def test_what_is_done_leaves_its_prediction() -> None:
     assert (turn.done.state, turn.state.prediction) == ("done", PlanPrediction(plan(1), BAND))
 
 
-def test_a_next_generation_has_the_prediction_of_its_plan() -> None:
+def test_the_next_generation_has_the_prediction_of_its_plan() -> None:
     before = Autoscaler(job="a", mode="on", prediction=PlanPrediction(plan(1), BAND))
     assert before.goes_on(0, "", by_itself=True).prediction == before.prediction
     after = PlanPrediction(plan(2), BAND)
@@ -233,7 +233,7 @@ def test_a_next_generation_has_the_prediction_of_its_plan() -> None:
         ({"throughput": [0.0, 0.0, 0.0]}, None),
     ],
 )
-def test_what_a_decision_predicts_is_read_and_what_makes_no_sense_is_not(
+def test_predicted_rate_is_read_unless_it_makes_no_sense(
     predicted: dict[str, Any] | None, found: PredictedRate | None
 ) -> None:
     assert predicted_rate(predicted) == found

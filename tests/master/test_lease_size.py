@@ -24,7 +24,7 @@ def size(rate, *, total_rate=0.0, workers=1, remaining=10**6, policy=DEFAULT):
 
 
 @given(rates, st.floats(0, 1e6), st.integers(1, 100), st.integers(1, 10**7), policies)
-def test_it_is_never_more_than_half_a_share_but_at_least_one(rate, total_rate, workers, remaining, policy):
+def test_a_lease_is_at_most_half_a_share_and_at_least_one_minibatch(rate, total_rate, workers, remaining, policy):
     got = size(rate, total_rate=total_rate, workers=workers, remaining=remaining, policy=policy)
     assert 1 <= got <= max(1, min(remaining // (2 * workers), policy.largest_minibatches))
     if rate is not None:
@@ -45,7 +45,7 @@ def test_near_the_end_a_slow_worker_gets_less_than_a_fast_one():
 
 
 @given(st.floats(0.1, 1000), st.floats(0.1, 1000), st.integers(1, 100))
-def test_the_measured_speed_moves_to_the_new_one_and_not_past_it(old, new, minibatches):
+def test_measured_speed_moves_towards_a_new_measurement_not_past_it(old, new, minibatches):
     got = updated_rate(old, minibatches, minibatches / new, 6.0)
     assert min(old, new) * (1 - 1e-9) <= got <= max(old, new) * (1 + 1e-9)
 
@@ -56,7 +56,7 @@ def test_a_long_measurement_weighs_more_than_a_short_one():
     assert 19 < updated_rate(10.0, 2000, 100.0, 6.0) < 20.0001
 
 
-def test_no_time_at_all_is_no_error():
+def test_a_measurement_of_no_time_is_no_error():
     assert updated_rate(None, 5, 0.0, 6.0) > 0
 
 
@@ -74,7 +74,7 @@ def test_speed_is_measured_from_the_grant_or_from_the_last_report():
     assert rates.rate("a") == pytest.approx(10)
 
 
-def test_the_total_takes_unknown_workers_for_average_ones_and_forgets_the_dead():
+def test_total_speed_counts_unknown_workers_as_average_and_no_dead_ones():
     rates = WorkerRates(6.0)
     for worker, minibatches in (("a", 10), ("b", 30)):
         rates.granted(worker, 0.0, idle=True)
@@ -86,7 +86,7 @@ def test_the_total_takes_unknown_workers_for_average_ones_and_forgets_the_dead()
     assert rates.total(1) == pytest.approx(10)
 
 
-def test_a_report_of_work_whose_beginning_is_unknown_measures_nothing():
+def test_a_report_without_a_known_start_measures_no_speed():
     rates = WorkerRates(6.0)
     rates.reported("a", 20, 102.0)
     assert rates.rate("a") is None

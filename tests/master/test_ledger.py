@@ -203,7 +203,7 @@ def opened(minibatches: int = 100, kind="train", **options) -> tuple[Ledger, Pas
 
 
 @given(st.integers(1, 200), st.integers(1, 40), st.lists(st.integers(1, 50), min_size=1, max_size=300))
-def test_a_lease_ends_at_a_block_boundary_unless_that_halves_it(minibatches, block, sizes):
+def test_a_lease_ends_at_a_block_boundary_unless_halved_by_that(minibatches, block, sizes):
     ledger, of = opened(minibatches, block_minibatches=block)
     for most in sizes:
         lease, _ = ledger.lease(of, "a", most)
@@ -216,7 +216,7 @@ def test_a_lease_ends_at_a_block_boundary_unless_that_halves_it(minibatches, blo
             assert 2 * (crossed - lease.start) < most, "it splits a block though it could have ended before"
 
 
-def test_a_late_report_about_training_counts_once_and_spares_the_others_the_work():
+def test_a_late_training_report_counts_once_and_spares_others_the_work():
     ledger, of = opened(10)
     old, _ = ledger.lease(of, "a", 10)
     ledger.expire("a")
@@ -239,7 +239,7 @@ def test_a_late_report_about_evaluation_is_refused():
     assert ledger.todo(of) == 10
 
 
-def test_a_minibatch_that_fails_goes_alone_to_another_worker_and_is_quarantined_when_it_fails_again():
+def test_a_failing_minibatch_is_retried_elsewhere_then_quarantined():
     ledger, of = opened(10)
     lease, _ = ledger.lease(of, "a", 10)
     ledger.failed(lease.token, 3, "first")
@@ -254,7 +254,7 @@ def test_a_minibatch_that_fails_goes_alone_to_another_worker_and_is_quarantined_
     assert ledger.failures() == [(of, failure)]
 
 
-def test_the_only_worker_gets_its_own_failure_back():
+def test_the_only_worker_retries_its_own_failed_minibatch():
     ledger, of = opened(2)
     lease, _ = ledger.lease(of, "a", 2)
     ledger.failed(lease.token, 0, "x")

@@ -54,7 +54,7 @@ steps = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(steps)
-def test_what_was_committed_comes_back_exactly(tmp_path_factory, steps):
+def test_committed_ledger_is_read_back_exactly(tmp_path_factory, steps):
     path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
     store, ledger = start(path)
     committed = LedgerData()
@@ -87,7 +87,7 @@ def test_what_was_committed_comes_back_exactly(tmp_path_factory, steps):
 
 
 @pytest.mark.parametrize("order", [range(8), range(7, -1, -1), (1, 3, 5, 7, 0, 2, 4, 6)])
-def test_ranges_that_have_grown_together_are_one_row(path, order):
+def test_adjoining_consumed_ranges_are_stored_as_one_row(path, order):
     store, ledger = start(path)
     leases = [lease(store, ledger) for _ in range(8)]
     for i in order:
@@ -134,7 +134,7 @@ def test_metrics_and_facts_are_written_with_the_ledger(path):
         assert store.metrics(EPOCH) == b"newer"
 
 
-def test_what_was_acknowledged_survives_kill_9(path):
+def test_acknowledged_work_survives_kill_9(path):
     script = """
 import sys
 from pathlib import Path
@@ -161,7 +161,7 @@ while True:
     assert said[-1] <= end <= said[-1] + 1
 
 
-def test_the_file_stays_small_whatever_is_leased_in_whatever_order(path):
+def test_ledger_file_stays_small_in_any_order_of_leases(path):
     of = Pass("train", 1, 10**7)
     store, ledger = start(path)
     store.apply(ledger.open_pass(of))
@@ -196,7 +196,7 @@ LedgerStore(Path(sys.argv[1]))
     LedgerStore(path).close()
 
 
-def test_a_full_disk_is_said_and_a_later_commit_writes_what_is_missing(path):
+def test_a_full_disk_is_an_error_and_a_later_commit_catches_up(path):
     store, ledger = start(path)
     store.commit()
     database = store._db
@@ -261,7 +261,7 @@ def write_newer_version(path: Path) -> None:
         (write_newer_version, f"has ledger format {SCHEMA_VERSION + 1}"),
     ],
 )
-def test_a_file_that_is_no_ledger_of_ours_is_refused_and_left_alone(path, write, said):
+def test_a_file_that_is_no_ledger_is_refused_and_left_unchanged(path, write, said):
     write(path)
     before = path.read_bytes()
     with pytest.raises(JobError, match=said) as caught:
@@ -276,12 +276,12 @@ def test_an_empty_file_becomes_a_ledger(path):
         assert store.load().data() == LedgerData()
 
 
-def test_a_missing_directory_is_said(tmp_path):
+def test_a_missing_directory_of_the_ledger_is_an_error(tmp_path):
     with pytest.raises(JobError, match="Can't write"):
         LedgerStore(tmp_path / "nowhere" / "ledger.sqlite")
 
 
-def test_damaged_pages_are_said(path):
+def test_damaged_ledger_pages_are_an_error(path):
     store, ledger = start(path)
     for _ in range(8):
         lease(store, ledger)
@@ -294,7 +294,7 @@ def test_damaged_pages_are_said(path):
         store.load()
 
 
-def test_rows_that_contradict_each_other_are_said(path):
+def test_contradicting_ledger_rows_are_an_error(path):
     store, ledger = start(path)
     lease(store, ledger)
     store.commit()
@@ -307,7 +307,7 @@ def test_rows_that_contradict_each_other_are_said(path):
         store.load()
 
 
-def test_a_quota_that_is_used_up_is_a_full_disk(path, monkeypatch):
+def test_a_used_up_quota_is_reported_as_a_full_disk(path, monkeypatch):
     """SQLite calls it an input/output error, as it does a disk that is broken: writing a little there tells which it is."""
 
     def refuses(_):

@@ -18,7 +18,7 @@ def node(state: State = "launched") -> Node:
     return Node("worker-0", "worker", Resources(1.0, 100), state, since=1.0)
 
 
-def test_an_ordinary_life() -> None:
+def test_a_node_is_started_up_draining_and_ended() -> None:
     life = node()
     states = []
     for now, kind in enumerate(("started", "hello", "drain", "exited"), start=2):
@@ -31,7 +31,7 @@ def test_an_ordinary_life() -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_whatever_a_node_does_its_end_is_the_end(state: State) -> None:
+def test_an_exit_ends_a_node_from_any_state(state: State) -> None:
     found = step(node(state), "exited", 2.0)
     if state == "ended":
         assert found is None
@@ -40,7 +40,7 @@ def test_whatever_a_node_does_its_end_is_the_end(state: State) -> None:
         assert (found[0].state, found[1]) == ("ended", ("judge_end",))
 
 
-def test_what_is_given_up_is_killed_and_what_is_drained_is_asked() -> None:
+def test_given_up_nodes_are_killed_and_drained_ones_asked_to_leave() -> None:
     for (_, kind), (state, actions) in TRANSITIONS.items():
         assert ("kill" in actions) == (kind in ("overdue", "stuck", "kill")) == (state == "ending")
         assert ("ask_to_leave" in actions) == (kind == "drain") == (state == "draining")
@@ -48,7 +48,7 @@ def test_what_is_given_up_is_killed_and_what_is_drained_is_asked() -> None:
 
 
 @given(st.sampled_from(STATES), st.lists(st.sampled_from(EVENTS), max_size=20))
-def test_no_history_leads_back(state: State, history: list[EventKind]) -> None:
+def test_states_of_a_node_only_move_forward(state: State, history: list[EventKind]) -> None:
     order = {"launched": 0, "started": 1, "up": 2, "draining": 3, "ending": 4, "ended": 5}
     life = node(state)
     for kind in history:

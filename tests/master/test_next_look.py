@@ -53,11 +53,11 @@ def master(**fields: Any) -> Any:
     )
 
 
-def test_it_looks_when_the_interval_has_ended() -> None:
+def test_the_brain_looks_when_the_interval_has_ended() -> None:
     assert next_look(master()) == NextLook(WALL + 7.0, "")
 
 
-def test_after_a_change_the_first_interval_is_waited_for() -> None:
+def test_after_a_change_the_next_look_waits_for_the_first_interval() -> None:
     assert next_look(master(measured=False)) == NextLook(WALL + 7.0, "the first interval with these nodes is measured")
 
 
@@ -83,9 +83,9 @@ def test_after_a_change_the_first_interval_is_waited_for() -> None:
         ({"beginning": object()}, "the job ends"),
     ],
 )
-def test_why_it_does_not_look(fields: dict[str, Any], why: str) -> None:
+def test_the_reason_for_no_next_look_is_given(fields: dict[str, Any], why: str) -> None:
     assert next_look(master(**fields)) == NextLook(None, why)
 
 
-def test_of_a_job_that_is_over_nothing_is_said() -> None:
+def test_no_next_look_is_told_of_an_ended_job() -> None:
     assert next_look(master(outcome=object())) is None

@@ -22,7 +22,7 @@ from dlrover_lite.protocol.messages import (
 from tests.master.rig import PATIENT, Clock, Rig
 
 
-def test_scaling_the_workers(make: Any) -> None:
+def test_workers_are_scaled_up_and_down(make: Any) -> None:
     rig = make(samples=4000)
     rig.up("ps-0", "worker-0", "worker-1")
     assert rig.ask("cli", ScaleRequest(workers=2)) == Scaled()
@@ -53,7 +53,7 @@ def test_scaling_the_workers(make: Any) -> None:
         (ScaleRequest(workers=8), "Ask for at most 7"),
     ],
 )
-def test_wishes_that_are_refused(rig: Rig, wish: ScaleRequest, why: str) -> None:
+def test_impossible_scale_requests_are_refused(rig: Rig, wish: ScaleRequest, why: str) -> None:
     rig.up("ps-0")
     with pytest.raises(RemoteError) as refused:
         rig.ask("cli", wish)
@@ -61,7 +61,7 @@ def test_wishes_that_are_refused(rig: Rig, wish: ScaleRequest, why: str) -> None
     assert rig.ask("cli", ScaleRequest()) == Scaled()
 
 
-def test_the_story_of_nodes_and_minibatches(make: Any) -> None:
+def test_story_of_nodes_and_minibatches_can_be_asked(make: Any) -> None:
     rig = make(samples=400)
     rig.up("ps-0", "worker-0", "worker-1")
     lease = rig.lease("worker-1")
@@ -110,7 +110,7 @@ def test_nodes_that_fall_silent_are_given_up(make: Any) -> None:
     assert "ended (Hung: no heartbeat for 0.5 s)" in [node.state for node in rig.ask("cli", StatusRequest()).nodes]
 
 
-def test_nodes_that_get_nowhere_are_given_up(make: Any) -> None:
+def test_nodes_without_progress_are_given_up(make: Any) -> None:
     rig = make(samples=400, health=msgspec.structs.replace(PATIENT, progress_seconds=60.0))
     rig.up("ps-0", "worker-0", "worker-1")
     for node, seconds in (("worker-0", 59.0), ("worker-1", 61.0)):

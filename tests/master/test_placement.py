@@ -36,18 +36,18 @@ def after(owners: NDArray[np.int64], servers: list[ServerRoom], transfers: list[
     return found
 
 
-def test_without_measurements_slots_are_counted() -> None:
+def test_slots_are_balanced_by_count_without_measurements() -> None:
     transfers = place(even(1), NONE, NONE, rooms(2), balance=True)
     assert [(source, target, int(members.sum())) for source, target, members in transfers] == [("ps-0", "ps-1", 2048)]
 
 
-def test_cores_weigh() -> None:
+def test_servers_with_more_cores_get_more_slots() -> None:
     servers = [ServerRoom("ps-0", 1.0, math.inf), ServerRoom("ps-1", 3.0, math.inf)]
     found = after(even(1), servers, place(even(1), NONE, NONE, servers, balance=True))
     assert np.bincount(found).tolist() == [1024, 3072]
 
 
-def test_what_is_about_even_stays() -> None:
+def test_an_about_even_load_moves_no_slots() -> None:
     busy = np.random.default_rng(1).uniform(0.99, 1.01, SLOTS)
     assert place(even(4), busy, busy, rooms(4), balance=True) == []
 
@@ -62,14 +62,14 @@ def test_load_counts_and_not_the_number_of_slots() -> None:
     assert (found != even(2)).sum() < 64  # few heavy ones moved, instead of thousands of light ones
 
 
-def test_the_others_go_around_a_slot_that_is_too_hot() -> None:
+def test_a_server_with_one_very_hot_slot_keeps_only_that() -> None:
     busy = np.where(np.arange(SLOTS) == 7, 3.0 * SLOTS, 1.0)
     found = after(even(2), rooms(2), place(even(2), busy, NONE, rooms(2), balance=True))
     assert found[7] == 0
     assert (found[:2048] == 1).sum() == 2047
 
 
-def test_who_leaves_is_emptied_and_the_rest_stays_where_it_is() -> None:
+def test_only_slots_of_a_leaving_server_move() -> None:
     servers = rooms(3, leaving=(1,))
     transfers = place(even(3), NONE, NONE, servers, balance=False)
     assert {(source, target) for source, target, _ in transfers} == {("ps-1", "ps-0"), ("ps-1", "ps-2")}
@@ -77,13 +77,13 @@ def test_who_leaves_is_emptied_and_the_rest_stays_where_it_is() -> None:
     assert found[1] == 0 and abs(found[0] - found[2]) <= 1
 
 
-def test_the_one_that_replaces_gets_what_the_other_had() -> None:
+def test_a_replacing_server_gets_all_slots_of_the_leaving_one() -> None:
     servers = rooms(3, leaving=(1,))
     ((source, target, members),) = place(even(2), NONE, NONE, servers, balance=False)
     assert (source, target, members.sum()) == ("ps-1", "ps-2", 2048)
 
 
-def test_without_room_it_says_so_with_figures() -> None:
+def test_lack_of_room_for_slots_is_reported_with_figures() -> None:
     row_bytes = np.full(SLOTS, MIB)
     servers = [ServerRoom("ps-0", 1.0, 100 * MIB), ServerRoom("ps-1", 1.0, 0.0, leaving=True)]
     with pytest.raises(JobError, match=r"ps-1 holds 2 GiB of rows.*ps-0 90 MiB") as refused:
@@ -93,7 +93,7 @@ def test_without_room_it_says_so_with_figures() -> None:
         place(even(1), NONE, NONE, rooms(1, leaving=(0,)), balance=True)
 
 
-def test_nobody_that_stays_is_left_without() -> None:
+def test_every_staying_server_gets_slots() -> None:
     busy = np.where(np.arange(SLOTS) == 0, 1e9, 0.0)  # one slot is everything
     found = after(even(1), rooms(3), place(even(1), busy, busy, rooms(3), balance=True))
     assert set(np.unique(found)) == {0, 1, 2}
@@ -101,7 +101,9 @@ def test_nobody_that_stays_is_left_without() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(0, 5), st.booleans(), st.sampled_from([0.0, 1.0, 3.0]))
-def test_whatever_is_measured(seed: int, count: int, leaves: int, balance: bool, skew: float) -> None:
+def test_any_placement_empties_leaving_servers_within_room(
+    seed: int, count: int, leaves: int, balance: bool, skew: float
+) -> None:
     random = np.random.default_rng(seed)
     before = random.integers(0, count, SLOTS)
     busy, row_bytes = random.uniform(0, 1, SLOTS) ** (1 + 4 * skew), random.exponential(skew * MIB + 1, SLOTS)

@@ -100,7 +100,7 @@ def evenly(world: World, until: float, *, step: float = 0.5, rate: float = 10.0,
             world.tell(Told(at, source, rate * step))
 
 
-def test_an_interval_holds_what_was_done_in_it() -> None:
+def test_an_interval_holds_the_work_done_in_it() -> None:
     world = World()
     world.change(0.0, plan(cores=1.5))
     evenly(world, 14.0)
@@ -127,7 +127,7 @@ def test_an_interval_holds_what_was_done_in_it() -> None:
     assert profile.relative_sd == pytest.approx(0, abs=1e-9)
 
 
-def test_when_an_interval_ends_is_known_before() -> None:
+def test_the_end_of_an_interval_is_known_beforehand() -> None:
     world = World()
     assert world.profiler.ends is None
     world.change(0.0, plan())
@@ -138,7 +138,7 @@ def test_when_an_interval_ends_is_known_before() -> None:
     assert (world.profiler.ends, world.profiler.has_measured) == (None, False)
 
 
-def test_what_servers_hold_is_known_at_once_and_whatever_goes_on() -> None:
+def test_memory_levels_of_servers_are_known_before_any_interval() -> None:
     """Within a second of the first work, though an interval would begin later, if at all; and as of one moment."""
     world = World()
     world.change(0.0, plan(disturbed="worker-1 has not begun to train"))
@@ -160,7 +160,7 @@ def test_what_servers_hold_is_known_at_once_and_whatever_goes_on() -> None:
     assert later.tables[0].rows["ps-0"] == 30
 
 
-def test_throughput_that_varies_is_said_to() -> None:
+def test_varying_throughput_is_marked() -> None:
     world = World()
     world.change(0.0, plan())
     evenly(world, 3.0)
@@ -175,7 +175,9 @@ def test_throughput_that_varies_is_said_to() -> None:
     st.integers(0, 2**32),
     st.lists(st.tuples(st.floats(0.5, 25.0), st.integers(1, 3), st.integers(1, 2), st.booleans()), max_size=6),
 )
-def test_intervals_are_of_one_plan_and_add_up(seed: int, changes: list[tuple[float, int, int, bool]]) -> None:
+def test_intervals_are_of_one_plan_and_add_up_to_all_work(
+    seed: int, changes: list[tuple[float, int, int, bool]]
+) -> None:
     """Sources tell when they like, up to 2 s apart, and nodes come and go."""
     random = np.random.default_rng(seed)
     world = World()
@@ -249,7 +251,7 @@ def rows(profiles: list[Profile]) -> list[list[Profile]]:
     return found
 
 
-def test_a_change_ends_an_interval_sooner_and_what_settles_after_it_is_left_out() -> None:
+def test_a_change_of_plan_ends_an_interval_and_settling_is_left_out() -> None:
     world = World()
     world.change(0.0, plan(workers=2))
     evenly(world, 9.0)
@@ -271,7 +273,7 @@ def test_a_short_interval_is_dropped(until: float) -> None:
     assert not world.profiles
 
 
-def test_nothing_is_measured_while_something_moves() -> None:
+def test_no_interval_is_measured_while_slots_move() -> None:
     world = World()
     world.change(0.0, plan(disturbed="slots move"))
     evenly(world, 30.0)
@@ -282,7 +284,7 @@ def test_nothing_is_measured_while_something_moves() -> None:
     assert [profile.seconds for profile in world.profiles] == [10.0]
 
 
-def test_a_silent_worker_has_done_nothing() -> None:
+def test_a_silent_workers_later_work_counts_in_a_later_interval() -> None:
     """It isn't waited for longer than patience allows, and what it tells later is counted later."""
     world = World()
     world.change(0.0, plan(workers=2))
@@ -298,7 +300,7 @@ def test_a_silent_worker_has_done_nothing() -> None:
     assert second.workers[1].minibatches == 30 + 6 * 10
 
 
-def test_without_cpu_seconds_there_is_no_profile_but_word_of_it() -> None:
+def test_missing_cpu_seconds_are_reported_as_a_gap() -> None:
     world = World()
     world.change(0.0, plan())
     evenly(world, 16.5, sources=(*WORKERS, *SERVERS))
@@ -308,7 +310,7 @@ def test_without_cpu_seconds_there_is_no_profile_but_word_of_it() -> None:
     assert (gap.seconds, gap.why) == (10.0, "nothing is known of the CPU seconds of ps-0, ps-1, worker-0, worker-1")
 
 
-def test_samples_of_a_worker_that_has_gone_stay_counted() -> None:
+def test_samples_of_an_ended_worker_stay_counted() -> None:
     world = World()
     world.change(0.0, plan(workers=2))
     evenly(world, 14.0)

@@ -30,7 +30,7 @@ def until(rig: Rig, text: str) -> None:
             rig.report("ps-0", version=rig.master.servers.state.version)
 
 
-def test_nothing_is_measured_before_all_are_at_work_and_while_something_changes(rig: Rig) -> None:
+def test_no_interval_before_all_nodes_train_or_while_nodes_change(rig: Rig) -> None:
     until(rig, "the parameter servers aren't ready")
     rig.up("ps-0")
     rig.follow("ps-0", until=lambda status: status.slots_settled and status.slot_map_version)
@@ -50,7 +50,7 @@ def test_nothing_is_measured_before_all_are_at_work_and_while_something_changes(
     rig.backend.ends("worker-2")
 
 
-def test_a_master_that_was_killed_has_lost_an_interval(rig: Rig) -> None:
+def test_a_killed_master_leaves_a_gap_in_the_profile(rig: Rig) -> None:
     rig.up("ps-0", "worker-0")
     rig.kill()
     rig.start()
@@ -59,14 +59,14 @@ def test_a_master_that_was_killed_has_lost_an_interval(rig: Rig) -> None:
     assert (gap.seconds, gap.why) == (None, "the master was killed")
 
 
-def test_counters_that_cannot_be_are_no_message(rig: Rig) -> None:
+def test_impossible_counters_are_refused_as_messages(rig: Rig) -> None:
     rig.up("ps-0")
     with pytest.raises(RemoteError, match="makes no sense"):
         rig.ask("ps-0", PsReport("ps-0", 0, 0, 0, counters=PsCounters(math.nan, 0.0, 0, 0)))
     assert rig.server.malformed
 
 
-def test_a_sink_that_fails_stops_nobody(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_profile_sink_does_not_stop_the_others(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     class Full:
         def keep(self, found: Profile | Gap) -> None:
             raise JobError("the disk is full")
@@ -93,7 +93,7 @@ def test_a_rare_evaluation_is_not_measured() -> None:
     ]
 
 
-def test_evaluations_that_leave_no_time_between_them_are_part_of_training() -> None:
+def test_evaluations_in_close_succession_count_as_training() -> None:
     usual = Usual(7.0)
     disturbed = disturbed_seconds(usual, every=5, lasts=2, seconds=100)
     assert disturbed == [0, 1, 5, 6, 10, 11]
@@ -104,5 +104,5 @@ def test_evaluations_that_leave_no_time_between_them_are_part_of_training() -> N
     assert usual.disturbs(110.0, under_way=True, trains=True)
 
 
-def test_one_long_evaluation_is_measured_in_the_end() -> None:
+def test_one_long_evaluation_counts_as_training_in_the_end() -> None:
     assert disturbed_seconds(Usual(7.0), every=1000, lasts=1000, seconds=60) == [*range(15)]

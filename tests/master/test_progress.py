@@ -37,7 +37,7 @@ def test_bad_lines_are_judged_when_enough_was_read() -> None:
     assert "max_bad_share" in error.hint
 
 
-def test_a_share_that_is_allowed() -> None:
+def test_an_allowed_share_of_bad_lines_passes() -> None:
     seen = progress()
     seen.add_lines(lines(9_900, 100))
     assert seen.judge_bad_lines(at_end=True) is None
@@ -45,7 +45,7 @@ def test_a_share_that_is_allowed() -> None:
     assert seen.judge_bad_lines() is not None
 
 
-def test_no_share_at_all() -> None:
+def test_one_bad_line_fails_a_job_that_allows_none() -> None:
     seen = progress(share=0.0)
     seen.add_lines(lines(5_000, 0))
     assert seen.judge_bad_lines(at_end=True) is None
@@ -53,7 +53,7 @@ def test_no_share_at_all() -> None:
     assert seen.judge_bad_lines() is not None
 
 
-def test_a_few_examples_are_kept() -> None:
+def test_a_few_examples_of_bad_lines_are_kept() -> None:
     seen = progress()
     for i in range(10):
         seen.add_lines(lines(1, 1, f"line {i}"))
@@ -61,7 +61,7 @@ def test_a_few_examples_are_kept() -> None:
     assert seen.bad_lines == 10
 
 
-def test_rates_are_those_of_the_last_seconds() -> None:
+def test_sample_rates_are_those_of_the_last_seconds() -> None:
     seen = progress()
     assert seen.rate(now=0.0) == 0.0
     for second in range(1, 31):
@@ -99,11 +99,11 @@ def test_staleness_quantiles(counts: dict[int, int], share: float) -> None:
     assert seen.staleness_quantile(1.0) == max(counts)
 
 
-def test_no_staleness_yet() -> None:
+def test_staleness_is_unknown_before_any_report() -> None:
     assert progress().staleness_quantile(0.99) is None
 
 
-def test_evaluations_add_up_and_close() -> None:
+def test_parts_of_an_evaluation_add_up() -> None:
     evaluations = Evaluations()
     evaluations.add(0, metrics(60, 2.0))
     evaluations.add(0, metrics(40, -1.0))
@@ -133,7 +133,7 @@ def test_unknown_ids_of_a_round_are_shares_of_its_samples() -> None:
     assert evaluations.usual_shares() == {"a": 0.2, "b": 0.1}, "one of nothing but bad lines says nothing"
 
 
-def test_the_first_round_is_compared_with_fresh_training_data() -> None:
+def test_unknown_ids_of_the_first_round_are_compared_with_training() -> None:
     """Of which each new id has made a row."""
     rows = [unknown("a", 100, 900), unknown("b", 100, 30), unknown("c", 60, 500, "t"), unknown("d", 60, 500, "t")]
     for at_samples in (1000, 3000):  # in the first epoch, and in the third
@@ -149,7 +149,7 @@ def test_the_first_round_is_compared_with_fresh_training_data() -> None:
     assert nothing_trained.close(0, at_samples=0).unusual_ids["b"] is None
 
 
-def test_later_rounds_are_compared_with_the_one_before() -> None:
+def test_unknown_ids_of_later_rounds_are_compared_with_the_last() -> None:
     evaluations = Evaluations(1000)
     for index, (count, unusual) in enumerate([(5, {}), (100, {"a": 0.05}), (100, {"a": 0.05}), (10, {}), (20, {})]):
         evaluations.add(index, metrics(100), [unknown("a", count, 100)])

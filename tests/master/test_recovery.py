@@ -90,7 +90,7 @@ def opened(path: Path, plan: ShardPlan) -> tuple[LedgerStore, ShardService]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_ledger_made_of_a_cut_knows_what_the_old_one_knew(tmp_path: Path, seed: int) -> None:
+def test_a_ledger_made_of_a_cut_repeats_only_unfinished_work(tmp_path: Path, seed: int) -> None:
     """Leases, failures and quarantine in any order; then what is done is done, and all else is done once more and once; what has failed in
     epochs under way, too."""
     chance = random.Random(seed)
@@ -129,7 +129,7 @@ def test_a_ledger_made_of_a_cut_knows_what_the_old_one_knew(tmp_path: Path, seed
     again_store.close()
 
 
-def test_evaluations_that_were_through_stay_so_and_an_open_one_is_begun_anew(tmp_path: Path) -> None:
+def test_an_open_evaluation_is_begun_anew_and_finished_ones_stay(tmp_path: Path) -> None:
     plan = ShardPlan(samples=40, batch_size=4, epochs=2, eval_samples=8, evaluate_every=20)
     store, shards = opened(tmp_path / "ledger.sqlite", plan)
     evaluations = Evaluations()
@@ -153,7 +153,7 @@ def test_evaluations_that_were_through_stay_so_and_an_open_one_is_begun_anew(tmp
     again_store.close()
 
 
-def test_other_data_are_refused(tmp_path: Path) -> None:
+def test_a_cut_taken_with_other_data_is_refused(tmp_path: Path) -> None:
     plan = ShardPlan(samples=40, batch_size=4, epochs=2)
     store, shards = opened(tmp_path / "ledger.sqlite", plan)
     manifest = manifest_of(shards)
@@ -211,7 +211,7 @@ LOST = {
 }
 
 
-def test_a_job_that_has_lost_parameters_goes_back_to_its_newest_cut(make: Callable[..., Rig]) -> None:
+def test_a_job_with_lost_parameters_goes_back_to_its_newest_cut(make: Callable[..., Rig]) -> None:
     rig = make(ps=2, workers=1, samples=4000)
     rig.up("ps-0", "ps-1", "worker-0")
     train(rig, "worker-0", 2)
@@ -245,7 +245,7 @@ def test_a_job_that_has_lost_parameters_goes_back_to_its_newest_cut(make: Callab
     assert told in texts
 
 
-def test_without_any_cut_the_job_fails(make: Callable[..., Rig]) -> None:
+def test_a_job_with_lost_parameters_and_no_cut_fails(make: Callable[..., Rig]) -> None:
     rig = make(workers=1)
     rig.up("ps-0", "worker-0")
     rig.ask("ps-0", NodeFailed("ps-0", **LOST))
@@ -254,7 +254,7 @@ def test_without_any_cut_the_job_fails(make: Callable[..., Rig]) -> None:
     assert outcome.message == "ps-0: the parameters of ps-0 are lost: nothing of its memory is left"
 
 
-def test_a_damaged_cut_is_passed_over_and_said(make: Callable[..., Rig]) -> None:
+def test_a_damaged_cut_is_passed_over_and_reported(make: Callable[..., Rig]) -> None:
     rig = make(workers=1, samples=4000)
     rig.up("ps-0", "worker-0")
     train(rig, "worker-0", 1)
@@ -288,7 +288,7 @@ def test_a_damaged_cut_is_passed_over_and_said(make: Callable[..., Rig]) -> None
 
 
 @pytest.mark.parametrize("dies", ["before its next checkpoint", "after it"])
-def test_what_was_given_up_for_an_older_cut_is_not_gone_back_to(make: Callable[..., Rig], dies: str) -> None:
+def test_a_job_never_goes_back_to_abandoned_cuts(make: Callable[..., Rig], dies: str) -> None:
     """The job was stopped with cuts 1 to 3, and a person has let it go on from 1."""
     rig = make(workers=1, samples=4000, checkpoint={"every_seconds": 3600.0, "keep": 5})
     rig.up("ps-0", "worker-0")
@@ -321,7 +321,7 @@ def test_what_was_given_up_for_an_older_cut_is_not_gone_back_to(make: Callable[.
     assert [cut.number for cut in store.cuts(lineage=rig.master.facts.generation.lineage) if cut.abandoned] == [3, 2]
 
 
-def test_a_job_goes_back_only_so_often(make: Callable[..., Rig]) -> None:
+def test_a_job_goes_back_to_cuts_only_so_often(make: Callable[..., Rig]) -> None:
     rig = make(workers=1)
     rig.up("ps-0", "worker-0")
     cut_now(rig, 1)
@@ -333,7 +333,7 @@ def test_a_job_goes_back_only_so_often(make: Callable[..., Rig]) -> None:
 
 
 @pytest.mark.parametrize("moment", ["noted", "ended", "written"])
-def test_a_master_that_dies_amid_going_back(
+def test_a_master_that_dies_while_going_back_finishes_it_after_restart(
     make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     from dlrover_lite.master.checkpoints import restore as generations
@@ -363,7 +363,7 @@ def test_a_master_that_dies_amid_going_back(
     assert orders(rig, "ps-1").restore is not None
 
 
-def test_a_job_that_is_stopped_while_it_goes_back(make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_can_be_stopped_while_it_goes_back(make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
     rig = make(workers=1, checkpoint={"every_seconds": 3600.0, "keep": 5})
     rig.up("ps-0", "worker-0")
     cut_now(rig, 1)
@@ -384,7 +384,7 @@ def test_a_job_that_is_stopped_while_it_goes_back(make: Callable[..., Rig], monk
     assert (outcome.state, outcome.message) == ("stopped", "stopped by request")
 
 
-def test_how_far_a_restore_is_can_be_asked(make: Callable[..., Rig]) -> None:
+def test_status_tells_how_far_a_restore_is(make: Callable[..., Rig]) -> None:
     rig = make(ps=2, workers=1, samples=4000)
     rig.up("ps-0", "ps-1", "worker-0")
     train(rig, "worker-0", 2)
@@ -419,7 +419,7 @@ def test_how_far_a_restore_is_can_be_asked(make: Callable[..., Rig]) -> None:
     assert "checkpoint 7" not in over.message
 
 
-def test_a_worker_that_waits_is_told_that_a_checkpoint_is_read(
+def test_a_waiting_worker_is_told_that_a_checkpoint_is_read(
     make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would give up otherwise, and tens of gigabytes take their time."""
@@ -438,7 +438,7 @@ def test_a_worker_that_waits_is_told_that_a_checkpoint_is_read(
     assert isinstance(rig.ask("worker-1", TopologyRequest("worker-1")), Topology)
 
 
-def test_a_master_that_dies_while_servers_restore(make: Callable[..., Rig]) -> None:
+def test_restoring_goes_on_though_the_master_dies(make: Callable[..., Rig]) -> None:
     rig = make(ps=2, workers=1, samples=4000)
     rig.up("ps-0", "ps-1")
     cut_now(rig, 1)
@@ -456,7 +456,7 @@ def test_a_master_that_dies_while_servers_restore(make: Callable[..., Rig]) -> N
     assert rig.ask("cli", StatusRequest()).master_restarts == 2
 
 
-def test_a_new_job_that_begins_with_a_cut_of_another(make: Callable[..., Rig], tmp_path: Path) -> None:
+def test_a_new_job_begins_with_a_cut_of_another(make: Callable[..., Rig], tmp_path: Path) -> None:
     plan = ShardPlan(samples=4000, batch_size=4, epochs=1)
     store, shards = opened(tmp_path / "other.sqlite", plan)
     lease = shards.report_and_lease("worker-0", now=0.0).work
@@ -521,7 +521,7 @@ def test_counts_of_updates_that_a_cut_does_not_have_begin_at_0(
     assert begun_anew(found, settings) == state + (counts if counted else [])
 
 
-def test_a_cut_of_version_1_has_counts(tmp_path: Path) -> None:
+def test_a_cut_of_version_1_has_update_counts(tmp_path: Path) -> None:
     store, shards = opened(tmp_path / "ledger.sqlite", ShardPlan(samples=40, batch_size=4, epochs=1))
     configuration = configuration_of(CONFIGURATION)
     del configuration["counted"]

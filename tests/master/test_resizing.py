@@ -69,7 +69,9 @@ def worker(**changes: Any) -> Node:
         (ps(state="draining"), Resources(1.0, 2 * GIB), 0, True, "is about to end"),
     ],
 )
-def test_what_is_refused(node: Node, wanted: Resources, used: int, tidy: bool, why: str) -> None:
+def test_impossible_resizes_are_refused_with_a_reason(
+    node: Node, wanted: Resources, used: int, tidy: bool, why: str
+) -> None:
     other = worker() if node.role == "ps" else ps()
     fleet = fleet_of(node, other)
     found = refusal(node, wanted, fleet, total=CAPACITY, used=used, tidy=tidy)
@@ -77,7 +79,7 @@ def test_what_is_refused(node: Node, wanted: Resources, used: int, tidy: bool, w
     assert why in (f"{found.message} {found.hint}" if found else "")
 
 
-def test_what_others_are_to_have_counts() -> None:
+def test_wanted_sizes_of_other_nodes_count_as_taken() -> None:
     growing = ps(wanted=Resources(1.0, 2 * GIB))
     shrinking = worker(id="worker-1", wanted=Resources(1.0, GIB // 2))
     fleet = fleet_of(worker(), growing, shrinking)
@@ -91,7 +93,7 @@ SIZES = st.builds(Resources, st.sampled_from([0.5, 1.0, 2.0]), st.integers(1, 4 
 
 
 @given(has=SIZES, wanted=SIZES, used=st.integers(0, 4 * GIB), tidy=st.booleans(), is_ps=st.booleans())
-def test_each_step_is_safe_and_gets_somewhere(
+def test_each_resize_step_is_safe_and_makes_progress(
     has: Resources, wanted: Resources, used: int, tidy: bool, is_ps: bool
 ) -> None:
     node = msgspec.structs.replace(ps() if is_ps else worker(), resources=has, wanted=wanted)
@@ -109,7 +111,7 @@ def test_each_step_is_safe_and_gets_somewhere(
         assert too_full(used, wanted.memory)
 
 
-def test_who_takes_the_place_of_a_resized_worker_is_as_the_plan_says() -> None:
+def test_a_resized_workers_replacement_has_the_plans_size() -> None:
     def size_after(has: Resources, *others: Node) -> Resources:
         fleet = fleet_of(worker(resources=has, wanted=EACH), *others)
         fleet, instructions = fleet.observed("worker-0", Observed(ended_at=0.0, reason="Killed"), 0.0)
@@ -153,7 +155,7 @@ def pair(make: Any) -> Rig:
     return rig
 
 
-def test_more_is_given_at_once(pair: Rig) -> None:
+def test_more_cores_and_memory_are_given_at_once(pair: Rig) -> None:
     told = "is resized from 1 core and 1 GiB to 2 cores and 3 GiB"
     assert resize(pair, "ps-0", cores=2.0, memory=3 * GIB) == [f"ps-0 {told}"]
     assert pair.backend.resized == [("ps-0", Resources(2.0, 3 * GIB))]
@@ -182,7 +184,7 @@ def test_less_memory_than_is_in_use_is_refused_with_figures(pair: Rig) -> None:
     ]
 
 
-def test_a_server_is_lowered_once_it_is_tidy(pair: Rig) -> None:
+def test_memory_of_a_server_is_lowered_once_it_is_tidy(pair: Rig) -> None:
     orders = pair.report("ps-0")
     pair.report("ps-0", orders=orders, tidy=False)
     waits = "waits to be tidied up before its memory is lowered to 512 MiB"
@@ -200,7 +202,7 @@ def test_a_server_is_lowered_once_it_is_tidy(pair: Rig) -> None:
     assert texts(pair, "ps-0")[-1] == "is resized from 0.5 cores and 1 GiB to 0.5 cores and 512 MiB"
 
 
-def test_a_server_that_moves_slots_is_not_tidy_whatever_it_last_said(pair: Rig) -> None:
+def test_a_server_that_moves_slots_is_not_lowered(pair: Rig) -> None:
     for node in PAIR:
         pair.report(node, orders=pair.report(node))
     move(pair, "ps-1", 5)
@@ -215,7 +217,7 @@ def test_a_server_that_moves_slots_is_not_tidy_whatever_it_last_said(pair: Rig) 
     until(pair, lambda: {node for node, _ in pair.backend.resized} == {*PAIR})
 
 
-def test_nothing_moves_into_memory_that_is_to_be_taken(pair: Rig) -> None:
+def test_no_slots_move_into_memory_that_is_to_be_taken(pair: Rig) -> None:
     pair.report("ps-1", orders=pair.report("ps-1"), tidy=False)
     resize(pair, "ps-1", memory=100 * MIB)
     pair.report("ps-0", orders=pair.report("ps-0"), loads=loads(np.full(4096, float(MIB))))
@@ -223,7 +225,7 @@ def test_nothing_moves_into_memory_that_is_to_be_taken(pair: Rig) -> None:
         pair.ask("cli", MoveRequest(slots.pack(slots.of(range(200))), "ps-1"))
 
 
-def test_a_server_that_is_too_full_once_it_is_tidy_keeps_what_it_has(pair: Rig) -> None:
+def test_a_server_too_full_once_tidy_keeps_its_memory(pair: Rig) -> None:
     orders = pair.report("ps-0")
     pair.report("ps-0", orders=orders, tidy=False)
     resize(pair, "ps-0", memory=512 * MIB)
@@ -246,7 +248,7 @@ def test_the_backend_has_the_last_word_on_less_memory(pair: Rig) -> None:
     assert status_of(pair, "worker-0").wanted_memory is None
 
 
-def test_a_master_that_is_restarted_asks_again(pair: Rig) -> None:
+def test_a_restarted_master_goes_on_with_a_resize(pair: Rig) -> None:
     pair.backend.refuses_to_resize = "not now"
     (told,) = resize(pair, "worker-0", cores=2.0)
     assert told == "worker-0 is not resized to 2 cores and 1 GiB: not now"
@@ -262,14 +264,14 @@ def test_a_master_that_is_restarted_asks_again(pair: Rig) -> None:
     assert len(pair.backend.resized) == 1
 
 
-def test_what_is_granted_is_kept_before_anything_is_done(pair: Rig) -> None:
+def test_a_granted_resize_is_stored_before_it_is_done(pair: Rig) -> None:
     pair.kill_in_resize("cli", ResizeRequest("worker-0", 2.0))
     pair.start()
     until(pair, lambda: status_of(pair, "worker-0").cores == 2.0)
     assert pair.backend.resized == [("worker-0", Resources(2.0, GIB))]
 
 
-def test_a_node_that_ends_meanwhile_wants_nothing_more(pair: Rig) -> None:
+def test_a_resize_is_dropped_when_its_node_ends(pair: Rig) -> None:
     pair.backend.refuses_to_resize = "not now"
     resize(pair, "worker-0", memory=2 * GIB)
     pair.backend.ends("worker-0")
@@ -280,7 +282,7 @@ def test_a_node_that_ends_meanwhile_wants_nothing_more(pair: Rig) -> None:
         resize(pair, "worker-0", cores=1.0)
 
 
-def test_leases_say_how_many_cores_there_are(pair: Rig) -> None:
+def test_leases_tell_the_workers_cores(pair: Rig) -> None:
     lease = pair.lease("worker-0")
     assert lease.cores == 1.0
     resize(pair, "worker-0", cores=2.5)
@@ -290,7 +292,7 @@ def test_leases_say_how_many_cores_there_are(pair: Rig) -> None:
 # --- what a node has used at most -----------------------------------------------------------------------------------
 
 
-def test_what_the_kernel_has_seen_far_beyond_all_that_we_saw_was_cached_files(rig: Rig) -> None:
+def test_a_kernel_peak_far_above_measured_use_is_taken_for_cached_files(rig: Rig) -> None:
     """Its high-water mark is 2,000 bytes here."""
     rig.up("ps-0", "worker-0", "worker-1")
     reconciler = rig.master.reconciler

@@ -63,7 +63,7 @@ def test_a_lease_whose_answer_got_lost_is_leased_again(make: Any) -> None:
     assert rig.master.shards.consumed_samples == 16
 
 
-def test_a_lease_that_its_worker_still_works_on_stays_with_it(make: Any) -> None:
+def test_a_lease_its_worker_still_holds_survives_a_restart(make: Any) -> None:
     rig = make(workers=1, samples=400)
     rig.up("ps-0", "worker-0")
     first = rig.lease("worker-0")
@@ -74,7 +74,7 @@ def test_a_lease_that_its_worker_still_works_on_stays_with_it(make: Any) -> None
     assert third.start == second.stop
 
 
-def test_nodes_that_ended_while_there_was_no_master(make: Any) -> None:
+def test_nodes_that_ended_without_a_master_are_replaced(make: Any) -> None:
     rig = make(samples=400)
     rig.up("ps-0", "worker-0", "worker-1")
     lease = rig.lease("worker-1")
@@ -85,7 +85,7 @@ def test_nodes_that_ended_while_there_was_no_master(make: Any) -> None:
     assert rig.lease("worker-2").start == lease.start
 
 
-def test_evaluations_outlive_the_master(make: Any) -> None:
+def test_evaluations_go_on_after_restarts_of_the_master(make: Any) -> None:
     rig = make(workers=1, eval_samples=40, epochs=1, evaluate_every=20)
     rig.up("ps-0", "worker-0")
     answer = rig.lease("worker-0")
@@ -105,7 +105,7 @@ def test_evaluations_outlive_the_master(make: Any) -> None:
     assert evaluations[-1].at_samples == 40
 
 
-def test_a_master_that_dies_at_the_end_of_the_job(make: Any) -> None:
+def test_a_master_that_dies_at_the_end_of_the_job_still_ends_it(make: Any) -> None:
     rig = make(workers=2)
     rig.up("ps-0", "worker-0", "worker-1")
     assert isinstance(rig.work("worker-0", until=Export), Export)
@@ -119,7 +119,7 @@ def test_a_master_that_dies_at_the_end_of_the_job(make: Any) -> None:
     assert rig.master.exporting.exported == Exported("worker-0", 10, 1000)
 
 
-def test_an_outcome_is_not_forgotten(make: Any) -> None:
+def test_a_jobs_outcome_survives_a_restart(make: Any) -> None:
     rig = make(workers=1)
     rig.up("ps-0", "worker-0")
     rig.kill_before_the_answer("worker-0", NodeFailed("worker-0", False, "the disk is full", "Traceback"))
@@ -191,7 +191,7 @@ def test_a_move_that_was_queued_is_begun_by_the_next_master(make: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_master_that_dies_again_and_again_while_it_scales(make: Any, count: int) -> None:
+def test_scaling_finishes_though_the_master_dies_again_and_again(make: Any, count: int) -> None:
     """At each state of nodes and moves that it comes to, and before it answers what it has just committed."""
     rig = make(ps=2, workers=1, samples=400)
     rig.up(*PAIR, "worker-0")
@@ -221,7 +221,7 @@ def test_a_master_that_dies_again_and_again_while_it_scales(make: Any, count: in
     assert len(rig.backend.launched) == 3 + (count == 3)
 
 
-def test_a_server_that_died_while_there_was_no_master(make: Any) -> None:
+def test_a_server_that_died_without_a_master_is_replaced(make: Any) -> None:
     rig = make(ps=2, workers=1, samples=400)
     rig.up(*PAIR, "worker-0")
     rig.ask("cli", ScaleRequest(ps=3))
@@ -236,7 +236,7 @@ def test_a_server_that_died_while_there_was_no_master(make: Any) -> None:
 
 
 @pytest.mark.parametrize("seen", [False, True])
-def test_a_server_with_slots_that_died_while_there_was_no_master(make: Any, seen: bool) -> None:
+def test_a_server_with_slots_that_died_without_a_master_is_followed(make: Any, seen: bool) -> None:
     """``seen``: the master before knew of its death, and had asked for another one."""
     rig = make(ps=2, workers=1, samples=400)
     copying = moving(rig)
@@ -260,7 +260,7 @@ def test_a_server_with_slots_that_died_while_there_was_no_master(make: Any, seen
 
 
 @pytest.mark.parametrize("step", ["keep_slots", "keep_fleet", "launch"])
-def test_a_master_that_dies_while_it_lets_a_server_be_followed(make: Any, step: str) -> None:
+def test_a_server_is_followed_though_the_master_dies_meanwhile(make: Any, step: str) -> None:
     """Before each thing it does about it; what had been kept by then is found by the next one."""
     rig = make(ps=2, workers=1, samples=400)
     moving(rig)
@@ -275,7 +275,7 @@ def test_a_master_that_dies_while_it_lets_a_server_be_followed(make: Any, step: 
     assert rig.backend.let_go in ([], ["ps-0"])
 
 
-def test_a_master_that_dies_while_a_follower_is_waited_for(make: Any) -> None:
+def test_a_restarted_master_goes_on_waiting_for_a_follower(make: Any) -> None:
     rig = make(ps=2, workers=1, samples=400)
     rig.up(*PAIR, "worker-0")
     rig.backend.ends("ps-0")

@@ -51,7 +51,7 @@ def test_a_job_from_start_to_end(make: Any) -> None:
     assert rig.backend.terminated[-1] == "ps-0"  # workers may still need it
 
 
-def test_evaluations_on_the_way(make: Any) -> None:
+def test_evaluations_take_place_during_training(make: Any) -> None:
     rig = make(eval_samples=8, epochs=4, evaluate_every=50, export="none")
     rig.up("ps-0", "worker-0")
     rig.work("worker-0")
@@ -83,7 +83,7 @@ def test_workers_get_the_topology_when_all_servers_are_up(make: Any) -> None:
     assert rig.ask("worker-0", TopologyRequest("worker-0")).version == 1
 
 
-def test_the_export_goes_to_another_when_its_worker_dies(rig: Rig) -> None:
+def test_the_export_goes_to_another_worker_when_its_worker_dies(rig: Rig) -> None:
     rig.up("ps-0", "worker-0", "worker-1")
     assert isinstance(rig.work("worker-0"), Export)
     assert isinstance(rig.lease("worker-0"), Export)  # asked again by the same: the same answer
@@ -95,7 +95,7 @@ def test_the_export_goes_to_another_when_its_worker_dies(rig: Rig) -> None:
     assert rig.ended().state == "succeeded"
 
 
-def test_when_all_workers_left_one_more_exports(rig: Rig) -> None:
+def test_a_new_worker_exports_when_all_others_have_left(rig: Rig) -> None:
     rig.up("ps-0", "worker-0", "worker-1")
     assert isinstance(rig.work("worker-0"), Export)
     rig.backend.ends("worker-1", "Succeeded")
@@ -106,7 +106,7 @@ def test_when_all_workers_left_one_more_exports(rig: Rig) -> None:
     assert rig.ended().state == "succeeded"
 
 
-def test_a_worker_that_ends_well_in_the_middle_is_the_persons_error(rig: Rig) -> None:
+def test_a_worker_that_exits_with_0_in_the_middle_is_a_user_error(rig: Rig) -> None:
     """As by ``os._exit(0)`` in the model: nobody has told it that there is nothing left to do."""
     rig.up("ps-0", "worker-0", "worker-1")
     assert isinstance(rig.lease("worker-0"), Lease)
@@ -123,7 +123,7 @@ def test_a_worker_that_ends_well_in_the_middle_is_the_persons_error(rig: Rig) ->
     assert [spec.id for spec in rig.backend.launched] == ["ps-0", "worker-0", "worker-1"]
 
 
-def test_a_report_without_a_wish_sends_nobody_away(make: Any) -> None:
+def test_a_report_that_asks_for_no_work_does_not_end_its_worker(make: Any) -> None:
     """Who reports the last minibatch while it may not ask yet would else leave, and nobody would export."""
     rig = make(workers=1, samples=4)
     rig.up("ps-0", "worker-0")
@@ -132,7 +132,7 @@ def test_a_report_without_a_wish_sends_nobody_away(make: Any) -> None:
     assert isinstance(rig.lease("worker-0"), Export)
 
 
-def test_what_a_dead_worker_had_is_leased_again(rig: Rig) -> None:
+def test_leases_of_a_dead_worker_are_leased_again(rig: Rig) -> None:
     rig.up("ps-0", "worker-0", "worker-1")
     lost = rig.lease("worker-1")
     rig.backend.ends("worker-1")
@@ -151,7 +151,7 @@ def test_what_a_dead_worker_had_is_leased_again(rig: Rig) -> None:
     assert isinstance(rig.ask("worker-1", LeaseRequest("worker-1")), Finished)  # its ghost
 
 
-def test_a_server_that_finds_the_job_at_fault_fails_it(rig: Rig) -> None:
+def test_a_server_ending_with_a_user_error_fails_the_job(rig: Rig) -> None:
     rig.up("ps-0", "worker-0")
     rig.lease("worker-0")
     rig.backend.ends("ps-0", "UserError")
@@ -161,21 +161,21 @@ def test_a_server_that_finds_the_job_at_fault_fails_it(rig: Rig) -> None:
     assert {"worker-0", "worker-1"} <= set(rig.backend.terminated)
 
 
-def test_the_persons_error_fails_the_job_with_its_traceback(rig: Rig) -> None:
+def test_a_user_error_fails_the_job_with_its_traceback(rig: Rig) -> None:
     rig.up("ps-0", "worker-0")
     failed = NodeFailed("worker-0", True, "MyModel can't be built: no\nLook here.", "Traceback: my_model.py")
     assert rig.ask("worker-0", failed) == Ack()
     assert rig.ended() == Outcome("failed", "MyModel can't be built: no", "Look here.", "Traceback: my_model.py")
 
 
-def test_a_node_that_cannot_go_on_is_named(rig: Rig) -> None:
+def test_a_failing_node_is_named_in_the_outcome(rig: Rig) -> None:
     rig.up("ps-0", "worker-0")
     rig.ask("worker-0", NodeFailed("worker-0", False, "the disk is full", "Traceback"))
     outcome = rig.ended()
     assert (outcome.state, outcome.message) == ("failed", "worker-0: the disk is full")
 
 
-def test_failures_on_different_minibatches_before_any_success(rig: Rig) -> None:
+def test_failures_on_different_minibatches_before_any_success_fail_the_job(rig: Rig) -> None:
     rig.up("ps-0", "worker-0", "worker-1")
     for i in range(3):
         lease = rig.lease("worker-0")
@@ -205,7 +205,7 @@ def test_bad_lines_fail_the_job(make: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["signal", "request"])
-def test_stop(rig: Rig, how: str) -> None:
+def test_stopping_ends_all_nodes_and_the_job(rig: Rig, how: str) -> None:
     rig.up("ps-0", "worker-0")
     rig.lease("worker-0")
     if how == "signal":
@@ -218,14 +218,14 @@ def test_stop(rig: Rig, how: str) -> None:
     assert sorted(rig.backend.terminated) == ["ps-0", "worker-0", "worker-1"]
 
 
-def test_stopped_before_its_nodes_are_launched(make: Any) -> None:
+def test_stopping_before_any_node_is_launched(make: Any) -> None:
     rig = make(refuses=True, stopping=True)
     outcome = rig.ended()
     assert (outcome.state, outcome.message) == ("stopped", "stopped by request")
     assert rig.backend.launched == rig.backend.terminated == []
 
 
-def test_metrics_count_once_however_often_they_are_told(make: Any) -> None:
+def test_metrics_reported_twice_count_once(make: Any) -> None:
     rig = make(workers=1, samples=400, batch_size=4)
     rig.up("ps-0", "worker-0")
     lease = rig.lease("worker-0")
@@ -235,7 +235,7 @@ def test_metrics_count_once_however_often_they_are_told(make: Any) -> None:
     assert rig.master.progress.recent().samples == 4 * (lease.stop - lease.start)
 
 
-def test_metrics_that_are_none_are_dropped_with_their_report(make: Any) -> None:
+def test_malformed_metrics_are_dropped_with_their_report(make: Any) -> None:
     rig = make(workers=1)
     rig.up("ps-0", "worker-0")
     lease = rig.lease("worker-0")
@@ -248,7 +248,7 @@ def test_metrics_that_are_none_are_dropped_with_their_report(make: Any) -> None:
     assert rig.server.malformed == 1
 
 
-def test_what_servers_and_nodes_use_is_in_the_status(rig: Rig) -> None:
+def test_status_tells_rows_staleness_and_usage(rig: Rig) -> None:
     rig.up("ps-0", "worker-0")
     rig.ask("ps-0", PsReport("ps-0", 123, 4567, 8))
     lease = rig.lease("worker-0")
@@ -279,7 +279,7 @@ STRANGE = [
 ]
 
 
-def test_nodes_that_were_never_launched_get_nothing_and_are_not_believed(rig: Rig) -> None:
+def test_unknown_nodes_get_no_work_and_are_not_believed(rig: Rig) -> None:
     rig.up("ps-0", "worker-0")
     for body in STRANGE:
         with pytest.raises(RemoteError) as refused:

@@ -62,7 +62,7 @@ def name(work) -> str:
     return f"{work.kind} {work.index}:{work.start}-{work.stop}" if isinstance(work, Lease) else type(work).__name__
 
 
-def test_epochs_follow_each_other_and_nobody_waits_at_the_boundary(store):
+def test_no_worker_waits_between_epochs(store):
     service = ShardService(store, plan(2, epochs=2), policy=ONE_AT_A_TIME)
     a, b = Worker(service, "a"), Worker(service, "b")
     assert [name(w.ask().work) for w in (a, b)] == ["train 0:0-1", "train 0:1-2"]
@@ -108,13 +108,13 @@ def test_evaluation_is_leased_first_when_due_and_once_more_at_the_end(store):
     assert [service.round_began_at(i) for i in range(3)] == [8, 16, 20]
 
 
-def test_a_round_due_with_the_last_sample_is_the_final_one(store):
+def test_an_evaluation_due_with_the_last_sample_is_the_final_one(store):
     service = ShardService(store, plan(2, eval_samples=4, evaluate_every=8), policy=ONE_AT_A_TIME)
     worker = Worker(service, "a")
     assert [name(worker.finish().work) for _ in range(4)] == ["train 0:0-1", "train 0:1-2", "eval 0:0-1", "Finished"]
 
 
-def test_a_dead_workers_rest_is_leased_again_and_its_requests_on_the_way_get_nothing(store):
+def test_a_dead_workers_rest_is_leased_again_and_it_gets_no_more_work(store):
     service = ShardService(store, plan(4), policy=LeasePolicy(first_minibatches=4))
     a, b = Worker(service, "a"), Worker(service, "b")
     lease = a.ask().work
@@ -129,14 +129,14 @@ def test_a_dead_workers_rest_is_leased_again_and_its_requests_on_the_way_get_not
     assert name(a.ask().work) == "train 0:2-3"
 
 
-def test_a_worker_that_joins_again_under_its_name_has_lost_its_leases(store):
+def test_a_worker_that_rejoins_has_lost_its_leases(store):
     service = ShardService(store, plan(4), policy=ONE_AT_A_TIME)
     assert name(Worker(service, "a").ask().work) == "train 0:0-1"
     service.worker_joined("a")
     assert name(Worker(service, "a").ask().work) == "train 0:0-1"
 
 
-def test_whether_an_evaluation_is_through_is_known(store):
+def test_service_knows_whether_an_evaluation_is_finished(store):
     service = ShardService(store, plan(2, eval_samples=8), policy=ONE_AT_A_TIME)
     worker = Worker(service, "a")
     seen = []
@@ -147,7 +147,7 @@ def test_whether_an_evaluation_is_through_is_known(store):
     assert ShardService(store, service.plan).has_evaluated, "a restarted master doesn't know"
 
 
-def test_where_nothing_is_evaluated_no_evaluation_is_waited_for(store):
+def test_without_evaluation_data_no_evaluation_is_waited_for(store):
     assert ShardService(store, plan(2), policy=ONE_AT_A_TIME).has_evaluated
 
 
@@ -162,7 +162,7 @@ def test_a_late_evaluation_report_does_not_count(store):
     assert b.finish().consumed == Consumed(Pass("eval", 0, 1), 1, True)
 
 
-def test_a_minibatch_that_failed_waits_for_another_worker(store):
+def test_a_failed_minibatch_waits_for_another_worker(store):
     service = ShardService(store, plan(2), policy=ONE_AT_A_TIME)
     a, b = Worker(service, "a"), Worker(service, "b")
     assert [name(w.ask().work) for w in (a, b)] == ["train 0:0-1", "train 0:1-2"]
@@ -190,7 +190,7 @@ def test_a_minibatch_that_fails_twice_fails_the_job_at_once(store):
     assert ShardService(store, service.plan).failure is not None, "a restarted master judges the same"
 
 
-def test_all_are_sent_away_once_too_much_was_skipped(store):
+def test_all_workers_are_finished_once_too_much_was_skipped(store):
     service = ShardService(store, plan(3, epochs=2), policy=ONE_AT_A_TIME)
     a, b = Worker(service, "a"), Worker(service, "b")
     assert [name(w.ask().work) for w in (a, b)] == ["train 0:0-1", "train 0:1-2"]
@@ -202,7 +202,7 @@ def test_all_are_sent_away_once_too_much_was_skipped(store):
 
 
 @pytest.mark.parametrize(("allowed", "last_k"), [(0, 2), (1, 1)])
-def test_minibatches_that_failed_the_job_are_not_through(store, allowed, last_k):
+def test_minibatches_that_failed_the_job_are_not_consumed(store, allowed, last_k):
     """Parameter servers are told of the epochs before that nothing of them comes any more; of this one they aren't, though all of it is
     done or quarantined: a job that goes on from a checkpoint tries it again."""
     service = ShardService(store, plan(3, epochs=3, max_skipped_minibatches=allowed), policy=ONE_AT_A_TIME)
@@ -217,7 +217,7 @@ def test_minibatches_that_failed_the_job_are_not_through(store, allowed, last_k)
     assert (below, [of.index for of in under_way]) == (allowed, [allowed])
 
 
-def test_parameters_are_suspected_when_hardly_anything_succeeds_after_a_failure(store):
+def test_parameters_are_suspected_when_little_succeeds_after_a_failure(store):
     service = ShardService(store, plan(100, max_skipped_minibatches=50), policy=ONE_AT_A_TIME)
     a, b = Worker(service, "a"), Worker(service, "b")
     for worker in (a, b):
@@ -237,7 +237,7 @@ def test_parameters_are_suspected_when_hardly_anything_succeeds_after_a_failure(
     assert ShardService(store, service.plan).suspects_parameters, "a restarted master doesn't know"
 
 
-def test_the_job_goes_on_with_as_many_as_the_recipe_lets_it_skip(store):
+def test_the_job_goes_on_with_skipped_minibatches_the_recipe_allows(store):
     service = ShardService(store, plan(2, epochs=2, max_skipped_minibatches=1), policy=ONE_AT_A_TIME)
     worker = Worker(service, "a")
     worker.ask()
@@ -288,7 +288,7 @@ def test_a_restarted_service_goes_on_where_the_last_commit_was(tmp_path):
     assert [done[f"eval {i}"][0].split("@")[1] for i in range(3)] == ["16", "32", "48"]
 
 
-def test_another_plans_ledger_is_refused(store):
+def test_a_ledger_of_another_plan_is_refused(store):
     ShardService(store, plan(10))
     with pytest.raises(JobError, match="belongs to other data or another recipe"):
         ShardService(store, plan(11))
@@ -349,7 +349,7 @@ def test_a_slow_worker_gets_small_leases(store):
     assert sizes["fast"][-1] == sizes["slow"][-1] == 1
 
 
-def test_every_minibatch_of_every_epoch_is_leased_once_when_nothing_goes_wrong(store):
+def test_every_minibatch_of_every_epoch_is_leased_once(store):
     service = ShardService(store, plan(997, epochs=3, block_minibatches=16))
     seen = [IntervalSet() for _ in range(3)]
     workers = [Worker(service, f"worker-{i}") for i in range(3)]
@@ -380,7 +380,7 @@ def test_at_the_start_workers_join_one_by_one(store):
     assert isinstance(three.ask().work, Lease)
 
 
-def test_at_the_start_nobody_waits_for_a_worker_that_is_slow_or_dead(store):
+def test_at_the_start_no_worker_waits_for_a_slow_or_dead_one(store):
     service = ShardService(store, plan(400), slow_start_minibatches=1_000)
     one, two = Worker(service, "a"), Worker(service, "b")
     one.ask()

@@ -28,7 +28,7 @@ def measured(**slots_rows: Any) -> Any:
     return table
 
 
-def test_the_busiest_come_first_and_those_nobody_asks_for_not_at_all() -> None:
+def test_hottest_slots_come_busiest_first_without_idle_ones() -> None:
     state, loads = state_of_two(), SlotLoads()
     first = measured(
         s1=(10, 20, 0.1, 100), s2=(10, 90, 0.1, 100), s3=(9, 9, 0.5, 7), s4=(0, 0, 0, 900), s5=(0, 1e-5, 0, 9)
@@ -48,7 +48,7 @@ def test_the_busiest_come_first_and_those_nobody_asks_for_not_at_all() -> None:
     assert of_first.measured_seconds_ago == 2.5
 
 
-def test_figures_go_with_a_slot_that_moves() -> None:
+def test_load_figures_go_with_a_slot_that_moves() -> None:
     state, loads = state_of_two(), SlotLoads()
     loads.take("ps-0", state.owned("ps-0"), measured(s7=(1, 2, 0.3, 4)), requests_per_second=1.0, at=50.0)
     assert loads.of("ps-1", state.owned("ps-1"), 60.0) == PsSlots("ps-1", 2048)
@@ -60,7 +60,7 @@ def test_figures_go_with_a_slot_that_moves() -> None:
     assert (moved.busy, moved.requests_per_second, moved.measured_seconds_ago) == (pytest.approx(0.3), None, 10.0)
 
 
-def test_a_master_tells_what_is_measured(make: Any) -> None:
+def test_slots_request_is_answered_with_measured_loads(make: Any) -> None:
     rig: Rig = make(ps=2, samples=4000)
     rig.up("ps-0", "worker-0")
     assert rig.ask("cli", SlotsRequest()) == SlotsReport(0)
@@ -81,7 +81,7 @@ def test_a_master_tells_what_is_measured(make: Any) -> None:
         rig.ask("cli", SlotsRequest())
 
 
-def test_slots_of_a_slow_server_keep_another_busy_as_their_rows_would() -> None:
+def test_load_of_a_slow_servers_slots_elsewhere_follows_their_rows() -> None:
     """Its own slots are worth four times what they cost elsewhere; where nothing else is known, what was measured is believed."""
     state, loads = state_of_two(), SlotLoads()
     theirs = state.owned("ps-0")

@@ -35,7 +35,7 @@ def states(state: SlotState) -> list[tuple[int, str]]:
     return [(move.id, move.state) for move in state.moves]
 
 
-def test_the_first_map_is_even_and_in_whole_pieces() -> None:
+def test_the_first_slot_map_is_even_and_in_whole_pieces() -> None:
     state, notes = SlotState().begin(["ps-0", "ps-1", "ps-2"])
     assert state.version == 1
     assert list(state.counts().values()) == [1366, 1365, 1365]
@@ -44,7 +44,7 @@ def test_the_first_map_is_even_and_in_whole_pieces() -> None:
     assert state.begin(["ps-7"]) == (state, [])
 
 
-def test_a_move_from_the_wish_to_its_end() -> None:
+def test_a_move_is_queued_copied_committed_and_ended() -> None:
     state = wanted(begun(), "ps-0", "ps-2", 3, 4)
     assert states(state) == [(1, "queued")]
     assert state.start(BOTH, 10.0) == (state, [])  # its target isn't up
@@ -109,7 +109,7 @@ def test_a_server_takes_part_in_one_move_at_a_time_until_both_are_tidy() -> None
     assert states(state.start(up, 2.0)[0]) == [(2, "copying")]
 
 
-def test_what_is_committed_cannot_be_cancelled() -> None:
+def test_a_committed_move_cannot_be_cancelled() -> None:
     state = wanted(wanted(begun(), "ps-0", "ps-1", 1), "ps-0", "ps-1", 2)
     state, _ = state.start(BOTH, 0.0)
     state, _ = state.ready("ps-1", ready_of(state, 1), 0.0)
@@ -130,13 +130,13 @@ def test_what_is_committed_cannot_be_cancelled() -> None:
         ("ps-0", "ps-1", [5, 6]),
     ],
 )
-def test_moves_that_make_no_sense_are_a_bug(source: str, target: str, members: list[int]) -> None:
+def test_senseless_moves_raise_a_bug(source: str, target: str, members: list[int]) -> None:
     state = wanted(begun(), "ps-0", "ps-1", 6)
     with pytest.raises(ValueError, match="can't move"):
         wanted(state, source, target, *members)
 
 
-def test_a_target_that_ends_takes_its_moves_with_it() -> None:
+def test_moves_to_a_target_that_ends_are_cancelled() -> None:
     state = wanted(wanted(begun(), "ps-0", "ps-2", 1), "ps-1", "ps-2", 3000)
     state, _ = state.start(ALL, 0.0)
     state, _ = state.gone("ps-2")
@@ -148,7 +148,7 @@ def test_a_target_that_ends_takes_its_moves_with_it() -> None:
         state.gone("ps-1")
 
 
-def test_a_source_that_has_nothing_left_may_end() -> None:
+def test_a_source_without_slots_may_end() -> None:
     state = begun("ps-0")
     state, _ = state.leave(["ps-0"], "drained")
     state = wanted(state, "ps-0", "ps-1", *range(4096))
@@ -160,7 +160,7 @@ def test_a_source_that_has_nothing_left_may_end() -> None:
     state.validate()
 
 
-def test_nothing_moves_to_who_leaves_nor_off_who_stays_after_all() -> None:
+def test_no_moves_to_a_leaving_server_or_off_one_that_stays() -> None:
     state = wanted(wanted(begun(), "ps-0", "ps-1", 1), "ps-1", "ps-0", 3000)
     state, notes = state.leave(["ps-1"], "scaled to 1 parameter server")
     assert states(state) == [(2, "queued")]
@@ -170,7 +170,7 @@ def test_nothing_moves_to_who_leaves_nor_off_who_stays_after_all() -> None:
     assert (state.moves, state.leaving) == ([], [])
 
 
-def test_off_a_slow_one_slots_move_at_once_and_off_no_other() -> None:
+def test_only_slots_of_a_slow_server_move_at_once() -> None:
     state, _ = begun().leave(["ps-0"], "replaced", slow=True)
     assert state.slow == ["ps-0"] and state.leave(["ps-0"], "again", slow=True) == (state, [])
     moving, _ = state.want([("ps-0", "ps-1", slots.of([1]))], at_once=state.slow)
@@ -181,7 +181,7 @@ def test_off_a_slow_one_slots_move_at_once_and_off_no_other() -> None:
     assert state.replaced("ps-0", "ps-2")[0].slow == []  # who follows it needn't be slow
 
 
-def test_who_follows_is_all_that_the_other_was() -> None:
+def test_a_follower_takes_over_slots_moves_and_leaving() -> None:
     state = wanted(wanted(wanted(begun(), "ps-0", "ps-1", 1, 2), "ps-1", "ps-0", 3000), "ps-0", "ps-1", 7)
     state, _ = state.leave(["ps-0"], "drained")
     state, _ = state.start(BOTH, 0.0)
@@ -206,7 +206,7 @@ def test_who_follows_is_all_that_the_other_was() -> None:
     assert states(after.start({"ps-1", "ps-2"}, 1.0)[0]) == [(3, "copying"), (4, "queued")]
 
 
-def test_a_follower_tidies_up_what_the_other_had_to() -> None:
+def test_a_follower_tidies_up_for_its_predecessor() -> None:
     state, _ = wanted(begun(), "ps-0", "ps-1", 1).start(BOTH, 0.0)
     state, _ = state.ready("ps-1", ready_of(state, 1), 1.0)
     state, _ = state.report("ps-1", state.version, True)
@@ -219,13 +219,13 @@ def test_a_follower_tidies_up_what_the_other_had_to() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [("ps-2", "ps-3"), ("ps-0", "ps-1"), ("ps-0", "ps-2")])
-def test_nobody_takes_the_place_of_one_without_slots_or_two_places(old: str, new: str) -> None:
+def test_a_server_without_slots_gets_no_follower_and_none_follows_two(old: str, new: str) -> None:
     state = wanted(begun(), "ps-1", "ps-2", 3000)
     with pytest.raises(ValueError, match="can't take the place"):
         state.replaced(old, new)
 
 
-def test_a_state_survives_as_text() -> None:
+def test_slot_state_survives_as_text() -> None:
     state, _ = wanted(begun(), "ps-0", "ps-2", 3, 4).start(ALL, 10.0)
     assert msgspec.json.decode(msgspec.json.encode(state), type=SlotState) == state
 
@@ -376,7 +376,7 @@ def test_a_move_goes_batch_by_batch_each_with_a_version_of_its_own() -> None:
     assert states(done) == [(1, "committed")] and slots.describe(done.owned("ps-0") ^ begun().owned("ps-0")) == "1-5"
 
 
-def test_a_move_that_is_cancelled_amid_it_keeps_what_has_moved() -> None:
+def test_a_cancelled_move_keeps_the_slots_that_have_moved() -> None:
     state, _ = wanted(begun(), "ps-0", "ps-1", 1, 2, 3).start(BOTH, 0.0)
     state, _ = state.ready("ps-1", ready_of(state, 1, 2), 1.0)
     after, notes = state.cancel("by request")
@@ -385,7 +385,7 @@ def test_a_move_that_is_cancelled_amid_it_keeps_what_has_moved() -> None:
     assert after.ready("ps-1", ready_of(state, 1), 2.0)[0] is after
 
 
-def test_a_fault_loses_one_batch_and_the_rest_goes_on() -> None:
+def test_a_move_goes_on_with_the_rest_after_its_source_dies() -> None:
     state, _ = wanted(begun(), "ps-0", "ps-1", 1, 2, 3).start(BOTH, 0.0)
     state, _ = state.ready("ps-1", ready_of(state, 1, 1, 2), 1.0)
     down, _ = state.down("ps-0")
@@ -403,7 +403,7 @@ def test_the_rate_of_moves_is_that_of_the_rows_that_were_committed() -> None:
     assert (state.move_rate, state.moves[0].moved_rows) == (400.0, 10)
 
 
-def test_a_state_of_before_batches_is_read() -> None:
+def test_slot_state_from_before_batches_is_read() -> None:
     old = msgspec.to_builtins(wanted(begun(), "ps-0", "ps-1", 1, 2).start(BOTH, 10.0)[0])
     for name in ("moved", "moved_rows", "moved_bytes", "newest_at"):
         del old["moves"][0][name]

@@ -80,7 +80,7 @@ def pair(make: Any) -> Rig:
     return rig
 
 
-def test_a_server_is_told_what_it_owns_and_what_is_consumed(make: Any) -> None:
+def test_a_server_is_told_its_slots_and_consumed_minibatches(make: Any) -> None:
     rig = make(ps=2, samples=8, batch_size=4, epochs=2, workers=1)
     rig.up("ps-0")
     assert rig.report("ps-0") == PsOrders(0)
@@ -100,7 +100,7 @@ def test_a_server_is_told_what_it_owns_and_what_is_consumed(make: Any) -> None:
     assert rig.report("ps-0") == Ack()  # has ended
 
 
-def test_what_is_in_quarantine_is_not_consumed(make: Any) -> None:
+def test_quarantined_minibatches_are_not_consumed(make: Any) -> None:
     rig = make(samples=40, workers=2, max_skipped_minibatches=1)
     rig.up("ps-0", "worker-0", "worker-1")
     for worker in ("worker-0", "worker-1"):
@@ -148,14 +148,14 @@ def test_a_move_of_slots_from_the_wish_to_the_new_map(pair: Rig) -> None:
         (MoveRequest(slots.pack(slots.of([100])), "ps-1"), "part of move 1 from ps-0 to ps-1"),
     ],
 )
-def test_wishes_that_cannot_be(pair: Rig, wish: Any, why: str) -> None:
+def test_impossible_moves_and_drains_are_refused(pair: Rig, wish: Any, why: str) -> None:
     move(pair, "ps-1", 100)
     with pytest.raises(RemoteError) as refused:
         pair.ask("cli", wish)
     assert why in f"{refused.value.message} {refused.value.hint}"
 
 
-def test_one_more_server_gets_its_part_and_the_job_goes_on(pair: Rig) -> None:
+def test_an_added_server_gets_its_share_of_slots(pair: Rig) -> None:
     actions = pair.ask("cli", ScaleRequest(ps=3)).actions
     assert actions == ["ps-2 is launched with 1 core and 1 GiB", "slots move when all parameter servers are up"]
     pair.follow(*PAIR, until=lambda status: states(status).get("ps-2") == "started")
@@ -180,7 +180,7 @@ def test_fewer_servers_are_emptied_first_and_then_end(pair: Rig) -> None:
         pair.ask("cli", DrainRequest("ps-1"))
 
 
-def test_a_server_that_is_to_leave_is_called_back(pair: Rig) -> None:
+def test_a_leaving_server_is_called_back(pair: Rig) -> None:
     pair.ask("cli", ScaleRequest(ps=1))
     copying(pair, "ps-1")
     assert pair.ask("cli", ScaleRequest(ps=2)).actions[0] == "ps-1 stays"
@@ -190,7 +190,7 @@ def test_a_server_that_is_to_leave_is_called_back(pair: Rig) -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_server_is_drained(pair: Rig, replace: bool) -> None:
+def test_a_drained_server_ends_when_its_slots_have_moved(pair: Rig, replace: bool) -> None:
     actions = pair.ask("cli", DrainRequest("ps-0", replace)).actions
     assert actions[0] == "ps-0 leaves when its 2,048 slots have moved to others"
     assert pair.ask("cli", DrainRequest("ps-0", replace)) == Scaled()
@@ -202,7 +202,7 @@ def test_a_server_is_drained(pair: Rig, replace: bool) -> None:
     assert pair.ask("cli", ScaleRequest(ps=2 if replace else 1)) == Scaled()
 
 
-def test_a_worker_is_drained(pair: Rig) -> None:
+def test_a_worker_is_drained_unless_it_is_the_last(pair: Rig) -> None:
     assert pair.ask("cli", DrainRequest("worker-0")).actions == ["worker-0 is to leave: drained by request"]
     with pytest.raises(RemoteError, match="last worker"):
         pair.ask("cli", DrainRequest("worker-1"))
@@ -228,7 +228,7 @@ def test_nodes_are_killed_and_replaced(pair: Rig) -> None:
         pair.ask("cli", KillRequest("worker-9"))
 
 
-def test_moves_are_cancelled_with_what_they_were_for(pair: Rig) -> None:
+def test_cancelling_moves_cancels_the_drain_behind_them(pair: Rig) -> None:
     assert pair.ask("cli", CancelMovesRequest()) == Scaled()
     pair.ask("cli", DrainRequest("ps-0"))
     orders = copying(pair, "ps-1")
@@ -256,7 +256,7 @@ def test_rows_that_do_not_fit_are_refused_with_figures(pair: Rig) -> None:
         move(pair, "ps-1", *range(1000, 2000))
 
 
-def test_a_report_with_loads_that_are_none_is_dropped(pair: Rig) -> None:
+def test_a_report_with_malformed_loads_is_dropped(pair: Rig) -> None:
     for bad in (b"short", loads(np.full(4096, np.nan)), loads(np.full(4096, -1.0))):
         pair.client("ps-0").send(PsReport("ps-0", 0, 0, 0, loads=bad))
     assert pair.client("ps-0").receive(0.1) is None
@@ -327,7 +327,7 @@ def test_a_server_that_leaves_and_dies_is_followed_by_one_that_leaves(pair: Rig)
     assert len(pair.backend.launched) == 5
 
 
-def test_the_memory_of_one_that_owned_nothing_is_let_go(pair: Rig) -> None:
+def test_memory_of_a_dead_server_without_slots_is_freed(pair: Rig) -> None:
     pair.ask("cli", ScaleRequest(ps=3))
     pair.up("ps-2")
     pair.backend.ends("ps-2")
@@ -361,7 +361,7 @@ def test_the_model_is_exported_when_every_slot_is_at_rest(make: Any) -> None:
     assert rig.backend.terminated == []
 
 
-def test_servers_that_fall_silent_are_given_up_but_not_their_memory(make: Any) -> None:
+def test_silent_servers_are_replaced_with_their_memory_kept(make: Any) -> None:
     clock = Clock()
     rig = make(samples=400, clock=clock, health=msgspec.structs.replace(PATIENT, heartbeat_seconds=0.5))
     rig.up("ps-0", "worker-0")

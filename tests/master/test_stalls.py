@@ -15,7 +15,7 @@ def trained(steps: Steps, node: str, since: float, until: float, *, longest: flo
         at += 0.5
 
 
-def test_the_longest_step_counts_over_the_usual_one() -> None:
+def test_stall_of_a_cut_is_the_longest_step_over_the_usual_one() -> None:
     steps = Steps()
     trained(steps, "worker-0", 0.0, 10.0)
     steps.begins(3, 10.1)
@@ -30,7 +30,7 @@ def test_the_longest_step_counts_over_the_usual_one() -> None:
     assert steps.take(12.1) is None
 
 
-def test_a_step_that_is_told_after_the_end_counts_if_it_may_have_been_before() -> None:
+def test_a_step_reported_after_a_cut_counts_if_it_may_have_been_within() -> None:
     steps = Steps()
     trained(steps, "worker-0", 0.0, 10.0)
     steps.begins(1, 10.1)
@@ -42,7 +42,7 @@ def test_a_step_that_is_told_after_the_end_counts_if_it_may_have_been_before() -
     assert steps.take(11.0) is None
 
 
-def test_of_several_workers_the_one_that_waited_longest_counts() -> None:
+def test_stall_of_a_cut_is_that_of_the_worker_that_waited_longest() -> None:
     steps = Steps()
     for node in ("worker-0", "worker-1"):
         trained(steps, node, 0.0, 5.0)
@@ -57,7 +57,7 @@ def test_of_several_workers_the_one_that_waited_longest_counts() -> None:
     assert stall is not None and stall.seconds == pytest.approx(0.1)
 
 
-def test_a_worker_that_says_nothing_more_is_not_waited_for() -> None:
+def test_a_silent_worker_is_not_waited_for() -> None:
     steps = Steps()
     for node in ("worker-0", "worker-1"):
         trained(steps, node, 0.0, 5.0)
@@ -69,7 +69,7 @@ def test_a_worker_that_says_nothing_more_is_not_waited_for() -> None:
     assert steps.take(9.2) is not None
 
 
-def test_a_worker_that_is_gone_is_not_waited_for() -> None:
+def test_an_ended_worker_is_not_waited_for() -> None:
     steps = Steps()
     for node in ("worker-0", "worker-1"):
         trained(steps, node, 0.0, 5.0)
@@ -81,7 +81,7 @@ def test_a_worker_that_is_gone_is_not_waited_for() -> None:
     assert steps.take(6.5) is not None
 
 
-def test_of_a_cut_that_came_to_nothing_there_is_nothing_to_tell() -> None:
+def test_a_cut_that_was_given_up_has_no_stall() -> None:
     steps = Steps()
     trained(steps, "worker-0", 0.0, 5.0)
     steps.begins(1, 5.1)
@@ -92,7 +92,7 @@ def test_of_a_cut_that_came_to_nothing_there_is_nothing_to_tell() -> None:
     assert steps.take(20.0) is None
 
 
-def test_without_training_there_is_nothing_to_hold_up() -> None:
+def test_a_cut_without_training_has_no_stall() -> None:
     steps = Steps()
     steps.begins(1, 5.0)
     steps.ends(1, 6.0)
@@ -105,7 +105,7 @@ def test_without_training_there_is_nothing_to_hold_up() -> None:
 
 
 @pytest.mark.parametrize("longest", [-1.0, 0.0, float("nan"), float("inf")])
-def test_what_makes_no_sense_is_passed_over(longest: float) -> None:
+def test_senseless_step_times_are_ignored(longest: float) -> None:
     steps = Steps()
     trained(steps, "worker-0", 0.0, 5.0)
     steps.begins(1, 5.1)

@@ -64,7 +64,7 @@ def sizes(rig: Rig) -> dict[str, Resources]:
     return {spec.id: spec.resources for spec in rig.backend.launched}
 
 
-def test_several_nodes_get_more_memory_at_once_and_while_another_one_is_still_to_come(pair: Rig) -> None:
+def test_several_nodes_get_more_memory_while_another_node_starts(pair: Rig) -> None:
     brain = Brain(pair)
     pair.backend.ends("worker-1")
     pair.backend.wait_for_launch("worker-2")
@@ -75,7 +75,7 @@ def test_several_nodes_get_more_memory_at_once_and_while_another_one_is_still_to
     assert [one.state for one in brain.done] == ["done"] and states(pair.follow(until=bool))["worker-2"] == "started"
 
 
-def test_a_server_is_added_as_it_was_decided_and_takes_that_share_of_the_memory_alone(pair: Rig) -> None:
+def test_an_added_server_has_the_decided_size_and_share_of_memory(pair: Rig) -> None:
     brain = Brain(pair)
     row_bytes = np.zeros(4096)
     row_bytes[:2048] = 1000.0
@@ -94,7 +94,7 @@ def test_a_server_is_added_as_it_was_decided_and_takes_that_share_of_the_memory_
     assert [one.state for one in brain.done] == ["done"]
 
 
-def test_slots_go_by_what_they_are_moved_for(pair: Rig) -> None:
+def test_slots_are_chosen_by_memory_or_load_as_their_move_needs(pair: Rig) -> None:
     brain = Brain(pair)
     row_bytes, busy = np.zeros(4096), np.zeros(4096)
     row_bytes[:1024], busy[1024:2048] = 1000.0, 0.0001
@@ -111,7 +111,7 @@ def test_slots_go_by_what_they_are_moved_for(pair: Rig) -> None:
 
 
 @pytest.mark.parametrize("node", ["ps-0", "worker-0"])
-def test_who_replaces_a_node_has_the_size_that_was_decided(pair: Rig, node: str) -> None:
+def test_a_replacement_has_the_decided_size(pair: Rig, node: str) -> None:
     brain = Brain(pair)
     brain.say(node, Replace(SIZE))
     follower = node.replace("0", "2")
@@ -128,7 +128,7 @@ def test_who_replaces_a_node_has_the_size_that_was_decided(pair: Rig, node: str)
 
 
 @pytest.mark.parametrize("few", [True, False])
-def test_who_replaces_a_slow_server_gets_all_that_it_had(pair: Rig, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_servers_replacement_gets_its_slots(pair: Rig, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, if that is little. Its slots keep it busy four times as long as those of the other one, by
     as many requests."""
     brain = Brain(pair)
@@ -162,7 +162,7 @@ def planned(rig: Rig) -> tuple[int, int]:
     return plan.ps.each.memory, plan.worker.each.memory
 
 
-def test_memory_to_spare_is_taken_from_all_at_once_and_those_who_come_get_no_more(pair: Rig) -> None:
+def test_spare_memory_is_taken_from_all_nodes_and_new_ones_get_no_more(pair: Rig) -> None:
     brain = Brain(pair)
     small, smaller = Resources(1.0, 300 << 20), Resources(1.0, 200 << 20)
     pair.follow(*PAIR, until=lambda _: all(pair.master.servers.tidy(node) for node in PAIR))
@@ -173,7 +173,7 @@ def test_memory_to_spare_is_taken_from_all_at_once_and_those_who_come_get_no_mor
     assert planned(pair) == (small.memory, smaller.memory)
 
 
-def test_as_long_as_one_of_them_keeps_more_so_do_those_who_come(pair: Rig) -> None:
+def test_new_nodes_get_as_much_memory_as_any_node_keeps(pair: Rig) -> None:
     brain = Brain(pair)
     pair.follow(*PAIR, until=lambda _: all(pair.master.servers.tidy(node) for node in PAIR))
     brain.say("worker-0", Resize(Resources(1.0, 200 << 20)), "memory to spare")
@@ -182,7 +182,7 @@ def test_as_long_as_one_of_them_keeps_more_so_do_those_who_come(pair: Rig) -> No
     assert planned(pair) == (RESOURCES.memory, RESOURCES.memory)
 
 
-def test_what_is_to_help_a_node_takes_nothing_from_it(pair: Rig) -> None:
+def test_a_treatment_never_lowers_memory_given_since(pair: Rig) -> None:
     """It was given more since the brain had looked."""
     brain = Brain(pair)
     brain.say("ps-0", Resize(Resources(2.0, RESOURCES.memory >> 1)), "hot ps")
@@ -190,7 +190,7 @@ def test_what_is_to_help_a_node_takes_nothing_from_it(pair: Rig) -> None:
     assert pair.backend.resized == [("ps-0", Resources(2.0, RESOURCES.memory))]
 
 
-def test_what_is_only_told_is_in_the_story(pair: Rig) -> None:
+def test_advice_that_only_tells_is_in_the_story(pair: Rig) -> None:
     brain = Brain(pair)
     told = {"node": "ps-0", "cause": "ceiling", "act": {"type": "tell"}}
     brain.advice.append(Advice(1, {"action": "tell", "reason": "it will be full", "treatment": told}))
@@ -215,7 +215,7 @@ def fill(rig: Rig, stops: Callable[[int], Any]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["on", "off", "suggest"])
-def test_a_server_that_is_about_to_be_full_gets_more_before_the_brain_is_asked(make: Any, mode: Any) -> None:
+def test_a_server_about_to_be_full_gets_memory_without_asking_the_brain(make: Any, mode: Any) -> None:
     rig = make(ps=1, workers=1, samples=4000, mode=mode)
     rig.up("ps-0", "worker-0")
     rig.follow("ps-0", until=has("ps-0"))
@@ -238,7 +238,7 @@ def test_a_server_gets_no_more_than_the_ceiling_leaves(make: Any) -> None:
     assert rig.backend.resized == [("ps-0", Resources(1.0, RESOURCES.memory + (50 << 20)))]
 
 
-def test_who_writes_the_model_has_room_for_that(make: Any) -> None:
+def test_the_exporting_worker_gets_memory_for_the_export(make: Any) -> None:
     rig = make(ps=1, workers=1, samples=8, mode="on")
     rig.up("ps-0", "worker-0")
     rig.follow("ps-0", until=has("ps-0"))
@@ -250,7 +250,7 @@ def test_who_writes_the_model_has_room_for_that(make: Any) -> None:
     assert node == "worker-0" and given.memory == 1512 << 20
 
 
-def test_what_there_is_no_room_for_is_given_up_and_said(make: Any) -> None:
+def test_adding_a_server_without_room_is_refused_with_a_reason(make: Any) -> None:
     rig = make(ps=2, samples=4000)
     rig.up(*PAIR, "worker-0", "worker-1")
     rig.follow(*PAIR, until=has(*PAIR))

@@ -104,7 +104,7 @@ def test_a_node_that_gets_slow_is_measured_anew_within_seconds(
 
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.0, 0.2), st.integers(0, 999), st.floats(1.0, 1.4))
-def test_noise_ends_no_interval(noise: float, seed: int, times: float) -> None:
+def test_noise_does_not_end_an_interval_early(noise: float, seed: int, times: float) -> None:
     job = Job(noise=noise, seed=seed)
     job.run(30.0)
     job.slow["worker-1"] = job.slow["ps-1"] = times
@@ -112,7 +112,7 @@ def test_noise_ends_no_interval(noise: float, seed: int, times: float) -> None:
     assert job.lengths == [PACE.seconds] * 5
 
 
-def test_what_was_before_is_an_interval_of_its_own_if_it_is_long_enough() -> None:
+def test_time_before_a_slowing_is_its_own_interval_if_long_enough() -> None:
     job = Job()
     job.run(19.0)
     job.slow["worker-0"] = 4.0
@@ -131,7 +131,7 @@ def test_what_was_before_is_an_interval_of_its_own_if_it_is_long_enough() -> Non
 
 
 @pytest.mark.parametrize("fields", [{"rate": 1.5}, {"pace": Pace.of(2.5)}], ids=["few", "short"])
-def test_where_little_is_done_or_intervals_are_short_anyway_none_ends_sooner(fields: Any) -> None:
+def test_few_minibatches_or_short_intervals_never_end_sooner(fields: Any) -> None:
     job = Job(**fields)
     job.run(33.0)
     job.slow["worker-0"] = 4.0
@@ -139,7 +139,7 @@ def test_where_little_is_done_or_intervals_are_short_anyway_none_ends_sooner(fie
     assert len(set(job.lengths)) == 1
 
 
-def test_a_change_of_the_plan_begins_anew() -> None:
+def test_a_change_of_plan_begins_a_new_interval() -> None:
     job = Job()
     job.run(19.0)
     job.slow["worker-0"] = 4.0
@@ -151,7 +151,7 @@ def test_a_change_of_the_plan_begins_anew() -> None:
     assert set(job.lengths[count:]) == {10.0}
 
 
-def test_pace_of_short_intervals_is_short_in_all() -> None:
+def test_pace_of_short_intervals_has_short_looks() -> None:
     assert Pace.of(10.0) == Pace() and Pace.of(2.0).look_seconds == 2.0
 
 

@@ -45,7 +45,7 @@ def edited(rows: TableRows, change: Callable[[list[np.ndarray]], None]) -> Table
 
 @pytest.mark.parametrize("batch", [1, 8, 4096])
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e6])
-def test_gradients_are_exactly_one(batch: int, scale: float) -> None:
+def test_census_gradients_are_exactly_one(batch: int, scale: float) -> None:
     options = {"embedding_dim": 5, "dense_values": 9000}
     module = build_model(Model(use="census", options=options), CENSUS_SCHEMA, directory=Path(), seed=2)
     with torch.no_grad():
@@ -62,14 +62,14 @@ def test_gradients_are_exactly_one(batch: int, scale: float) -> None:
     assert metrics.auc is None and np.isfinite(metrics.log_loss)
 
 
-def test_it_needs_the_columns_of_its_data() -> None:
+def test_census_model_needs_the_census_columns() -> None:
     with pytest.raises(ModelError, match="'sample'"):
         build_model(Model(use="census"), Schema(dense=("a",), categorical=("b",)), directory=Path(), seed=0)
 
 
 @pytest.mark.parametrize("use", OPTIMIZERS)
 @pytest.mark.parametrize("updates", [1, 3, 30])
-def test_the_reference_is_what_tables_make(use: str, updates: int) -> None:
+def test_reference_rows_equal_those_of_the_tables(use: str, updates: int) -> None:
     optimizer = Optimizer(use=use, **({"l1": 0.01, "l2": 0.1} if use == "ftrl" else {}))
     ids, counts = np.arange(50, dtype=np.uint64), np.array([50])
     group = TableGroup([TableSpec("t", 3, 0.05)], optimizer, seed=7)
@@ -82,7 +82,7 @@ def test_the_reference_is_what_tables_make(use: str, updates: int) -> None:
 
 @pytest.mark.parametrize("use", OPTIMIZERS)
 @pytest.mark.parametrize("format", ["npz", "parquet"])
-def test_a_job_without_fault_is_exact(use: str, format: str, tmp_path: Path) -> None:
+def test_census_of_a_job_without_faults_is_exact(use: str, format: str, tmp_path: Path) -> None:
     report = check(SimulatedCensus(census_recipe(use)), tmp_path, format)
     assert report.exact and report.examples == []
     assert [(table.table, table.keys, table.updates) for table in report.tables] == [
@@ -94,7 +94,7 @@ def test_a_job_without_fault_is_exact(use: str, format: str, tmp_path: Path) -> 
     assert (report.samples, report.epochs, report.minibatches) == (SAMPLES, EPOCHS, SAMPLES // BATCH)
 
 
-def test_embeddings_may_have_an_optimizer_of_their_own(tmp_path: Path) -> None:
+def test_census_is_exact_with_an_embedding_optimizer(tmp_path: Path) -> None:
     recipe = census_recipe("adam", embedding_optimizer={"use": "ftrl", "l1": 0.001, "learning_rate": 0.1})
     assert check(SimulatedCensus(recipe), tmp_path).exact
 
@@ -104,7 +104,7 @@ def test_embeddings_may_have_an_optimizer_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "key", "expected"), [("sample", 11, EPOCHS), ("everyone", 0, MINIBATCHES), (BLOCKS, 1, MINIBATCHES)]
 )
-def test_one_update_lost_or_doubled_is_found(
+def test_census_check_finds_one_lost_or_doubled_update(
     use: str, times: int, table: str, key: int, expected: int, tmp_path: Path
 ) -> None:
     report = check(SimulatedCensus(census_recipe(use), Fault(table, key, 1, times)), tmp_path)
@@ -123,7 +123,7 @@ def test_one_update_lost_or_doubled_is_found(
     ("use", "part"),
     [(use, part) for use in OPTIMIZERS for part in ("vectors", "state", "counts") if (use, part) != ("sgd", "state")],
 )
-def test_one_bit_is_found(use: str, table: str, part: str, tmp_path: Path) -> None:
+def test_census_check_finds_one_flipped_bit(use: str, table: str, part: str, tmp_path: Path) -> None:
     census = SimulatedCensus(census_recipe(use))
 
     def flip(arrays: list[np.ndarray]) -> None:
@@ -166,7 +166,7 @@ def test_keys_that_are_missing_or_too_many_are_found(use: str, tmp_path: Path) -
     }
 
 
-def test_a_row_twice_is_found_whether_or_not_it_comes_in_one_piece(tmp_path: Path, monkeypatch) -> None:
+def test_census_check_finds_a_row_that_comes_twice(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("dlrover_lite.models.tables._CHUNK_BYTES", 300)
     census = SimulatedCensus(census_recipe())
     assert check(census, tmp_path).exact
@@ -178,7 +178,7 @@ def test_a_row_twice_is_found_whether_or_not_it_comes_in_one_piece(tmp_path: Pat
     assert report.errors == 1 and report.examples[0].problem == "extra"
 
 
-def test_the_trained_model_is_checked_too(tmp_path: Path) -> None:
+def test_census_check_covers_the_trained_dense_parameters(tmp_path: Path) -> None:
     census = SimulatedCensus(census_recipe())
     census.dense.view(np.uint32)[7] ^= 1
     report = check(census, tmp_path)
@@ -187,7 +187,7 @@ def test_the_trained_model_is_checked_too(tmp_path: Path) -> None:
     assert report.errors == 1 and check(census, tmp_path).tables[-1].missing == 2
 
 
-def test_padding_of_the_last_block_is_nobodys(tmp_path: Path) -> None:
+def test_padding_of_the_last_dense_block_is_ignored(tmp_path: Path) -> None:
     census = SimulatedCensus(census_recipe("adam"))
 
     def scribble(arrays: list[np.ndarray]) -> None:
@@ -200,7 +200,7 @@ def test_padding_of_the_last_block_is_nobodys(tmp_path: Path) -> None:
     assert check(census, tmp_path).exact
 
 
-def test_few_examples_of_many_errors(tmp_path: Path) -> None:
+def test_census_check_shows_few_examples_of_many_errors(tmp_path: Path) -> None:
     census = SimulatedCensus(census_recipe())
     census.tables["sample"] = edited(census.tables["sample"], lambda arrays: arrays[2].__iadd__(1))
     report = check(census, tmp_path)
@@ -208,13 +208,13 @@ def test_few_examples_of_many_errors(tmp_path: Path) -> None:
     assert 0 < len(report.examples) < 10 and all(isinstance(one, WrongKey) for one in report.examples)
 
 
-def test_progress_counts_keys(tmp_path: Path) -> None:
+def test_progress_of_the_census_check_counts_keys(tmp_path: Path) -> None:
     census, seen = SimulatedCensus(census_recipe()), []
     check_export(census.export(tmp_path / "export"), census.recipe, seen.append)
     assert seen[-1] == SAMPLES + 1 + 2
 
 
-def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
+def test_exports_that_cannot_be_checked_are_refused_with_a_reason(tmp_path: Path) -> None:
     census = SimulatedCensus(census_recipe())
     target = census.export(tmp_path / "export")
     falling = msgspec.structs.replace(census.recipe.training, schedule=Schedule(use="linear"))
@@ -235,7 +235,7 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
         check_export(target, census.recipe)
 
 
-def test_its_export_loads_like_any_other(tmp_path: Path) -> None:
+def test_export_of_a_census_loads_as_a_model(tmp_path: Path) -> None:
     census = SimulatedCensus(census_recipe())
     model = load_model(census.export(tmp_path / "export"))
     assert torch.equal(model.network.values, torch.from_numpy(census.dense))

@@ -88,7 +88,7 @@ def refused(act: Callable[[], object], path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["npz", "parquet"])
-def test_a_bit_flipped_anywhere_in_any_file_is_told(write: Write, tmp_path: Path, format: str) -> None:
+def test_a_bit_flipped_in_any_file_of_an_export_is_reported(write: Write, tmp_path: Path, format: str) -> None:
     export, chance = write(tmp_path / "export", format), random.Random(1)
     load_model(export)
     for path in files_of(export):
@@ -107,7 +107,7 @@ def test_a_bit_flipped_anywhere_in_any_file_is_told(write: Write, tmp_path: Path
     load_model(copy_export(export, tmp_path / "copy"))
 
 
-def test_numbers_of_the_manifest_and_weights_are_not_taken_as_they_come(write: Write, tmp_path: Path) -> None:
+def test_manifest_and_weights_are_checked_against_digests_when_loaded(write: Write, tmp_path: Path) -> None:
     export = write(tmp_path / "export", state=False)
     text = (export / "model.json").read_text()
     (export / "model.json").write_text(text.replace('"seed": 3', '"seed": 7'))
@@ -119,7 +119,7 @@ def test_numbers_of_the_manifest_and_weights_are_not_taken_as_they_come(write: W
     refused(lambda: load_model(export), export / "dense.safetensors")
 
 
-def test_an_export_that_was_half_copied_is_none(write: Write, tmp_path: Path) -> None:
+def test_a_half_copied_export_is_refused(write: Write, tmp_path: Path) -> None:
     export = write(tmp_path / "export")
     for path in files_of(export):
         half = tmp_path / "half"
@@ -131,9 +131,7 @@ def test_an_export_that_was_half_copied_is_none(write: Write, tmp_path: Path) ->
         shutil.rmtree(half)
 
 
-def test_the_digests_are_written_last_and_all_is_durable_before_the_export_has_its_name(
-    write: Write, tmp_path: Path
-) -> None:
+def test_digests_are_written_last_and_exports_durable_before_renaming(write: Write, tmp_path: Path) -> None:
     with recorded() as calls:
         export = write(tmp_path / "export")
     calls.check_durable(export)
@@ -146,7 +144,7 @@ def test_the_digests_are_written_last_and_all_is_durable_before_the_export_has_i
     assert synced[-1] == DIGESTS_FILE and synced.count(DIGESTS_FILE) == 1 and len(files) >= 5
 
 
-def test_anybody_can_compare_the_digests(write: Write, tmp_path: Path) -> None:
+def test_digests_can_be_checked_by_sha256sum(write: Write, tmp_path: Path) -> None:
     export = write(tmp_path / "export", "parquet")
     done = subprocess.run(
         ["sha256sum", "--strict", "-c", DIGESTS_FILE], cwd=export, capture_output=True, text=True, check=True
@@ -158,7 +156,7 @@ def test_anybody_can_compare_the_digests(write: Write, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../../other.npz", "/etc/passwd", "tables/../../x.npz", ""])
 @pytest.mark.parametrize("where", ["table", "blocks", "code"])
-def test_files_elsewhere_are_not_read(write: Write, tmp_path: Path, name: str, where: str) -> None:
+def test_manifest_entries_outside_the_export_are_not_read(write: Write, tmp_path: Path, name: str, where: str) -> None:
     """Whoever can write a manifest can write its digest."""
     export = write(tmp_path / "export")
     manifest = json.loads((export / "model.json").read_text())
@@ -179,7 +177,7 @@ def test_files_elsewhere_are_not_read(write: Write, tmp_path: Path, name: str, w
             act()
 
 
-def test_exports_follow_the_umask(write: Write, tmp_path: Path) -> None:
+def test_permissions_of_exports_follow_the_umask(write: Write, tmp_path: Path) -> None:
     """They are for others to use, where a person's umask says so."""
     before = os.umask(0o027)
     try:

@@ -29,7 +29,7 @@ def example(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_the_example_model_trains(example, schema):
+def test_docs_example_model_trains(example, schema):
     model = build_model(Model(use="my_model.py:MyModel", options={"dim": 4}), schema, directory=example, seed=0)
     embedded = torch.randn(6, 4 * 5, requires_grad=True)
     dense = torch.randn(6, 3)
@@ -55,7 +55,7 @@ def test_the_other_python_examples_run(example, schema, capsys):
     assert "tensor(" in capsys.readouterr().out
 
 
-def test_every_option_is_listed_with_its_default():
+def test_docs_list_every_model_option_with_its_default():
     rows = {
         (model, cells[0].strip(" `")): cells[2].strip()
         for line in TEXT.splitlines()
@@ -71,6 +71,6 @@ def test_every_option_is_listed_with_its_default():
     assert rows == real
 
 
-def test_the_example_ignores_columns_it_has_none_of(example):
+def test_docs_example_model_takes_data_without_dense_columns(example):
     schema = Schema(dense=(), categorical=("C1", "C2"))
     build_model(Model(use="my_model.py:MyModel"), schema, directory=example, seed=0)

@@ -142,7 +142,7 @@ def test_an_npz_table_is_two_plain_arrays(trained, tmp_path):
     assert manifest["version"] == 1 and manifest["tables"][0]["rows"] == 301
 
 
-def test_writing_needs_no_torch():
+def test_writing_an_export_needs_no_torch():
     code = "import sys, dlrover_lite.models.export, dlrover_lite.core.metrics; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -159,7 +159,7 @@ def test_tables_without_rows_start_from_initial_values(trained, tmp_path):
         )
 
 
-def test_a_user_model_brings_its_code_along(schema, tmp_path):
+def test_export_of_a_user_model_includes_its_code(schema, tmp_path):
     source = tmp_path / "source"
     (source / "parts_of_mine").mkdir(parents=True)
     (source / "my_model.py").write_text(
@@ -210,7 +210,7 @@ def test_only_exports_and_empty_directories_are_replaced(trained, tmp_path):
     assert (precious / "thesis.tex").read_text() == "x"
 
 
-def test_abort_leaves_the_older_export_and_nothing_else(trained, tmp_path):
+def test_aborting_an_export_leaves_the_older_one_unchanged(trained, tmp_path):
     target = trained.write(tmp_path / "model")
     before = (target / "model.json").read_bytes()
     for format in ("npz", "parquet"):
@@ -308,7 +308,7 @@ def test_table_names_become_safe_file_names_and_back(name, every):
     assert file and not file.startswith(".") and all(c.isascii() and (c.isalnum() or c in "%_.-") for c in file)
 
 
-def test_tables_named_alike_or_oddly_get_a_file_each(schema, tmp_path):
+def test_tables_with_odd_or_similar_names_get_a_file_each(schema, tmp_path):
     names = ("a/b", "A", "a", "..", "ü")
     odd = Trained(Schema(("I1",), names), tmp_path)
     target = odd.write(tmp_path / "model")
@@ -336,7 +336,7 @@ class Rows:
     def close(self) -> None: ...
 
 
-def test_evaluation_of_an_export(trained, tmp_path):
+def test_export_is_evaluated_on_data(trained, tmp_path):
     target = trained.write(tmp_path / "model")
     dense, ids = trained.inputs(20)
     labels = np.tile([0.0, 1.0], 10).astype(np.float32)
@@ -403,7 +403,7 @@ def test_ids_that_are_no_keys_are_refused_by_a_loaded_model(trained, tmp_path, k
 @pytest.mark.parametrize(
     ("first", "second"), [("npz", "parquet"), ("parquet", "npz"), ("npz", None), ("parquet", None)]
 )
-def test_a_copy_holds_the_same_whatever_its_format(trained, tmp_path, monkeypatch, first, second) -> None:
+def test_a_copied_export_holds_the_same_in_any_format(trained, tmp_path, monkeypatch, first, second) -> None:
     pytest.importorskip("pyarrow")
     source = trained.write(tmp_path / "source", first)
     monkeypatch.setattr(tables, "_CHUNK_BYTES", 1000)  # so that a table comes in several chunks
@@ -463,7 +463,9 @@ def all_rows(directory: Path, entry: TableEntry) -> TableRows:
 
 @pytest.mark.parametrize("format", ["npz", "parquet"])
 @pytest.mark.parametrize("copied", [None, "npz", "parquet"])
-def test_optimizer_state_comes_back_as_it_was(with_state, trained, tmp_path, monkeypatch, format, copied) -> None:
+def test_optimizer_state_survives_exporting_and_copying(
+    with_state, trained, tmp_path, monkeypatch, format, copied
+) -> None:
     monkeypatch.setattr(tables, "_CHUNK_BYTES", 5000)
     expected, write = with_state
     target = write(format)
@@ -495,14 +497,14 @@ def test_rows_come_with_state_or_without_as_the_export_says(with_state, trained,
 
 
 @pytest.mark.parametrize("format", ["npz", "parquet"])
-def test_state_that_isnt_there_is_named(trained, tmp_path, format) -> None:
+def test_missing_optimizer_state_is_an_error_naming_the_file(trained, tmp_path, format) -> None:
     target = trained.write(tmp_path / "model", format)
     entry = read_manifest(target).tables[0]
     with pytest.raises(ModelError, match=entry.file):
         list(tables.iterate_table(target / entry.file, rows=entry.rows, dim=entry.dim, state_parts=1))
 
 
-def test_exports_from_before_there_was_state_load(trained, tmp_path) -> None:
+def test_exports_without_optimizer_state_load(trained, tmp_path) -> None:
     target = trained.write(tmp_path / "model")
     written = json.loads((target / "model.json").read_text())
     for name in ("optimizers", "dense_blocks"):

@@ -26,7 +26,7 @@ def other_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1024, 442, 256), (256, 128, 1), (96, 27, 27)])
-def test_products_are_as_exact_as_before(shape: tuple[int, int, int]) -> None:
+def test_matmul_products_with_onednn_are_as_exact_as_before(shape: tuple[int, int, int]) -> None:
     rows, inner, columns = shape
     left, right = torch.randn(rows, inner), torch.randn(inner, columns)
     exact = left.double() @ right.double()
@@ -35,26 +35,26 @@ def test_products_are_as_exact_as_before(shape: tuple[int, int, int]) -> None:
     assert float((left @ right - exact).abs().max()) < 10 * before
 
 
-def test_products_of_rounded_factors_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onednn_is_not_used_if_it_rounds_factors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "_product", lambda left, right: left.bfloat16().float() @ right.bfloat16().float())
     assert not use_onednn()
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_what_is_exact_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onednn_is_used_if_its_products_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "_is_exact", lambda *_: True)
     assert use_onednn()
     assert torch.get_float32_matmul_precision() == "medium"
 
 
 @pytest.mark.parametrize("chosen", ["high", "medium"])
-def test_a_choice_of_somebody_else_stays(chosen: str) -> None:
+def test_a_matmul_precision_set_by_the_user_stays(chosen: str) -> None:
     torch.set_float32_matmul_precision(chosen)
     assert not use_onednn()
     assert torch.get_float32_matmul_precision() == chosen
 
 
-def test_processors_of_intel_keep_what_they_have(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_matmul_precision_stays_on_intel_processors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(matmul, "is_intel", lambda: True)
     assert not use_onednn()
     assert torch.get_float32_matmul_precision() == "highest"
@@ -65,7 +65,7 @@ def test_processors_of_intel_keep_what_they_have(monkeypatch: pytest.MonkeyPatch
     assert not is_intel(tmp_path / "missing")
 
 
-def test_random_numbers_are_not_touched() -> None:
+def test_choosing_matmul_leaves_random_numbers_untouched() -> None:
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
@@ -73,7 +73,7 @@ def test_random_numbers_are_not_touched() -> None:
     assert torch.equal(torch.rand(4), expected)
 
 
-def test_the_setting_is_taken_back_behind_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matmul_precision_is_restored_after_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "_is_exact", lambda *_: True)
     with onednn() as used:
         assert used and torch.get_float32_matmul_precision() == "medium"

@@ -74,14 +74,14 @@ def test_infinite_logits_land_in_the_outer_bins():
     assert metrics.auc == 1.0
 
 
-def test_a_nan_is_not_hidden():
+def test_a_nan_logit_is_not_hidden():
     metrics = of([(0.5, True), (-0.5, False)])
     metrics.add([math.nan], [1])
     again = BinaryMetrics.from_bytes(metrics.to_bytes())
     assert again.samples == 3 and again.auc is None and math.isnan(again.log_loss)
 
 
-def test_nothing_yet():
+def test_empty_metrics_have_no_auc_and_no_loss():
     metrics = BinaryMetrics.from_bytes(BinaryMetrics().to_bytes())
     assert metrics.samples == 0 and metrics.log_loss is None and metrics.auc is None
 
@@ -94,7 +94,7 @@ def test_counts_beyond_32_bits_survive():
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60) | st.binary(max_size=40).map(lambda tail: b"\x01\x04\x01\x00" + tail))
-def test_other_bytes_are_refused(data):
+def test_bytes_that_are_no_metrics_are_refused(data):
     try:
         BinaryMetrics.from_bytes(data).to_bytes()
     except ValueError as error:
@@ -108,6 +108,6 @@ def test_cut_off_and_newer_bytes_are_refused():
             BinaryMetrics.from_bytes(broken)
 
 
-def test_lengths_must_match():
+def test_logits_and_labels_must_have_the_same_length():
     with pytest.raises(ValueError, match="2 logits but 1 labels"):
         BinaryMetrics().add([0.1, 0.2], [1])

@@ -37,7 +37,7 @@ def inputs(model: nn.Module, dense: int, batch: int = 7) -> tuple[torch.Tensor, 
 
 @pytest.mark.parametrize("make, options", VARIANTS)
 @pytest.mark.parametrize("dense, categorical", [(3, 4), (0, 4), (3, 1), (0, 1), (3, 0)])
-def test_trains_on_any_number_of_columns(make, options, dense, categorical):
+def test_every_model_trains_on_any_number_of_columns(make, options, dense, categorical):
     schema = columns(dense, categorical)
     if make is XDeepFM and not categorical:
         with pytest.raises(ModelError, match="data has none"):
@@ -56,13 +56,13 @@ def test_trains_on_any_number_of_columns(make, options, dense, categorical):
 
 
 @pytest.mark.parametrize("make, options", VARIANTS)
-def test_no_columns_at_all_is_refused(make, options):
+def test_models_without_any_column_are_refused(make, options):
     with pytest.raises(ModelError):
         make(columns(0, 0), **options)
 
 
 @pytest.mark.parametrize("make", [WideDeep, DCN, XDeepFM, DLRM])
-def test_one_sample_does_not_see_another(make, schema):
+def test_logits_of_a_sample_do_not_depend_on_others(make, schema):
     model = make(schema, embedding_dim=4)
     dense, embedded = inputs(model, 3)
     order = torch.randperm(7)
@@ -100,7 +100,7 @@ def test_wide_and_deep_adds_the_linear_weights(schema):
     torch.testing.assert_close(model(dense, moved), model(dense, embedded) + 1.0)
 
 
-def test_dcn_cross_layers(schema):
+def test_dcn_cross_layers_equal_their_definition(schema):
     for options in ({"cross": "matrix"}, {"cross": "vector"}, {"low_rank": 2}):
         model = DCN(schema, embedding_dim=4, cross_layers=1, **options)
         dense, embedded = inputs(model, 3)
@@ -147,7 +147,7 @@ def test_dlrm_uses_every_pair_once(schema):
 
 
 @pytest.mark.parametrize("make", [WideDeep, DCN, XDeepFM, DLRM])
-def test_learns(make, schema):
+def test_every_built_in_model_learns(make, schema):
     torch.manual_seed(0)
     model = make(schema, embedding_dim=4)
     dense, embedded = inputs(model, 3, batch=64)
@@ -181,12 +181,12 @@ def test_learns(make, schema):
         (DLRM, "top", [[8]]),
     ],
 )
-def test_bad_options_are_named(make, option, value, schema):
+def test_bad_model_options_are_named(make, option, value, schema):
     with pytest.raises(ModelError, match=option):
         make(schema, **{option: value})
 
 
-def test_a_misspelt_word_gets_the_nearest():
+def test_a_misspelt_option_value_gets_the_nearest():
     with pytest.raises(ModelError) as raised:
         DCN(columns(1, 1), cross="matrx")
     assert "'matrix'" in raised.value.hint

@@ -45,7 +45,7 @@ class Clicks:
 
 
 @pytest.mark.parametrize("use", [use for use in BUILT_IN if use != "census"])  # which learns nothing
-def test_learns_every_model(reference, schema, tmp_path, use):
+def test_reference_learns_every_model(reference, schema, tmp_path, use):
     train, held_out = Clicks(schema, 2000, 0), Clicks(schema, 1000, 1)
     grid = [np.arange(start, start + 100) for start in range(0, 2000, 100)] * 3
     model = Model(use=use, options={"embedding_dim": 4, **({"cin_sizes": [4]} if use == "xdeepfm" else {})})
@@ -55,7 +55,7 @@ def test_learns_every_model(reference, schema, tmp_path, use):
     assert auc > 0.85 and auc > untrained + 0.1
 
 
-def test_starts_from_the_initial_rows(reference, schema, tmp_path):
+def test_reference_starts_from_the_initial_rows(reference, schema, tmp_path):
     data = Clicks(schema, 50, 0)
     plain, _ = reference.train_plain(
         Model(use="dlrm", options={"embedding_dim": 4}), data, [], directory=tmp_path, seed=5

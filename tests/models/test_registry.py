@@ -45,7 +45,7 @@ def build(tmp_path, schema):
 
 
 @pytest.mark.parametrize("use", BUILT_IN)
-def test_builds_the_same_from_the_same_seed(use, schema, tmp_path):
+def test_models_built_from_the_same_seed_are_equal(use, schema, tmp_path):
     schema = CENSUS_SCHEMA if use == "census" else schema
 
     def parameters(seed):
@@ -69,13 +69,13 @@ def test_unknown_names_and_options_get_the_nearest(schema, tmp_path):
         assert near in raised.value.hint
 
 
-def test_a_user_model_with_options(build):
+def test_a_user_model_takes_options(build):
     model = build(GOOD, size=5)
     assert model.net[0].out_features == 5
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_user_model_without_schema_and_with_its_own_loss(build):
+def test_a_user_model_may_lack_schema_and_have_its_own_loss(build):
     model = build(
         """
         class Mine(nn.Module):
@@ -140,13 +140,13 @@ def test_errors_in_constructor_and_forward_carry_the_users_frames(build):
         ("mine.py:fields", "list", "torch.nn.Module"),
     ],
 )
-def test_wrong_names(build, use, message, hint):
+def test_wrong_model_names_are_refused_with_a_hint(build, use, message, hint):
     with pytest.raises(ModelError, match=message) as raised:
         build("PREFIX = 3\n" + GOOD, use)
     assert hint in raised.value.hint
 
 
-def test_missing_and_unknown_options_of_a_user_model(build):
+def test_missing_and_unknown_options_of_a_user_model_are_named(build):
     with pytest.raises(ModelError, match="needs the option 'size'"):
         build(GOOD.replace("size: int = 8", "size: int"))
     with pytest.raises(ModelError, match="no option 'sise'") as raised:
@@ -186,7 +186,7 @@ OUT = "return self.net(torch.cat([dense, embedded], 1))"
         (OUT, OUT + "\n    def loss(self, logits, labels):\n        return logits[5]", "loss, tried"),
     ],
 )
-def test_what_cannot_be_trained_is_explained(build, old, new, message):
+def test_models_that_cannot_be_trained_are_explained(build, old, new, message):
     assert old in GOOD
     with pytest.raises(ModelError, match=message) as raised:
         build(GOOD.replace(old, new))
@@ -200,7 +200,7 @@ def test_a_constant_that_forward_changes_is_refused(build):
         build(code.replace(OUT, "self.seen += 1; " + OUT))
 
 
-def test_batch_norm_is_allowed_when_declared_and_left_as_it_was(build):
+def test_declared_batch_norm_is_allowed_and_left_untouched(build):
     code = GOOD.replace("nn.ReLU()", "nn.BatchNorm1d(size)").replace(
         "def __init__", "averaged_buffers = True\n    def __init__"
     )
@@ -219,7 +219,7 @@ def test_dense_only_models_are_allowed_but_not_empty_ones(build):
 
 
 @pytest.mark.parametrize("use", BUILT_IN)
-def test_what_recipes_may_say_is_what_the_constructor_takes(use: str) -> None:
+def test_options_of_built_in_models_equal_their_constructors(use: str) -> None:
     module, name = BUILT_IN[use]
     parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
     assert set(BUILT_IN_OPTIONS[use]) == set(parameters) - {"schema"}

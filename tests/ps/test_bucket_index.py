@@ -104,7 +104,7 @@ steps = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(steps, max_size=14), st.lists(keys, max_size=20))
-def test_it_finds_what_a_dictionary_has(history: list[tuple[str, object]], others: list[Key]) -> None:
+def test_index_finds_what_a_dictionary_has(history: list[tuple[str, object]], others: list[Key]) -> None:
     model = Model()
     for what, argument in history:
         match what, argument:
@@ -133,7 +133,7 @@ def random_keys(n: int) -> NDArray[np.uint64]:
     return found
 
 
-def test_it_takes_seven_bytes_a_row_and_grows_in_small_steps() -> None:
+def test_index_takes_seven_bytes_a_row_and_grows_in_small_steps() -> None:
     n, step = 400_000, 1000
     model = Model(n)
     hashes = random_keys(n)
@@ -151,7 +151,7 @@ def test_it_takes_seven_bytes_a_row_and_grows_in_small_steps() -> None:
     assert 0 < most_changed <= 3 * step
 
 
-def test_it_gives_its_memory_back() -> None:
+def test_index_gives_its_memory_back_when_rows_are_dropped() -> None:
     model = Model()
     model.add([(int(key), 0) for key in random_keys(30_000)])
     model.add([(high << 32 | 0xFFFFFFFF, 1) for high in range(2000)])  # more than find room in the last bucket
@@ -168,7 +168,7 @@ def test_it_gives_its_memory_back() -> None:
 
 
 @pytest.mark.parametrize("copies", [13, 500, 5000])
-def test_keys_that_share_their_home_all_find_room(copies: int) -> None:
+def test_keys_that_share_a_bucket_all_find_room(copies: int) -> None:
     model = Model()
     model.add([(high << 32 | 0xFFFFFFFF, 0) for high in range(copies)])
     model.add([(int(key), 0) for key in random_keys(9000)])

@@ -38,7 +38,7 @@ def memory() -> Iterator[OfferedMemory]:
     offered.close()
 
 
-def test_rows_are_where_they_were_put(memory: OfferedMemory) -> None:
+def test_rows_are_read_where_they_were_put(memory: OfferedMemory) -> None:
     opened = open_memory(memory.offer)
     rng = np.random.default_rng(0)
     put: dict[int, bytes] = {}
@@ -56,7 +56,7 @@ def test_rows_are_where_they_were_put(memory: OfferedMemory) -> None:
         assert not found.flags.writeable
 
 
-def test_what_was_opened_stays_when_the_one_who_offered_it_is_killed() -> None:
+def test_opened_memory_outlives_the_process_that_offered_it() -> None:
     command = [sys.executable, "-c", _OFFERS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -71,7 +71,7 @@ def test_what_was_opened_stays_when_the_one_who_offered_it_is_killed() -> None:
             open_memory(offer)
 
 
-def test_a_place_holds_so_many_rows_and_no_more(memory: OfferedMemory) -> None:
+def test_a_place_holds_a_limited_number_of_rows(memory: OfferedMemory) -> None:
     fits = 4096 // (4 * WORDS)
     assert memory.records(2, fits, WORDS) is not None
     assert memory.records(2, fits + 1, WORDS) is None
@@ -81,14 +81,14 @@ def test_a_place_holds_so_many_rows_and_no_more(memory: OfferedMemory) -> None:
             memory.records(place, n, WORDS)
 
 
-def test_nobody_can_make_it_smaller_under_a_reader(memory: OfferedMemory) -> None:
+def test_offered_memory_cannot_be_made_smaller(memory: OfferedMemory) -> None:
     fd = memory.offer.descriptor
     for size in (0, 1 << 20):
         with pytest.raises(PermissionError):
             os.ftruncate(fd, size)
 
 
-def test_only_the_memory_that_was_offered_is_opened(memory: OfferedMemory) -> None:
+def test_only_offered_memory_is_opened(memory: OfferedMemory) -> None:
     offer = memory.offer
     read, write = os.pipe()
     plain = make_memfd(offer.name, offer.places * offer.place_bytes)  # of this name, but it could shrink

@@ -33,11 +33,11 @@ def test_a_batch_is_frozen_when_what_is_left_takes_ten_milliseconds() -> None:
     assert found.asked == Asked(2)
 
 
-def test_a_fast_source_is_not_left_with_more_than_four_mebibytes() -> None:
+def test_a_fast_source_is_frozen_with_at_most_four_mebibytes_left() -> None:
     assert at(8000 * MIB).few_bytes == 4 * MIB
 
 
-def test_what_does_not_get_less_is_frozen_only_if_that_takes_few_tens_of_milliseconds() -> None:
+def test_a_batch_that_does_not_shrink_is_frozen_only_if_small() -> None:
     found = at()
     for number in (2, 3):
         found.look(1, number, 7 * MIB)
@@ -48,7 +48,7 @@ def test_what_does_not_get_less_is_frozen_only_if_that_takes_few_tens_of_millise
     assert found.asked == Asked(1, slowed=0.25)
 
 
-def test_pushes_are_held_back_more_and_more_then_the_batch_is_halved_then_one_slot_alone_is() -> None:
+def test_pushes_are_slowed_ever_more_then_the_batch_is_split() -> None:
     found = at()
     asked = []
     for number in range(2, 10):

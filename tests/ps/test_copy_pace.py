@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlrover_lite.ps.migration.copy_pace import HIGH, LOW, REST_FIRST, REST_LEAST, REST_MOST, CopyPace, KeptSpeed
 
 
-def test_rests_longer_while_training_is_slowed_and_no_longer_than_told() -> None:
+def test_copying_rests_longer_while_training_is_slowed_up_to_a_limit() -> None:
     pace, rests = CopyPace(), []
     for _ in range(20):
         pace.look(LOW - 0.01)
@@ -15,7 +15,7 @@ def test_rests_longer_while_training_is_slowed_and_no_longer_than_told() -> None
     assert rests[-1] == REST_MOST
 
 
-def test_goes_faster_again_when_training_has_its_speed() -> None:
+def test_copying_goes_faster_when_training_has_its_speed_again() -> None:
     pace = CopyPace()
     for _ in range(20):
         pace.look(0.1)
@@ -24,7 +24,7 @@ def test_goes_faster_again_when_training_has_its_speed() -> None:
     assert pace.rest == REST_LEAST
 
 
-def test_stays_as_it_is_between_both_and_when_nothing_is_known() -> None:
+def test_copy_pace_stays_between_both_limits_and_without_a_speed() -> None:
     pace = CopyPace()
     pace.look(0.5)
     rest = pace.rest
@@ -33,7 +33,7 @@ def test_stays_as_it_is_between_both_and_when_nothing_is_known() -> None:
     assert pace.rest == rest > REST_FIRST
 
 
-def test_training_that_a_move_slows_by_what_it_takes_keeps_four_fifths() -> None:
+def test_training_keeps_four_fifths_of_its_speed_while_copying() -> None:
     """A model of two cores that are all in use: copying takes a part of them, and training has the rest."""
     pace, kept = CopyPace(), []
     for _ in range(60):
@@ -44,7 +44,7 @@ def test_training_that_a_move_slows_by_what_it_takes_keeps_four_fifths() -> None
     assert pace.rest < REST_MOST
 
 
-def test_speed_is_told_each_second_over_that_before_the_move() -> None:
+def test_kept_speed_is_told_each_second_over_that_before_the_move() -> None:
     kept = KeptSpeed(200.0, answered=1_000, now=50.0)
     assert kept.look(1_090, 50.9) == 0.0  # too early
     assert kept.look(1_100, 51.0) == 0.5
@@ -52,6 +52,6 @@ def test_speed_is_told_each_second_over_that_before_the_move() -> None:
     assert kept.look(1_500, 53.0) == 1.0
 
 
-def test_speed_before_a_move_in_which_nothing_was_trained_says_nothing() -> None:
+def test_kept_speed_is_bounded_without_training_before_the_move() -> None:
     assert KeptSpeed(0.0, answered=0, now=0.0).look(100, 2.0) == 0.0
     assert KeptSpeed(1e-300, answered=0, now=0.0).look(100, 2.0) <= 10

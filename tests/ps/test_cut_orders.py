@@ -60,7 +60,7 @@ def order_of(cut: int, directory: Path) -> SnapshotOrder:
     return SnapshotOrder(cut, "job", store.url)
 
 
-def test_a_cut_needs_no_new_version_and_moves_wait_for_it(
+def test_a_cut_needs_no_new_map_version_and_moves_wait_for_it(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "persister.block=pause")
@@ -127,7 +127,7 @@ def test_a_cut_waits_for_moves(rig: Rig, tmp_path: Path) -> None:
     assert sum(part.rows[:2]) == rig.engine(0).rows
 
 
-def test_slots_that_go_all_the_same_end_it(rig: Rig, tmp_path: Path) -> None:
+def test_a_cut_ends_if_slots_come_or_go_meanwhile(rig: Rig, tmp_path: Path) -> None:
     order = order_of(1, tmp_path)
     until(rig, order, "taking")
     rig.owners[:10] = 1

@@ -16,7 +16,7 @@ def arrays(runs: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(RUNS, min_size=1, max_size=3))
-def test_distinct_keys_of_each_run(calls: list[list[list[int]]]) -> None:
+def test_unique_gives_the_distinct_keys_of_each_run(calls: list[list[list[int]]]) -> None:
     deduplicator = Deduplicator()  # its scratch must be clean again after each call
     for runs in calls:
         keys, counts = arrays(runs)
@@ -35,7 +35,7 @@ def test_distinct_keys_of_each_run(calls: list[list[list[int]]]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(RUNS, st.sampled_from([1, 3, 16]), st.integers(0, 2**32))
-def test_sums_are_those_of_numpy(runs: list[list[int]], dim: int, seed: int) -> None:
+def test_sums_of_duplicates_equal_those_of_numpy(runs: list[list[int]], dim: int, seed: int) -> None:
     keys, counts = arrays(runs)
     # whole numbers: sums are exact in any order
     grads = np.random.default_rng(seed).integers(-9, 9, (len(keys), dim)).astype(np.float32)
@@ -46,7 +46,7 @@ def test_sums_are_those_of_numpy(runs: list[list[int]], dim: int, seed: int) -> 
         assert np.array_equal(total, grads[(keys == key) & (tables == table)].sum(0))
 
 
-def test_many_keys_after_few() -> None:
+def test_scratch_memory_grows_for_many_keys_after_few() -> None:
     deduplicator, random = Deduplicator(), np.random.default_rng(0)
     for n in (10, 50_000, 3, 200_000):
         keys = random.integers(0, n, n, dtype=np.uint64)

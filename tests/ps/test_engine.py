@@ -117,7 +117,7 @@ def test_tables_are_grouped_by_dim_in_order() -> None:
     assert [group.dim for group in groups_of(configuration(dense=DenseSpec(1, 0)))] == [2, 3, BLOCK]
 
 
-def test_a_push_is_applied_once_by_its_name(engine: Engine) -> None:
+def test_a_push_of_the_same_minibatch_is_applied_once(engine: Engine) -> None:
     assert push(engine, 0, 5) == (0, True)
     assert push(engine, 1, 5) == (1, True)
     after = state(engine)
@@ -128,7 +128,7 @@ def test_a_push_is_applied_once_by_its_name(engine: Engine) -> None:
     assert pull_a(engine, 7, 8) == [[-2.0, -2.0], [0.0, 0.0]]
 
 
-def test_a_push_is_applied_in_those_of_its_slots_where_it_was_not(engine: Engine) -> None:
+def test_a_push_is_applied_only_in_slots_that_lack_it(engine: Engine) -> None:
     keys = tuple(range(50))
     slots = slots_of("a", u64(*keys))
     first = sum(1 << int(slot) for slot in set(slots[:20].tolist()))
@@ -147,7 +147,7 @@ def test_a_push_is_applied_in_those_of_its_slots_where_it_was_not(engine: Engine
     assert not push(engine, 0, 0, keys).applied
 
 
-def test_slots_it_does_not_own_are_refused_and_nothing_is_done(engine: Engine) -> None:
+def test_requests_for_slots_not_owned_are_refused_and_change_nothing(engine: Engine) -> None:
     slot = int(slots_of("a", u64(7))[0])
     engine.own(ALL_SLOTS & ~(1 << slot))
     before = engine.version
@@ -163,7 +163,7 @@ def test_slots_it_does_not_own_are_refused_and_nothing_is_done(engine: Engine) -
     assert pull_a(engine, 8) == [[0.0, 0.0]]
 
 
-def test_frozen_slots_take_no_push_and_give_their_rows(engine: Engine) -> None:
+def test_frozen_slots_refuse_pushes_and_answer_pulls(engine: Engine) -> None:
     engine.frozen = 1 << int(slots_of("a", u64(7))[0])
     with pytest.raises(Frozen):
         push(engine, 0, 0)
@@ -176,7 +176,7 @@ def test_frozen_slots_take_no_push_and_give_their_rows(engine: Engine) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=60))
-def test_any_order_of_pushes_counts_each_name_once(names: list[tuple[int, int]]) -> None:
+def test_any_order_of_pushes_counts_each_minibatch_once(names: list[tuple[int, int]]) -> None:
     engine = configured()
     applied = [push(engine, epoch, k).applied for epoch, k in names]
     distinct = len(set(names))
@@ -186,7 +186,7 @@ def test_any_order_of_pushes_counts_each_name_once(names: list[tuple[int, int]])
     assert pull_a(engine, 7) == [[-float(distinct)] * 2]
 
 
-def test_the_first_configuration_counts_and_others_must_agree(engine: Engine) -> None:
+def test_the_first_configuration_counts_and_later_ones_must_agree(engine: Engine) -> None:
     engine.configure(configuration(), ALL_SLOTS, blocks(100.0))  # another worker's initial values
     for was, now in zip(DENSE, pull_dense(engine), strict=True):
         np.testing.assert_array_equal(now, was)
@@ -213,7 +213,7 @@ def test_the_first_configuration_counts_and_others_must_agree(engine: Engine) ->
         {"tables": [TableSpec("a", -2, 0.0)]},
     ],
 )
-def test_configurations_that_make_no_sense_are_refused_and_leave_nothing(changes: dict[str, Any]) -> None:
+def test_senseless_configurations_are_refused_and_leave_nothing(changes: dict[str, Any]) -> None:
     engine = Engine(owned=ALL_SLOTS)
     with pytest.raises(UsageError):
         engine.configure(configuration(**changes), ALL_SLOTS, blocks())
@@ -239,7 +239,7 @@ def test_buffers_are_averaged_without_the_optimizer() -> None:
 
 
 @pytest.mark.parametrize("use", ["sgd", "adagrad", "adam"])
-def test_dense_parameters_go_as_in_torch(use: str) -> None:
+def test_dense_parameters_are_updated_as_in_torch(use: str) -> None:
     random, engine = np.random.default_rng(0), Engine(owned=ALL_SLOTS)
     start = random.normal(size=BLOCK).astype(np.float32)
     optimizer = Optimizer(use=use, learning_rate=0.1)  # type: ignore[arg-type]
@@ -271,7 +271,7 @@ def bad_pushes() -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("what", bad_pushes())
-def test_a_push_that_does_not_fit_changes_nothing(engine: Engine, what: str) -> None:
+def test_a_malformed_push_is_refused_and_changes_nothing(engine: Engine, what: str) -> None:
     before = state(engine)
     with pytest.raises(UsageError):
         engine.push(0, 0, 1.0, ALL_SLOTS, bad_pushes()[what])
@@ -279,12 +279,12 @@ def test_a_push_that_does_not_fit_changes_nothing(engine: Engine, what: str) -> 
     assert push(engine, 0, 0).applied  # the name is free still
 
 
-def test_nothing_can_be_pushed_before_the_configuration() -> None:
+def test_a_push_before_the_configuration_is_refused() -> None:
     with pytest.raises(UsageError, match="before the first configuration"):
         Engine(owned=ALL_SLOTS).push(0, 0, 1.0, ALL_SLOTS, [])
 
 
-def test_loads_tell_hot_slots_from_cold_ones() -> None:
+def test_loads_tell_hot_slots_from_cold_slots() -> None:
     now = [0.0]
     engine = Engine(owned=ALL_SLOTS, clock=lambda: now[0])
     engine.configure(configuration(tables=TABLES[:1], dense=DenseSpec(0, 0)), ALL_SLOTS)
@@ -355,7 +355,7 @@ def served() -> Iterator[Served]:
     served.context.destroy(linger=0)
 
 
-def test_a_session_over_a_socket(served: Served) -> None:
+def test_server_answers_a_training_session_over_a_socket(served: Served) -> None:
     assert served.configure().body == Ack()
     pushed = served.ask(Push(0, 3, 1.0, COUNTS), ALL, u64(7, 7), ones(2, 2), u64(), ones(0, 3), *dense_frames())
     assert pushed.body == Pushed(0, True, map_version=1)
@@ -382,7 +382,7 @@ def test_a_session_over_a_socket(served: Served) -> None:
     assert served.ask(Scan(1, 0, 10)).body == Rows(None, 0)
 
 
-def test_a_scan_gives_the_optimizers_state_if_asked(served: Served) -> None:
+def test_a_scan_gives_optimizer_state_if_asked(served: Served) -> None:
     adagrad = Optimizer(use="adagrad", learning_rate=1.0)
     served.ask(configuration(embedding_optimizer=adagrad), *configuring())
     counts = [[2, 0], *COUNTS[1:]]

@@ -28,7 +28,7 @@ def write(descriptor: int, text: bytes) -> None:
     os.close(descriptor)
 
 
-def test_a_directory_keeps_what_was_there_before(tmp_path: Path) -> None:
+def test_a_memory_directory_keeps_files_of_earlier_processes(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     first = DirectoryMemory(volume)
     assert first.left() == {}
@@ -43,7 +43,7 @@ def test_a_directory_keeps_what_was_there_before(tmp_path: Path) -> None:
     assert sum(file.stat().st_blocks for file in volume.iterdir()) < 100  # sparse
 
 
-def test_addresses(tmp_path: Path) -> None:
+def test_memory_addresses_choose_keeper_or_directory(tmp_path: Path) -> None:
     assert open_memory("ps-0", {}) is None
     assert isinstance(open_memory("ps-0", {MEMORY_VARIABLE: f"directory:{tmp_path}"}), DirectoryMemory)
     assert isinstance(open_memory("ps-0", {MEMORY_VARIABLE: "keeper:/nowhere"}), KeeperMemory)
@@ -52,25 +52,25 @@ def test_addresses(tmp_path: Path) -> None:
             open_memory("ps-0", {MEMORY_VARIABLE: address})
 
 
-def test_a_volume_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_volume_that_is_no_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BackendError, match=f"memory can't be kept in {tmp_path}/file"):
         DirectoryMemory(tmp_path / "file")
 
 
 @pytest.mark.parametrize("name", ["../up", "", ".hidden", "a/b", "x" * 65])
-def test_names_are_no_paths(tmp_path: Path, name: str) -> None:
+def test_memory_file_names_that_are_paths_are_refused(tmp_path: Path, name: str) -> None:
     for memory in (DirectoryMemory(tmp_path), KeeperMemory("/nowhere", "ps-0")):
         with pytest.raises(ValueError, match="name of a memory file"):
             memory.create(name, 4096)
 
 
-def test_a_keeper_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_an_absent_keeper_is_named(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=f"ps-0's memory can't be kept by {tmp_path}/none: No such file"):
         KeeperMemory(str(tmp_path / "none"), "ps-0").create("rows", 4096)
 
 
-def test_what_makes_no_sense_is_let_go(tmp_path: Path) -> None:
+def test_malformed_requests_to_the_keeper_are_refused(tmp_path: Path) -> None:
     nodes = Nodes()
     nodes.launch(NodeSpec("ps-0", "ps", Resources(1.0, 1 << 28), ""))
     held = NodeMemory(tmp_path, nodes)

@@ -55,9 +55,7 @@ TAKEN = {
 
 @pytest.mark.parametrize("named", [False, True], ids=["our cache", "NUMBA_CACHE_DIR"])
 @pytest.mark.parametrize("taken", TAKEN)
-def test_a_kernel_is_compiled_anew_when_what_it_takes_from_another_file_has_changed(
-    tmp_path: Path, taken: str, named: bool
-) -> None:
+def test_a_kernel_is_compiled_anew_when_an_imported_file_changed(tmp_path: Path, taken: str, named: bool) -> None:
     """Also where that file is as large and as old as it was: package managers give files the time of a release."""
     shutil.copytree(ROOT / "dlrover_lite", tmp_path / "dlrover_lite", ignore=shutil.ignore_patterns("__pycache__"))
     name, call, module = TAKEN[taken]
@@ -108,13 +106,13 @@ def _imports(path: Path) -> set[Path]:
     return {file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.exists()}
 
 
-def test_all_that_a_kernels_file_imports_counts_as_its_source() -> None:
+def test_imports_of_a_kernels_file_count_as_its_source() -> None:
     for path in (ROOT / "dlrover_lite").rglob("*.py"):
         found = kernel_sources._read(path).imported
         assert _imports(path) <= found, path
 
 
-def test_kernels_of_other_sources_go_when_they_have_not_been_used_for_a_month(tmp_path: Path) -> None:
+def test_kernels_of_other_sources_are_removed_after_an_unused_month(tmp_path: Path) -> None:
     kernels = tmp_path / "cache" / "kernels"
     days_ago = {"recent": 29, "forgotten": 31, "long forgotten": 400}
     for name, days in days_ago.items():

@@ -48,7 +48,7 @@ steps = st.one_of(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(steps, max_size=40))
-def test_they_are_what_was_added_and_consumed_here_or_where_they_came_from(todo: list[tuple]) -> None:
+def test_marks_are_those_added_consumed_or_received(todo: list[tuple]) -> None:
     marks, model = Marks(), Model()
     for step in todo:
         match step:
@@ -74,7 +74,7 @@ def test_they_are_what_was_added_and_consumed_here_or_where_they_came_from(todo:
                 assert marks.applied(epoch, k) == model.mask(epoch, k)
 
 
-def test_what_is_consumed_takes_no_memory() -> None:
+def test_marks_of_consumed_minibatches_take_no_memory() -> None:
     marks = Marks()
     for k in range(1000):
         marks.add(0, k, 1)
@@ -89,7 +89,7 @@ def test_what_is_consumed_takes_no_memory() -> None:
 
 
 @pytest.mark.parametrize("parcel", [b"", b"\xc1", b"\x93\x00\x90\x91\x93\x00\x00\xc4\x01x"])
-def test_marks_that_make_no_sense_are_refused(parcel: bytes) -> None:
+def test_senseless_marks_are_refused(parcel: bytes) -> None:
     marks = Marks()
     with pytest.raises(ValueError, match=r"make no sense|a set of slots"):
         marks.unpack(parcel)

@@ -26,7 +26,7 @@ class Server:
             self.meter.answered(began)
 
 
-def test_one_that_waits_for_requests_begins_with_them_at_once() -> None:
+def test_requests_to_an_idle_server_have_not_waited() -> None:
     server = Server()
     for _ in range(10):
         server.pause(0.9)
@@ -36,7 +36,7 @@ def test_one_that_waits_for_requests_begins_with_them_at_once() -> None:
     assert server.meter.queue_seconds == pytest.approx(0.0)
 
 
-def test_those_that_come_together_wait_for_each_other() -> None:
+def test_requests_that_come_together_wait_for_each_other() -> None:
     server = Server()
     server.pause(1.0)
     server.serve(0.1, 0.2, 0.3)
@@ -44,7 +44,7 @@ def test_those_that_come_together_wait_for_each_other() -> None:
     assert server.meter.busy_seconds == pytest.approx(0.6)
 
 
-def test_those_that_come_while_it_is_busy_have_waited_half_of_that_on_average() -> None:
+def test_requests_to_a_busy_server_have_waited_half_its_busy_time() -> None:
     server = Server()
     server.pause(1.0)
     server.serve(0.4)
@@ -53,7 +53,7 @@ def test_those_that_come_while_it_is_busy_have_waited_half_of_that_on_average() 
     assert server.meter.queue_seconds == pytest.approx(0.2)
 
 
-def test_those_that_were_left_over_have_waited_since_before() -> None:
+def test_left_over_requests_have_waited_since_before() -> None:
     server = Server()
     server.pause(1.0)
     server.serve(0.4, all_of_them=False)

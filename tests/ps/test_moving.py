@@ -94,7 +94,7 @@ def test_rows_arrive_bit_for_bit(optimizer: Optimizer) -> None:
         )
 
 
-def test_a_move_says_on_which_way_its_rows_come(way: str) -> None:
+def test_a_move_says_whether_its_rows_come_by_memory_or_wire(way: str) -> None:
     with rig_of(2) as rig:
         rig.configure_all()
         rig.move(0, 1)
@@ -104,7 +104,7 @@ def test_a_move_says_on_which_way_its_rows_come(way: str) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_rows_aren_t_written_over_while_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_arent_overwritten_while_the_target_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with rig_of(2) as rig:
         rig.configure_all()
         for k in range(3):
@@ -149,7 +149,7 @@ def test_an_answer_that_is_lost_makes_the_target_begin_anew() -> None:
         assert rows_of(rig.engine(1)) == before
 
 
-def test_a_server_without_configuration_gets_it_with_its_first_slots() -> None:
+def test_a_new_server_gets_its_configuration_with_its_first_slots() -> None:
     with rig_of(1) as rig:
         rig.configure_all(2.0)
         new = rig.add_server()
@@ -162,7 +162,7 @@ def test_a_server_without_configuration_gets_it_with_its_first_slots() -> None:
         assert rig.value("a", 5) == -1.0
 
 
-def test_slots_may_move_before_any_worker_has_come_and_while_the_first_one_configures() -> None:
+def test_slots_may_move_before_and_during_the_first_configuration() -> None:
     with rig_of(2) as rig:
         rig.move(0, 1, LOWER)
         rig.settle()
@@ -180,7 +180,7 @@ def test_slots_may_move_before_any_worker_has_come_and_while_the_first_one_confi
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_pushes_meanwhile_are_kept_and_repeats_change_nothing() -> None:
+def test_pushes_during_a_move_are_kept_and_repeats_change_nothing() -> None:
     with rig_of(2) as rig:
         rig.configure_all()
         names: list[tuple[int, dict[str, dict[int, float]]]] = []
@@ -239,7 +239,7 @@ def test_a_frozen_slot_waits_for_the_masters_word_and_pulls_go_on() -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_workers_are_answered_before_more_rows_are_copied_and_those_a_chunk_a_turn() -> None:
+def test_workers_are_answered_before_copying_one_chunk_a_turn() -> None:
     with rig_of(2) as rig:
         rig.configure_all()
         rig.push_everywhere(0, 0, {"a": dict.fromkeys(range(200), 1.0)})
@@ -260,7 +260,7 @@ def test_workers_are_answered_before_more_rows_are_copied_and_those_a_chunk_a_tu
             rig.turn(0)
 
 
-def test_beside_training_the_first_round_keeps_to_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_round_of_a_copy_keeps_its_pace_beside_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "CHUNK_BYTES", 10_000)
     monkeypatch.setattr(migration_target, "PACE_BYTES", 100_000)
     took = {}
@@ -286,7 +286,7 @@ def test_beside_training_the_first_round_keeps_to_its_pace(monkeypatch: pytest.M
     assert took[True] > wire_bytes / 100_000 - 2 * migration_target.BEHIND_SECONDS
 
 
-def test_old_orders_don_t_thaw() -> None:
+def test_outdated_orders_dont_thaw_slots() -> None:
     with rig_of(2) as rig:
         rig.configure_all()
         old = rig.orders(0)
@@ -300,7 +300,7 @@ def test_old_orders_don_t_thaw() -> None:
         assert rig.engine(0).frozen == ALL_SLOTS
 
 
-def test_a_source_without_orders_and_a_session_that_is_no_more_are_not_now() -> None:
+def test_requests_of_unknown_copy_sessions_are_answered_not_now() -> None:
     with rig_of(2) as rig:
         rig.configure_all()
         reply = rig.ask(0, CopyBegin(1))
@@ -321,7 +321,7 @@ def test_a_source_without_orders_and_a_session_that_is_no_more_are_not_now() -> 
         assert again.body.session != session
 
 
-def test_a_target_that_starts_over_gets_all_of_it() -> None:
+def test_a_target_that_starts_over_gets_all_rows() -> None:
     with rig_of(2) as rig:
         rig.configure_all()
         rng = np.random.default_rng(3)
@@ -338,7 +338,7 @@ def test_a_target_that_starts_over_gets_all_of_it() -> None:
         assert rows_of(rig.engine(1)) == before
 
 
-def test_what_was_received_stays_when_the_source_hears_of_the_commit_first() -> None:
+def test_received_rows_stay_when_the_source_hears_of_the_commit_first() -> None:
     """While a request for more, sent ahead, is on its way to it."""
     with rig_of(2) as rig:
         rig.configure_all()
@@ -365,7 +365,7 @@ def test_what_was_received_stays_when_the_source_hears_of_the_commit_first() -> 
         assert rows_of(rig.engine(1)) == before
 
 
-def test_dropped_rows_give_their_memory_back() -> None:
+def test_memory_of_moved_rows_is_given_back() -> None:
     with rig_of(2) as rig:
         rig.configure_all()
         keys = dict.fromkeys(range(20000), 1.0)
@@ -483,7 +483,7 @@ class World:
 @pytest.mark.usefixtures("small_chunks")
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(actions, min_size=10, max_size=120))
-def test_whatever_happens_each_minibatch_counts_once_in_each_slot(todo: list[tuple[Any, ...]]) -> None:
+def test_any_history_of_moves_counts_each_minibatch_once_in_each_slot(todo: list[tuple[Any, ...]]) -> None:
     with rig_of(4) as rig:
         rig.configure_all()
         world = World(rig)

@@ -69,7 +69,7 @@ def everything(rig: Rig) -> dict[Any, Any]:
     return found
 
 
-def test_a_batch_is_committed_while_the_next_one_is_copied_and_all_of_them_bit_for_bit(rig: Rig) -> None:
+def test_batches_are_committed_one_by_one_bit_for_bit(rig: Rig) -> None:
     filled(rig)
     before = rows_of(rig.engine(0))
     move = rig.move(0, 1)
@@ -84,7 +84,7 @@ def test_a_batch_is_committed_while_the_next_one_is_copied_and_all_of_them_bit_f
     assert sum(group.rows for group in rig.engine(0).groups) == 0
 
 
-def test_updates_and_new_rows_in_slots_that_wait_listed_for_their_batch_come_along(rig: Rig) -> None:
+def test_updates_to_slots_waiting_for_their_batch_come_along(rig: Rig) -> None:
     """Rows are made in slots that were listed and aren't tracked yet, and row numbers are used again after a tidying amid the move."""
     filled(rig)
     rng = np.random.default_rng(5)
@@ -109,7 +109,7 @@ def test_updates_and_new_rows_in_slots_that_wait_listed_for_their_batch_come_alo
     assert len([name for name in everything(rig) if name[0] == "a"]) == len(expected)
 
 
-def test_rows_that_were_given_away_are_removed_in_one_pass(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moved_rows_are_removed_in_one_pass(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "LEAST_LISTED_ROWS", 1 << 20)
     passes = []
     drop = TableGroup.drop
@@ -131,7 +131,7 @@ def test_rows_that_were_given_away_are_removed_in_one_pass(rig: Rig, monkeypatch
     assert passes == [group.dim for group in rig.engine(0).groups]
 
 
-def test_what_was_committed_stays_when_the_rest_is_cancelled(rig: Rig) -> None:
+def test_committed_batches_stay_when_the_rest_is_cancelled(rig: Rig) -> None:
     filled(rig)
     before = rows_of(rig.engine(0))
     move = rig.move(0, 1)
@@ -168,7 +168,7 @@ def test_one_batch_is_frozen_at_a_time_while_the_master_is_away(rig: Rig) -> Non
     assert rig.engine(0).frozen == frozen
 
 
-def test_pushes_to_slots_of_other_batches_go_on_while_one_is_frozen(rig: Rig) -> None:
+def test_pushes_to_other_batches_go_on_while_one_is_frozen(rig: Rig) -> None:
     filled(rig)
     move = rig.move(0, 1)
     until_ready(rig, move)
@@ -180,7 +180,7 @@ def test_pushes_to_slots_of_other_batches_go_on_while_one_is_frozen(rig: Rig) ->
 
 
 @pytest.mark.parametrize("coldest", [False, True])
-def test_the_hottest_slots_go_first_or_the_coldest_off_one_that_is_emptied(rig: Rig, coldest: bool) -> None:
+def test_hottest_slots_move_first_or_coldest_off_a_server_being_emptied(rig: Rig, coldest: bool) -> None:
     filled(rig)
     rig.engine(0).loads.window(rig.engine(0).groups)
     hot = 17
@@ -199,7 +199,7 @@ def test_the_hottest_slots_go_first_or_the_coldest_off_one_that_is_emptied(rig: 
     rig.settle()
 
 
-def test_batches_are_cut_by_bytes_and_a_large_slot_is_one_of_its_own() -> None:
+def test_batches_are_cut_by_bytes_with_a_large_slot_alone() -> None:
     size, rows = np.zeros(slot_sets.SLOTS), np.zeros(slot_sets.SLOTS, np.int64)
     size[[1, 2, 3, 4, 5]], rows[[1, 2, 3, 4, 5]] = [40, 50, 500, 30, 30], [4, 5, 50, 3, 3]
     busy = np.zeros(slot_sets.SLOTS)
@@ -220,7 +220,7 @@ def test_batches_are_cut_by_bytes_and_a_large_slot_is_one_of_its_own() -> None:
     assert [len(one) for one in nothing] == [100], "slots without rows go together"
 
 
-def test_a_session_that_begins_anew_keeps_what_was_complete_and_finishes_what_was_frozen(
+def test_a_new_session_keeps_complete_batches_and_finishes_frozen_ones(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(rig)
@@ -262,7 +262,7 @@ POINTS = [
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_death_at_each_step_costs_one_batch(rig: Rig, point: str) -> None:
+def test_a_death_at_any_step_of_a_move_costs_one_batch(rig: Rig, point: str) -> None:
     """The master does as it would: the source's end calls the move off and its follower goes on with the rest; without its target the rest
     stays."""
     for number in (1, 2, 7):
@@ -317,7 +317,7 @@ def _dies(rig: Rig, point: str, number: int) -> None:
     assert rows_of(rig.engine(1)).keys() == before.keys()
 
 
-def test_where_rows_change_faster_than_they_are_copied_pushes_are_slowed_and_no_freeze_is_long(
+def test_pushes_are_slowed_where_rows_change_faster_than_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a clock that only turns move: a round of a whole batch takes longer than pushes may be held back for, and each push changes all of
@@ -365,7 +365,7 @@ def test_where_rows_change_faster_than_they_are_copied_pushes_are_slowed_and_no_
 LOWER = mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) < 2048))
 
 
-def test_slots_that_stay_are_not_touched(rig: Rig) -> None:
+def test_slots_that_do_not_move_are_not_touched(rig: Rig) -> None:
     filled(rig)
     before = rows_of(rig.engine(0))
     rig.move(0, 1, LOWER)
@@ -374,7 +374,7 @@ def test_slots_that_stay_are_not_touched(rig: Rig) -> None:
     assert rig.engine(1).owned == LOWER
 
 
-def test_a_session_that_begins_anew_keeps_what_is_complete_and_waits_for_the_master(rig: Rig) -> None:
+def test_a_new_session_keeps_complete_batches_and_waits_for_the_master(rig: Rig) -> None:
     filled(rig)
     before = rows_of(rig.engine(0))
     move = rig.move(0, 1)

@@ -32,29 +32,29 @@ def written_in(seconds: float, total_bytes: int, step_seconds: float, hurried_at
 
 
 @given(seconds=st.floats(5.0, 100.0), share=st.floats(0.01, 0.2))
-def test_a_part_is_through_when_it_is_to_be_and_work_is_spread(seconds: float, share: float) -> None:
+def test_a_part_is_written_in_its_time_with_work_spread(seconds: float, share: float) -> None:
     """``share``: of the time, that it works."""
     took, most = written_in(seconds, 1 << 50, share * seconds / STEPS)
     assert seconds * 0.99 <= took <= seconds * 1.01
     assert most <= 0.1 * share * 1.5 + 2 * share * seconds / STEPS
 
 
-def test_one_that_is_small_takes_no_longer_than_its_bytes_need() -> None:
+def test_a_small_part_takes_no_longer_than_its_bytes_need() -> None:
     took, _ = written_in(480.0, int(LEAST_BYTES_PER_SECOND), 1e-5)
     assert 0.9 <= took <= 1.1
 
 
-def test_without_a_time_it_rests_three_times_as_long_as_it_works() -> None:
+def test_without_a_given_time_writing_rests_thrice_its_work() -> None:
     took, _ = written_in(0.0, 1 << 50, 0.001)
     assert 3.9 <= took <= 4.1
 
 
-def test_one_that_needs_more_than_there_is_rests_all_the_same() -> None:
+def test_writing_that_needs_more_than_its_time_still_rests() -> None:
     took, _ = written_in(2.0, 1 << 50, 0.001)
     assert 3.9 <= took <= 4.1
 
 
-def test_when_somebody_waits_the_rest_of_it_takes_no_longer_than_it_must() -> None:
+def test_a_hurried_part_is_finished_without_spreading() -> None:
     took, _ = written_in(100.0, 1 << 50, 0.001, hurried_at=0.5)
     assert 51.0 <= took <= 53.0
 
@@ -77,25 +77,25 @@ def shares_of_time(left_over: list[float]) -> list[float]:
     return found
 
 
-def test_takes_half_of_a_cpu_that_nobody_uses_and_a_tenth_of_one_in_use() -> None:
+def test_writing_takes_half_of_an_idle_cpu_and_a_tenth_of_a_busy_one() -> None:
     assert shares_of_time([1.0] * 60)[-1] == 0.5
     assert abs(shares_of_time([0.01] * 60)[-1] - 0.1) < 1e-9
 
 
-def test_rests_longer_at_once_when_others_come_and_works_more_by_and_by_when_they_go() -> None:
+def test_writing_yields_to_others_at_once_and_returns_slowly() -> None:
     shares = shares_of_time([1.0] * 60 + [0.01] * 60 + [1.0] * 60)
     falls = next(i for i, share in enumerate(shares[60:]) if share < 0.12)
     rises = next(i for i, share in enumerate(shares[120:]) if share > 0.48)
     assert falls < rises < 60
 
 
-def test_what_was_worked_before_the_first_look_says_nothing() -> None:
+def test_work_before_the_first_look_does_not_change_the_pace() -> None:
     leftover = Leftover(3.0, 1.0, 9.0)
     leftover.look(100.0, 900.0)
     assert leftover.pause == 3.0
 
 
-def test_the_kernel_counts_work_and_waiting(tmp_path: Path) -> None:
+def test_work_and_waiting_are_read_from_the_kernel(tmp_path: Path) -> None:
     path = tmp_path / "schedstat"
     path.write_text("1500000000 250000000 42\n")
     assert waits_of_this_process(path) == (1.5, 0.25)

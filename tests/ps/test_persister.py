@@ -178,7 +178,7 @@ def entry_of(report: SnapshotReport) -> PartEntry:
     return msgspec.json.decode(report.part, type=PartEntry)
 
 
-def test_cuts_of_a_server_that_is_pushed_to_without_pause(server: Server, tmp_path: Path) -> None:
+def test_cuts_are_exact_while_the_server_is_pushed_to_without_pause(server: Server, tmp_path: Path) -> None:
     """Another one that gets the same pushes, up to the beginning of each snapshot, says what is in it."""
     twin = Server(tmp_path / "twin")
     twin.fill()
@@ -217,7 +217,7 @@ def test_cuts_of_a_server_that_is_pushed_to_without_pause(server: Server, tmp_pa
     assert meanwhile > 10
 
 
-def test_nothing_is_left_of_many_cuts(server: Server) -> None:
+def test_many_cuts_leak_no_files_memory_or_processes(server: Server) -> None:
     before = children()
     server.order(1)
     server.finished()
@@ -245,7 +245,7 @@ def test_nothing_is_left_of_many_cuts(server: Server) -> None:
 # --- what may go wrong ------------------------------------------------------------------------------------------------
 
 
-def test_a_destination_that_is_gone_is_said_and_used_again_when_it_is_back(server: Server) -> None:
+def test_a_missing_destination_fails_the_cut_and_is_used_again_when_back(server: Server) -> None:
     server.order(1)
     away = Path(f"{server.store.url}-away")
     Path(server.store.url).rename(away)
@@ -259,9 +259,7 @@ def test_a_destination_that_is_gone_is_said_and_used_again_when_it_is_back(serve
     assert server.finished().state == "written"
 
 
-def test_a_spill_that_is_full_ends_the_snapshot_and_nothing_else(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_spill_fails_only_its_snapshot(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "persister.block=pause")
     server.order(1, spill_bytes=1000)
     server.until(lambda: server.cuts.active)
@@ -294,7 +292,7 @@ def test_an_order_that_is_gone_is_abandoned(server: Server, monkeypatch: pytest.
     assert server.pid == persister
 
 
-def test_memory_for_what_changes_is_there_before_training_needs_it_and_comes_little_by_little(
+def test_spill_memory_is_prepared_little_by_little_before_it_is_needed(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.order(1)
@@ -319,7 +317,7 @@ def test_memory_for_what_changes_is_there_before_training_needs_it_and_comes_lit
         os.close(fd)
 
 
-def test_memory_that_was_prepared_for_nothing_is_given_back(server: Server) -> None:
+def test_spill_memory_prepared_for_nothing_is_given_back(server: Server) -> None:
     server.order(1)
     server.until(lambda: server.cuts._prepared is not None)
     prepared = server.cuts._prepared
@@ -333,7 +331,7 @@ def test_memory_that_was_prepared_for_nothing_is_given_back(server: Server) -> N
     assert server.finished().state == "written"
 
 
-def test_one_order_after_the_other_the_newest_counts(server: Server) -> None:
+def test_of_several_orders_the_newest_is_written(server: Server) -> None:
     for cut in range(1, 6):
         server.order(cut)
         for _ in range(3):
@@ -359,7 +357,7 @@ def test_a_persister_that_dies_fails_its_cut_only(
     assert not (Path(server.store.url) / directory_of(1)).exists()
 
 
-def test_a_server_with_many_open_files(server: Server) -> None:
+def test_a_server_with_many_open_files_writes_a_cut(server: Server) -> None:
     """The persister has its socket under the number that the server had it under."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < MANY_FILES + 200:
@@ -401,7 +399,7 @@ def test_a_persister_that_does_not_let_go_is_killed(
     assert server.pid != stuck
 
 
-def test_one_that_cannot_be_started_is_said(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_persister_that_cannot_be_started_fails_the_cut(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     server.order(1)
     assert "can't be started" in server.finished().why
@@ -442,9 +440,7 @@ class _Thread:
         raise AssertionError("it listens")
 
 
-def test_a_part_takes_the_time_there_is_until_somebody_waits_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_is_written_slowly_until_somebody_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Meanwhile what changes is taken from the spill."""
     monkeypatch.setattr(pace, "LEAST_BYTES_PER_SECOND", 1.0)
     monkeypatch.setattr(persisting, "TRAINING_SECONDS", 1e9)
@@ -484,7 +480,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("start", ["SnapshotWriterProcess()", "SnapshotWriterProcess.forked()"])
-def test_it_ends_with_its_server(start: str) -> None:
+def test_persister_ends_with_its_server(start: str) -> None:
     code = _SERVER.replace("SnapshotWriterProcess()", start)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -545,7 +541,7 @@ def forked(directory: Path) -> None:
     server.cuts.close()
 
 
-def test_one_that_is_forked(tmp_path: Path) -> None:
+def test_a_forked_persister_writes_a_cut(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _FORKING, str(tmp_path)],
         cwd=ROOT,
@@ -557,19 +553,19 @@ def test_one_that_is_forked(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_it_does_not_begin_without_its_server() -> None:
+def test_persister_does_not_begin_without_its_server() -> None:
     command = [sys.executable, "-m", "dlrover_lite.ps.snapshots.writer_main", "0", "1"]
     assert subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode == 1
 
 
-def test_it_is_light() -> None:
+def test_persister_imports_nothing_heavy() -> None:
     modules = "dlrover_lite.ps.snapshots.writer_main, dlrover_lite.ps.snapshots.snapshot_writer"
     code = f"import json, sys, {modules}; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"numba", "torch", "zmq", "psutil", "fsspec"} & set(json.loads(done.stdout))
 
 
-def test_who_ends_is_known_by_name() -> None:
+def test_end_of_a_persister_by_a_signal_is_named() -> None:
     persister = SnapshotWriterProcess()
     os.kill(persister.pid, signal.SIGTERM)
     with pytest.raises(JobError, match="was killed by SIGTERM"):

@@ -128,7 +128,7 @@ SAME_STATE = ("sgd", "sgd"), ("adagrad", "faster adagrad"), ("adam", "slower ada
 
 @pytest.mark.parametrize("now", OPTIMIZERS)
 @pytest.mark.parametrize("then", ["sgd", "adagrad", "adam", "ftrl"])
-def test_values_are_kept_bit_for_bit_whatever_trains_them_further(
+def test_restored_values_are_exact_under_any_new_optimizer(
     rigs: Callable[..., Rig], tmp_path: Path, then: str, now: str
 ) -> None:
     """And state where it fits: what doesn't is as if these values had just been put there."""
@@ -158,7 +158,7 @@ def test_values_are_kept_bit_for_bit_whatever_trains_them_further(
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_counts_of_updates_begin_anew_where_the_cut_has_none_and_end_where_nobody_wants_them(
+def test_update_counts_begin_at_0_or_are_dropped_as_configured(
     rigs: Callable[..., Rig], tmp_path: Path, counted: bool
 ) -> None:
     store, use = CheckpointStore(str(tmp_path)), OPTIMIZERS["adagrad"]
@@ -180,7 +180,7 @@ def test_counts_of_updates_begin_anew_where_the_cut_has_none_and_end_where_nobod
 
 @pytest.mark.parametrize(("way", "at_once"), [("memory", False), ("memory", True), ("wire", False)])
 @pytest.mark.parametrize(("then", "now"), [("adam", "adagrad"), ("sgd", "ftrl"), ("ftrl", "sgd"), ("adagrad", "adam")])
-def test_slots_move_after_another_optimizer_has_taken_over(
+def test_slots_move_exactly_after_a_change_of_optimizer(
     rigs: Callable[..., Rig],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -238,7 +238,7 @@ def test_slots_move_after_another_optimizer_has_taken_over(
     assert everything(third) == everything(stays)
 
 
-def test_each_minibatch_is_applied_once_in_each_slot(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+def test_restored_servers_apply_each_minibatch_once_in_each_slot(rigs: Callable[..., Rig], tmp_path: Path) -> None:
     """The ledger was noted before 2 to 4 were consumed, and the two snapshots began at different pushes."""
     store = CheckpointStore(str(tmp_path))
     old = rigs(2)
@@ -256,7 +256,7 @@ def test_each_minibatch_is_applied_once_in_each_slot(rigs: Callable[..., Rig], t
     assert everything(new) == everything(old)
 
 
-def test_an_epoch_that_ended_between_the_ledger_and_a_snapshot(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+def test_minibatches_count_once_if_an_epoch_ended_before_a_snapshot(rigs: Callable[..., Rig], tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path))
     old = rigs(1)
     train(old, range(4))
@@ -271,7 +271,7 @@ def test_an_epoch_that_ended_between_the_ledger_and_a_snapshot(rigs: Callable[..
     assert everything(new) == everything(old)
 
 
-def test_only_the_parameters(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+def test_restoring_only_parameters_keeps_no_marks(rigs: Callable[..., Rig], tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path))
     old = rigs(1)
     train(old, range(3))
@@ -284,7 +284,7 @@ def test_only_the_parameters(rigs: Callable[..., Rig], tmp_path: Path) -> None:
     assert everything(new) == everything(old)
 
 
-def test_nothing_is_answered_before_all_is_there(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+def test_no_request_is_answered_before_the_restore_is_complete(rigs: Callable[..., Rig], tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path))
     old = rigs(1)
     train(old, range(2))
@@ -307,7 +307,7 @@ def test_nothing_is_answered_before_all_is_there(rigs: Callable[..., Rig], tmp_p
     assert everything(new) == everything(old)
 
 
-def test_it_is_reported_how_far_a_restore_is(
+def test_progress_of_a_restore_is_reported(
     rigs: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the beginning to all there is, also after the end, until the order is gone; of increments every row counts once more."""
@@ -418,7 +418,7 @@ def test_a_damaged_block_is_named(rigs: Callable[..., Rig], tmp_path: Path) -> N
     assert new.hear(0).restored == 0
 
 
-def test_tables_that_are_others(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+def test_a_cut_with_other_tables_is_refused(rigs: Callable[..., Rig], tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path))
     old = rigs(1)
     write_cut(store, 1, engines(old))
@@ -437,7 +437,7 @@ POINTS = [("ps.restore.begun", 1), *(("ps.restore.rows", n) for n in (1, 3, 6)),
 
 
 @pytest.mark.parametrize(("point", "number"), POINTS)
-def test_one_that_dies_amid_it_is_followed_by_one_that_begins_anew(
+def test_a_follower_of_a_restoring_server_restores_anew(
     rigs: Callable[..., Rig], tmp_path: Path, point: str, number: int
 ) -> None:
     store = CheckpointStore(str(tmp_path))
@@ -467,7 +467,7 @@ def test_one_that_dies_amid_it_is_followed_by_one_that_begins_anew(
     memory.close()
 
 
-def test_a_missing_file_is_damage(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+def test_a_missing_part_is_damage(rigs: Callable[..., Rig], tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path))
     old = rigs(1)
     write_cut(store, 1, engines(old))

@@ -11,7 +11,7 @@ from dlrover_lite.ps.memory.scratch import Scratch
 
 
 @pytest.mark.parametrize("length", [0, 1, 100_000])
-def test_holds_zeros_until_it_is_written_to_and_when_its_memory_was_given_back(length: int) -> None:
+def test_scratch_holds_zeros_at_first_and_after_giving_memory_back(length: int) -> None:
     scratch = Scratch(length, np.uint64)
     assert scratch.array.shape == (length,) and not scratch.array.any()
     scratch.array[:] = 7
@@ -20,7 +20,7 @@ def test_holds_zeros_until_it_is_written_to_and_when_its_memory_was_given_back(l
     assert not scratch.array.any()
 
 
-def test_costs_memory_for_the_pages_that_are_touched_alone() -> None:
+def test_scratch_takes_memory_only_for_touched_pages() -> None:
     """With huge pages, this many places would take all of it."""
     process, length = psutil.Process(), 256 * MIB
     scratch = Scratch(length, np.uint8)
@@ -29,7 +29,7 @@ def test_costs_memory_for_the_pages_that_are_touched_alone() -> None:
     assert process.memory_info().rss - before < 32 * MIB
 
 
-def test_an_array_outlives_what_it_was_taken_from() -> None:
+def test_a_scratch_array_outlives_its_scratch() -> None:
     array = Scratch(1000, np.uint32).array
     array[:] = np.arange(1000)
     assert array.sum() == 499_500

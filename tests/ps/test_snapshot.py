@@ -175,7 +175,7 @@ class interrupted:  # noqa: N801 - a context
     epoch=st.sampled_from([1, EPOCHS_MOST - 10]),
     kernels=st.booleans(),
 )
-def test_whatever_is_pushed_meanwhile_a_cut_has_what_there_was_at_its_beginning(
+def test_a_cut_has_the_rows_of_its_beginning_despite_pushes(
     seed: int, use: str, keys: int, pieces: int, part_of_pushes: float, epoch: int, kernels: bool
 ) -> None:
     directory = Path(tempfile.mkdtemp())
@@ -199,7 +199,7 @@ def test_whatever_is_pushed_meanwhile_a_cut_has_what_there_was_at_its_beginning(
 
 @pytest.mark.parametrize("kernels", [False, True])
 @pytest.mark.parametrize("use", OPTIMIZERS)
-def test_each_optimizers_rows_are_as_they_were(use: str, kernels: bool, tmp_path: Path) -> None:
+def test_a_cut_has_the_rows_of_every_optimizer(use: str, kernels: bool, tmp_path: Path) -> None:
     world = World(5, use, tmp_path, keys=200)
     for _ in range(3):
         world.push()
@@ -208,7 +208,7 @@ def test_each_optimizers_rows_are_as_they_were(use: str, kernels: bool, tmp_path
     assert min(sum(entry.rows) for entry in world.cuts) > 200
 
 
-def test_blocks_given_while_a_snapshot_is_taken_are_in_the_next_one(tmp_path: Path) -> None:
+def test_blocks_configured_during_a_snapshot_are_in_the_next(tmp_path: Path) -> None:
     world = World(6, "adagrad", tmp_path, keys=20)
     dense = [g for g, group in enumerate(world.engine.groups) if group.complete]
     for g in dense:  # they have come from elsewhere, and left a hole each
@@ -234,7 +234,7 @@ def test_blocks_given_while_a_snapshot_is_taken_are_in_the_next_one(tmp_path: Pa
 # --- what it doesn't survive ------------------------------------------------------------------------------------------
 
 
-def test_a_spill_that_is_full_is_said(tmp_path: Path) -> None:
+def test_a_full_spill_is_reported(tmp_path: Path) -> None:
     world = World(7, "adam", tmp_path, keys=400)
     for _ in range(3):
         world.push()
@@ -251,7 +251,7 @@ def test_a_spill_that_is_full_is_said(tmp_path: Path) -> None:
         assert not snapshot.overflown
 
 
-def test_dense_blocks_have_all_the_room_they_need(tmp_path: Path) -> None:
+def test_spill_has_room_for_all_dense_blocks(tmp_path: Path) -> None:
     world = World(8, "adagrad", tmp_path, keys=1)
     with snapshot_of(world.engine, spill_bytes=1) as snapshot:
         world.push()
@@ -259,7 +259,7 @@ def test_dense_blocks_have_all_the_room_they_need(tmp_path: Path) -> None:
         assert snapshot.spill.bytes > 2 * 4 * BLOCK
 
 
-def test_a_row_that_is_missing_in_the_spill_is_a_bug_that_is_said(tmp_path: Path) -> None:
+def test_a_row_missing_or_twice_in_the_spill_raises_an_error(tmp_path: Path) -> None:
     world = World(9, "sgd", tmp_path, keys=30)
     for _ in range(3):
         world.push()
@@ -279,7 +279,7 @@ def test_a_row_that_is_missing_in_the_spill_is_a_bug_that_is_said(tmp_path: Path
                 list(reader.steps(Nowhere(snapshot)))
 
 
-def test_rows_stay_where_they_are_while_a_snapshot_is_taken(tmp_path: Path) -> None:
+def test_rows_cannot_be_rearranged_during_a_snapshot(tmp_path: Path) -> None:
     world = World(10, "sgd", tmp_path, keys=30)
     world.push()
     group = world.engine.groups[0]
@@ -320,7 +320,7 @@ def test_an_update_is_compiled_once_for_with_and_without(tmp_path: Path) -> None
     assert len(table_kernels.update.signatures) == variants
 
 
-def test_what_copies_rows_is_compiled_beforehand(tmp_path: Path) -> None:
+def test_snapshot_kernels_are_compiled_beforehand(tmp_path: Path) -> None:
     """Where it is needed, nothing is compiled."""
     kernels = (snapshot_kernels._scatter,)
     snapshot_kernels.compile_kernels()
@@ -334,7 +334,7 @@ def test_what_copies_rows_is_compiled_beforehand(tmp_path: Path) -> None:
     assert [len(kernel.signatures) for kernel in kernels] == before
 
 
-def test_a_table_that_there_is_not_is_damage(tmp_path: Path) -> None:
+def test_a_row_of_an_unknown_table_is_damage(tmp_path: Path) -> None:
     for kernels in (False, True):
         world = World(14, "sgd", tmp_path / str(kernels), keys=30)
         world.push()
@@ -344,7 +344,7 @@ def test_a_table_that_there_is_not_is_damage(tmp_path: Path) -> None:
                 list(reader.steps(Nowhere(snapshot)))
 
 
-def test_interrupted_pushes_are_known() -> None:
+def test_marks_know_interrupted_pushes() -> None:
     engine = open_engine(None)
     engine.configure(configuration("sgd"), OWNED)
     assert not engine.marks.interrupted
@@ -388,7 +388,7 @@ def _dies(failpoint: str, expected: dict[Any, Any]) -> bool:
 
 
 @pytest.mark.parametrize(("failpoint", "stride"), [("ps.chunk.spilled", 2), ("ps.chunk.stamped", 3), ("ps.step", 9)])
-def test_a_death_amid_a_snapshot_is_like_any_other(failpoint: str, stride: int) -> None:
+def test_a_server_survives_a_death_during_a_snapshot(failpoint: str, stride: int) -> None:
     with PrivateMemory() as memory:
         expected = contents(_live(memory, []), range(5))
     number = 1

@@ -106,7 +106,7 @@ class Queue:
     capacity=st.integers(60, 400),
     steps=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 60)), min_size=1, max_size=150),
 )
-def test_what_goes_in_comes_out_in_the_memory_of_the_longest_queue(
+def test_spill_is_a_queue_with_memory_of_its_longest_length(
     seed: int, segment_rows: int, capacity: int, steps: list[tuple[int, int]]
 ) -> None:
     queue = Queue(seed, capacity, segment_rows)
@@ -124,7 +124,7 @@ def test_what_goes_in_comes_out_in_the_memory_of_the_longest_queue(
         queue.close()
 
 
-def test_a_ring_that_goes_round_many_times() -> None:
+def test_spill_ring_goes_round_many_times() -> None:
     queue = Queue(1, 100, 7)
     try:
         while len(queue.left):
@@ -136,7 +136,7 @@ def test_a_ring_that_goes_round_many_times() -> None:
         queue.close()
 
 
-def test_a_queue_that_is_too_long_is_said_and_no_entry_is_written_over() -> None:
+def test_an_overflowing_spill_is_reported_and_overwrites_nothing() -> None:
     queue = Queue(2, 50, 10)
     try:
         queue.change(40)
@@ -150,7 +150,7 @@ def test_a_queue_that_is_too_long_is_said_and_no_entry_is_written_over() -> None
         queue.close()
 
 
-def test_rows_that_were_passed_are_not_kept() -> None:
+def test_rows_already_read_are_not_spilled() -> None:
     queue = Queue(3, 5000, 10)
     try:
         queue.persister.areas[0].words[PASSED] = ROWS
@@ -162,7 +162,7 @@ def test_rows_that_were_passed_are_not_kept() -> None:
         queue.close()
 
 
-def test_its_memory_is_given_back_little_by_little() -> None:
+def test_spill_memory_is_given_back_little_by_little() -> None:
     queue = Queue(4, 5000, 1000)
     try:
         queue.change(3000)

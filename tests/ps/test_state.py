@@ -84,7 +84,7 @@ def dies_at(memories: list[PrivateMemory], failpoint: str, act: Callable[[Engine
             act(engine)
 
 
-def test_private_memory_gives_what_it_was_handed(memories: list[PrivateMemory]) -> None:
+def test_private_memory_hands_over_its_files(memories: list[PrivateMemory]) -> None:
     memory = memories[0]
     assert memory.left() == {}
     Arena("x", fd=memory.create("x", 1 << 20)).bytes[5] = 7
@@ -97,7 +97,7 @@ def test_private_memory_gives_what_it_was_handed(memories: list[PrivateMemory]) 
     assert (new.bytes[5], memories[1].left()) == (0, {})
 
 
-def test_one_that_follows_goes_on_with_everything(memories: list[PrivateMemory]) -> None:
+def test_a_follower_goes_on_with_rows_marks_and_configuration(memories: list[PrivateMemory]) -> None:
     engine = start(memories)
     for k in range(3):
         assert push(engine, k)
@@ -114,7 +114,7 @@ def test_one_that_follows_goes_on_with_everything(memories: list[PrivateMemory])
     assert engine.groups[0].epoch == 2, "epochs go on"
 
 
-def test_it_owns_nothing_until_it_is_told_and_gives_up_what_it_does_not_own(memories: list[PrivateMemory]) -> None:
+def test_a_follower_owns_nothing_until_told_and_drops_other_slots(memories: list[PrivateMemory]) -> None:
     push(start(memories), 0)
     memories.append(memories[-1].hand_over())
     engine = Engine(memory=memories[-1])
@@ -125,7 +125,7 @@ def test_it_owns_nothing_until_it_is_told_and_gives_up_what_it_does_not_own(memo
     assert engine.marks.applied(0, 0) == LOWER
 
 
-def test_one_that_was_not_configured_is_followed_by_one_that_is_not(memories: list[PrivateMemory]) -> None:
+def test_a_follower_of_an_unconfigured_server_is_unconfigured(memories: list[PrivateMemory]) -> None:
     Engine(memory=memories[-1])
     engine = follow(memories)
     assert engine.configuration is None
@@ -135,7 +135,7 @@ def test_one_that_was_not_configured_is_followed_by_one_that_is_not(memories: li
     assert push(engine, 0)
 
 
-def test_rows_logged_before_are_logged_again_for_a_new_move(memories: list[PrivateMemory]) -> None:
+def test_logged_rows_are_logged_again_for_a_new_move(memories: list[PrivateMemory]) -> None:
     engine = start(memories)
     engine.track(ALL_SLOTS)
     push(engine, 0)
@@ -169,9 +169,7 @@ def test_rows_logged_before_are_logged_again_for_a_new_move(memories: list[Priva
         (Header.GROUPS + int(USED), 301, None),
     ],
 )
-def test_a_state_that_is_damaged_is_refused(
-    memories: list[PrivateMemory], word: int, value: int, why: str | None
-) -> None:
+def test_a_damaged_state_is_refused(memories: list[PrivateMemory], word: int, value: int, why: str | None) -> None:
     push(start(memories), 0)
     words(memories)[word] = value
     if why is None:
@@ -205,7 +203,7 @@ def test_a_damaged_journal_or_rows_of_no_table_are_refused(memories: list[Privat
         follow(memories)
 
 
-def test_an_arena_that_is_gone_is_said(memories: list[PrivateMemory]) -> None:
+def test_a_missing_arena_is_reported(memories: list[PrivateMemory]) -> None:
     push(start(memories), 0)
     left = memories[-1].hand_over().left()
     memories.append(PrivateMemory({name: fd for name, fd in left.items() if name != "group-1"}))
@@ -216,7 +214,7 @@ def test_an_arena_that_is_gone_is_said(memories: list[PrivateMemory]) -> None:
 # --- marks of interrupted pushes --------------------------------------------------------------------------------------
 
 
-def test_the_repeat_of_an_interrupted_push_does_the_rest_of_it(memories: list[PrivateMemory]) -> None:
+def test_repeating_an_interrupted_push_does_only_the_rest(memories: list[PrivateMemory]) -> None:
     push(start(memories), 0)
     dies_at(memories, "ps.chunk.done", lambda engine: push(engine, 1))
     engine = follow(memories)
@@ -233,7 +231,7 @@ def test_the_repeat_of_an_interrupted_push_does_the_rest_of_it(memories: list[Pr
     assert all_are(follow(memories), -2.0)
 
 
-def test_other_pushes_in_between_change_nothing_about_that(memories: list[PrivateMemory]) -> None:
+def test_an_interrupted_push_is_completed_after_other_pushes(memories: list[PrivateMemory]) -> None:
     push(start(memories), 0)
     dies_at(memories, "ps.chunk.done", lambda engine: push(engine, 1))
     engine = follow(memories)
@@ -256,7 +254,7 @@ def test_a_push_interrupted_twice_is_applied_once(memories: list[PrivateMemory])
     assert all_are(engine, -2.0)
 
 
-def test_half_a_push_goes_with_a_move(memories: list[PrivateMemory]) -> None:
+def test_an_interrupted_push_moves_with_its_slots(memories: list[PrivateMemory]) -> None:
     push(start(memories), 0)
     dies_at(memories, "ps.chunk.done", lambda engine: push(engine, 1))
     source = follow(memories)
@@ -281,7 +279,7 @@ def part(slots: int, groups: int = 1, keys: int = 0) -> Part:
     return Part(0, 3, to_bitmap(slots), groups, np.zeros(keys, np.uint16).tobytes(), hashes.tobytes())
 
 
-def test_parts_go_with_what_they_are_about() -> None:
+def test_parts_of_interrupted_pushes_go_with_their_minibatch_or_slots() -> None:
     for end in ("consumed", "below", "forgotten", "applied"):
         marks = Marks()
         marks.add_part(part(ALL_SLOTS, keys=50))
@@ -312,7 +310,7 @@ def test_parts_go_with_what_they_are_about() -> None:
         Part(0, 1, to_bitmap(1), 1, b"abc", b"123456789012"),
     ],
 )
-def test_parts_that_make_no_sense_are_refused(bad: Part) -> None:
+def test_senseless_parts_are_refused(bad: Part) -> None:
     source = Marks()
     source._parts = [bad]  # as a broken peer's
     marks = Marks()

@@ -109,11 +109,11 @@ def deaths(use: str, keys: int, failpoint: str, stride: int = 1) -> Iterator[boo
 
 
 @pytest.mark.parametrize(("use", "stride"), [("sgd", 7), ("adagrad", 1), ("adam", 5), ("ftrl", 6)])
-def test_it_survives_a_death_at_each_step_of_its_kernels(use: str, stride: int) -> None:
+def test_server_survives_a_death_at_each_step_of_its_kernels(use: str, stride: int) -> None:
     assert sum(deaths(use, 20, "ps.step", stride)) > 100 // stride
 
 
-def test_it_survives_a_death_at_each_step_while_received_rows_are_put_behind_all_others(
+def test_server_survives_a_death_while_received_rows_are_appended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(table, "_APPEND_BYTES", 1)  # or they are too few
@@ -132,12 +132,12 @@ def test_it_survives_a_death_at_each_step_while_received_rows_are_put_behind_all
         ("ps.push.done", 6),
     ],
 )
-def test_it_survives_a_death_between_steps(failpoint: str, times: int) -> None:
+def test_server_survives_a_death_between_steps_of_a_push(failpoint: str, times: int) -> None:
     assert sum(deaths("adagrad", 20, failpoint)) == times
 
 
 @pytest.mark.parametrize("failpoint", ["ps.attach.undone", "ps.attach.marked"])
-def test_it_survives_a_death_while_it_takes_over(failpoint: str) -> None:
+def test_follower_survives_a_death_while_taking_over(failpoint: str) -> None:
     expected = undisturbed("adam", FEW, 40)
     for number in range(1, 40, 3):
         with life("adam", 40) as it:
@@ -173,7 +173,7 @@ points = st.sampled_from(["ps.step", "ps.push.group", "ps.push.applied", "ps.chu
     st.sampled_from(sorted(OPTIMIZERS)),
     st.lists(st.tuples(steps, st.none() | st.tuples(points, st.integers(1, 25))), max_size=8),
 )
-def test_any_history_with_deaths_is_the_history_without(
+def test_any_history_with_deaths_equals_the_one_without(
     use: str, history: list[tuple[Step, tuple[str, int] | None]]
 ) -> None:
     with life(use, 12) as it:
@@ -203,7 +203,7 @@ LONG[26:26] = [Receive(3), Receive(4), Tidy()]
 
 
 @pytest.mark.parametrize("use", OPTIMIZERS)
-def test_it_survives_kill_9_at_any_moment(use: str) -> None:
+def test_server_survives_kill_9_at_any_moment(use: str) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # shown when it fails
     chance, keys = random.Random(seed), 1500

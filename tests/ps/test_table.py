@@ -60,7 +60,7 @@ def contents(tables: TableGroup) -> dict[tuple[int, int], list[float]]:
 
 
 @pytest.mark.parametrize("dim", DIMS)
-def test_unknown_keys_read_as_their_initial_values_and_stay_unknown(dim: int) -> None:
+def test_unknown_keys_read_as_initial_values_without_making_rows(dim: int) -> None:
     tables = group(dim, tables=2)
     keys = u64([*EDGES, *range(300)])
     before = tables.bytes
@@ -85,7 +85,7 @@ def test_initial_values_depend_on_the_seed_and_are_spread_out() -> None:
 
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("use", OPTIMIZERS)
-def test_updates_follow_the_reference(use: str, dim: int) -> None:
+def test_updates_of_every_optimizer_follow_the_reference(use: str, dim: int) -> None:
     random = np.random.default_rng(dim)
     tables, reference = group(dim, OPTIMIZERS[use], 3), Reference(specs(dim, 3), OPTIMIZERS[use], 5)
     pool = [*EDGES, *random.integers(0, 2**63, 40).tolist()]
@@ -155,7 +155,7 @@ def test_lazy_adam_leaves_absent_rows_alone() -> None:
 
 
 @pytest.mark.parametrize("l1", [0.0, 0.1])
-def test_ftrl_with_a_falling_rate_takes_smaller_steps_and_nothing_else(l1: float) -> None:
+def test_ftrl_with_a_falling_rate_only_takes_smaller_steps(l1: float) -> None:
     """A schedule that ends at 0 must leave the weights where they are."""
     tables = group(8, Optimizer(use="ftrl", learning_rate=0.1, l1=l1))
     keys = np.arange(10, dtype=np.uint64)
@@ -192,7 +192,7 @@ def test_ftrl_makes_weights_exactly_zero() -> None:
     assert np.array_equal(tables.gather(u64([1]), counts(1)), np.zeros((1, 16), np.float32))
 
 
-def test_growth_loses_and_mixes_nothing_up() -> None:
+def test_a_growing_table_loses_and_mixes_up_no_rows() -> None:
     """From the first index over several doublings: 200,000 rows of 2 tables whose keys are the same."""
     tables = group(1, tables=2)
     random = np.random.default_rng(3)
@@ -265,7 +265,7 @@ def test_scan_beyond_the_end_is_empty() -> None:
 @pytest.mark.parametrize(
     "wrong", [[3], [1, 1], [2, 1, 0], [-1, 3], [2**62, 2], [2**63 - 1, 2**63 - 1], [-(2**62), 2**62 + 2], []]
 )
-def test_counts_that_do_not_fit_touch_nothing(wrong: list[int]) -> None:
+def test_counts_that_do_not_fit_are_refused_and_change_nothing(wrong: list[int]) -> None:
     tables = group(2, tables=2)
     keys = u64([1, 2])
     if wrong == [1, 1]:
@@ -293,7 +293,7 @@ def test_arenas_of_absurd_sizes_are_refused(size: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has arenas that are files")
-def test_what_is_put_into_an_arena_is_there_and_what_lies_around_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_putting_data_into_an_arena_changes_nothing_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlrover_lite.ps.memory.arena._gives_hugepages", lambda: False)
     arena = Arena("put", 100_000)
     arena.bytes[:5000] = 1

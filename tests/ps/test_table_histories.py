@@ -226,7 +226,7 @@ def make_small(patch: pytest.MonkeyPatch, pace: int) -> None:
 
 @settings(max_examples=90, deadline=None)
 @given(st.lists(OPERATIONS, max_size=30), st.sampled_from([0, 1, 2, 5]), st.booleans())
-def test_any_history_is_that_of_a_dict(operations: list[tuple[Any, ...]], pace: int, at_once: bool) -> None:
+def test_any_history_of_a_table_equals_a_dict(operations: list[tuple[Any, ...]], pace: int, at_once: bool) -> None:
     """``pace``, ``at_once``: how fast the index changes its size."""
     with pytest.MonkeyPatch.context() as patch:
         make_small(patch, pace)
@@ -245,7 +245,7 @@ def test_any_history_is_that_of_a_dict(operations: list[tuple[Any, ...]], pace: 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rows_that_come_and_go_while_the_index_changes(seed: int) -> None:
+def test_rows_come_and_go_while_the_index_changes(seed: int) -> None:
     """A few at a time, so that it takes long: what hypothesis seldom finds."""
     random = np.random.default_rng(seed)
     everything = [(t, i) for t in range(TABLES) for i in range(POOL)]

@@ -86,7 +86,7 @@ def compact_all(tables: TableGroup, limit: int = 50) -> int:
 
 
 @pytest.mark.parametrize("use", OPTIMIZERS)
-def test_rows_copied_into_another_group_are_the_same_bit_by_bit_and_train_on_alike(use: str) -> None:
+def test_copied_rows_are_equal_bit_by_bit_and_train_on_alike(use: str) -> None:
     source, target = group(use), group(use)
     for seed in range(5):
         train(source, many(400 - 50 * seed), seed)
@@ -101,7 +101,7 @@ def test_rows_copied_into_another_group_are_the_same_bit_by_bit_and_train_on_ali
     assert same(every_row(target), every_row(source))
 
 
-def test_rows_that_arrive_have_changed_now_and_keep_their_counts() -> None:
+def test_received_rows_count_as_changed_and_keep_their_update_counts() -> None:
     source, target = group(), group()
     source.update(keys(1), counts(1, 0), np.ones((1, 4), np.float32))
     target.cut()
@@ -134,7 +134,7 @@ def test_closing_gaps_changes_no_row(use: str) -> None:
     assert np.array_equal(tables.gather(both, counts(1000, 1000))[present], kept.values)
 
 
-def test_dropped_rows_are_as_if_they_had_never_been_and_their_numbers_come_again_first() -> None:
+def test_dropped_rows_are_forgotten_and_their_numbers_reused_first() -> None:
     tables, fresh = group(), group()
     train(tables, many(500))
     before = every_row(tables)
@@ -147,7 +147,7 @@ def test_dropped_rows_are_as_if_they_had_never_been_and_their_numbers_come_again
     assert same(after, before)
 
 
-def test_numbers_freed_in_any_order_are_closed() -> None:
+def test_gaps_of_row_numbers_freed_in_any_order_are_closed() -> None:
     tables = group()
     train(tables, many(600))
     slot = np.arange(slots.SLOTS)
@@ -159,7 +159,7 @@ def test_numbers_freed_in_any_order_are_closed() -> None:
     assert same(every_row(tables), kept)
 
 
-def test_numbers_that_were_used_up_from_below_leave_room_for_as_many_again() -> None:
+def test_freed_row_numbers_reused_from_below_leave_room_for_more() -> None:
     """A table that is full, of which rows are dropped, moved together in part, made anew behind, and dropped all."""
     tables = group("sgd", dim=1, tables=1, reserve_bytes=1 << 14)
     full = (1 << 14) // tables.row_bytes
@@ -182,7 +182,7 @@ def test_numbers_that_were_used_up_from_below_leave_room_for_as_many_again() -> 
     assert tables.rows == full
 
 
-def test_rows_are_found_in_pieces_of_either_limit() -> None:
+def test_rows_are_found_in_pieces_of_any_limit() -> None:
     tables = group()
     train(tables, many(300))
     whole, _ = tables.find(LOWER, 0, scan_limit=600, row_limit=600)
@@ -198,7 +198,7 @@ def test_rows_are_found_in_pieces_of_either_limit() -> None:
     assert tables.find(LOWER, 600, scan_limit=10, row_limit=10)[1] == 600
 
 
-def test_the_log_has_each_row_once_a_round_and_those_of_other_slots_never() -> None:
+def test_log_has_each_changed_row_of_tracked_slots_once_a_round() -> None:
     tables = group()
     train(tables, many(100))
     tables.track(LOWER)
@@ -218,7 +218,7 @@ def test_the_log_has_each_row_once_a_round_and_those_of_other_slots_never() -> N
     assert tables.logged() == 0
 
 
-def test_tracked_rows_stay_where_they_are() -> None:
+def test_tracked_rows_cannot_be_moved_or_dropped() -> None:
     tables = group()
     train(tables, many(50))
     tables.track(LOWER)
@@ -232,7 +232,7 @@ def test_tracked_rows_stay_where_they_are() -> None:
     assert tables.used == tables.rows
 
 
-def test_slots_of_others_are_refused_and_nothing_is_done() -> None:
+def test_rows_of_slots_not_owned_are_refused_and_nothing_changes() -> None:
     tables = group()
     train(tables, many(200))
     before = every_row(tables)
@@ -305,7 +305,7 @@ def test_blocks_are_inserted_once_and_needed() -> None:
         tables.gather(keys(7), counts(1, 0))
 
 
-def test_inserted_rows_have_the_state_that_stands_for_their_values() -> None:
+def test_inserted_rows_have_optimizer_state_matching_their_values() -> None:
     """FTRL's weights follow from its state: a row with the wrong one would jump at its first update."""
     tables = group("ftrl", tables=1)
     values = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
@@ -397,7 +397,7 @@ def test_the_index_grows_little_by_little_and_is_never_late(monkeypatch: pytest.
     assert len(every_row(tables).ids) == 300_000
 
 
-def test_an_index_reserved_for_rows_does_not_grow_again_and_shrinks_when_they_are_gone() -> None:
+def test_a_reserved_index_does_not_grow_and_shrinks_with_its_rows() -> None:
     tables = group(dim=1)
     train(tables, many(100_000))
     rows = every_row(tables)
@@ -440,7 +440,7 @@ def shuffled(data: RowData, seed: int) -> RowData:
 
 @pytest.mark.parametrize("use", OPTIMIZERS)
 @pytest.mark.parametrize("dim", [1, 3, 16, 37])
-def test_many_rows_written_at_once_are_the_same_bit_by_bit_whatever_is_there_already(use: str, dim: int) -> None:
+def test_many_rows_written_at_once_are_exact_over_existing_rows(use: str, dim: int) -> None:
     source = group(use, dim=dim)
     train(source, many(6000))
     train(source, many(2500), seed=1)
@@ -457,7 +457,7 @@ def test_many_rows_written_at_once_are_the_same_bit_by_bit_whatever_is_there_alr
     assert same(every_row(target), every_row(source))
 
 
-def test_of_a_row_that_comes_twice_at_once_the_later_one_stays() -> None:
+def test_of_a_row_written_twice_at_once_the_later_stays() -> None:
     source = group(tables=1)
     source.update(many(4000), counts(4000), np.ones((4000, 4), np.float32), unique=True)
     rows = every_row(source)
@@ -471,7 +471,7 @@ def test_of_a_row_that_comes_twice_at_once_the_later_one_stays() -> None:
     assert same(RowData(*(array[10:] for array in found)), RowData(*(array[10:] for array in rows)))
 
 
-def test_many_rows_find_room_after_others_were_dropped_and_their_memory_was_given_back() -> None:
+def test_many_rows_find_room_after_dropping_and_freeing_others() -> None:
     tables = group(dim=16)
     train(tables, many(8000))
     rows = every_row(tables)
@@ -493,7 +493,7 @@ def test_rows_changed_by_training_while_many_come_at_once_are_logged() -> None:
     assert len(logged) == target.slot_rows[LOWER].sum()
 
 
-def test_an_index_that_grows_meanwhile_knows_all_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_grows_while_rows_are_written_finds_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_index, "_AT_ONCE", 0)
     source = group(dim=1)
     train(source, many(60_000))

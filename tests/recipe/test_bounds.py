@@ -47,7 +47,7 @@ WHOLE_AS_LARGE_AS_THEY_ARE = {
 
 
 @pytest.mark.parametrize("key", sorted(NUMBERS))
-def test_every_number_has_bounds(key: str) -> None:
+def test_every_number_of_a_recipe_has_bounds(key: str) -> None:
     kind = NUMBERS[key]
     assert kind.ge is not None or kind.gt is not None
     if key not in WHOLE_AS_LARGE_AS_THEY_ARE:
@@ -96,7 +96,7 @@ def test_numbers_beyond_all_bounds_are_refused_by_name(key: str, value: Any) -> 
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("role", ["total", "ps", "worker"])
-def test_sizes_that_no_machine_has(role: str, total: dict[str, Any], said: str) -> None:
+def test_sizes_that_no_machine_has_are_refused(role: str, total: dict[str, Any], said: str) -> None:
     count = {} if role == "total" else {"count": 1}
     with pytest.raises(RecipeError) as refused:
         parse_recipe({**_recipe("priority", 1), "resources": {role: {**count, **total}}})
@@ -106,7 +106,7 @@ def test_sizes_that_no_machine_has(role: str, total: dict[str, Any], said: str) 
 @pytest.mark.parametrize(
     "options", [{"embedding_dim": 10**9}, {"hidden": [10**9]}, {"init_scale": 1e300}, {"hidden": [1, 0]}]
 )
-def test_sizes_of_built_in_models(options: dict[str, Any]) -> None:
+def test_sizes_of_built_in_models_have_bounds(options: dict[str, Any]) -> None:
     recipe = {**_recipe("priority", 1), "model": {"use": "dcn", "options": options}}
     with pytest.raises(RecipeError, match=r"from [01] to 1,000,000"):
         parse_recipe(recipe)

@@ -28,7 +28,7 @@ def problems(text: str) -> list[tuple[int, str, str]]:
     return [(problem.place.line, problem.key, problem.message) for problem in raised.value.problems]
 
 
-def test_a_census_is_read() -> None:
+def test_a_census_recipe_is_read() -> None:
     recipe = parse_recipe(RECIPE)
     assert recipe.data == CensusData(samples=1024)
     assert not recipe.export.optimizer_state
@@ -53,7 +53,7 @@ def test_a_census_is_read() -> None:
         (("samples: 1024", "samples: 1024, eval_samples: 3"), 4, "data.eval_samples", "census has no such key"),
     ],
 )
-def test_what_a_census_may_not_say(change: tuple[str, str], line: int, key: str, says: str) -> None:
+def test_settings_impossible_for_a_census_are_refused(change: tuple[str, str], line: int, key: str, says: str) -> None:
     found = problems(RECIPE.replace(*change))
     assert (line, key) in [(at, name) for at, name, _ in found]
     assert any(says in message for _, name, message in found if name == key)
@@ -65,12 +65,12 @@ def test_samples_are_checked_against_the_batch_size_that_isnt_written() -> None:
     assert (line, key) == (4, "data.samples") and "batch_size, 1024" in message
 
 
-def test_other_models_may_count_what_they_like() -> None:
+def test_other_models_may_use_census_data_of_any_size() -> None:
     text = RECIPE.replace("model: census", "model: dcn").replace("1024", "1000")
     assert parse_recipe(text).data == CensusData(samples=1000)
 
 
-def test_the_recipe_that_we_ship_can_be_checked() -> None:
+def test_shipped_census_recipe_can_be_checked() -> None:
     recipe = load_recipe(SHIPPED)
     ps, worker = recipe.resources.ps, recipe.resources.worker
     assert (recipe.model.use, recipe.export.optimizer_state) == ("census", True)

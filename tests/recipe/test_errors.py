@@ -165,7 +165,7 @@ def csv(more: str) -> str:
         ("[a, b]: 3\n", "r.yaml:5: a key must be a word"),
     ],
 )
-def test_one_problem(more: str, expected: str) -> None:
+def test_a_problem_is_reported_with_line_and_key(more: str, expected: str) -> None:
     assert expected in errors(GOOD + more)
 
 
@@ -221,7 +221,7 @@ def test_one_problem(more: str, expected: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_one_problem_of_the_whole(text: str, expected: str) -> None:
+def test_a_problem_between_settings_is_reported_with_its_line(text: str, expected: str) -> None:
     assert expected in errors(text, check_files=False)
 
 
@@ -237,7 +237,7 @@ def test_all_problems_are_shown_in_the_order_of_the_lines() -> None:
     ]
 
 
-def test_deep_nesting_is_refused() -> None:
+def test_deeply_nested_options_are_refused() -> None:
     text = f"version: 1\nname: j\nmodel:\n  use: my.py:Model\n  options:\n    x: {'[' * 90}{']' * 90}\n{DATA}"
     assert only_error(text, check_files=False) == "r.yaml:6: model.options.x: nested too deeply"
 
@@ -267,7 +267,7 @@ def test_wrong_overrides_are_named(overrides: dict[str, object], expected: str) 
     assert expected in errors(text, overrides=overrides)
 
 
-def test_files_that_are_no_recipes(tmp_path: Path) -> None:
+def test_files_that_are_no_recipes_are_refused(tmp_path: Path) -> None:
     def message(path: Path) -> str:
         with pytest.raises(RecipeError) as caught:
             load_recipe(path)
@@ -301,16 +301,16 @@ def model(options: str) -> str:
         ("init_scale: -1", "init_scale: expected a number from 0 to 1,000,000, found -1"),
     ],
 )  # fmt: skip
-def test_options_of_built_in_models(options: str, expected: str) -> None:
+def test_wrong_options_of_built_in_models_are_named(options: str, expected: str) -> None:
     assert only_error(model(options)) == f"r.yaml:6: model.options.{expected}"
 
 
-def test_options_by_override() -> None:
+def test_misspelt_options_of_overrides_get_the_nearest() -> None:
     error = only_error(model("hidden: [64]"), overrides={"model.options.embeding_dim": "8"})
     assert error == "override model.options.embeding_dim: dcn has no such option; did you mean embedding_dim?"
 
 
-def test_options_that_fit() -> None:
+def test_options_that_fit_are_accepted() -> None:
     assert errors(model("{embedding_dim: 8, hidden: [64], cross: vector, low_rank: 0, init_scale: 0}")) == []
 
 

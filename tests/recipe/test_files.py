@@ -37,7 +37,7 @@ def problem(directory: Path, *, train: str = "day_0.tsv", model: str = "dcn", mo
     return ""
 
 
-def test_files_and_globs_that_are_there(directory: Path) -> None:
+def test_existing_files_and_globs_are_accepted(directory: Path) -> None:
     assert problem(directory) == ""
     assert problem(directory, train='"*_0.tsv"') == ""
     assert problem(directory, train=str(directory / "day_0.tsv")) == ""
@@ -54,7 +54,7 @@ def test_files_and_globs_that_are_there(directory: Path) -> None:
         ('"log*"', "no file matches {}/log*"),
     ],
 )
-def test_training_files_that_are_not(directory: Path, train: str, expected: str) -> None:
+def test_missing_training_files_are_named(directory: Path, train: str, expected: str) -> None:
     message = f"r.yaml:7: data.train: {expected.format(directory)}\n--data FILE takes the place of data.train."
     assert problem(directory, train=train) == message
 
@@ -64,7 +64,7 @@ def test_evaluation_files_are_checked_too(directory: Path) -> None:
     assert missing == f"r.yaml:8: data.eval: {directory}/day_9.tsv: no such file; did you mean day_0.tsv?"
 
 
-def test_a_model_of_ones_own(directory: Path) -> None:
+def test_an_existing_user_model_is_accepted(directory: Path) -> None:
     assert problem(directory, model="model.py:Small") == ""
     assert problem(directory, model=f"{directory}/model.py:Small") == ""
 
@@ -79,11 +79,11 @@ def test_a_model_of_ones_own(directory: Path) -> None:
         ("logs.py:Small", "{}/logs.py: no such file"),
     ],
 )
-def test_a_model_that_is_not_there(directory: Path, model: str, expected: str) -> None:
+def test_a_missing_user_model_is_named_with_those_there(directory: Path, model: str, expected: str) -> None:
     assert problem(directory, model=model) == f"r.yaml:3: model.use: {expected.format(directory)}"
 
 
-def test_a_syntax_error_in_the_model_file(directory: Path) -> None:
+def test_a_syntax_error_in_the_model_file_is_reported(directory: Path) -> None:
     (directory / "model.py").write_text("import torch\n\nclass Small(torch.nn.Module:\n    pass\n")
     message = problem(directory, model="model.py:Small")
     assert message.startswith(f"r.yaml:3: model.use: {directory}/model.py:3: ")
@@ -100,18 +100,18 @@ def test_a_syntax_error_in_the_model_file(directory: Path) -> None:
         "def Small(schema): pass",
     ],
 )
-def test_names_that_may_well_be_a_class_pass(directory: Path, body: str) -> None:
+def test_model_names_that_may_be_a_class_are_accepted(directory: Path, body: str) -> None:
     (directory / "model.py").write_text(body)
     assert problem(directory, model="model.py:Small") == ""
 
 
-def test_the_model_file_is_not_run(directory: Path) -> None:
+def test_the_model_file_is_not_executed(directory: Path) -> None:
     (directory / "model.py").write_text("open('ran', 'w')\nclass Small: pass\n")
     assert problem(directory, model="model.py:Small") == ""
     assert not (directory / "ran").exists() and not Path("ran").exists()
 
 
-def test_without_looking_at_files(directory: Path) -> None:
+def test_files_are_not_looked_at_without_check_files(directory: Path) -> None:
     text = "version: 1\nname: j\nmodel: gone.py:Model\ndata: {format: criteo, train: gone.tsv}\n"
     assert parse_recipe(text, directory=directory, check_files=False).model.use == "gone.py:Model"
 

@@ -46,12 +46,12 @@ def error(directory: Path, data: str) -> str:
         ("clicked,age,user,item,user", "r.yaml:10: data.categorical: a.csv has several columns named 'user'"),
     ],
 )
-def test_columns_that_a_csv_file_lacks(tmp_path: Path, header: str, expected: str) -> None:
+def test_columns_that_a_csv_file_lacks_are_named(tmp_path: Path, header: str, expected: str) -> None:
     (tmp_path / "a.csv").write_text(f"{header}\n1,2,3,4\n")
     assert error(tmp_path, CSV.format(train="a.csv")) == expected
 
 
-def test_columns_of_the_second_file_of_a_glob_in_gzip(tmp_path: Path) -> None:
+def test_missing_columns_of_a_globs_second_gzip_file_are_named(tmp_path: Path) -> None:
     (tmp_path / "1.csv.gz").write_bytes(gzip.compress(CLICKS.encode()))
     (tmp_path / "2.csv.gz").write_bytes(gzip.compress(CLICKS.replace("item", "itm").encode()))
     found = error(tmp_path, CSV.format(train='"*.gz"'))
@@ -69,7 +69,7 @@ def test_columns_of_the_second_file_of_a_glob_in_gzip(tmp_path: Path) -> None:
         (CSV, "clicked,age,user,item\n1,33\n", "line 2: 2 fields separated by ',', expected 4"),
     ],
 )  # fmt: skip
-def test_content_of_another_kind(tmp_path: Path, data: str, content: str, expected: str) -> None:
+def test_content_of_another_format_is_refused(tmp_path: Path, data: str, content: str, expected: str) -> None:
     (tmp_path / "a").write_text(content)
     kind = "csv" if data == CSV else "criteo"
     assert error(tmp_path, data.format(train="a")) == (
@@ -77,7 +77,7 @@ def test_content_of_another_kind(tmp_path: Path, data: str, content: str, expect
     )
 
 
-def test_what_is_no_parquet(tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "a.parquet").write_text(CLICKS)
     data = CSV.format(train="a.parquet").replace("csv", "parquet")
@@ -111,7 +111,9 @@ def write_parquet(directory: Path, columns: dict[str, list[Any]]) -> None:
         ),
     ],
 )  # fmt: skip
-def test_columns_of_parquet(tmp_path: Path, changes: dict[str, list[Any] | None], expected: str) -> None:
+def test_missing_and_unusable_parquet_columns_are_named(
+    tmp_path: Path, changes: dict[str, list[Any] | None], expected: str
+) -> None:
     write_parquet(tmp_path, {name: values for name, values in {**COLUMNS, **changes}.items() if values is not None})
     assert error(tmp_path, PARQUET) == expected
     with pytest.raises(DataError):
@@ -121,19 +123,19 @@ def test_columns_of_parquet(tmp_path: Path, changes: dict[str, list[Any] | None]
 @pytest.mark.parametrize(
     "changes", [{}, {"age": [None, None]}, {"item": [None, None]}, {"user": [b"x", b"y"]}], ids=str
 )
-def test_parquet_that_can_be_read(tmp_path: Path, changes: dict[str, list[Any]]) -> None:
+def test_readable_parquet_is_accepted(tmp_path: Path, changes: dict[str, list[Any]]) -> None:
     write_parquet(tmp_path, {**COLUMNS, **changes, "more": [1, 2]})
     assert describe(parsed(tmp_path, PARQUET).data, tmp_path).train_samples == 2
 
 
-def test_parquet_that_is_cut_off(tmp_path: Path) -> None:
+def test_a_cut_off_parquet_file_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path, COLUMNS)
     whole = (tmp_path / "a.parquet").read_bytes()
     (tmp_path / "a.parquet").write_bytes(whole[:-10])
     assert error(tmp_path, PARQUET).startswith("r.yaml:6: data.train: a.parquet can't be read as Parquet: ")
 
 
-def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_heads_are_not_checked_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing is said by another check, once."""
     write_parquet(tmp_path, {"clicked": [1]})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -164,7 +166,7 @@ CONTENTS = {
 
 @pytest.mark.parametrize("name", CONTENTS)
 @pytest.mark.parametrize("data", [CSV, CRITEO], ids=["csv", "criteo"])
-def test_what_is_refused_here_the_reader_refuses_too(tmp_path: Path, data: str, name: str) -> None:
+def test_data_refused_by_the_recipe_is_refused_by_the_reader_too(tmp_path: Path, data: str, name: str) -> None:
     (tmp_path / "a").write_bytes(CONTENTS[name].encode("latin-1" if name == "latin 1" else "utf-8"))
     text = f"version: 1\nname: j\nmodel: dcn\n{data.format(train='a')}"
     try:

@@ -64,7 +64,7 @@ def error(directory: Path, train: str, evaluation: str) -> str:
 HINT = "\nWrite the column as integers (pandas: .astype('Int64')) to Parquet; in CSV every id is text."
 
 
-def test_files_to_evaluate_on_of_another_kind_are_refused(tmp_path: Path) -> None:
+def test_evaluation_files_with_ids_of_another_kind_are_refused(tmp_path: Path) -> None:
     parquet(tmp_path / "train.parquet", user=INTEGERS, item=TEXT)
     parquet(tmp_path / "eval.parquet", user=TEXT, item=TEXT)
     assert error(tmp_path, "train.parquet", "eval.parquet") == (
@@ -73,7 +73,7 @@ def test_files_to_evaluate_on_of_another_kind_are_refused(tmp_path: Path) -> Non
     )
 
 
-def test_a_file_of_a_glob_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_a_glob_with_ids_of_another_kind_is_refused(tmp_path: Path) -> None:
     for day, users in enumerate([INTEGERS, INTEGERS, TEXT, TEXT]):
         parquet(tmp_path / f"day-{day}.parquet", user=users, item=TEXT)
     assert (
@@ -93,7 +93,7 @@ def test_a_file_of_a_glob_of_another_kind_is_refused(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_types_of_one_kind_go_together(tmp_path: Path, values: Any) -> None:
+def test_column_types_of_one_id_kind_go_together(tmp_path: Path, values: Any) -> None:
     parquet(tmp_path / "train.parquet", user=INTEGERS, item=TEXT)
     parquet(tmp_path / "eval.parquet", user=values, item=pa.array(TEXT, pa.large_binary()))
     recipe = parse_recipe(RECIPE.format(train="train.parquet", eval="eval.parquet"), directory=tmp_path)
@@ -102,7 +102,7 @@ def test_types_of_one_kind_go_together(tmp_path: Path, values: Any) -> None:
     assert not agreed.warnings
 
 
-def test_a_column_without_values_takes_the_kind_of_the_next_file(tmp_path: Path) -> None:
+def test_an_empty_column_takes_the_id_kind_of_the_next_file(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", user=pa.nulls(2), item=TEXT)
     parquet(tmp_path / "b.parquet", user=TEXT, item=TEXT)
     parquet(tmp_path / "c.parquet", user=INTEGERS, item=TEXT)
@@ -127,7 +127,7 @@ def test_text_of_csv_and_strings_of_parquet_are_one_kind(tmp_path: Path) -> None
     )
 
 
-def test_integers_written_as_floats_are_said(tmp_path: Path) -> None:
+def test_integers_written_as_floats_are_warned_of(tmp_path: Path) -> None:
     csv_data(tmp_path, ["1267", "5", "-3", "0", ""], "1.csv")
     data = csv_data(tmp_path, ["1267.0", "", "5.0", "1267.0", "x"], "2.csv", train=["1.csv", "2.csv"])
     (warning,) = look_at_recipe(data, tmp_path).warnings
@@ -137,7 +137,7 @@ def test_integers_written_as_floats_are_said(tmp_path: Path) -> None:
     )
 
 
-def test_integers_after_floats_are_said_and_both_in_one_file(tmp_path: Path) -> None:
+def test_mixed_integers_and_floats_are_warned_of_in_one_or_two_files(tmp_path: Path) -> None:
     csv_data(tmp_path, ["1267.0", "5.00"], "1.csv")
     data = csv_data(tmp_path, ["1267"], "2.csv", train=["1.csv", "2.csv"])
     assert "1 of 1 ids looked at in column 'user'" in look_at_recipe(data, tmp_path).warnings[0]
@@ -145,7 +145,7 @@ def test_integers_after_floats_are_said_and_both_in_one_file(tmp_path: Path) -> 
     assert "'7' and '7.0' are different ids" in mixed[0]
 
 
-def test_strings_of_parquet_are_looked_at_too(tmp_path: Path) -> None:
+def test_strings_of_parquet_are_checked_for_floats_too(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", user=TEXT)
     parquet(tmp_path / "b.parquet", user=["1267.0", None])
     data = ParquetData(train=["a.parquet", "b.parquet"], label="y", categorical=["user"])
@@ -155,11 +155,11 @@ def test_strings_of_parquet_are_looked_at_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "users", [["07", "7"], ["1.5", "7"], ["u.0"], ["1e3", "5"], ["", ""], ["a", "1267.0"], ["v1.0", "5"]]
 )
-def test_other_text_is_left_alone(tmp_path: Path, users: list[str]) -> None:
+def test_text_that_is_no_number_causes_no_warning(tmp_path: Path, users: list[str]) -> None:
     assert look_at_recipe(csv_data(tmp_path, users), tmp_path).warnings == []
 
 
-def test_criteo_has_integers(tmp_path: Path) -> None:
+def test_criteo_ids_are_integers(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("1" + "\t7" * 13 + "\t1a" * 26 + "\n")
     (tmp_path / "b.tsv").write_text("1" + "\t7" * 13 + "\t12.0" + "\t1a" * 25 + "\n")
     agreed = look_at_recipe(CriteoData(train=["a.tsv", "b.tsv"]), tmp_path)
@@ -170,7 +170,7 @@ def test_criteo_has_integers(tmp_path: Path) -> None:
     )
 
 
-def test_what_follows_from_a_format() -> None:
+def test_id_kinds_that_follow_from_the_format() -> None:
     assert kinds_of_format("csv", ["u"]) == {"u": IdKind("text", "csv")}
     assert kinds_of_format("parquet", ["u"]) == {}
     assert len(kinds_of_format("synthetic", ())) == 26
@@ -181,7 +181,9 @@ files = st.lists(st.dictionaries(st.sampled_from("abc"), kinds, max_size=3), max
 
 
 @given(files, st.dictionaries(st.sampled_from("abc"), kinds, max_size=3))
-def test_exactly_the_columns_of_two_kinds_are_refused(found: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+def test_exactly_the_columns_with_two_id_kinds_are_refused(
+    found: list[dict[str, Any]], expected: dict[str, Any]
+) -> None:
     before = {column: IdKind(kind) for column, kind in expected.items()}
     seen = [FileIds(f"/{i}", {c: SeenColumn(k, "x") for c, k in columns.items()}) for i, columns in enumerate(found)]
     agreed = reconcile(seen, before)
@@ -198,7 +200,9 @@ def test_exactly_the_columns_of_two_kinds_are_refused(found: list[dict[str, Any]
 
 
 @given(st.lists(st.integers()), st.lists(st.integers()), st.lists(st.sampled_from(["x", "1.5", "", "07", "-", "1_0"])))
-def test_values_are_counted_by_what_they_read_as(integers: list[int], floats: list[int], others: list[str]) -> None:
+def test_text_values_are_counted_as_integers_floats_or_others(
+    integers: list[int], floats: list[int], others: list[str]
+) -> None:
     values = text_values([*map(str, integers), *(f"{one}.0" for one in floats), *others])
     assert (values.integers, values.floats) == (len(integers), len(floats))
     assert values.looked_at == len(integers) + len(floats) + sum(map(bool, others))

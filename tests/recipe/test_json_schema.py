@@ -71,18 +71,18 @@ def plain(text: str) -> Any:
     return YAML(typ="safe", pure=True).load(text)
 
 
-def test_it_is_json() -> None:
+def test_schema_is_json() -> None:
     assert json.loads(json.dumps(SCHEMA)) == SCHEMA
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.name)
-def test_shipped_recipes(path: Path) -> None:
+def test_schema_accepts_shipped_recipes(path: Path) -> None:
     assert accepts(SCHEMA, plain(path.read_text()))
     recipe = load_recipe(path, check_files=False)
     assert accepts(SCHEMA, plain(resolved_yaml(recipe)))
 
 
-def test_the_starter() -> None:
+def test_schema_accepts_the_starter_recipe() -> None:
     assert accepts(SCHEMA, plain(starter()))
 
 
@@ -104,7 +104,7 @@ GOOD = "version: 1\nname: job\nmodel: dcn\ndata: {format: synthetic, samples: 10
         "resources: {total: {cores: 4, memory: 1073741824}}",
     ],
 )
-def test_shorthands(more: str) -> None:
+def test_schema_accepts_shorthands(more: str) -> None:
     text = GOOD + more
     parse_recipe(text)
     assert accepts(SCHEMA, plain(text))
@@ -126,22 +126,22 @@ def test_shorthands(more: str) -> None:
         GOOD + "zzz: 1",
     ],
 )
-def test_what_no_recipe_may_have(text: str) -> None:
+def test_schema_refuses_invalid_recipes(text: str) -> None:
     assert not accepts(SCHEMA, plain(text))
 
 
-def test_the_built_in_models_are_the_registrys() -> None:
+def test_schema_lists_the_registrys_models() -> None:
     registry = pytest.importorskip("dlrover_lite.models.registry", exc_type=ModuleNotFoundError)
     assert set(BUILT_IN_MODELS) == set(registry.BUILT_IN)
 
 
-def test_descriptions_come_with_the_fields() -> None:
+def test_schema_has_descriptions_of_fields() -> None:
     descriptions = field_descriptions()
     assert "recipe's directory" in descriptions["CsvData"]["train"]
     assert SCHEMA["$defs"]["Training"]["properties"]["evaluate_every"]["description"].startswith("Consumed samples")
 
 
-def test_every_key_is_explained_in_the_docs() -> None:
+def test_docs_explain_every_recipe_key() -> None:
     text = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8")
     keys: set[str] = set()
     for struct in SCHEMA["$defs"].values():

@@ -39,7 +39,7 @@ def test_the_least_recipe_has_the_defaults() -> None:
     assert parsed() == Recipe(version=1, name="job", model=Model(use="dcn"), data=data, directory=str(Path.cwd()))
 
 
-def test_shorthands() -> None:
+def test_shorthands_are_expanded() -> None:
     assert parsed("training: {optimizer: adam, schedule: cosine}\n").training.optimizer == Optimizer(use="adam")
     assert parsed("training: {schedule: cosine}\n").training.schedule == Schedule(use="cosine")
     assert parsed("training: {embedding_optimizer: ftrl}\n").training.embedding_optimizer == Optimizer(use="ftrl")
@@ -50,12 +50,12 @@ def test_shorthands() -> None:
 @pytest.mark.parametrize(
     "written", ["", "resources:\n", "resources: {ps: auto}\n", "resources: {ps: , worker: auto}\n"]
 )
-def test_resources_left_to_us(written: str) -> None:
+def test_unset_resources_are_left_to_the_brain(written: str) -> None:
     resources = parsed(written).resources
     assert (resources.ps, resources.worker, resources.total) == (None, None, None)
 
 
-def test_memory_has_units() -> None:
+def test_memory_is_read_with_units() -> None:
     text = "resources: {total: {cores: 4, memory: 8GiB}, ps: {count: 1, cores: 0.5, memory: 512MiB}}\n"
     resources = parsed(text).resources
     assert resources.total == JobCeiling(cores=4.0, memory=8 * GIB)
@@ -64,7 +64,7 @@ def test_memory_has_units() -> None:
 
 @pytest.mark.parametrize("word", ["yes", "on", "true", "True", "YES"])
 @pytest.mark.parametrize("head", ["", "%YAML 1.1\n---\n"])
-def test_yes_and_no_in_all_their_spellings(head: str, word: str) -> None:
+def test_yes_and_no_are_read_in_all_spellings(head: str, word: str) -> None:
     opposite = {"yes": "no", "on": "off", "true": "false", "True": "False", "YES": "NO"}[word]
     for text, value in ((word, True), (opposite, False)):
         recipe = parse_recipe(f"{head}{GOOD}training: {{shuffle: {text}}}\n", check_files=False)
@@ -87,14 +87,14 @@ def test_checkpoints_are_on_unless_they_are_off(head: str) -> None:
         assert msgspec.json.decode(msgspec.json.encode(recipe), type=Recipe) == recipe
 
 
-def test_numbers_as_people_write_them() -> None:
+def test_numbers_are_read_with_exponents_and_underscores() -> None:
     training = parsed("training: {batch_size: 1e3, optimizer: {learning_rate: 1e-3}, seed: 1_0}\n").training
     assert (training.batch_size, training.optimizer.learning_rate, training.seed) == (1000, 0.001, 10)
     assert isinstance(training.batch_size, int)
     assert isinstance(parsed("training: {optimizer: {learning_rate: 1}}\n").training.optimizer.learning_rate, float)
 
 
-def test_anchors_and_merges() -> None:
+def test_yaml_anchors_and_merges_are_resolved() -> None:
     role = "  ps: &role {count: 1, cores: 1, memory: 1GiB}\n"
     resources = parsed(f"resources:\n{role}  worker: {{<<: *role, count: 3}}\n").resources
     assert resources.ps == RoleResources(count=1, cores=1, memory=GIB)
@@ -107,12 +107,12 @@ def test_anchors_and_merges() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_of_an_anchor_that_is_given_again_the_latest_counts() -> None:
+def test_a_redefined_yaml_anchor_counts_from_there_on() -> None:
     training = parsed("training:\n  batch_size: &n 64\n  seed: &n 7\n  epochs: *n\n").training
     assert (training.batch_size, training.seed, training.epochs) == (64, 7, 7)
 
 
-def test_overrides() -> None:
+def test_overrides_change_values_and_options() -> None:
     recipe = parsed(
         "training: {epochs: 5, optimizer: adam}\n",
         **{
@@ -139,13 +139,13 @@ def test_overrides_take_globs_and_paths() -> None:
         assert recipe.data == CriteoData(train=["*.tsv"])
 
 
-def test_plain_data_is_a_recipe_too() -> None:
+def test_a_recipe_may_be_plain_data() -> None:
     plain = {"version": 1, "name": "job", "model": "dcn", "data": {"format": "synthetic", "samples": 1000}}
     assert parse_recipe(plain, overrides={"training.epochs": 3}) == parsed("training: {epochs: 3}\n")
     assert "training" not in plain
 
 
-def test_relative_paths_start_at_the_recipe(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_recipes_directory(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
     assert load_recipe(tmp_path / "job.yaml").directory == str(tmp_path)
     (tmp_path / "job.yaml").write_text(GOOD + "directory: below\n")
@@ -216,7 +216,7 @@ recipes = st.fixed_dictionaries(
 
 @settings(max_examples=30, deadline=None)
 @given(recipes)
-def test_what_is_written_out_reads_back_equal(written: dict[str, Any]) -> None:
+def test_a_resolved_recipe_reads_back_equal(written: dict[str, Any]) -> None:
     recipe = parse_recipe(written, check_files=False)
     again = parse_recipe(resolved_yaml(recipe), directory="/elsewhere", check_files=False)
     assert again == recipe
@@ -227,7 +227,7 @@ PIECES = ["version: 1\n", "model:", " ", "\n", "- ", "{", "&a ", "*a", "<<: ", "
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=60) | st.lists(st.sampled_from(PIECES)).map("".join))
-def test_no_text_makes_it_crash(text: str) -> None:
+def test_any_text_gives_a_recipe_error_not_a_crash(text: str) -> None:
     with pytest.raises(RecipeError):
         parse_recipe(text)
 
@@ -235,12 +235,12 @@ def test_no_text_makes_it_crash(text: str) -> None:
 # What we ship
 
 
-def test_the_starter_runs_as_it_stands() -> None:
+def test_starter_recipe_is_valid_as_it_stands() -> None:
     recipe = parse_recipe(starter("click-model", "click model.yaml"))
     assert (recipe.name, recipe.model.use) == ("click-model", "wide_deep")
 
 
-def test_what_the_starter_has_commented_out_is_right() -> None:
+def test_commented_out_settings_of_the_starter_are_valid() -> None:
     lines = starter().splitlines()
     sections = "\n".join(lines)
     for on in ("schedule: {use: cosine", "evaluate_every", "shuffle: yes", "seed: 0"):
@@ -255,12 +255,12 @@ def test_what_the_starter_has_commented_out_is_right() -> None:
 @pytest.mark.parametrize(
     ("stem", "name"), [("My Job_2", "my-job-2"), ("---", "my-job"), ("日本", "my-job"), ("a" * 60, "a" * 42)]
 )
-def test_names_made_from_file_names(stem: str, name: str) -> None:
+def test_job_names_are_made_from_file_names(stem: str, name: str) -> None:
     assert starter_name(stem) == name
     assert parse_recipe(starter(starter_name(stem))).name == name
 
 
-def test_the_quickstart_fits_two_cores() -> None:
+def test_quickstart_recipe_fits_two_cores() -> None:
     recipe = load_recipe(ROOT / "recipes" / "quickstart.yaml")
     ps, worker = recipe.resources.ps, recipe.resources.worker
     assert ps is not None and worker is not None
@@ -268,7 +268,7 @@ def test_the_quickstart_fits_two_cores() -> None:
     assert recipe.training.evaluate_every > 0
 
 
-def test_the_criteo_recipe_takes_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_shipped_criteo_recipe_takes_another_file(tmp_path: Path) -> None:
     (tmp_path / "mine.tsv").write_text("1" + "\t7" * 13 + "\t1a" * 26 + "\n")
     recipe = load_recipe(ROOT / "recipes" / "criteo.yaml", {"data.train": [str(tmp_path / "mine.tsv")]})
     assert isinstance(recipe.data, CriteoData)

@@ -90,7 +90,7 @@ def _order(needed: dict[str, set[str]]) -> dict[str, list[str]]:
     return after
 
 
-def test_a_master_is_there_without_compiling_anything() -> None:
+def test_a_master_starts_without_importing_numba_or_torch() -> None:
     """It is started again when it was killed, and training waits for it."""
     code = "import sys, dlrover_lite.master_process.__main__\nprint([name for name in ('numba', 'torch') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -98,7 +98,7 @@ def test_a_master_is_there_without_compiling_anything() -> None:
 
 
 @pytest.mark.parametrize("code", ["import dlrover_lite", "from dlrover_lite.cli.main import main; main(['--help'])"])
-def test_what_everyone_waits_for_is_cheap(code: str) -> None:
+def test_importing_the_package_and_help_import_nothing_heavy(code: str) -> None:
     code += f"\nimport sys\nprint([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -88,14 +88,14 @@ def _assert_failed(done: subprocess.CompletedProcess[str], said: list[str]) -> N
     assert "1 passed, 1 error" in done.stdout.splitlines()[-1]
 
 
-def test_what_is_left_fails_the_run(tmp_path: Path) -> None:
+def test_leftovers_fail_the_test_run(tmp_path: Path) -> None:
     leaves = dict(LEAVES)
     if not any(os.access(group, os.W_OK) for h in hierarchies() for group in h.up()):
         del leaves[CONTROL_GROUP]
     _assert_failed(_run(tmp_path, "\n    ".join(leaves)), list(leaves.values()))
 
 
-def test_control_groups_of_this_test_are_none_to_another_run_that_ends_now(writable_group: Path) -> None:
+def test_control_groups_of_a_running_test_are_no_leftovers_of_others(writable_group: Path) -> None:
     """It would remove them, as those of keepers that have ended, and fail."""
     before = set(writable_group.iterdir())
     exec(CONTROL_GROUP, {"hierarchies": hierarchies, "os": os})
@@ -109,21 +109,21 @@ def test_control_groups_of_this_test_are_none_to_another_run_that_ends_now(writa
                 path.rmdir()
 
 
-def test_a_single_thing_that_is_left_fails_the_run(tmp_path: Path) -> None:
+def test_a_single_leftover_fails_the_test_run(tmp_path: Path) -> None:
     _assert_failed(_run(tmp_path, TEMP_FILE), [LEAVES[TEMP_FILE]])
 
 
-def test_a_tidy_run_passes(tmp_path: Path) -> None:
+def test_a_test_run_without_leftovers_passes(tmp_path: Path) -> None:
     done = _run(tmp_path, "subprocess.run([sys.executable, '-c', ''], check=True)")
     assert done.returncode == 0, done.stdout
 
 
-def test_what_one_of_several_processes_leaves_fails_the_run(tmp_path: Path) -> None:
+def test_leftovers_of_one_of_several_processes_fail_the_test_run(tmp_path: Path) -> None:
     left = (CUT_LOOSE, SHARED_MEMORY, TEMP_FILE)
     _assert_failed(_run(tmp_path, "\n    ".join(left), *_two_processes()), [LEAVES[what] for what in left])
 
 
-def test_several_tidy_processes_have_directories_of_their_own_and_the_same_parameters(tmp_path: Path) -> None:
+def test_parallel_test_processes_have_own_directories_and_same_parameters(tmp_path: Path) -> None:
     """Those are directly under the temp directory: sockets' paths are short. Other parameters would be an error of xdist's."""
     (tmp_path / "seen").mkdir()
     body = "(Path(__file__).parent / 'seen' / str(os.getpid())).write_text(os.environ['TMPDIR'])"

@@ -51,17 +51,17 @@ def _message(machine: Path, *, python: str = "") -> str:
     return line
 
 
-def test_no_python(machine: Path) -> None:
+def test_setup_without_python_says_what_to_install(machine: Path) -> None:
     assert "apt install python3 python3-venv" in _message(machine)
 
 
-def test_python_without_venv(machine: Path) -> None:
+def test_setup_with_python_without_venv_says_what_to_install(machine: Path) -> None:
     _add_python_without_venv(machine, "python3")
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert f"apt install python{version}-venv" in _message(machine)
 
 
-def test_commands_that_do_not_run_are_passed_over(machine: Path) -> None:
+def test_python_commands_that_do_not_run_are_passed_over(machine: Path) -> None:
     _add_command(machine, "python3.11", "echo 'command not found' >&2; exit 127")
     _add_command(machine, "python3.12", "echo 3.10; exit 1")
     assert "No Python 3.11, 3.12 or 3.13 found" in _message(machine)

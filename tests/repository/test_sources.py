@@ -38,7 +38,7 @@ def _keyword(call: ast.Call, name: str) -> object:
     return next((ast.unparse(k.value) for k in call.keywords if k.arg == name), None)
 
 
-def test_nothing_is_pickled() -> None:
+def test_nothing_is_pickled_or_unpickled() -> None:
     found = [
         f"{_at(path, line)} imports {name}"
         for path in files("dlrover_lite", "bench")
@@ -64,7 +64,7 @@ def test_torch_loads_tensors_only() -> None:
     assert not found
 
 
-def test_heavy_packages_stay_where_they_belong() -> None:
+def test_heavy_packages_are_imported_only_where_they_belong() -> None:
     found = [
         f"{_at(path, line)} imports {name}"
         for path in files("dlrover_lite")
@@ -81,7 +81,7 @@ def test_files_are_short_enough_to_read() -> None:
     assert not {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > MOST_LINES}
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = [
         str(path.relative_to(ROOT))
         for path in files("dlrover_lite")
@@ -90,7 +90,7 @@ def test_every_module_says_what_it_is() -> None:
     assert not silent
 
 
-def test_files_are_given_their_names_where_that_is_tested() -> None:
+def test_files_are_renamed_only_in_tested_modules() -> None:
     found = [
         _at(path, call.lineno)
         for path in files("dlrover_lite")

@@ -92,11 +92,11 @@ def _of(info: Any, where: str, seen: set[type]) -> Iterator[str]:
 @pytest.mark.parametrize(
     "kind", every_message(), ids=lambda kind: f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
 )
-def test_every_field_has_bounds(kind: type) -> None:
+def test_every_message_field_has_bounds(kind: type) -> None:
     assert unbounded(kind) == []
 
 
-def test_all_requests_are_among_them() -> None:
+def test_checked_messages_include_all_requests() -> None:
     unions = (
         messages.MasterRequests,
         ps_messages.PsRequests,
@@ -124,7 +124,7 @@ class _Open(msgspec.Struct):
     pairs: Items[tuple[int, int]]
 
 
-def test_an_open_field_is_found() -> None:
+def test_a_field_without_bounds_is_found() -> None:
     assert {*unbounded(_Open)} == {"_Open.half", "_Open.text", "_Inner.number", "_Inner.many", "_Open.pairs"}
 
 

@@ -59,7 +59,9 @@ def is_served(endpoint: str, context: zmq.Context[Any], key: JobKey | None, text
 
 
 @pytest.mark.parametrize("megabytes", [0, 1, 24])
-def test_frames_of_any_size_arrive_as_they_were(server: Server, context: zmq.Context[Any], megabytes: int) -> None:
+def test_encrypted_frames_of_any_size_arrive_unchanged(
+    server: Server, context: zmq.Context[Any], megabytes: int
+) -> None:
     sent = np.random.default_rng(megabytes).integers(0, 255, megabytes << 20, np.uint8)
     with asking(server.endpoint, context, KEY) as client:
         client.send(StopRequest("x"), [sent, b"between", b"", sent[1000:]])
@@ -73,7 +75,7 @@ def test_frames_of_any_size_arrive_as_they_were(server: Server, context: zmq.Con
         assert np.array_equal(np.frombuffer(reply.buffer(0), np.uint8), sent)
 
 
-def test_many_clients_are_let_in_while_others_are_served(server: Server, context: zmq.Context[Any]) -> None:
+def test_many_clients_connect_while_others_are_served(server: Server, context: zmq.Context[Any]) -> None:
     with answering(server) as got:
         clients = [Client(server.endpoint, MasterReplies, context=context, key=KEY) for _ in range(100)]
         for i, client in enumerate(clients):
@@ -85,7 +87,7 @@ def test_many_clients_are_let_in_while_others_are_served(server: Server, context
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_server_that_comes_again_is_found_again(context: zmq.Context[Any]) -> None:
+def test_a_restarted_server_is_found_again(context: zmq.Context[Any]) -> None:
     endpoint = ANYWHERE
     with ExitStack() as stack:
         client: Client | None = None
@@ -110,7 +112,7 @@ def test_unix_sockets_need_no_key(context: zmq.Context[Any], endpoint: str) -> N
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("key", [None, ANOTHER], ids=["without a key", "with another key"])
-def test_a_peer_is_refused(server: Server, context: zmq.Context[Any], key: JobKey | None) -> None:
+def test_a_peer_without_the_key_is_refused(server: Server, context: zmq.Context[Any], key: JobKey | None) -> None:
     with answering(server) as got:
         with (
             asking(server.endpoint, context, key) as client,
@@ -122,7 +124,7 @@ def test_a_peer_is_refused(server: Server, context: zmq.Context[Any], key: JobKe
     assert server.malformed == 0
 
 
-def test_to_know_the_servers_public_key_is_not_enough(server: Server, context: zmq.Context[Any]) -> None:
+def test_a_peer_with_only_the_public_key_is_refused(server: Server, context: zmq.Context[Any]) -> None:
     with answering(server) as got:
         with context.socket(zmq.DEALER) as intruder:
             intruder.setsockopt(zmq.LINGER, 0)
@@ -138,7 +140,7 @@ def test_to_know_the_servers_public_key_is_not_enough(server: Server, context: z
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("key", [None, ANOTHER], ids=["without a key", "with another key"])
-def test_a_server_without_the_key_is_told_nothing(context: zmq.Context[Any], key: JobKey | None) -> None:
+def test_a_client_sends_nothing_to_a_server_without_the_key(context: zmq.Context[Any], key: JobKey | None) -> None:
     impostor = Server(ANYWHERE, MasterRequests, context=context, key=key)
     with (
         answering(impostor) as got,
@@ -152,7 +154,7 @@ def test_a_server_without_the_key_is_told_nothing(context: zmq.Context[Any], key
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("first", [None, ANOTHER], ids=["without a key", "with another key"])
-def test_the_right_server_is_found_where_a_wrong_one_was(context: zmq.Context[Any], first: JobKey | None) -> None:
+def test_a_client_finds_the_right_server_after_a_wrong_one(context: zmq.Context[Any], first: JobKey | None) -> None:
     """ZeroMQ gives a peer up for good that doesn't speak CURVE; the client doesn't, nor does it hang."""
     with ExitStack() as stack:
         with serving(ANYWHERE, first) as (endpoint, _):
@@ -164,7 +166,7 @@ def test_the_right_server_is_found_where_a_wrong_one_was(context: zmq.Context[An
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_server_is_found_where_nobody_ever_answered(context: zmq.Context[Any]) -> None:
+def test_a_client_finds_a_server_after_a_silent_one(context: zmq.Context[Any]) -> None:
     """The connection to who says nothing stays open, and so would be all that there is to ZeroMQ."""
     with socket.create_server((HOST, 0)) as listening, ExitStack() as stack:
         endpoint = f"tcp://{HOST}:{listening.getsockname()[1]}"
@@ -177,7 +179,9 @@ def test_a_server_is_found_where_nobody_ever_answered(context: zmq.Context[Any])
 
 
 @pytest.mark.parametrize("bytes_sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" + bytes(8) + b"\x7f\x03", bytes(5000)])
-def test_bytes_that_are_no_handshake_hurt_nobody(server: Server, context: zmq.Context[Any], bytes_sent: bytes) -> None:
+def test_bytes_that_are_no_handshake_do_not_disturb_the_server(
+    server: Server, context: zmq.Context[Any], bytes_sent: bytes
+) -> None:
     host, _, port = server.endpoint.removeprefix("tcp://").rpartition(":")
     with answering(server) as got, socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
         connection.sendall(bytes_sent)
@@ -241,7 +245,7 @@ def relay(target: str, change: Callable[[bytes], bytes]) -> Iterator[str]:
         made.close()
 
 
-def test_nobody_on_the_way_can_read_along(context: zmq.Context[Any]) -> None:
+def test_traffic_cannot_be_read_on_the_way(context: zmq.Context[Any]) -> None:
     marker = b"gradients of a kind that nobody is to see"
 
     def seen(key: JobKey | None) -> bytes:
@@ -267,7 +271,7 @@ def test_nobody_on_the_way_can_read_along(context: zmq.Context[Any]) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_nobody_on_the_way_can_change_anything(server: Server, context: zmq.Context[Any]) -> None:
+def test_changed_traffic_is_not_delivered(server: Server, context: zmq.Context[Any]) -> None:
     """One bit of each large frame is turned round."""
     changed = threading.Event()
 
@@ -289,7 +293,7 @@ def test_nobody_on_the_way_can_change_anything(server: Server, context: zmq.Cont
 # --- keys and gates ---------------------------------------------------------------------------------------------------
 
 
-def test_a_key_as_text() -> None:
+def test_a_key_is_written_and_parsed_as_text() -> None:
     key = JobKey.generate()
     assert key != JobKey.generate()
     text = key.text()
@@ -311,14 +315,14 @@ def test_a_key_as_text() -> None:
         ("é" * 64, "other characters"),
     ],
 )
-def test_text_that_is_no_key(text: str, what: str) -> None:
+def test_text_that_is_no_key_is_refused(text: str, what: str) -> None:
     with pytest.raises(UsageError, match=f"the variable X can't be used: .* 64 hexadecimal .*{what}") as caught:
         JobKey.parse(text, "the variable X")
     assert caught.value.hint
     assert not text or text not in str(caught.value)
 
 
-def test_one_server_with_a_key_in_a_context(server: Server, context: zmq.Context[Any]) -> None:
+def test_a_context_takes_one_server_with_a_key(server: Server, context: zmq.Context[Any]) -> None:
     with pytest.raises(WireError, match="a ZeroMQ context of its own"):
         Server(ANYWHERE, MasterRequests, context=context, key=KEY)
     with answering(server):
@@ -332,7 +336,7 @@ def test_a_server_that_could_not_listen_leaves_no_gate(context: zmq.Context[Any]
     Server(ANYWHERE, MasterRequests, context=context, key=KEY).close()
 
 
-def test_a_libzmq_without_curve(context: zmq.Context[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_libzmq_without_curve_is_an_error(context: zmq.Context[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zmq, "has", lambda capability: capability != "curve")
     with pytest.raises(WireError, match="without CURVE"):
         Server(ANYWHERE, MasterRequests, context=context, key=KEY)

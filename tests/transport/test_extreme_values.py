@@ -81,7 +81,7 @@ def sender(endpoint: str, context: zmq.Context[Any]) -> Iterator[Any]:
 
 @SETTINGS
 @given(bodies=some_of(*MasterRequests.__args__))
-def test_the_master(bodies: list[Any]) -> None:
+def test_the_master_survives_extreme_values(bodies: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         rig = MasterRig(Path(directory), ps=2, workers=2, samples=4000, eval_samples=8)
         try:
@@ -120,7 +120,7 @@ FRAMES = st.sampled_from(
 
 @SETTINGS
 @given(bodies=some_of(*PsRequests.__args__), data=st.data())
-def test_a_parameter_server(bodies: list[Any], data: st.DataObject) -> None:
+def test_a_parameter_server_survives_extreme_values(bodies: list[Any], data: st.DataObject) -> None:
     context: zmq.Context[Any] = zmq.Context()
     server = Server("inproc://ps", PsRequests, context=context)
     client = Client("inproc://ps", PsReplies, context=context)
@@ -164,7 +164,7 @@ def test_a_parameter_server(bodies: list[Any], data: st.DataObject) -> None:
 
 @SETTINGS
 @given(bodies=some_of(*BrainRequests.__args__))
-def test_the_brain(bodies: list[Any]) -> None:
+def test_the_brain_survives_extreme_values(bodies: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         rig = BrainRig(Path(directory) / "brain.sqlite")
         try:
@@ -208,7 +208,7 @@ class Supervisor:
 
 @SETTINGS
 @given(bodies=some_of(*KeeperRequests.__args__))
-def test_the_keeper(bodies: list[Any]) -> None:
+def test_the_keeper_survives_extreme_values(bodies: list[Any]) -> None:
     context: zmq.Context[Any] = zmq.Context()
     with tempfile.TemporaryDirectory() as directory:
         supervisor = Supervisor(Path(directory))
@@ -243,7 +243,7 @@ NESTED = b'{"type":"Fetch","node":"worker-0","x":' + b"[" * 4000
 @pytest.mark.parametrize(
     "nonsense", [b"x", b"\xff\xfe", NESTED, json.dumps({"type": "Fetch", "node": "n" * 2000}).encode()]
 )
-def test_the_keepers_memory(tmp_path: Path, nonsense: bytes) -> None:
+def test_the_keepers_memory_socket_survives_nonsense(tmp_path: Path, nonsense: bytes) -> None:
     nodes = Nodes()
     held = NodeMemory(tmp_path, nodes)
     try:
@@ -262,7 +262,7 @@ def test_the_keepers_memory(tmp_path: Path, nonsense: bytes) -> None:
 @pytest.mark.parametrize(
     "line", [b"x", b"\xff\xfe", b"[" * 100_000, b'["Forked","' + b"n" * 2000 + b'",1]', b'["Forked","n",1e300]']
 )
-def test_a_line_of_the_template_that_makes_no_sense(line: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_senseless_line_of_the_template_is_dropped(line: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel: Channel[FromTemplate] = Channel(ours, FromTemplate)

@@ -18,7 +18,7 @@ def encoded(*parts: object) -> bytes:
 
 
 @pytest.mark.parametrize("body", [Wait(-1e-9), ["Reboot"], ["Wait", "soon"]])
-def test_an_answer_beyond_its_bounds_is_told_at_once(body: object) -> None:
+def test_an_unreadable_reply_is_reported_at_once(body: object) -> None:
     with zmq.Context() as context:
         server = Server("inproc://server", MasterRequests, context=context, remember_replies=True)
         client = Client("inproc://server", MasterReplies, context=context, peer="the master")
@@ -39,7 +39,7 @@ def test_an_answer_beyond_its_bounds_is_told_at_once(body: object) -> None:
         server.close()
 
 
-def test_whoever_calls_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_with_an_unreadable_reply_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with zmq.Context() as context:
         client = Client("inproc://nobody", MasterReplies, context=context, peer="the master")
         reply = ReplyCodec(MasterReplies).decode(encoded(WIRE_VERSION, 1, Wait(-1.0)), [])
@@ -60,6 +60,6 @@ def test_whoever_calls_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["nothing", "no msgpack", "another version", "another version's body", "a sequence that is text"],
 )
-def test_what_answers_no_request_that_is_known_is_dropped(header: bytes) -> None:
+def test_replies_to_no_known_request_are_dropped(header: bytes) -> None:
     with pytest.raises(MalformedMessage):
         ReplyCodec(MasterReplies).decode(header, [])

@@ -28,7 +28,7 @@ from dlrover_lite.protocol.messages import (
     WorkReport,
 )
 from dlrover_lite.transport.client import RETRY_SECONDS, Client
-from dlrover_lite.transport.endpoints import MAX_SOCKET_PATH_BYTES, listen_endpoint
+from dlrover_lite.transport.endpoints import listen_endpoint
 from dlrover_lite.transport.frames import (
     INTERNAL,
     MAX_FRAMES,
@@ -60,7 +60,7 @@ def client(server: Server, context: zmq.Context[Any]) -> Iterator[Client]:
 # --- the usual ------------------------------------------------------------------------------------------------------
 
 
-def test_requests_and_replies_arrive_as_they_were(server: Server, client: Client) -> None:
+def test_requests_and_replies_arrive_unchanged(server: Server, client: Client) -> None:
     report = WorkReport(3, 2, 1, ["a.csv:3: naïve"], b"\x00\xff", {4: 5}, {"read": 0.5}, {"read": 0.25}, 7.25)
     body = LeaseRequest("worker-0", 7, [(0, 3), (5, 6)], 4, "Traceback", give_back=True, want=False, report=report)
     frames = [b"", b"x", np.arange(5, dtype=np.float32), memoryview(b"view")]
@@ -85,7 +85,7 @@ def test_several_requests_under_way_are_told_apart(server: Server, client: Clien
     assert replies == {sequence: Wait(float(i)) for i, sequence in enumerate(sequences)}
 
 
-def test_what_is_watched_ends_the_wait(server: Server, client: Client) -> None:
+def test_a_watched_descriptor_ends_the_wait(server: Server, client: Client) -> None:
     mine, other = socket.socketpair()
     with mine, other:
         server.watch(mine.fileno())
@@ -115,7 +115,7 @@ def test_large_frames_are_neither_copied_nor_changed(server: Server, client: Cli
     assert np.array_equal(np.frombuffer(taken(client).buffer(0), np.uint8), sent)
 
 
-def test_a_failure_is_raised_with_its_code_and_hint(server: Server, client: Client) -> None:
+def test_a_failure_reply_is_raised_with_its_code_and_hint(server: Server, client: Client) -> None:
     thread = in_background(server, lambda request: server.fail(request, "refused", "not now", "later"))
     with pytest.raises(RemoteError, match="not now") as caught:
         client.call(StatusRequest(), deadline_seconds=PATIENCE)
@@ -148,7 +148,7 @@ def test_requests_older_than_the_last_answered_are_ignored(server: Server, clien
     assert client.receive(0.05) is None
 
 
-def test_a_request_that_came_twice_before_it_was_answered_is_given_once(server: Server, client: Client) -> None:
+def test_a_request_repeated_before_its_answer_is_given_once(server: Server, client: Client) -> None:
     sequence = client.send(StopRequest())
     client.send(StopRequest(), sequence=sequence)
     client.send(StopRequest(), sequence=sequence)
@@ -161,7 +161,7 @@ def test_a_request_that_came_twice_before_it_was_answered_is_given_once(server: 
     assert bodies == [(sequence, StopRequest()), (last, StatusRequest())]
 
 
-def test_a_server_that_remembers_nothing_gives_every_repeat(endpoint: str, context: zmq.Context[Any]) -> None:
+def test_a_server_without_memory_gives_every_repeated_request(endpoint: str, context: zmq.Context[Any]) -> None:
     server = Server(endpoint, MasterRequests, context=context)
     client = Client(endpoint, MasterReplies, context=context)
     sequence = client.send(StopRequest())
@@ -209,7 +209,7 @@ def test_a_call_without_an_answer_ends_at_its_deadline(server: Server, context: 
     client.close()
 
 
-def test_a_call_asks_again(server: Server, context: zmq.Context[Any]) -> None:
+def test_a_call_repeats_its_request_until_answered(server: Server, context: zmq.Context[Any]) -> None:
     """The first copy is lost (nobody answers it), the second is answered; ``call`` never knows."""
     client = Client(server.endpoint, MasterReplies, context=context)
     seen: list[int] = []
@@ -228,7 +228,7 @@ def test_a_call_asks_again(server: Server, context: zmq.Context[Any]) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_a_request_for_which_there_is_no_connection_is_made_again(
+def test_a_request_without_a_connection_is_sent_again(
     client: Client, server: Server, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """The one that is made for it may have been given up before it is used."""
@@ -247,7 +247,7 @@ def test_a_request_for_which_there_is_no_connection_is_made_again(
     assert left == []
 
 
-def test_a_client_may_be_there_before_its_server(endpoint: str, context: zmq.Context[Any]) -> None:
+def test_a_client_may_start_before_its_server(endpoint: str, context: zmq.Context[Any]) -> None:
     client = Client(endpoint, MasterReplies, context=context)
     client.send(StatusRequest())
     server = Server(endpoint, MasterRequests, context=context)
@@ -266,7 +266,9 @@ def test_a_server_restarted_on_the_same_endpoint_is_found_again(endpoint: str, c
     client.close()
 
 
-def test_a_peer_that_vanishes_hurts_nobody(server: Server, client: Client, context: zmq.Context[Any]) -> None:
+def test_a_client_that_vanishes_does_not_disturb_others(
+    server: Server, client: Client, context: zmq.Context[Any]
+) -> None:
     gone = Client(server.endpoint, MasterReplies, context=context)
     gone.send(StopRequest("from the grave"))
     request = one(server)
@@ -277,12 +279,12 @@ def test_a_peer_that_vanishes_hurts_nobody(server: Server, client: Client, conte
     assert taken(client).body == Ack()
 
 
-def test_an_endpoint_that_cannot_be_listened_on(context: zmq.Context[Any]) -> None:
+def test_an_endpoint_that_cannot_be_listened_on_is_an_error(context: zmq.Context[Any]) -> None:
     with pytest.raises(WireError, match="can't listen on ipc:///no/such/directory/s"):
         Server("ipc:///no/such/directory/s", MasterRequests, context=context)
 
 
-def test_tcp_on_any_port(context: zmq.Context[Any]) -> None:
+def test_a_tcp_server_listens_on_any_free_port(context: zmq.Context[Any]) -> None:
     server = Server("tcp://127.0.0.1:*", MasterRequests, context=context)
     client = Client(server.endpoint, MasterReplies, context=context)
     client.send(Hello("ps-0", "ps"))
@@ -295,7 +297,6 @@ def test_tcp_on_any_port(context: zmq.Context[Any]) -> None:
 def test_nodes_listen_beside_their_master() -> None:
     assert listen_endpoint("ipc:///run/x/master.sock", "ps-1") == "ipc:///run/x/ps-1.sock"
     assert listen_endpoint("tcp://10.0.0.7:4711", "ps-1") == "tcp://10.0.0.7:*"
-    assert MAX_SOCKET_PATH_BYTES == 107
 
 
 # --- messages that make no sense --------------------------------------------------------------------------------------
@@ -322,7 +323,9 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("what", NONSENSE)
-def test_nonsense_is_dropped_and_counted(server: Server, client: Client, context: zmq.Context[Any], what: str) -> None:
+def test_malformed_messages_are_dropped_and_counted(
+    server: Server, client: Client, context: zmq.Context[Any], what: str
+) -> None:
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 1000)
         socket.connect(server.endpoint)
@@ -338,7 +341,7 @@ def test_nonsense_is_dropped_and_counted(server: Server, client: Client, context
 
 
 @pytest.mark.parametrize("body", [["Reboot"], ["StopRequest", 5], ["StopRequest", "x" * (LONGEST_TEXT + 1)]])
-def test_who_asks_nonsense_is_told_so(server: Server, client: Client, body: list[Any]) -> None:
+def test_a_senseless_request_is_answered_with_an_error(server: Server, client: Client, body: list[Any]) -> None:
     """Rather than left to wait: where only the body makes no sense, it is known who has asked."""
     client.socket.send(header(WIRE_VERSION, client.session, 7, body))
     assert server.receive(PATIENCE) == []
@@ -350,7 +353,7 @@ def test_who_asks_nonsense_is_told_so(server: Server, client: Client, body: list
     assert taken(client).body == Ack()
 
 
-def test_a_header_beyond_all_measure_is_not_decoded(server: Server, client: Client) -> None:
+def test_an_oversized_header_is_not_decoded(server: Server, client: Client) -> None:
     client.socket.send(header(WIRE_VERSION, client.session, 1, ["StopRequest", "x" * MAX_HEADER_BYTES]))
     client.send(StatusRequest())
     while not (received := server.receive(PATIENCE)):
@@ -358,7 +361,7 @@ def test_a_header_beyond_all_measure_is_not_decoded(server: Server, client: Clie
     assert (received[0].body, server.malformed) == (StatusRequest(), 1)
 
 
-def test_what_one_request_meets_is_that_requests_alone(
+def test_an_error_in_handling_a_request_fails_only_that_request(
     endpoint: str, context: zmq.Context[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = Server(endpoint, MasterRequests, context=context)
@@ -450,7 +453,7 @@ def test_no_messages_kill_a_server(messages: list[list[bytes]]) -> None:
         server.close()
 
 
-def test_replies_that_make_no_sense_are_not_taken_for_replies(endpoint: str, context: zmq.Context[Any]) -> None:
+def test_malformed_replies_are_dropped(endpoint: str, context: zmq.Context[Any]) -> None:
     with context.socket(zmq.ROUTER) as router:
         router.setsockopt(zmq.LINGER, 0)
         router.bind(endpoint)

@@ -55,9 +55,7 @@ KEYS: list[tuple[list[str], Autoscaling, tuple[Any, ...]]] = [
 
 
 @pytest.mark.parametrize(("keys", "autoscaling", "done"), KEYS, ids=lambda value: str(value)[:30])
-def test_keys_do_what_they_say_and_what_follows_is_told(
-    keys: list[str], autoscaling: Autoscaling, done: tuple[Any, ...]
-) -> None:
+def test_keys_act_and_the_result_is_told(keys: list[str], autoscaling: Autoscaling, done: tuple[Any, ...]) -> None:
     acts = Acts()
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -72,7 +70,7 @@ def test_keys_do_what_they_say_and_what_follows_is_told(
 
 @pytest.mark.parametrize("keys", [["down", "ctrl+k"], ["down", "r"], ["ctrl+d"], ["x"]], ids=str)
 @pytest.mark.parametrize("answer", ["n", "escape"])
-def test_what_can_not_be_undone_asks_first(keys: list[str], answer: str) -> None:
+def test_irreversible_actions_ask_first(keys: list[str], answer: str) -> None:
     acts = Acts()
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -87,7 +85,7 @@ def test_what_can_not_be_undone_asks_first(keys: list[str], answer: str) -> None
     drive(steps, the_app(_source(autoscaling=UNDER_WAY), job=ADS.id, actions=acts))
 
 
-def test_r_answers_only_where_there_is_something_else_to_do() -> None:
+def test_r_answers_a_decision_only_if_there_is_one_else_drains() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await opened(pilot)
         await pilot.press("ctrl+d", "r")
@@ -96,7 +94,7 @@ def test_r_answers_only_where_there_is_something_else_to_do() -> None:
     drive(steps, the_app(job=ADS.id))
 
 
-def test_an_error_is_told_with_its_hint() -> None:
+def test_an_error_of_an_action_is_told_with_its_hint() -> None:
     acts = Acts()
     acts.fails = JobError("nobody is there", hint="Look again.")
 
@@ -123,7 +121,7 @@ async def _form(pilot: Pilot[None], *keys: str) -> Form:
     return screen
 
 
-def test_the_form_to_scale_has_what_there_is_and_keeps_its_errors() -> None:
+def test_scale_form_shows_present_numbers_and_errors() -> None:
     acts = Acts()
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -180,7 +178,7 @@ def test_the_form_to_resize_is_about_the_chosen_node() -> None:
     drive(steps, the_app(job=ADS.id, actions=acts))
 
 
-def test_a_form_is_left_with_nothing_done() -> None:
+def test_leaving_a_form_does_nothing() -> None:
     acts = Acts()
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -196,7 +194,7 @@ def test_a_form_is_left_with_nothing_done() -> None:
 # --- why not ----------------------------------------------------------------------------------------------------------
 
 
-def test_keys_that_can_do_nothing_say_why() -> None:
+def test_keys_that_cannot_act_say_why() -> None:
     two = msgspec.structs.replace(DETAIL, nodes=DETAIL.nodes[:2], autoscaling=Autoscaling("suggest"), cuts=None)
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -224,7 +222,7 @@ def test_keys_that_can_do_nothing_say_why() -> None:
         (["home", "down", "down"], f"{BROKEN.id} has ended"),
     ],
 )
-def test_whose_job_it_is_and_whether_it_runs(moves: list[str], why: str) -> None:
+def test_actions_on_ended_or_others_jobs_are_refused_with_a_reason(moves: list[str], why: str) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         for key in ("ctrl+d", "s", "t"):
             _app(pilot).clear_notifications()  # they go by themselves after a while
@@ -235,7 +233,7 @@ def test_whose_job_it_is_and_whether_it_runs(moves: list[str], why: str) -> None
     drive(steps, the_app(actions=Acts("mira")), size=(120, 40))
 
 
-def test_readonly_does_nothing_by_any_way() -> None:
+def test_readonly_tui_can_change_nothing() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await opened(pilot)
         await pilot.press("p", "a", "x", "s", "z", "r", "ctrl+k", "t", "ctrl+d")
@@ -266,7 +264,7 @@ def test_readonly_does_nothing_by_any_way() -> None:
         ("resize worker-3", ["1", "enter"], ("resize", ADS.id, "worker-3", 1.0, None)),
     ],
 )
-def test_commands_act_too(command: str, then: list[str], done: tuple[Any, ...]) -> None:
+def test_commands_act_like_keys(command: str, then: list[str], done: tuple[Any, ...]) -> None:
     acts = Acts()
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -281,7 +279,7 @@ def test_commands_act_too(command: str, then: list[str], done: tuple[Any, ...]) 
     drive(steps, the_app(_source(autoscaling=SUGGESTED), job=ADS.id, actions=acts))
 
 
-def test_commands_that_make_no_sense_say_so() -> None:
+def test_senseless_acting_commands_say_why() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await write(pilot, "colon", "kill worker-0", "enter")
         await pilot.press("down", "enter")
@@ -299,7 +297,7 @@ def test_commands_that_make_no_sense_say_so() -> None:
     drive(steps)
 
 
-def test_the_palette_has_what_can_be_done_now() -> None:
+def test_palette_lists_the_possible_actions() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await opened(pilot)
         screen = pilot.app.screen
@@ -313,7 +311,7 @@ def test_the_palette_has_what_can_be_done_now() -> None:
     drive(steps, the_app(job=ADS.id))
 
 
-def test_decisions_are_answered_where_they_are_listed() -> None:
+def test_decisions_are_answered_on_their_screen() -> None:
     acts = Acts()
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -339,7 +337,7 @@ def test_keys_at_the_bottom_can_be_clicked() -> None:
     drive(steps, the_app(job=ADS.id, actions=acts))
 
 
-def test_the_key_to_pause_says_what_it_will_do() -> None:
+def test_pause_key_is_labelled_pause_or_resume() -> None:
     source = FixedSource()
 
     async def steps(pilot: Pilot[None]) -> None:

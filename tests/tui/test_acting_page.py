@@ -39,7 +39,7 @@ PS, WORKER, ENDED = DETAIL.nodes[0], DETAIL.nodes[1], DETAIL.nodes[3]
 @pytest.mark.parametrize(
     "action", ["stop", "hold", "accept", "reject", "scale", "resize", "drain", "kill", "checkpoint"]
 )
-def test_nothing_can_be_done_to_some_jobs(action: str, row: JobRow | None, why: str) -> None:
+def test_no_action_on_missing_ended_or_others_jobs(action: str, row: JobRow | None, why: str) -> None:
     assert why_not(action, Aim(row), user="mira") == why
 
 
@@ -65,11 +65,11 @@ def test_a_job_without_nodes_can_only_be_stopped() -> None:
         ("checkpoint", None, ""),
     ],
 )
-def test_why_nodes_can_not_be_changed(action: str, node: NodeRow | None, why: str) -> None:
+def test_reasons_why_nodes_can_not_be_changed(action: str, node: NodeRow | None, why: str) -> None:
     assert why_not(action, Aim(ADS, DETAIL, node)) == why
 
 
-def test_one_that_leaves_is_no_peer() -> None:
+def test_a_leaving_worker_is_no_peer_for_draining() -> None:
     leaving = msgspec.structs.replace(DETAIL.nodes[2], state="draining")
     detail = msgspec.structs.replace(DETAIL, nodes=(PS, WORKER, leaving))
     assert "the only worker" in why_not("drain", Aim(ADS, detail, WORKER))
@@ -88,7 +88,9 @@ def test_one_that_leaves_is_no_peer() -> None:
         (None, "isn't known", "isn't known", "isn't known"),
     ],
 )
-def test_what_the_brain_can_be_answered(autoscaling: Autoscaling | None, hold: str, accept: str, reject: str) -> None:
+def test_pausing_accepting_and_rejecting_follow_the_autoscaling_state(
+    autoscaling: Autoscaling | None, hold: str, accept: str, reject: str
+) -> None:
     detail = msgspec.structs.replace(DETAIL, autoscaling=autoscaling)
     for action, why in (("hold", hold), ("accept", accept), ("reject", reject)):
         found = why_not(action, Aim(ADS, detail))
@@ -99,7 +101,7 @@ def test_what_the_brain_can_be_answered(autoscaling: Autoscaling | None, hold: s
 # --- questions --------------------------------------------------------------------------------------------------------
 
 
-def test_a_question_says_what_follows() -> None:
+def test_a_question_says_what_its_action_does() -> None:
     assert "finds its rows in memory" in (text := acting_page.kill(ADS, DETAIL, PS).consequence)
     assert "goes back to checkpoint 12 of 13:57" in text
     without = msgspec.structs.replace(DETAIL, cuts=None)
@@ -136,7 +138,7 @@ def test_a_form_says_what_is_possible() -> None:
     ("workers", "servers", "found"),
     [("3", "1", (3, None)), (" 3 ", "", (3, None)), ("2", "4", (None, 4)), ("1", "2", (1, 2))],
 )
-def test_numbers_of_nodes(workers: str, servers: str, found: tuple[int | None, int | None]) -> None:
+def test_scale_form_numbers_are_parsed(workers: str, servers: str, found: tuple[int | None, int | None]) -> None:
     assert acting_page.scale_asked(ROOM, {"workers": workers, "servers": servers}) == found
 
 
@@ -150,13 +152,13 @@ def test_numbers_of_nodes(workers: str, servers: str, found: tuple[int | None, i
         ("2.5", "1", "workers: 2.5 is no number of nodes"),
     ],
 )
-def test_numbers_that_can_not_be(workers: str, servers: str, why: str) -> None:
+def test_impossible_scale_form_numbers_are_refused(workers: str, servers: str, why: str) -> None:
     with pytest.raises(UsageError) as caught:
         acting_page.scale_asked(ROOM, {"workers": workers, "servers": servers})
     assert why in caught.value.message
 
 
-def test_more_than_there_is_room_for_is_refused_in_the_words_of_a_master() -> None:
+def test_scaling_beyond_room_is_refused_in_the_masters_words() -> None:
     def why(room: Room, workers: str, servers: str = "1") -> tuple[str, str]:
         with pytest.raises(UsageError) as caught:
             acting_page.scale_asked(room, {"workers": workers, "servers": servers})
@@ -182,7 +184,7 @@ def test_more_than_there_is_room_for_is_refused_in_the_words_of_a_master() -> No
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.floats(0.5, 64), st.integers(1, 64))
-def test_what_a_form_calls_possible_is_taken_and_one_more_is_not(
+def test_scale_form_takes_the_most_it_calls_possible_and_no_more(
     workers: int, servers: int, cores: float, gib: int
 ) -> None:
     room = Room(RoleNow(workers, 0.5, GIB), RoleNow(servers, 0.25, GIB), gib * GIB, cores)
@@ -194,7 +196,7 @@ def test_what_a_form_calls_possible_is_taken_and_one_more_is_not(
         acting_page.scale_asked(room, {"workers": str(most + 1), "servers": ""})
 
 
-def test_sizes_of_a_node() -> None:
+def test_resize_form_sizes_are_parsed() -> None:
     asked = acting_page.resize_asked
     assert asked(WORKER, {"cores": "1.5", "memory": "440MiB"}) == (1.5, None)
     assert asked(WORKER, {"cores": "0.5", "memory": "1 GiB"}) == (None, GIB)
@@ -212,7 +214,7 @@ def test_sizes_of_a_node() -> None:
 
 
 @given(st.integers(1, 1 << 50), st.floats(0.01, 1000.0))
-def test_what_is_filled_in_means_no_change(memory: int, cores: float) -> None:
+def test_filled_in_values_of_the_resize_form_mean_no_change(memory: int, cores: float) -> None:
     node = NodeRow(id="worker-0", role="worker", state="up", cores=cores, memory=memory)
     values = {field.name: field.value for field in acting_page.resize_fields(node)}
     with pytest.raises(UsageError, match="That is what it has"):
@@ -227,7 +229,7 @@ def _shown(keys: tuple[Key, ...], why_not: str = "") -> list[KeyShown]:
 
 
 @pytest.mark.parametrize("why_not", ["", "it has ended"])
-def test_what_matters_fits_into_80_columns(why_not: str) -> None:
+def test_important_keys_fit_into_80_columns(why_not: str) -> None:
     text = plain(line_of(place(_shown((*JOBS, *EVERYWHERE), why_not), 80), 80))
     assert all(label in text for label in ("Open", "Filter", "Logs", "Scale", "Stop", "More", "Back"))
     job = [one for one in _shown((*JOB, *EVERYWHERE), why_not) if one.key.action not in ("accept", "reject")]
@@ -237,7 +239,7 @@ def test_what_matters_fits_into_80_columns(why_not: str) -> None:
 
 
 @given(st.integers(0, 200), st.sets(st.sampled_from([key.action for key in JOB if key.short])))
-def test_keys_keep_within_the_line_and_in_their_places(width: int, greyed: set[str]) -> None:
+def test_key_bar_fits_its_line_and_keys_keep_their_places(width: int, greyed: set[str]) -> None:
     keys = _shown((*JOB, *EVERYWHERE))
     placed = place(keys, width)
     assert length(line_of(placed, width)) == width

@@ -54,7 +54,7 @@ def row(master: Master, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield JobRow(id=job.id, state="training", created_at=0.0, directory=str(job.directory))
 
 
-def test_nodes_are_changed(master: Master, row: JobRow) -> None:
+def test_scale_resize_drain_and_kill_ask_the_master(master: Master, row: JobRow) -> None:
     changed: list[int] = []
     actions = LocalActions(lambda: changed.append(1))
     said = [
@@ -76,7 +76,7 @@ def test_nodes_are_changed(master: Master, row: JobRow) -> None:
     assert "already" in actions.kill(row, "worker-0")
 
 
-def test_what_is_refused_is_raised_with_its_hint(master: Master, row: JobRow) -> None:
+def test_a_refused_action_raises_an_error_with_its_hint(master: Master, row: JobRow) -> None:
     changed: list[int] = []
     master.answer = Failure(UNUSABLE, "there is no room", "Ask for at most 4.")
     with pytest.raises(UsageError) as caught:
@@ -115,7 +115,7 @@ def test_what_is_refused_is_raised_with_its_hint(master: Master, row: JobRow) ->
         ("reject", Autoscaling("on", "", 3, "more", True), AutoscaleStatus("on"), 3, "what was changed already stays"),
     ],
 )
-def test_the_brain_is_answered(
+def test_autoscale_actions_ask_the_master_and_say_what_follows(
     wanted: Wanted,
     before: Autoscaling,
     after: AutoscaleStatus,
@@ -135,7 +135,7 @@ def test_a_checkpoint_is_not_waited_for(master: Master, row: JobRow) -> None:
     assert master.asked == [CheckpointRequest()]
 
 
-def test_the_room_there_is(row: JobRow) -> None:
+def test_room_for_scaling_is_that_of_the_jobs_plan(row: JobRow) -> None:
     room = LocalActions().room(row)
     assert room.workers == RoleNow(1, 0.75, 1 << 30)
     assert room.servers == RoleNow(1, 0.5, 1 << 30)
@@ -143,7 +143,7 @@ def test_the_room_there_is(row: JobRow) -> None:
     assert room.cores is None
 
 
-def test_a_job_of_somebody_else_is_said_to_be(row: JobRow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_another_users_job_says_whose_it_is(row: JobRow, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -153,7 +153,7 @@ def test_a_job_of_somebody_else_is_said_to_be(row: JobRow, monkeypatch: pytest.M
     assert "Operation not permitted" in caught.value.hint
 
 
-def test_a_master_that_only_others_may_ask_is_no_crash(row: JobRow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_of_another_user_is_an_error_not_a_crash(row: JobRow, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = JobHandle(Job(Path(row.directory)))
     exists = Path.exists
 
@@ -167,7 +167,7 @@ def test_a_master_that_only_others_may_ask_is_no_crash(row: JobRow, monkeypatch:
         handle.drain("ps-0")
 
 
-def test_what_was_paused_is_looked_at_again_at_once(tmp_path: Path, row: JobRow, master: Master) -> None:
+def test_autoscaling_state_is_read_again_after_an_action(tmp_path: Path, row: JobRow, master: Master) -> None:
     from dlrover_lite.tui.live_job import LiveJob
 
     now = [1000.0]

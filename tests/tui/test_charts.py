@@ -36,7 +36,7 @@ def test_a_bar_says_how_full(used: float, text: str, tone: str) -> None:
     assert (drawn[1].text, drawn[1].tone) == (text, tone)
 
 
-def test_what_is_used_at_all_is_seen() -> None:
+def test_a_bar_shows_even_the_smallest_use() -> None:
     assert bar(1e-9, 1.0, 6)[1].text.strip()
 
 
@@ -60,7 +60,7 @@ def test_a_curve_goes_from_zero_to_its_top() -> None:
     assert len(right.strip()) >= 19  # the second half is at the top
 
 
-def test_marks_are_where_they_belong() -> None:
+def test_marks_are_drawn_at_their_times() -> None:
     axis = plain(curve(POINTS, 48, 7, marks=[Mark(0, "S"), Mark(50, "▲"), Mark(99, "E"), Mark(500, "X")])[-2])
     assert axis[8] == "S"
     assert abs(axis.index("▲") - 28) <= 1
@@ -86,7 +86,7 @@ def _dots(lines: list[Line]) -> str:
         ([Measured(-90.0, 4.0, 1.0), Measured(38.0, 99.0, 1.0)], "#" * 4 + "." * 34 + "##"),
     ],
 )
-def test_a_curve_is_drawn_where_something_was_measured_and_nowhere_else(intervals: list[Measured], dots: str) -> None:
+def test_a_curve_is_drawn_only_where_something_was_measured(intervals: list[Measured], dots: str) -> None:
     assert _dots(curve(intervals, 48, 7, span=(0.0, 40.0))) == dots
 
 
@@ -99,7 +99,7 @@ def test_a_value_holds_from_the_beginning_of_its_interval() -> None:
     assert plain(found[-2]).index("▲") == len(top) - len(top[8:].lstrip()) == 28
 
 
-def test_what_shares_a_column_counts_by_how_long_it_lasted() -> None:
+def test_values_sharing_a_column_count_by_their_length() -> None:
     def at_the_left(low_from: float) -> int:
         """Height of a column in which a high value is followed by a low one, then by a gap."""
         shared = [Measured(0.0, low_from, 8.0), Measured(low_from, 10.0, 0.0), Measured(40.0, 800.0, 8.0)]
@@ -118,18 +118,20 @@ def _first_height(lines: list[Line]) -> int:
     st.integers(1, 120),
     st.integers(1, 30),
 )
-def test_any_intervals_fit(points: list[tuple[float, float, float]], width: int, height: int) -> None:
+def test_a_curve_of_any_intervals_fits_its_size(
+    points: list[tuple[float, float, float]], width: int, height: int
+) -> None:
     found = curve(sorted(Measured(at, at + length, value) for at, length, value in points), width, height)
     assert len(found) in (0, height)
     assert all(length(one) == width for one in found[:-1])
 
 
-def test_no_size_for_a_curve_gives_none() -> None:
+def test_too_small_a_size_gives_no_curve() -> None:
     assert curve(POINTS, 10, 10) == []
     assert curve(POINTS, 40, 2) == []
 
 
-def test_a_strip_shows_the_hottest_of_each_part() -> None:
+def test_a_strip_shows_the_hottest_value_of_each_part() -> None:
     drawn = strip([0.0, 0.0, 1.0, 0.2, 0.01, 0.0], 3, top=1.0)
     assert plain(drawn) == "·█░"
     assert [span.tone for span in drawn] == ["dim", "bad", "good"]
@@ -137,7 +139,7 @@ def test_a_strip_shows_the_hottest_of_each_part() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=300), st.integers(1, 128))
-def test_strips_fit(values: list[float], width: int) -> None:
+def test_strips_fit_their_width(values: list[float], width: int) -> None:
     assert length(strip(values, width)) == min(width, len(values))
 
 
@@ -156,7 +158,7 @@ def test_a_scatter_shows_the_last_of_points_in_the_same_place() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e12)), max_size=30), st.integers(1, 120), st.integers(1, 30))
-def test_any_scatter_fits(points: list[tuple[float, float]], width: int, height: int) -> None:
+def test_a_scatter_of_any_points_fits_its_size(points: list[tuple[float, float]], width: int, height: int) -> None:
     found = scatter([Point(x, y, "x") for x, y in points], width, height)
     assert len(found) in (0, height)
     assert all(length(one) == width for one in found[:-1])

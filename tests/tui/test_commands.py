@@ -25,7 +25,7 @@ COLUMNS = ("job", "state")
         ("at 1m", ("at", "1m")),
     ],
 )
-def test_commands(text: str, found: tuple[str, str]) -> None:
+def test_commands_are_parsed(text: str, found: tuple[str, str]) -> None:
     assert parse(text, JOBS, COLUMNS) == found
 
 
@@ -42,7 +42,7 @@ def test_commands(text: str, found: tuple[str, str]) -> None:
         ("at", ":at needs a time"),
     ],
 )
-def test_what_can_not_be_done_is_said(text: str, said: str) -> None:
+def test_impossible_commands_are_refused_with_a_reason(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(text, JOBS, COLUMNS)
     assert said in caught.value.message
@@ -61,7 +61,7 @@ def test_what_can_not_be_done_is_said(text: str, said: str) -> None:
         ("job z", None),
     ],
 )
-def test_completion(text: str, found: str | None) -> None:
+def test_commands_are_completed(text: str, found: str | None) -> None:
     assert complete(text, JOBS, COLUMNS) == found
 
 

@@ -42,7 +42,7 @@ def _by_id(fold: NodesFold) -> dict[str, NodeRow]:
     return {row.id: row for row in fold.rows}
 
 
-def test_cores_used_are_those_since_the_last_time_that_they_were_counted() -> None:
+def test_used_cores_are_those_since_the_last_count() -> None:
     fold = NodesFold()
     for elapsed, cpu in ((10.0, 5.0), (11.0, 5.0), (12.0, 6.0), (12.5, 6.0)):
         fold.put(_status(_worker("worker-0", cpu), elapsed_seconds=elapsed))
@@ -60,13 +60,13 @@ def test_rows_that_have_not_changed_stay_the_same_objects() -> None:
     assert fold.rows[1] is not rows[1]
 
 
-def test_servers_are_first_and_those_that_have_ended_last() -> None:
+def test_nodes_are_listed_servers_first_and_ended_ones_last() -> None:
     fold = NodesFold()
     fold.put(_status(_worker("worker-0", state="ended (Killed)"), _worker("worker-1"), PS))
     assert [row.id for row in fold.rows] == ["ps-0", "worker-1", "worker-0"]
 
 
-def test_restarts_are_those_before_it_in_the_same_place() -> None:
+def test_restarts_of_a_node_count_its_predecessors() -> None:
     fold = NodesFold()
     fold.happened(
         [NodeNews(1.0, "worker-1", "launched", "", "worker-0"), NodeNews(2.0, "worker-2", "launched", "", "worker-1")]
@@ -75,7 +75,7 @@ def test_restarts_are_those_before_it_in_the_same_place() -> None:
     assert {row.id: row.restarts for row in fold.rows} == {"worker-2": 2, "worker-9": 0}
 
 
-def test_each_worker_has_its_share_and_its_leases() -> None:
+def test_workers_are_shown_with_share_and_leases() -> None:
     fold = NodesFold()
     shards = ShardsStatus(1, 5, 2, workers={"worker-0": 5})
     status = _status(PS, _worker("worker-0", rate=30.0), _worker("worker-1", rate=10.0), shards=shards)
@@ -91,7 +91,7 @@ def test_each_worker_has_its_share_and_its_leases() -> None:
     assert (found.done, found.leased, found.left) == (1, 5, 2)
 
 
-def test_cuts_in_words() -> None:
+def test_checkpoints_are_put_in_words() -> None:
     newest = CheckpointStatus(3, 10.0, 100, 5, 2048, 1.5)
     known = CheckpointsStatus(newest, CheckpointUnderWay(4, "taking", 1, 1024), CheckpointProblem(2, 5.0, "no room"))
     cuts = cuts_of(_status(checkpoints=known))
@@ -124,7 +124,7 @@ def test_strips_show_where_slots_are_and_how_busy() -> None:
     assert strips_of(report, Topology(0)) == ()
 
 
-def test_when_the_brain_looks_next_is_in_the_row() -> None:
+def test_row_has_the_time_of_the_brains_next_look() -> None:
     from dlrover_lite.tui.detail import status_of_master
     from dlrover_lite.tui.model import Look
 
@@ -132,14 +132,14 @@ def test_when_the_brain_looks_next_is_in_the_row() -> None:
     assert status_of_master(_status()).next_look is None
 
 
-def test_how_long_a_cut_held_training_up() -> None:
+def test_detail_has_how_long_a_cut_held_training_up() -> None:
     newest = CheckpointStatus(3, 10.0, 100, 5, 2048, 1.5, 0.014, 0.011)
     cuts = cuts_of(_status(checkpoints=CheckpointsStatus(newest)))
     assert cuts is not None and cuts.newest is not None
     assert (cuts.newest.held_up, cuts.newest.usual) == (0.014, 0.011)
 
 
-def test_of_evaluations_the_newest_counts() -> None:
+def test_detail_has_the_newest_evaluation() -> None:
     assert evaluated_of(None) is None and evaluated_of(_status()) is None
     before = EvaluationResult(100, 50, 0.5, 0.6, {"user": 0.9}, {"user": None})
     last = EvaluationResult(200, 50, None, 0.7, {"user": 0.92, "item": 0.01}, {"user": 0.04})

@@ -51,7 +51,7 @@ def rig():  # type: ignore[no-untyped-def]
     assert one.feed.stop(timeout_seconds=10)
 
 
-def test_what_is_read_arrives_once(rig: Rig) -> None:
+def test_a_value_read_arrives_once(rig: Rig) -> None:
     until(lambda: rig.arrivals == 1, "arrivals")
     assert rig.feed.take() == "first"
     rig.look_again()
@@ -61,7 +61,7 @@ def test_what_is_read_arrives_once(rig: Rig) -> None:
     assert rig.feed.take() == "second"
 
 
-def test_who_is_slow_to_take_is_told_once_and_gets_the_newest(rig: Rig) -> None:
+def test_a_slow_taker_is_told_once_and_gets_the_newest_value(rig: Rig) -> None:
     until(lambda: rig.arrivals == 1, "arrivals")
     for value in "abc":
         rig.reads.value = value
@@ -70,7 +70,7 @@ def test_who_is_slow_to_take_is_told_once_and_gets_the_newest(rig: Rig) -> None:
     assert rig.feed.take() == "c"
 
 
-def test_a_read_that_fails_leaves_what_there_was_and_heals(rig: Rig) -> None:
+def test_a_failed_read_keeps_the_last_value_until_one_succeeds(rig: Rig) -> None:
     until(lambda: rig.arrivals == 1, "arrivals")
     rig.feed.take()
     rig.look_again()
@@ -94,7 +94,7 @@ def test_a_read_that_hangs_shows_by_its_age(rig: Rig) -> None:
     assert not rig.feed.stop(timeout_seconds=0.01)
 
 
-def test_a_bug_is_raised_where_it_is_seen() -> None:
+def test_a_bug_in_reading_is_raised_to_the_taker() -> None:
     one = Rig()
     one.reads.error = ValueError("a bug")
     one.feed.start()
@@ -104,5 +104,5 @@ def test_a_bug_is_raised_where_it_is_seen() -> None:
     assert one.feed.stop(timeout_seconds=10)
 
 
-def test_one_that_never_started_can_be_stopped() -> None:
+def test_a_feed_that_never_started_can_be_stopped() -> None:
     assert Rig().feed.stop()

@@ -55,7 +55,7 @@ def test_the_newest_job_is_first() -> None:
     assert list(fold.rows(0.0)) == ["new", "old"]
 
 
-def test_what_a_master_says_counts_while_it_runs() -> None:
+def test_the_masters_status_counts_while_the_job_runs() -> None:
     fold = JobsFold()
     fold.take(WatchedJobs(jobs=(_news("one"),)))
     fold.hear("one", _status(elapsed=10.0, cpu=5.0), 200.0)
@@ -70,7 +70,7 @@ def test_what_a_master_says_counts_while_it_runs() -> None:
     assert (row.state, row.message, row.used_cores) == ("failed", "why", None)
 
 
-def test_a_job_that_its_master_says_is_over_is_over() -> None:
+def test_a_job_is_over_when_its_master_says_so() -> None:
     fold = JobsFold()
     fold.take(WatchedJobs(jobs=(_news("one"),)))
     fold.hear("one", _status("succeeded"), 200.0)
@@ -78,7 +78,7 @@ def test_a_job_that_its_master_says_is_over_is_over() -> None:
     assert fold.live() == []
 
 
-def test_a_master_that_says_nothing_is_said_to_be_silent_until_it_speaks() -> None:
+def test_a_silent_master_is_marked_until_it_answers() -> None:
     fold = JobsFold()
     fold.take(WatchedJobs(jobs=(_news("one"),)))
     fold.hear("one", _status(), 200.0)
@@ -103,7 +103,7 @@ def test_cost_follows_what_was_given() -> None:
     assert cost.core_seconds == pytest.approx(50.0)
 
 
-def test_who_has_given_way_has_nothing() -> None:
+def test_a_queued_job_costs_nothing() -> None:
     fold = JobsFold()
     fold.take(WatchedJobs(jobs=(_news("one"),), plans=(PlanNews("one", 100.0, PLAN),)))
     fold.hear("one", _status("queued"), 110.0)
@@ -113,7 +113,7 @@ def test_who_has_given_way_has_nothing() -> None:
     assert cost.core_seconds == pytest.approx(25.0)
 
 
-def test_intervals_that_are_told_twice_count_once_and_old_ones_are_dropped() -> None:
+def test_intervals_told_twice_count_once_and_old_ones_are_dropped() -> None:
     fold = JobsFold()
     fold.take(WatchedJobs(jobs=(_news("one"),)))
     for at in range(5 * KEPT_RATES):
@@ -123,7 +123,7 @@ def test_intervals_that_are_told_twice_count_once_and_old_ones_are_dropped() -> 
     assert rates == tuple(float(at) for at in range(4 * KEPT_RATES, 5 * KEPT_RATES))
 
 
-def test_the_newest_decision_is_shown_without_what_would_move_the_cursor() -> None:
+def test_the_newest_decision_is_shown_without_control_characters() -> None:
     fold = JobsFold()
     fold.take(WatchedJobs(jobs=(_news("one"),), decisions=(DecisionNews("one", 2, 5.0, "change", "new\x1b[2J"),)))
     fold.take(WatchedJobs(decisions=(DecisionNews("one", 1, 4.0, "start", "old"),)))
@@ -133,7 +133,7 @@ def test_the_newest_decision_is_shown_without_what_would_move_the_cursor() -> No
     assert "\x1b" not in decision.reason
 
 
-def test_anew_and_gone() -> None:
+def test_jobs_that_are_gone_are_removed_and_a_new_history_replaces_all() -> None:
     fold = JobsFold()
     fold.take(WatchedJobs(jobs=(_news("one"), _news("two"))))
     fold.rows(0.0)
@@ -150,7 +150,7 @@ def test_news_of_unknown_jobs_are_passed_over() -> None:
     assert fold.rows(0.0) == {}
 
 
-def test_the_end_that_its_master_expects_is_told_until_it_is_over() -> None:
+def test_expected_end_is_shown_until_the_job_is_over() -> None:
     end, fold = ExpectedEnd(500.0, 3.0), JobsFold()
     fold.take(WatchedJobs(jobs=(_news("one"),)))
     fold.hear("one", msgspec.structs.replace(_status(), expected_end=end), 150.0)

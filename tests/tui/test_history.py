@@ -123,7 +123,7 @@ def played(past: Timeline) -> Played:
     return Played(recorded(past))
 
 
-def test_jobs_are_known_and_others_are_not(path: Path, tmp_path: Path) -> None:
+def test_jobs_of_the_history_are_known_and_others_not(path: Path, tmp_path: Path) -> None:
     assert jobs_known(path) == ["two", "one"]
     assert timeline(path, "none") is None
     assert jobs_known(tmp_path / "none.sqlite") == []
@@ -141,7 +141,7 @@ def test_a_job_begins_trains_and_ends(played: Played) -> None:
     assert played.at(20).missing == MISSING
 
 
-def test_only_what_was_measured_until_then_is_told(played: Played) -> None:
+def test_only_intervals_measured_until_then_are_told(played: Played) -> None:
     assert played.at(19).rates == ()
     assert [rate.at for rate in played.at(49).rates] == [BEGIN + 20]
     assert [rate.value for rate in played.at(50).rates] == [200.0, 200.0]
@@ -155,12 +155,12 @@ def test_only_what_was_measured_until_then_is_told(played: Played) -> None:
     assert row.cost.core_seconds == pytest.approx(19 * 2.5)
 
 
-def test_each_interval_is_told_with_its_length(played: Played) -> None:
+def test_intervals_are_told_with_their_length(played: Played) -> None:
     end = played.at(60)
     assert [(rate.at - BEGIN, rate.seconds) for rate in end.rates] == [(20.0, 10.0), (50.0, 10.0)]
 
 
-def test_nodes_are_as_they_were(played: Played) -> None:
+def test_nodes_are_shown_as_they_were_at_each_moment(played: Played) -> None:
     assert [(node.id, node.state) for node in played.at(2).nodes] == [
         ("ps-0", "launched"),
         ("worker-0", "launched"),
@@ -175,7 +175,7 @@ def test_nodes_are_as_they_were(played: Played) -> None:
     assert list(nodes)[-1] == "worker-1"
 
 
-def test_what_a_decision_brought_is_told_once_it_was_known(played: Played) -> None:
+def test_effect_of_a_decision_is_told_from_when_it_was_known(played: Played) -> None:
     assert played.at(0).decisions == ()
     told = {at: played.at(at).decisions[0] for at in (1, 5, 39, 40)}
     assert [(one.measured, one.done) for one in told.values()] == [
@@ -190,7 +190,7 @@ def test_what_a_decision_brought_is_told_once_it_was_known(played: Played) -> No
     assert [(mark.at, mark.symbol) for mark in played.player.marks] == [(BEGIN + 1, "●")]
 
 
-def test_a_file_of_it_has_the_explanations_as_they_were(path: Path, past: Timeline) -> None:
+def test_a_recorded_history_has_explanations_of_each_moment(path: Path, past: Timeline) -> None:
     from dlrover_lite.tui.live_explained import explanation
 
     file = io.BytesIO()
@@ -204,7 +204,7 @@ def test_a_file_of_it_has_the_explanations_as_they_were(path: Path, past: Timeli
         assert any(plan.mark == "*" for plan in found.plans)
 
 
-def test_what_another_version_has_stored_is_left_out(path: Path) -> None:
+def test_records_stored_by_another_version_are_left_out(path: Path) -> None:
     with ConfigStore(path) as store:
         store.db.execute("update profiles set data = '{\"workers\": 3}'")
         store.db.execute("update decisions set data = '{}'")
@@ -217,7 +217,7 @@ def test_what_another_version_has_stored_is_left_out(path: Path) -> None:
     assert detail.row.total_samples is None
 
 
-def test_one_of_which_nothing_but_its_name_is_kept_is_played_too(path: Path) -> None:
+def test_a_job_with_nothing_but_a_name_is_played(path: Path) -> None:
     found = timeline(path, "two")
     assert found is not None
     played = Played(recorded(found))
@@ -225,9 +225,7 @@ def test_one_of_which_nothing_but_its_name_is_kept_is_played_too(path: Path) -> 
     assert played.source.job("two").row.state == "starting"
 
 
-def test_of_a_very_long_one_what_is_close_together_is_told_at_once(
-    past: Timeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_close_moments_of_a_very_long_history_are_merged(past: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
     from dlrover_lite.tui import history
 
     monkeypatch.setattr(history, "_MOST_MOMENTS", 4)

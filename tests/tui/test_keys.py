@@ -53,7 +53,7 @@ async def _open_ads(pilot: Pilot[None]) -> JobScreen:
     return _job(pilot)
 
 
-def test_the_cursor_moves() -> None:
+def test_keys_move_the_cursor() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         grid = _jobs(pilot).grid
         seen = [grid.cursor]
@@ -90,7 +90,7 @@ FIRST = {
 }
 
 
-def test_shift_and_a_letter_sorts() -> None:
+def test_shift_with_a_letter_sorts_the_table() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         table = _jobs(pilot).grid.table
         for key, first in FIRST.items():
@@ -123,7 +123,7 @@ def test_nodes_and_decisions_are_sorted_too() -> None:
     drive(steps)
 
 
-def test_a_filter_chooses_and_esc_ends_it() -> None:
+def test_a_filter_chooses_rows_until_esc() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         screen = _jobs(pilot)
         await write(pilot, "slash", "mira !ads")
@@ -150,7 +150,7 @@ def test_keys_are_text_while_a_prompt_is_open() -> None:
     drive(steps)
 
 
-def test_decisions_are_listed_and_told() -> None:
+def test_decisions_are_listed_and_explained() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await write(pilot, "colon", "decisions", "enter")
         assert "Open a job first" in next(iter(pilot.app._notifications)).message
@@ -194,7 +194,7 @@ def test_commands_are_completed_and_done() -> None:
 
 
 @pytest.mark.parametrize("keys", [["q"], ["colon", "q", "enter"]])
-def test_q_leaves(keys: list[str]) -> None:
+def test_q_and_its_command_leave_the_tui(keys: list[str]) -> None:
     source = FixedSource()
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -205,7 +205,7 @@ def test_q_leaves(keys: list[str]) -> None:
     assert source.closed
 
 
-def test_describe_tells_all_that_is_known() -> None:
+def test_describe_shows_all_fields_of_a_row() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await pilot.press("end", "up", "d")
         assert isinstance(pilot.app.screen, ReadingScreen)
@@ -260,7 +260,7 @@ def test_logs_are_followed_and_searched(with_logs: FixedSource) -> None:
     drive(steps, the_app(with_logs))
 
 
-def test_a_log_that_is_elsewhere_is_said_to_be() -> None:
+def test_a_log_on_another_machine_is_reported() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await pilot.press("l")
         assert "no log on this machine" in next(iter(pilot.app._notifications)).message
@@ -270,7 +270,7 @@ def test_a_log_that_is_elsewhere_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize(("answer", "stopped"), [("y", [ADS.id]), ("n", []), ("escape", []), ("enter", [])])
-def test_stopping_asks_first(answer: str, stopped: list[str]) -> None:
+def test_stopping_a_job_asks_first(answer: str, stopped: list[str]) -> None:
     acts = Acts()
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -294,7 +294,7 @@ def test_readonly_has_no_keys_that_change_something() -> None:
     drive(steps, the_app(actions=None), size=(120, 100))
 
 
-def test_the_footer_has_the_keys_that_work_now() -> None:
+def test_footer_shows_the_keys_that_work_now() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         app = _app(pilot)
         await pilot.press("down")
@@ -321,7 +321,7 @@ def test_the_footer_has_the_keys_that_work_now() -> None:
     drive(steps, size=(120, 30))
 
 
-def test_without_jobs_only_what_makes_sense_works() -> None:
+def test_without_jobs_keys_for_a_job_do_nothing() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         assert "dlrover-lite run job.yaml" in page(_app(pilot)).query_one("#empty").text  # type: ignore[attr-defined]
         assert not any(footer(_app(pilot))[name] for name in ("Open", "Describe", "Logs", "Stop"))
@@ -384,7 +384,7 @@ def _told(pilot: Pilot[None]) -> list[str]:
     return [one.message for one in pilot.app._notifications]
 
 
-def test_y_copies_what_is_chosen(with_logs: FixedSource) -> None:
+def test_y_copies_the_chosen_row(with_logs: FixedSource) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         copied = _copied(pilot)
         await pilot.press("down", "y")
@@ -425,7 +425,7 @@ def test_y_copies_the_lines_of_a_log_that_are_in_sight(with_logs: FixedSource) -
     drive(steps, the_app(with_logs))
 
 
-def test_nothing_is_copied_where_nothing_is_chosen() -> None:
+def test_y_without_a_chosen_row_copies_nothing() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         copied = _copied(pilot)
         await pilot.press("y")

@@ -75,7 +75,7 @@ def _write_status(job: Job, **fields: Any) -> None:
     job.write_status({**plain, "state": "training", "samples": 10, "total_samples": 100, "nodes": [node], **fields})
 
 
-def test_where_nothing_is_there_is_nothing(source: LiveSource) -> None:
+def test_without_jobs_the_source_is_empty(source: LiveSource) -> None:
     view = source.jobs()
     assert view.jobs == {}
     assert source.jobs() is view
@@ -96,7 +96,7 @@ def test_a_job_is_known_by_the_brain_and_by_its_files(source: LiveSource, files:
     assert source.jobs().jobs[job.id].samples == 20
 
 
-def test_a_job_that_no_brain_knows_is_there_too_and_ends(source: LiveSource, clock: Clock) -> None:
+def test_a_job_unknown_to_the_brain_is_shown_until_it_ends(source: LiveSource, clock: Clock) -> None:
     job = create_job(recipe(), "")
     row = source.jobs().jobs[job.id]
     assert (row.name, row.state, row.model) == ("scripted", "starting", "wide_deep")
@@ -110,7 +110,7 @@ def test_a_job_that_no_brain_knows_is_there_too_and_ends(source: LiveSource, clo
     assert detail.row.state == "failed"
 
 
-def test_a_job_that_ended_with_nobody_to_tell_the_brain_has_ended(
+def test_a_job_whose_end_the_brain_missed_is_shown_as_ended(
     source: LiveSource, files: BrainFiles, clock: Clock
 ) -> None:
     job = create_job(recipe(), "")
@@ -132,9 +132,7 @@ def _is_killed(job: Job) -> None:
 
 
 @pytest.mark.parametrize("how", ["stopped", "lost"])
-def test_the_first_look_tells_of_jobs_that_ended_while_there_was_no_brain(
-    source: LiveSource, files: BrainFiles, how: str
-) -> None:
+def test_first_look_shows_ends_of_jobs_that_the_brain_missed(source: LiveSource, files: BrainFiles, how: str) -> None:
     """As ``tui --once`` has no other. Its files tell the truth, to the last sample."""
     job = create_job(recipe(), "")
     _write_status(job, samples=40 if how == "stopped" else 70)
@@ -148,7 +146,7 @@ def test_the_first_look_tells_of_jobs_that_ended_while_there_was_no_brain(
     assert how in frame(source, job=None, width=120, now=NOW)
 
 
-def test_a_job_that_leaves_its_result_has_ended_at_once(source: LiveSource, files: BrainFiles, clock: Clock) -> None:
+def test_a_job_with_a_result_is_shown_as_ended_at_once(source: LiveSource, files: BrainFiles, clock: Clock) -> None:
     """Without having been silent for a while."""
     job = create_job(recipe(), "")
     _write_status(job)
@@ -160,7 +158,7 @@ def test_a_job_that_leaves_its_result_has_ended_at_once(source: LiveSource, file
     assert source.jobs().jobs[job.id].state == "stopped"
 
 
-def test_a_job_that_no_brain_ever_knew_and_is_over_has_its_samples(source: LiveSource) -> None:
+def test_an_ended_job_unknown_to_the_brain_has_its_samples(source: LiveSource) -> None:
     job = create_job(recipe(), "")
     assert source.jobs().jobs[job.id].state == "starting"
     status = {**to_builtins(starting(job)), "state": "succeeded", "samples": 100, "total_samples": 100}
@@ -169,7 +167,7 @@ def test_a_job_that_no_brain_ever_knew_and_is_over_has_its_samples(source: LiveS
     assert (row.state, row.samples, row.total_samples) == ("succeeded", 100, 100)
 
 
-def test_a_job_whose_files_are_gone_is_told_of_by_the_brain(source: LiveSource, files: BrainFiles) -> None:
+def test_a_job_without_files_is_shown_from_the_brains_history(source: LiveSource, files: BrainFiles) -> None:
     entry = JobEntry(id="far-1", name="far", state="succeeded", created_at=NOW - 9, ended_at=NOW, directory="/nowhere")
     profile = ProfileRecord(job="far-1", at=NOW - 5, seconds=10.0, samples_per_second=9.0, workers=1, servers=1)
     _commit(files, entry, profile)
@@ -179,7 +177,7 @@ def test_a_job_whose_files_are_gone_is_told_of_by_the_brain(source: LiveSource, 
     assert source.job("far-1") is detail
 
 
-def test_of_a_job_that_is_over_its_last_status_tells(source: LiveSource, files: BrainFiles) -> None:
+def test_an_ended_job_is_shown_by_its_last_status(source: LiveSource, files: BrainFiles) -> None:
     job = create_job(recipe(), "")
     shards = to_builtins(ShardsStatus(7, 0, 0, 1))
     _write_status(job, shards=shards, elapsed_seconds=10.0)
@@ -194,7 +192,7 @@ def test_of_a_job_that_is_over_its_last_status_tells(source: LiveSource, files: 
     assert detail.cuts is None
 
 
-def test_a_master_that_can_not_be_asked_is_a_problem_and_the_rest_is_there(
+def test_an_unreachable_master_is_a_problem_beside_the_rest_of_the_job(
     source: LiveSource, files: BrainFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dlrover_lite.client.handle import JobHandle
@@ -213,7 +211,7 @@ def test_a_master_that_can_not_be_asked_is_a_problem_and_the_rest_is_there(
     assert detail.row.id == job.id
 
 
-def test_another_job_can_be_looked_at_and_none(source: LiveSource, files: BrainFiles) -> None:
+def test_jobs_can_be_looked_at_in_turn_and_forgotten(source: LiveSource, files: BrainFiles) -> None:
     one, two = create_job(recipe(), ""), create_job(recipe(), "")
     _commit(files, _entry(one), _entry(two))
     for job in (one, two, one):

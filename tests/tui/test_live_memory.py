@@ -48,7 +48,7 @@ def trains(store: ConfigStore, job: Job, windows: int) -> None:
     store.commit()
 
 
-def test_it_follows_what_is_measured(store: ConfigStore, live: LiveMemory) -> None:
+def test_memory_curve_follows_new_profiles(store: ConfigStore, live: LiveMemory) -> None:
     job = begins(store)
     assert live.look() is None
     trains(store, job, 4)
@@ -63,7 +63,7 @@ def test_it_follows_what_is_measured(store: ConfigStore, live: LiveMemory) -> No
     assert two is not None and len(two.used) == 5
 
 
-def test_limits_are_steps(store: ConfigStore, live: LiveMemory) -> None:
+def test_memory_limits_are_steps_at_resizes(store: ConfigStore, live: LiveMemory) -> None:
     job = begins(store)
     trains(store, job, 3)
     more = NodeRecord(job="ads-1", at=job.at + 1, node="ps-1", event="resized", data={"memory": GIB + 100 * MIB})
@@ -74,7 +74,7 @@ def test_limits_are_steps(store: ConfigStore, live: LiveMemory) -> None:
     assert [step.bytes for step in one.limits] == [GIB, GIB + 100 * MIB]
 
 
-def test_a_limit_that_will_not_do_is_told_before(store: ConfigStore, live: LiveMemory) -> None:
+def test_a_memory_limit_that_will_be_exceeded_is_told_before(store: ConfigStore, live: LiveMemory) -> None:
     job = begins(store)
     trains(store, job, 3)
     less = NodeRecord(job="ads-1", at=job.at, node="ps-1", event="resized", data={"memory": job.used("ps-1") + MIB})
@@ -85,7 +85,7 @@ def test_a_limit_that_will_not_do_is_told_before(store: ConfigStore, live: LiveM
     assert one.used[-1].at < one.full_at <= one.ahead[-1].at
 
 
-def test_without_knowing_how_long_it_is_an_hour_is_foreseen(store: ConfigStore, live: LiveMemory) -> None:
+def test_memory_is_foreseen_for_an_hour_if_the_jobs_length_is_unknown(store: ConfigStore, live: LiveMemory) -> None:
     job = begins(store, demand=None)
     trains(store, job, 3)
     one = live.look()
@@ -93,7 +93,7 @@ def test_without_knowing_how_long_it_is_an_hour_is_foreseen(store: ConfigStore, 
     assert one.ahead[-1].at == pytest.approx(one.used[-1].at + 3600.0, abs=1.0)
 
 
-def test_what_can_not_be_read_is_passed_over(store: ConfigStore, live: LiveMemory) -> None:
+def test_unreadable_records_are_passed_over(store: ConfigStore, live: LiveMemory) -> None:
     job = begins(store, demand={"capacity": "none"})
     odd = ProfileRecord(job="ads-1", at=START + 1, seconds=10.0, samples_per_second=1.0, workers=1, servers=1)
     store.add_profile(odd)
@@ -102,7 +102,7 @@ def test_what_can_not_be_read_is_passed_over(store: ConfigStore, live: LiveMemor
     assert one is not None and len(one.used) == 3
 
 
-def test_where_there_is_no_database_nothing_is_foreseen(tmp_path: Path) -> None:
+def test_no_memory_curve_without_a_database(tmp_path: Path) -> None:
     live = LiveMemory(tmp_path / "none.sqlite", "ads-1")
     assert live.look() is None
     live.close()

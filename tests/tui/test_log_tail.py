@@ -18,7 +18,7 @@ def _add(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_what_is_written_is_read_once(path: Path) -> None:
+def test_new_lines_of_a_log_are_read_once(path: Path) -> None:
     _add(path, "one\ntwo\n")
     tail = LogTail(path)
     first = tail.read()
@@ -30,7 +30,7 @@ def test_what_is_written_is_read_once(path: Path) -> None:
     assert tail.read() == ("one", "two", "three", "four")
 
 
-def test_of_a_long_one_the_end_is_read_in_whole_lines(path: Path) -> None:
+def test_of_a_long_log_the_end_is_read_in_whole_lines(path: Path) -> None:
     _add(path, "".join(f"line {i}\n" for i in range(100_000)))
     lines = LogTail(path).read()
     assert lines[-1] == "line 99999"
@@ -38,7 +38,7 @@ def test_of_a_long_one_the_end_is_read_in_whole_lines(path: Path) -> None:
     assert all(line.startswith("line ") for line in lines)
 
 
-def test_one_that_was_begun_anew_is_read_anew(path: Path) -> None:
+def test_a_log_begun_anew_is_read_anew(path: Path) -> None:
     _add(path, "one\ntwo\n")
     tail = LogTail(path)
     tail.read()
@@ -46,14 +46,14 @@ def test_one_that_was_begun_anew_is_read_anew(path: Path) -> None:
     assert tail.read() == ("new",)
 
 
-def test_nothing_moves_the_cursor(path: Path) -> None:
+def test_control_characters_in_a_log_are_removed(path: Path) -> None:
     path.write_bytes(b"a\x1b[2Jb\tc\r\n\xff\n")
     lines = LogTail(path).read()
     assert all(line.isprintable() for line in lines)
     assert lines[0].startswith("a")
 
 
-def test_an_empty_one_says_so_and_a_missing_one_too(path: Path) -> None:
+def test_an_empty_or_missing_log_says_so(path: Path) -> None:
     with pytest.raises(JobError, match="Can't read"):
         LogTail(path).read()
     path.touch()

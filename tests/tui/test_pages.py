@@ -70,12 +70,12 @@ def _drawn(rates: tuple[Rate, ...]) -> str:
     return "".join("#" if any(dots[x] != " " for dots in rows) else "." for x in range(40))
 
 
-def test_what_was_measured_is_drawn_from_its_beginning_and_gaps_stay_gaps() -> None:
+def test_rates_are_drawn_from_the_start_of_their_intervals_with_gaps() -> None:
     measured = Rate(NOW - 20, 100.0, 10.0), Rate(NOW - 10, 100.0, 10.0), Rate(NOW, 100.0, 5.0)
     assert _drawn(measured) == "." * 10 + "#" * 20 + "." * 5 + "#" * 5
 
 
-def test_of_an_interval_of_unknown_length_no_more_is_drawn_than_of_most() -> None:
+def test_an_interval_of_unknown_length_is_drawn_as_long_as_most() -> None:
     measured = Rate(NOW - 25, 100.0), Rate(NOW - 20, 100.0), Rate(NOW - 15, 100.0), Rate(NOW, 100.0)
     assert _drawn(measured) == "." * 10 + "#" * 15 + "." * 10 + "#" * 5
 
@@ -91,12 +91,12 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
     assert max(map(length, lines)) <= width
 
 
-def test_facts_keep_within_their_height() -> None:
+def test_facts_of_a_job_keep_within_their_height() -> None:
     for height in range(12):
         assert len(job_page.facts(DETAIL, 60, height, NOW)) <= height
 
 
-def test_of_a_job_that_has_just_begun_it_says_what_it_waits_for() -> None:
+def test_page_of_a_new_or_unmeasured_job_says_so() -> None:
     detail = JobDetail(row=msgspec.structs.replace(ADS, expected=None, rate=None))
     assert "Nothing is measured yet" in text_of(job_page.chart(detail, 80, 8))
     assert "nothing so far" in text_of(job_page.facts(detail, 80, 8, NOW))
@@ -121,17 +121,17 @@ def test_quarantined_minibatches_are_told() -> None:
     assert "2 failed twice, left out" in text
 
 
-def test_a_newcomer_is_told_what_to_run() -> None:
+def test_page_without_jobs_says_what_to_run() -> None:
     text = frame(FixedSource(JobsView()), job=None, width=80)
     assert "dlrover-lite run job.yaml" in text
 
 
-def test_an_unknown_job_is_an_error() -> None:
+def test_a_frame_of_an_unknown_job_is_an_error() -> None:
     with pytest.raises(JobError, match="No job is called 'none'"):
         frame(FixedSource(), job="none", width=80)
 
 
-def test_what_is_old_is_said_in_words() -> None:
+def test_old_data_is_marked_with_its_age() -> None:
     problem = Problem("its master", "it did not answer", NOW - 12)
     source = FixedSource(VIEW, msgspec.structs.replace(DETAIL, problem=problem))
     assert "12.0 s ago: it did not answer" in frame(source, job=ADS.id, width=80, now=NOW)
@@ -145,7 +145,7 @@ def test_an_end_on_another_day_says_which() -> None:
 @pytest.mark.parametrize(
     ("action", "grows", "symbol"), [("change", True, "▲"), ("change", False, "▼"), ("heal", True, "◆")]
 )
-def test_marks(action: str, grows: bool, symbol: str) -> None:
+def test_decisions_have_marks_by_action_and_growth(action: str, grows: bool, symbol: str) -> None:
     one = msgspec.structs.replace(DETAIL.decisions[1], action=action, grows=grows)
     assert job_page.mark_of(one)[0] == symbol
 
@@ -161,7 +161,7 @@ def test_an_explanation_has_all_plans_and_why_they_lost(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [76, 116, 200])
-def test_an_explanation_says_what_it_rests_on(width: int) -> None:
+def test_an_explanation_shows_the_measurements_it_rests_on(width: int) -> None:
     text = " ".join(text_of(explanation_page.lines_of(EXPLANATION, width)).split())
     for part in (
         "What was known",
@@ -200,7 +200,7 @@ def test_a_treatment_shows_the_node_beside_its_peers(width: int) -> None:
     assert "What was measured before isn't kept any more." in text
 
 
-def test_an_explanation_of_old_has_what_it_had() -> None:
+def test_an_explanation_recorded_by_an_older_version_is_shown() -> None:
     one = msgspec.json.decode(
         msgspec.json.encode({"job": "a", "number": 1, "text": ["why"], "plans": []}), type=type(EXPLANATION)
     )
@@ -257,7 +257,7 @@ def test_memory_that_will_be_full_says_when() -> None:
         ),
     ],
 )
-def test_when_the_brain_looks_next(look: Look, now: float, text: str) -> None:
+def test_pages_say_when_the_brain_looks_next(look: Look, now: float, text: str) -> None:
     row = msgspec.structs.replace(ADS, look=look)
     detail = msgspec.structs.replace(DETAIL, row=row)
     assert f"decided {text}" in text_of(job_page.facts(detail, 90, 9, now))
@@ -266,7 +266,7 @@ def test_when_the_brain_looks_next(look: Look, now: float, text: str) -> None:
     assert "brain  " not in text_of(jobs_page.describe(silent, 90, now))
 
 
-def test_what_a_source_has_not_got_is_said_and_the_rest_is_from_the_list() -> None:
+def test_a_job_without_detail_is_shown_from_the_list() -> None:
     detail = JobDetail(row=ADS, missing="no more is known")
     facts = text_of(job_page.facts(detail, 80, 8, NOW))
     assert "! no more is known" in facts
@@ -275,7 +275,7 @@ def test_what_a_source_has_not_got_is_said_and_the_rest_is_from_the_list() -> No
     assert "What was measured of it isn't known here" in text_of(job_page.chart(detail, 80, 8))
 
 
-def test_the_newest_evaluation_is_shown_with_its_unknown_ids_and_what_to_do() -> None:
+def test_newest_evaluation_is_shown_with_unknown_ids_and_advice() -> None:
     facts = text_of(job_page.facts(msgspec.structs.replace(DETAIL, evaluated=EVALUATED), 78, 14, NOW))
     assert "quality AUC 0.7634, loss 0.4702  after 4.00 M samples" in facts
     assert "unknown user 97.2%, item 61%, 24 more at most 3.1% (ids evaluated)" in facts
@@ -287,7 +287,7 @@ def test_the_newest_evaluation_is_shown_with_its_unknown_ids_and_what_to_do() ->
 
 
 @pytest.mark.parametrize("height", [3, 4, 5, 8])
-def test_where_there_is_little_room_a_warning_about_unknown_ids_is_there_and_what_was_decided(height: int) -> None:
+def test_little_room_still_shows_unknown_ids_and_the_last_decision(height: int) -> None:
     facts = job_page.facts(msgspec.structs.replace(DETAIL, evaluated=EVALUATED, cuts=None), 60, height, NOW)
     assert len(facts) <= height
     text = text_of(facts)

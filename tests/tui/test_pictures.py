@@ -9,7 +9,7 @@ import importlib.util
 from tests.repository.sources import ROOT
 
 
-def test_pictures_are_current() -> None:
+def test_pictures_of_the_docs_are_current() -> None:
     path = ROOT / "tools" / "pictures.py"
     spec = importlib.util.spec_from_file_location("pictures", path)
     assert spec is not None
@@ -20,6 +20,6 @@ def test_pictures_are_current() -> None:
     assert not old, f"{', '.join(old)}: run make pictures, and look at them"
 
 
-def test_the_recording_tells_nothing_of_the_machine() -> None:
+def test_the_recording_in_the_docs_has_no_paths_of_a_machine() -> None:
     text = gzip.decompress((ROOT / "docs" / "pictures" / "ads.jsonl.gz").read_bytes()).decode()
     assert not [part for part in ('"directory"', "/root", "/tmp", "/work", "/home") if part in text]

@@ -37,7 +37,7 @@ def _at(player: Player) -> float:
     return round(player.at - NOW, 3)
 
 
-def test_it_plays_until_its_end(player: Player, clock: Clock) -> None:
+def test_player_plays_until_its_end(player: Player, clock: Clock) -> None:
     clock.now += 30
     assert (_at(player), player.now.playing) == (30, True)
     clock.now += 1000
@@ -48,7 +48,7 @@ def test_it_plays_until_its_end(player: Player, clock: Clock) -> None:
     assert (_at(player), player.now.playing) == (1, True)
 
 
-def test_it_stands_still_and_goes_on(player: Player, clock: Clock) -> None:
+def test_player_pauses_and_goes_on(player: Player, clock: Clock) -> None:
     clock.now += 30
     player.toggle()
     clock.now += 30
@@ -58,7 +58,7 @@ def test_it_stands_still_and_goes_on(player: Player, clock: Clock) -> None:
     assert _at(player) == 35
 
 
-def test_another_speed_counts_from_where_it_is(player: Player, clock: Clock) -> None:
+def test_a_new_speed_counts_from_the_present_moment(player: Player, clock: Clock) -> None:
     clock.now += 10
     for _ in range(3):
         player.faster()
@@ -75,7 +75,7 @@ def test_another_speed_counts_from_where_it_is(player: Player, clock: Clock) -> 
     assert player.now.speed == 64
 
 
-def test_of_a_speed_between_the_next_one_is_taken(clock: Clock) -> None:
+def test_faster_from_a_speed_between_two_takes_the_next(clock: Clock) -> None:
     player = Player([NOW, NOW + 9], speed=3.0, clock=clock)
     player.faster()
     assert player.now.speed == 4
@@ -86,7 +86,7 @@ def test_of_a_speed_between_the_next_one_is_taken(clock: Clock) -> None:
     assert (still.at, still.now.speed) == (NOW, 2.0)
 
 
-def test_a_step_is_to_where_something_is_new_and_it_stands_there(player: Player, clock: Clock) -> None:
+def test_a_step_goes_to_the_next_change_and_pauses(player: Player, clock: Clock) -> None:
     clock.now += 34
     player.step()
     assert _at(player) == 40.02
@@ -104,7 +104,7 @@ def test_a_step_is_to_where_something_is_new_and_it_stands_there(player: Player,
     assert _at(player) == 100
 
 
-def test_decisions_are_gone_to_of_all_jobs_or_of_one(player: Player) -> None:
+def test_player_goes_to_decisions_of_all_jobs_or_one(player: Player) -> None:
     assert player.decision(1) == MARKS[0]
     assert _at(player) == 10
     assert player.decision(1) == MARKS[1]
@@ -128,11 +128,11 @@ def test_decisions_are_gone_to_of_all_jobs_or_of_one(player: Player) -> None:
         ("end", 100),
     ],
 )
-def test_times_are_understood(player: Player, text: str, at: float) -> None:
+def test_times_are_parsed(player: Player, text: str, at: float) -> None:
     assert player.time_of(text) - NOW == pytest.approx(at)
 
 
-def test_the_minute_that_it_begins_in_is_its_beginning() -> None:
+def test_the_first_minute_means_the_beginning() -> None:
     assert Player([NOW + 20, NOW + 90]).time_of("14:00") == NOW + 20
     assert Player([NOW - 60, NOW + 90_000]).time_of("13:00") == NOW + 23 * 3600
 
@@ -141,7 +141,7 @@ def test_the_minute_that_it_begins_in_is_its_beginning() -> None:
     ("text", "said"),
     [("", "no time"), ("soon", "no time"), ("24:00", "no time"), ("9h", "1:40 long"), ("13:59", "14:01:40")],
 )
-def test_other_times_are_refused(player: Player, text: str, said: str) -> None:
+def test_senseless_times_are_refused(player: Player, text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         player.time_of(text)
 
@@ -149,7 +149,7 @@ def test_other_times_are_refused(player: Player, text: str, said: str) -> None:
 # --- the line -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_line_says_where_it_is_with_decisions_on_its_bar(player: Player, clock: Clock) -> None:
+def test_replay_line_shows_the_moment_and_decisions(player: Player, clock: Clock) -> None:
     clock.now += 30
     text = plain(replay_line(player.now, player.marks, 80))
     assert text.startswith("▸ plays  1x    0:30 of 1:40  14:00:30  ━")
@@ -162,12 +162,12 @@ def test_the_line_says_where_it_is_with_decisions_on_its_bar(player: Player, clo
 
 
 @pytest.mark.parametrize("width", [20, 38, 45, 60, 200])
-def test_the_line_fits_any_width_above_its_words(player: Player, width: int) -> None:
+def test_replay_line_fits_any_width(player: Player, width: int) -> None:
     found = replay_line(player.now, player.marks, width)
     assert length(found) == width or "━" not in plain(found)
 
 
-def test_a_column_of_the_bar_is_a_time(player: Player) -> None:
+def test_a_column_of_the_replay_bar_is_a_time(player: Player) -> None:
     bar = plain(replay_line(player.now, (), 80)).index("┃")
     assert at_column(player.now, 80, bar) == player.begin
     assert at_column(player.now, 80, 79) == player.end
@@ -176,9 +176,9 @@ def test_a_column_of_the_bar_is_a_time(player: Player) -> None:
     assert at_column(player.now, 20, 10) is None
 
 
-def test_a_recording_of_one_moment_has_a_bar_too() -> None:
+def test_replay_line_of_a_single_moment_has_a_bar() -> None:
     assert "┃" in plain(replay_line(Now(NOW, NOW, NOW, 1.0, False), (), 80))
 
 
-def test_lengths_are_short() -> None:
+def test_lengths_of_time_are_formatted_shortly() -> None:
     assert [span_of(seconds) for seconds in (5, 65.9, 3725, 90_000)] == ["0:05", "1:05", "1:02:05", "1 day 1:00:00"]

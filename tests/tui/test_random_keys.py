@@ -142,7 +142,7 @@ def _type(app: TuiApp, seed: int, size: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("seed", "size", "autoscaling"), [(1, (80, 24), SUGGESTED), (2, (140, 45), UNDER_WAY), (3, (60, 10), SUGGESTED)]
 )
-def test_nothing_breaks_and_nothing_is_done_unasked(
+def test_random_keys_break_nothing_and_act_only_when_confirmed(
     seed: int, size: tuple[int, int], autoscaling: Autoscaling, with_logs: FixedSource
 ) -> None:
     acts = Acts()
@@ -159,6 +159,6 @@ def test_nothing_breaks_and_nothing_is_done_unasked(
     assert acts.done[-1] == ("kill", ADS.id, "ps-0")
 
 
-def test_nothing_breaks_in_a_replay(recording: Recording) -> None:
+def test_random_keys_break_nothing_in_a_replay(recording: Recording) -> None:
     source = RecordedSource(recording, recording.player(speed=0))
     _type(ReplayApp(source, period_seconds=0.02), 4, (80, 24))

@@ -68,7 +68,7 @@ def _played(recording: Path | Recording) -> tuple[RecordedSource, Player]:
     return RecordedSource(one, player), player
 
 
-def test_what_was_shown_is_shown_again(recording: Path) -> None:
+def test_a_recording_shows_again_what_was_shown(recording: Path) -> None:
     source, player = _played(recording)
     assert (player.begin, player.end) == (NOW, NOW + 20)
     assert source.jobs().jobs == _rows(VIEW)
@@ -84,7 +84,7 @@ def test_what_was_shown_is_shown_again(recording: Path) -> None:
     assert source.known() == [FEED.id, ADS.id, *(job for job in VIEW.jobs if job not in (FEED.id, ADS.id, OLD.id))]
 
 
-def test_going_back_nothing_of_what_came_later_stays(recording: Path) -> None:
+def test_going_back_forgets_what_came_later(recording: Path) -> None:
     source, player = _played(recording)
     player.stand(player.end)
     source.jobs()
@@ -96,7 +96,7 @@ def test_going_back_nothing_of_what_came_later_stays(recording: Path) -> None:
     assert source.job("another") is early
 
 
-def test_what_has_not_changed_is_the_same_object(recording: Path) -> None:
+def test_unchanged_rows_and_details_are_the_same_objects(recording: Path) -> None:
     source, player = _played(recording)
     first = source.jobs()
     assert source.jobs() is first
@@ -111,14 +111,14 @@ def test_what_has_not_changed_is_the_same_object(recording: Path) -> None:
     assert source.jobs().jobs[FEED.id] is first.jobs[FEED.id]
 
 
-def test_only_what_is_new_is_written(recording: Path) -> None:
+def test_only_changes_are_written_to_a_recording(recording: Path) -> None:
     lines = [msgspec.json.decode(line) for line in recording.read_bytes().splitlines()]
     assert [len(line.get("jobs", ())) for line in lines[1:]] == [4, 1, 0, 0]
     assert lines[2]["jobs"] == {ADS.id: {"samples": 5_000_000}}
     assert lines[-1]["gone"] == [OLD.id]
 
 
-def test_a_detail_that_was_closed_is_told_with_its_age() -> None:
+def test_a_closed_detail_is_shown_with_its_age() -> None:
     clock, source, file = Clock(), FixedSource(), io.BytesIO()
     recorder = Recorder(source, file, clock=clock, explains=False)
     recorder.jobs()
@@ -139,7 +139,7 @@ def test_a_detail_that_was_closed_is_told_with_its_age() -> None:
     assert (old.row.samples, old.nodes) == (7_000_000, SHOWN.nodes)
 
 
-def test_decisions_are_marked_once_where_they_became_known() -> None:
+def test_decisions_are_marked_once_when_they_became_known() -> None:
     clock, source, file = Clock(), FixedSource(), io.BytesIO()
     recorder = Recorder(source, file, clock=clock, explains=False)
     recorder.jobs()  # their decisions are from before it began
@@ -161,7 +161,7 @@ def test_decisions_are_marked_once_where_they_became_known() -> None:
 # --- explanations -------------------------------------------------------------------------------------------------------
 
 
-def test_decisions_that_were_looked_at_are_explained_as_they_were_then(tmp_path: Path) -> None:
+def test_decisions_looked_at_keep_their_explanation(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     recorder = Recorder(FixedSource(), create(path))
     recorder.job(ADS.id)
@@ -171,7 +171,7 @@ def test_decisions_that_were_looked_at_are_explained_as_they_were_then(tmp_path:
     assert source.explain(ADS.id, 3) is None
 
 
-def test_an_explanation_grows() -> None:
+def test_a_later_explanation_is_recorded_without_its_plans_again() -> None:
     clock, file = Clock(), io.BytesIO()
     recorder = Recorder(FixedSource(), file, clock=clock, explains=False)
     clock.now += 10
@@ -260,7 +260,7 @@ def _recorded(changes: list[tuple[str, int]], file: io.BytesIO) -> list[tuple[fl
 
 @settings(max_examples=40)
 @given(changes=_CHANGES, order=st.randoms(use_true_random=False))
-def test_whatever_was_shown_is_shown_from_wherever_one_comes(
+def test_any_moment_is_shown_right_in_any_order_of_visits(
     changes: list[tuple[str, int]], order: Callable[..., None]
 ) -> None:
     file = io.BytesIO()
@@ -278,7 +278,7 @@ def test_whatever_was_shown_is_shown_from_wherever_one_comes(
             assert source.job(ADS.id) == msgspec.structs.replace(detail, row=_shown(detail.row))
 
 
-def test_nothing_new_is_nothing() -> None:
+def test_no_change_of_a_detail_is_recorded_as_nothing() -> None:
     assert look(DETAIL, DETAIL) is None
     assert look(DETAIL, msgspec.structs.replace(DETAIL, rates=tuple(DETAIL.rates))) is None
     whole = look(None, DETAIL)
@@ -286,7 +286,7 @@ def test_nothing_new_is_nothing() -> None:
     assert whole.anew
 
 
-def test_what_comes_is_added() -> None:
+def test_additions_to_a_detail_are_recorded_and_applied() -> None:
     later = msgspec.structs.replace(DETAIL, rates=(*DETAIL.rates, Rate(NOW, 1.0)), loss=None)
     new = look(DETAIL, later)
     assert new is not None
@@ -294,7 +294,7 @@ def test_what_comes_is_added() -> None:
     assert applied(DETAIL, new) == later
 
 
-def test_a_long_one_is_not_read_from_its_beginning_to_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_going_back_in_a_long_recording_does_not_read_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, source, file = Clock(), FixedSource(), io.BytesIO()
     recorder = Recorder(source, file, clock=clock, explains=False)
     for second in range(4000):
@@ -318,7 +318,7 @@ def test_a_long_one_is_not_read_from_its_beginning_to_go_back(monkeypatch: pytes
 # --- files --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_compressed_one_is_read_too(recording: Path) -> None:
+def test_a_compressed_recording_is_read(recording: Path) -> None:
     other = recording.with_suffix(".gz")
     other.write_bytes(gzip.compress(recording.read_bytes()))
     source, _ = _played(other)
@@ -328,12 +328,12 @@ def test_a_compressed_one_is_read_too(recording: Path) -> None:
         read(other)
 
 
-def test_one_that_was_cut_off_is_shown_as_far_as_it_goes(recording: Path) -> None:
+def test_a_cut_off_recording_is_shown_as_far_as_it_goes(recording: Path) -> None:
     recording.write_bytes(recording.read_bytes()[:-20])
     assert read(recording).player().end == NOW + 10
 
 
-def test_damage_is_said_with_its_line(recording: Path) -> None:
+def test_damage_of_a_recording_is_told_with_its_line(recording: Path) -> None:
     lines = recording.read_bytes().splitlines(keepends=True)
     recording.write_bytes(b"".join([lines[0], b"{\n", *lines[2:]]))
     with pytest.raises(HistoryError, match="line 2"):
@@ -353,14 +353,14 @@ def test_other_files_are_no_recordings(tmp_path: Path, text: bytes) -> None:
         read(path)
 
 
-def test_one_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_recording_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"recording": 99, "version": "9.9", "at": 1}\n')
     with pytest.raises(HistoryError, match=r"another version .*9\.9"):
         read(path)
 
 
-def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+def test_recording_never_overwrites_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("mine")
     with pytest.raises(HistoryError, match="is there already"):
@@ -379,7 +379,7 @@ class _Full(io.BytesIO):
         return super().write(data)
 
 
-def test_where_it_can_not_be_written_any_more_watching_goes_on_and_says_so() -> None:
+def test_watching_goes_on_when_the_recording_can_not_be_written() -> None:
     clock, source, file = Clock(), FixedSource(), _Full()
     recorder = Recorder(source, file, clock=clock)
     recorder.jobs()
@@ -395,7 +395,7 @@ def test_where_it_can_not_be_written_any_more_watching_goes_on_and_says_so() -> 
     recorder.close()
 
 
-def test_home_directories_are_not_told() -> None:
+def test_home_directories_are_not_recorded() -> None:
     source, file = FixedSource(), io.BytesIO()
     source.change(ADS.id, state="failed", message="/home/ada/state/x: No such file")
     Recorder(source, file, hidden=[Path("/home/ada/state"), Path("/home/ada"), Path("/")], explains=False).jobs()

@@ -34,7 +34,7 @@ def _at(app: ReplayApp) -> float:
     return app.player.at - NOW
 
 
-def test_keys_move_it_and_what_is_shown_follows(app: ReplayApp) -> None:
+def test_keys_move_the_replay_and_the_screen_follows(app: ReplayApp) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         assert _line(pilot).startswith("■ stands 1x    0:00 of 1:00  14:00:00  ┃")
         await pilot.press("full_stop", "right")
@@ -59,7 +59,7 @@ def test_keys_move_it_and_what_is_shown_follows(app: ReplayApp) -> None:
     drive(steps, app)
 
 
-def test_it_plays_and_stands_still(app: ReplayApp) -> None:
+def test_space_plays_and_pauses_the_replay(app: ReplayApp) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await pilot.press("space")
         await until(pilot, lambda: _at(app) > 0)
@@ -70,7 +70,7 @@ def test_it_plays_and_stands_still(app: ReplayApp) -> None:
     drive(steps, app)
 
 
-def test_on_a_job_its_own_decisions_count_and_later_ones_are_not_there(app: ReplayApp) -> None:
+def test_on_a_jobs_screen_only_its_earlier_decisions_are_shown(app: ReplayApp) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await pilot.press("down", "enter")
         await opened(pilot)
@@ -95,7 +95,7 @@ def test_on_a_job_its_own_decisions_count_and_later_ones_are_not_there(app: Repl
     drive(steps, app)
 
 
-def test_commands_and_the_mouse_go_anywhere(app: ReplayApp) -> None:
+def test_commands_and_the_mouse_go_to_any_moment(app: ReplayApp) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await write(pilot, "colon", "at 25s", "enter")
         assert _at(app) == 25
@@ -113,7 +113,7 @@ def test_commands_and_the_mouse_go_anywhere(app: ReplayApp) -> None:
     drive(steps, app)
 
 
-def test_what_is_written_is_no_key(app: ReplayApp) -> None:
+def test_text_in_a_prompt_does_not_move_the_replay(app: ReplayApp) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await pilot.press("slash", "n", "space", "f", "left", "p")
         assert _at(app) == 0
@@ -123,7 +123,7 @@ def test_what_is_written_is_no_key(app: ReplayApp) -> None:
     drive(steps, app)
 
 
-def test_it_says_which_keys_there_are_and_has_none_that_change_something(app: ReplayApp) -> None:
+def test_replay_help_lists_its_keys_and_none_that_change_a_job(app: ReplayApp) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         assert not {"Stop", "Logs"} & footer(app).keys()
         await pilot.press("down", "l", "ctrl+d")
@@ -139,7 +139,7 @@ def test_it_says_which_keys_there_are_and_has_none_that_change_something(app: Re
     drive(steps, app, size=(120, 100))
 
 
-def test_a_moment_is_printed(recording: Recording) -> None:
+def test_a_moment_of_a_recording_is_printed_as_a_frame(recording: Recording) -> None:
     player = recording.player(speed=0)
     source = RecordedSource(recording, player)
     player.stand(NOW + 20)
@@ -152,7 +152,7 @@ def test_a_moment_is_printed(recording: Recording) -> None:
     assert "heal worker-1" in frame(source, job=ADS.id, width=160, replay=player)
 
 
-def test_elsewhere_there_is_nothing_to_go_to() -> None:
+def test_the_at_command_needs_a_replay() -> None:
     from tests.tui.driving import the_app
 
     app: Any = the_app()

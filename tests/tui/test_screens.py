@@ -33,7 +33,7 @@ def _shown(pilot: Pilot[None]) -> list[str]:
     return [grid.render_line(y).text for y in range(grid.size.height)]
 
 
-def test_what_is_new_is_shown() -> None:
+def test_changes_of_the_source_are_shown() -> None:
     source = FixedSource()
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -62,7 +62,7 @@ def test_only_lines_that_have_changed_are_drawn_again() -> None:
     drive(steps, the_app(source))
 
 
-def test_the_cursor_stays_with_its_row() -> None:
+def test_the_cursor_stays_with_its_row_as_rows_come_and_go() -> None:
     source = FixedSource()
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -88,7 +88,7 @@ def test_a_thousand_rows_scroll_with_the_cursor_and_the_heading_stays() -> None:
     drive(steps, the_app(FixedSource(JobsView(MANY))))
 
 
-def test_a_source_that_fails_shows_what_there_was_with_its_age_and_heals() -> None:
+def test_a_failing_source_keeps_showing_old_data_with_its_age() -> None:
     source = FixedSource()
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -102,7 +102,7 @@ def test_a_source_that_fails_shows_what_there_was_with_its_age_and_heals() -> No
     drive(steps, the_app(source))
 
 
-def test_a_master_that_does_not_answer_is_told_with_the_age_of_its_last_word() -> None:
+def test_an_unanswering_master_is_shown_with_its_last_words_age() -> None:
     problem = Problem("its master", "no answer", NOW - 12)
     source = FixedSource(VIEW, msgspec.structs.replace(DETAIL, problem=problem))
 
@@ -145,7 +145,7 @@ def test_a_job_that_fails_is_told_on_every_screen_and_once() -> None:
     drive(steps, the_app(source, job=ADS.id))
 
 
-def test_the_next_look_counts_down_without_anything_being_read() -> None:
+def test_next_look_counts_down_without_reading_anything() -> None:
     now = [NOW]
     source = FixedSource()
 
@@ -165,7 +165,7 @@ def test_the_next_look_counts_down_without_anything_being_read() -> None:
     drive(steps, the_app(source, job=ADS.id, clock=lambda: now[0]))
 
 
-def test_what_is_foreseen_is_a_curve_where_there_is_room() -> None:
+def test_foreseen_memory_is_a_curve_where_there_is_room() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await opened(pilot)
         memory = pilot.app.screen.query_one("#memory", Lines)

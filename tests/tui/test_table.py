@@ -35,7 +35,7 @@ def _put(table: Table[Row], *rows: Row) -> set[str] | None:
     return table.put({row.name: row for row in rows})
 
 
-def test_columns_give_way_by_their_rank() -> None:
+def test_columns_are_dropped_by_their_rank() -> None:
     columns = _table().columns
     names = {width: [columns[one.at].name for one in place(columns, width)] for width in (80, 20, 14, 10, 3)}
     assert names == {
@@ -63,7 +63,7 @@ def test_lines_of_tables_are_as_wide_as_the_screen(width: int) -> None:
     assert {length(one) for table in (jobs, nodes) for one in table.text(width)} == {width}
 
 
-def test_at_eighty_columns_there_is_what_counts() -> None:
+def test_jobs_table_at_80_columns_has_the_important_columns() -> None:
     table = jobs_table()
     assert [table.columns[one.at].name for one in place(table.columns, 80)] == [
         "job",
@@ -84,7 +84,7 @@ def test_only_rows_that_are_other_objects_have_changed() -> None:
     assert _put(table, two) is None
 
 
-def test_rows_change_places_when_what_they_are_sorted_by_does() -> None:
+def test_rows_change_places_when_their_sort_value_changes() -> None:
     table = _table()
     table.sort_by("size")
     _put(table, Row("one", 1), Row("two", 2))
@@ -93,7 +93,7 @@ def test_rows_change_places_when_what_they_are_sorted_by_does() -> None:
     assert table.shown == ["one", "two"]
 
 
-def test_what_is_not_known_comes_last_in_both_directions() -> None:
+def test_unknown_values_come_last_in_both_directions() -> None:
     table = _table()
     _put(table, Row("none"), Row("one", 1), Row("two", 2))
     table.sort_by("size")
@@ -103,7 +103,7 @@ def test_what_is_not_known_comes_last_in_both_directions() -> None:
     assert table.sort_by("name") == Order("name")
 
 
-def test_filters_have_words_that_must_be_there_and_others_that_must_not() -> None:
+def test_filters_have_words_to_include_and_to_exclude() -> None:
     table = jobs_table()
     table.put(VIEW.jobs)
     table.look_for("ADS")
@@ -123,7 +123,7 @@ def test_a_filter_holds_for_rows_that_come() -> None:
     assert table.shown == ["one"]
 
 
-def test_the_heading_says_what_is_sorted_by() -> None:
+def test_the_heading_shows_the_sort_column() -> None:
     table = _table()
     table.sort_by("size")
     placed = place(table.columns, 40)

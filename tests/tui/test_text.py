@@ -20,7 +20,7 @@ def test_cut_text_is_never_too_wide(text: str, width: int) -> None:
     assert length([Span(cut(text, width))]) <= max(0, width)
 
 
-def test_what_is_missing_is_marked() -> None:
+def test_cut_text_is_marked_by_an_ellipsis() -> None:
     assert plain(padded(line("one ", ("two", "bad"), " three"), 8)) == "one two…"
     assert plain(padded(line("one", " two"), 7)) == "one two"
     assert plain(padded(line("one"), 6, right=True)) == "   one"

@@ -84,7 +84,7 @@ def test_keys_for_a_screen_that_opens_wait_for_it() -> None:
     typed("down", "enter", *"/ps", "enter", then=then, job=None)
 
 
-def test_what_is_typed_after_the_palette_is_for_it() -> None:
+def test_text_typed_after_opening_the_palette_goes_to_it() -> None:
     def light(app: TuiApp) -> None:
         assert app.theme == LIGHT
 
@@ -101,7 +101,7 @@ def test_what_is_typed_after_the_palette_is_for_it() -> None:
 @pytest.mark.parametrize(
     "keys", [["ctrl+d", "y"], ["ctrl+k", "y"], ["down", "r", "y", "enter"], [*":stop", "enter", "y"]]
 )
-def test_a_question_is_not_answered_before_it_is_seen(keys: list[str]) -> None:
+def test_a_question_takes_no_keys_before_it_is_seen(keys: list[str]) -> None:
     def then(app: TuiApp) -> None:
         assert isinstance(app.screen, Confirm)
 
@@ -110,7 +110,7 @@ def test_a_question_is_not_answered_before_it_is_seen(keys: list[str]) -> None:
     assert acts.done == []
 
 
-def test_a_form_takes_nothing_before_it_is_seen() -> None:
+def test_a_form_takes_no_keys_before_it_is_seen() -> None:
     def then(app: TuiApp) -> None:
         assert isinstance(app.screen, Form)
         assert [one.value for one in app.screen.query(Input)] == ["0.5", "151MiB"]
@@ -138,7 +138,7 @@ class Slow(Acts):
         return super().room(row)
 
 
-def test_a_form_is_there_at_once_and_filled_in_when_it_is_known_what_there_is() -> None:
+def test_a_form_opens_at_once_and_is_filled_in_later() -> None:
     """It doesn't come up later, over something else, and take keys that are meant for that."""
     acts = Slow()
 
@@ -184,7 +184,7 @@ class SlowSource(FixedSource):
         return super().explain(job, number)
 
 
-def test_an_explanation_has_its_screen_at_once() -> None:
+def test_an_explanation_opens_its_screen_at_once() -> None:
     source = SlowSource()
     source.told = threading.Event()
 

@@ -206,7 +206,7 @@ def test_staleness_counts_all_pushes_since_the_pull(servers: Servers) -> None:
     assert ticket.staleness == 2  # its own push, and that of the other one
 
 
-def test_workers_that_built_different_models_are_told(servers: Servers) -> None:
+def test_workers_with_different_models_are_refused(servers: Servers) -> None:
     servers.trainer(Model())
     ps = servers.client()
     ps.pumped = True
@@ -216,7 +216,7 @@ def test_workers_that_built_different_models_are_told(servers: Servers) -> None:
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_servers_are_told_whether_rows_count_their_updates(servers: Servers, counted: bool) -> None:
+def test_servers_are_configured_to_count_updates_or_not(servers: Servers, counted: bool) -> None:
     """As a recipe without any server says it, too."""
     data = {"format": "synthetic", "samples": 9}
     given = {"version": 1, "name": "x", "model": "dlrm", "data": data, "export": {"optimizer_state": counted}}
@@ -259,7 +259,7 @@ def test_a_loss_that_is_not_finite_pushes_nothing(servers: Servers) -> None:
     assert all(ps.received() == [] for ps in servers.all)
 
 
-def test_a_wrong_number_of_logits_is_the_models_error(servers: Servers) -> None:
+def test_a_wrong_number_of_logits_is_a_model_error(servers: Servers) -> None:
     class Wrong(Model):
         def forward(self, dense: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
             return super().forward(dense, embedded)[1:]
@@ -275,7 +275,7 @@ def test_a_wrong_number_of_logits_is_the_models_error(servers: Servers) -> None:
     assert trainer.module.training
 
 
-def test_evaluation_changes_nothing_and_leaves_training_mode_on(servers: Servers) -> None:
+def test_evaluation_pushes_nothing_and_leaves_training_mode_on(servers: Servers) -> None:
     trainer = servers.trainer(Model())
     prepared = trainer.prepare(batch(0))
     servers.finish(prepared.ticket)

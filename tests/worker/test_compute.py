@@ -53,7 +53,7 @@ def test_results_come_in_the_order_of_the_tasks_and_errors_are_results() -> None
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
-def test_what_is_no_ordinary_exception_is_a_result_too(error: BaseException) -> None:
+def test_exits_and_interrupts_of_a_task_are_results_too(error: BaseException) -> None:
     """Else the thread would be gone, and whoever waits for its result would seem to hang."""
 
     def work(task: int) -> float:
@@ -93,7 +93,7 @@ def pipes() -> set[str]:
     return {name for name in found if name.startswith("pipe:")}
 
 
-def test_nothing_is_left_when_it_ends() -> None:
+def test_compute_thread_leaves_no_pipe_or_thread() -> None:
     before, threads = pipes(), set(threading.enumerate())
     with ComputeThread(float) as compute:
         compute.submit(1)

@@ -59,7 +59,7 @@ def test_parameters_are_views_of_the_vector_and_the_other_way_round() -> None:
     }
 
 
-def test_shared_unused_and_frozen_parameters() -> None:
+def test_shared_unused_and_frozen_parameters_are_flattened_right() -> None:
     module, plain = Tied(), Tied()
     plain.load_state_dict(module.state_dict())
     flat = FlatParameters(module)
@@ -80,7 +80,7 @@ def test_shared_unused_and_frozen_parameters() -> None:
     assert torch.equal(module.second.weight, plain.first.weight + 1.0)
 
 
-def test_gradients_are_fresh_each_time() -> None:
+def test_gradients_of_each_step_have_their_own_memory() -> None:
     module = nn.Linear(2, 1)
     flat = FlatParameters(module)
     module(torch.ones(1, 2)).sum().backward()
@@ -110,7 +110,7 @@ def test_buffers_follow_as_the_negated_change_since_the_pull() -> None:
     assert "1.running_mean" in flat.named_arrays()
 
 
-def test_two_workers_average_their_statistics() -> None:
+def test_two_workers_average_their_batch_norm_statistics() -> None:
     """Each starts from the pulled values; the server adds both changes up, as for any other pushes."""
     server = np.array([0.0, 1.0], np.float32)
     changes = []
@@ -145,7 +145,7 @@ def test_a_module_without_parameters_is_no_block() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(parameters=st.integers(0, 40), buffers=st.integers(0, 3), parts=st.integers(1, 5), seed=st.integers(0, 2**32))
-def test_blocks_are_rows_at_their_owners_and_come_back(parameters: int, buffers: int, parts: int, seed: int) -> None:
+def test_dense_blocks_go_to_their_owners_and_come_back(parameters: int, buffers: int, parts: int, seed: int) -> None:
     owners = np.random.default_rng(seed).integers(0, parts, SLOTS).astype(np.uint16)
     slot_map = SlotMap(1, tuple("abcde"[:parts]), ("",) * parts, owners)
     placement = DensePlacement(DenseSpec(parameters, buffers))
@@ -180,7 +180,7 @@ SCHEDULES = st.builds(
 
 @settings(max_examples=100)
 @given(SCHEDULES, st.integers(0, 10_000), st.integers(1, 10_000))
-def test_factors_rise_then_fall_between_their_ends(schedule: Schedule, before: int, total: int) -> None:
+def test_learning_rate_factors_rise_then_fall_between_bounds(schedule: Schedule, before: int, total: int) -> None:
     factor = learning_rate_factor(schedule, before, total)
     following = learning_rate_factor(schedule, before + 1, total)
     assert 0.0 <= factor <= 1.0
@@ -195,7 +195,7 @@ def test_factors_rise_then_fall_between_their_ends(schedule: Schedule, before: i
             assert factor == pytest.approx(schedule.final_factor, abs=1e-12)
 
 
-def test_factors_at_known_places() -> None:
+def test_learning_rate_factors_at_known_places() -> None:
     linear = Schedule(use="linear", warmup_samples=100, final_factor=0.2)
     assert learning_rate_factor(linear, 0, 1100) == pytest.approx(1 / 101)
     assert learning_rate_factor(linear, 100, 1100) == 1.0

@@ -62,7 +62,7 @@ def ids_of(samples: int, seed: int, distinct: int) -> np.ndarray:
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5])
 @pytest.mark.parametrize("model", MODELS)
-def test_keys_are_those_of_the_fields_each_at_its_owner(model: str, parts: int) -> None:
+def test_keys_are_those_of_the_fields_each_for_its_owner(model: str, parts: int) -> None:
     fields = MODELS[model]
     layout = EmbeddingLayout(fields, SCHEMA)
     ids = ids_of(300, 1, 50)
@@ -105,7 +105,7 @@ def rows_for(fields: list[EmbeddingField], groups: list[GroupKeys], parts: int, 
     distinct=st.integers(1, 30),
     seed=st.integers(0, 2**32),
 )
-def test_embed_and_collect_are_look_ups_and_their_gradients(
+def test_embed_and_collect_equal_naive_look_ups_and_gradients(
     model: str, parts: int, samples: int, distinct: int, seed: int
 ):
     fields = MODELS[model]

@@ -65,7 +65,7 @@ CHANGES = st.lists(st.dictionaries(KEYS, st.integers(0, 1000).map(float), max_si
 
 @settings(max_examples=15)
 @given(CHANGES, st.booleans(), st.sampled_from(["npz", "parquet"]), st.sampled_from([5, 1 << 20]))
-def test_an_export_holds_what_a_dict_that_is_updated_does(
+def test_an_export_of_cuts_equals_a_dict_updated_by_each(
     changes: list[dict[Key, float]], state: bool, table_format: Any, known_ids: int
 ) -> None:
     pytest.importorskip("pyarrow")
@@ -99,7 +99,7 @@ def test_an_export_holds_what_a_dict_that_is_updated_does(
 
 @settings(max_examples=10)
 @given(CHANGES, st.sampled_from([5, 1 << 20]))
-def test_a_model_in_memory_is_the_one_that_is_exported(changes: list[dict[Key, float]], known_ids: int) -> None:
+def test_a_model_loaded_from_a_cut_equals_its_export(changes: list[dict[Key, float]], known_ids: int) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(newest_rows, "KNOWN_BYTES", known_ids * newest_rows._ID_BYTES)
         cuts = Cuts(f"{directory}/cuts", recipe_of())
@@ -127,7 +127,7 @@ def test_a_model_in_memory_is_the_one_that_is_exported(changes: list[dict[Key, f
             assert set(ends.values()) == {(float(sum(map(len, changes))),) * 2}
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_a_cut_that_does_not_fit_the_recipe_is_refused(tmp_path: Path) -> None:
     recipe = recipe_of()
     cuts = Cuts(str(tmp_path / "cuts"), recipe)
     manifest = cuts.write({(0, 0, 1): 1.0})
@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
-def test_a_cut_without_some_dense_block_is_damaged(tmp_path: Path) -> None:
+def test_a_cut_lacking_a_dense_block_is_damaged(tmp_path: Path) -> None:
     cuts = Cuts(str(tmp_path / "cuts"), recipe_of())
     blocks = cuts.configuration.dense.parameter_blocks
     for number, said in ((blocks, f"a dense block {blocks} of {blocks}"), (None, f"{blocks} of its {blocks} dense")):

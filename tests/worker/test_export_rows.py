@@ -45,7 +45,7 @@ def recipe(optimizer: str, *, state: bool) -> Recipe:
 
 @pytest.mark.parametrize("state", [False, True])
 @pytest.mark.parametrize(("optimizer", "parts"), [("sgd", 0), ("adagrad", 1), ("adam", 2)])
-def test_rows_by_table(state: bool, optimizer: str, parts: int, tmp_path: Path) -> None:
+def test_exported_rows_are_split_by_table(state: bool, optimizer: str, parts: int, tmp_path: Path) -> None:
     asked: list[tuple[int, bool]] = []
 
     def scan(group: int, with_state: bool) -> list[Found]:

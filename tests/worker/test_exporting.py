@@ -54,7 +54,7 @@ class Servers:
 
 
 @pytest.mark.parametrize("state", [False, True])
-def test_rows_come_a_few_at_a_time_and_it_is_told_how_many(
+def test_exporting_scans_a_few_rows_at_a_time_and_tells_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: bool
 ) -> None:
     recipe = parse_recipe(TEXT, overrides={"training.optimizer.use": "adagrad", "export.optimizer_state": state})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlrover_lite.worker.log_lines import Journal
 
 
-def test_up_each_minute_and_the_end() -> None:
+def test_journal_tells_start_each_minute_and_the_end() -> None:
     now, lines = [100.0], []
     journal = Journal("worker-1", lines.append, clock=lambda: now[0])
     journal.up(cores=0.5, threads=1, tables=26, parameters=12_345)
@@ -25,7 +25,7 @@ def test_up_each_minute_and_the_end() -> None:
     ]
 
 
-def test_a_traceback_is_written_once() -> None:
+def test_a_repeated_traceback_is_written_once() -> None:
     lines: list[str] = []
     journal = Journal("worker-0", lines.append, clock=lambda: 0.0)
 
@@ -46,7 +46,7 @@ def test_a_traceback_is_written_once() -> None:
     assert len(lines) == 12
 
 
-def test_one_is_one() -> None:
+def test_journal_uses_the_singular_for_one() -> None:
     lines: list[str] = []
     journal = Journal("worker-0", lines.append, clock=lambda: 0.0)
     journal.up(cores=1.0, threads=1, tables=1, parameters=1)

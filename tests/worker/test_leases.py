@@ -145,7 +145,7 @@ def test_metrics_and_bad_lines_are_told(script: Script) -> None:
     assert (metrics.auc, metrics.log_loss) == (expected.auc, expected.log_loss)
 
 
-def test_waiting_for_others_asks_again_when_told_to_and_not_before(script: Script) -> None:
+def test_a_waiting_worker_asks_again_when_told_and_not_before(script: Script) -> None:
     assert script.book.next() is None
     script.asked()
     script.says(Wait(5.0))
@@ -161,7 +161,7 @@ def test_waiting_for_others_asks_again_when_told_to_and_not_before(script: Scrip
     assert script.take()[1] == 2
 
 
-def test_the_end(script: Script) -> None:
+def test_no_work_is_asked_for_after_finished(script: Script) -> None:
     script.begin(train(1, 0, 1))
     held, k = script.take()
     script.asked()
@@ -202,7 +202,7 @@ def test_each_failure_is_reported_with_its_error(script: Script) -> None:
     assert script.take()[1] == 3  # the lease goes on
 
 
-def test_evaluation_is_reported_whole(script: Script) -> None:
+def test_an_evaluation_lease_is_reported_whole(script: Script) -> None:
     script.begin(Lease(9, "eval", 0, 0, 3))
     for _ in range(2):
         held, k = script.take()
@@ -224,7 +224,7 @@ def test_evaluation_is_reported_whole(script: Script) -> None:
     assert request.report.unknown_ids == [UnknownIds("a", "t", 2, 51), UnknownIds("b", "b", 0, 9)]
 
 
-def test_a_failure_in_the_middle_of_an_evaluation_loses_nothing_of_it(script: Script) -> None:
+def test_a_failure_within_an_evaluation_loses_none_of_its_scores(script: Script) -> None:
     script.begin(Lease(9, "eval", 0, 0, 4))
     for failing in (False, True):
         held, k = script.take()
@@ -282,7 +282,7 @@ def test_leaving_gives_back_a_lease_that_comes_late(script: Script) -> None:
     assert (request.token, request.consumed, request.give_back, request.report) == (3, [], True, None)
 
 
-def test_an_answer_that_is_lost_is_asked_for_again(script: Script) -> None:
+def test_a_request_whose_answer_is_lost_is_repeated(script: Script) -> None:
     assert script.book.next() is None
     script.asked()
     assert script.request is not None
@@ -302,7 +302,7 @@ def test_a_silent_master_is_given_up(script: Script) -> None:
         script.book.pump()
 
 
-def test_a_master_that_refuses(script: Script) -> None:
+def test_a_refusal_of_the_master_is_an_error(script: Script) -> None:
     assert script.book.next() is None
     script.asked()
     assert script.request is not None
@@ -311,7 +311,7 @@ def test_a_master_that_refuses(script: Script) -> None:
         script.book.pump(timeout_seconds=PATIENCE)
 
 
-def test_a_master_that_can_not_take_it_for_now_is_asked_again_for_as_long_as_it_says_so(script: Script) -> None:
+def test_a_master_that_puts_a_request_off_is_asked_again(script: Script) -> None:
     assert script.book.next() is None
     script.asked()
     for _ in range(5):

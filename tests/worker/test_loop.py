@@ -200,7 +200,7 @@ def test_later_epochs_are_pipelined_from_their_first_minibatch_on(servers: Scrip
 
 
 @pytest.mark.parametrize(("cores", "depth"), [(1.0, 1), (0.9, 2)])
-def test_a_pipeline_of_depth_1_misses_no_push_of_its_own(servers: ScriptedJob, cores: float, depth: int) -> None:
+def test_a_pipeline_of_depth_1_misses_none_of_its_pushes(servers: ScriptedJob, cores: float, depth: int) -> None:
     trainer, book = train(servers, [lease(0, 10, epoch=1)], cores=cores, pipeline_depth=depth)
     assert trainer.events == ["pull", "push"] * 10
     assert staleness(book) == {0: 10}

@@ -129,9 +129,7 @@ def step(worker: Worker, k: int) -> PushTicket:
 # --- one thing at a time ----------------------------------------------------------------------------------------------
 
 
-def test_a_new_map_is_fetched_when_an_answer_tells_of_it_before_anything_is_refused(
-    job: ScriptedJob, worker: Worker
-) -> None:
+def test_a_new_slot_map_is_fetched_as_soon_as_an_answer_tells_of_it(job: ScriptedJob, worker: Worker) -> None:
     keys = worker.keys(0)
     pull = worker.pull(0, keys)
     touched = slots.none()
@@ -149,7 +147,7 @@ def test_a_new_map_is_fetched_when_an_answer_tells_of_it_before_anything_is_refu
     assert [ps.asked["Push"] for ps in job.all] == [1, 1, 1]
 
 
-def test_a_map_that_changed_since_the_keys_were_made(job: ScriptedJob, worker: Worker) -> None:
+def test_pull_and_push_follow_a_map_changed_since_the_keys_were_made(job: ScriptedJob, worker: Worker) -> None:
     keys = worker.keys(0)
     job.move(HALF, job.join())
     pull = worker.pull(0, keys)
@@ -162,7 +160,7 @@ def test_a_map_that_changed_since_the_keys_were_made(job: ScriptedJob, worker: W
     check_applied(job, [worker])
 
 
-def test_a_map_that_changes_between_pull_and_push(job: ScriptedJob, worker: Worker) -> None:
+def test_a_push_follows_a_slot_map_changed_since_its_pull(job: ScriptedJob, worker: Worker) -> None:
     job.finish(worker.pull(0, worker.keys(0)))
     job.move(EVERYTHING, job.all[0])
     job.finish(worker.push())
@@ -174,7 +172,7 @@ def test_a_map_that_changes_between_pull_and_push(job: ScriptedJob, worker: Work
     check_applied(job, [worker])
 
 
-def test_one_that_left_without_a_word_is_missed(job: ScriptedJob, worker: Worker) -> None:
+def test_slots_of_a_server_that_left_silently_are_found(job: ScriptedJob, worker: Worker) -> None:
     """It has applied a push, its answer is lost, its slots move, and it ends."""
     job.finish(worker.pull(0, worker.keys(0)))
     ticket = worker.push()
@@ -192,7 +190,7 @@ def test_one_that_left_without_a_word_is_missed(job: ScriptedJob, worker: Worker
     assert len(pull.shares(0)) == 1
 
 
-def test_others_answer_while_the_map_is_asked_for(job: ScriptedJob, worker: Worker) -> None:
+def test_other_servers_answer_while_the_slot_map_is_fetched(job: ScriptedJob, worker: Worker) -> None:
     job.move(HALF & (job.owners == "ps-1"), job.join())
     pull = worker.pull(0, worker.keys(0))
     for _ in range(5):
@@ -246,7 +244,7 @@ def test_a_master_that_refuses_is_named(job: ScriptedJob, worker: Worker) -> Non
         worker.ps.wait()
 
 
-def test_a_target_that_has_yet_to_hear_is_asked_again_after_5_ms(job: ScriptedJob, worker: Worker) -> None:
+def test_a_target_that_does_not_own_its_slots_yet_is_asked_again(job: ScriptedJob, worker: Worker) -> None:
     job.finish(worker.pull(0, worker.keys(0)))
     target = job.join()
     job.move(EVERYTHING, target, heard=False)
@@ -307,7 +305,7 @@ def test_wait_wakes_for_what_is_to_be_sent_again(
     ps.close()
 
 
-def test_pushes_held_back_by_a_freeze_find_their_way(job: ScriptedJob, worker: Worker) -> None:
+def test_pushes_held_back_by_a_freeze_reach_the_new_owner(job: ScriptedJob, worker: Worker) -> None:
     job.finish(worker.pull(0, worker.keys(0)), worker.pull(1, worker.keys(1)))
     source = job.all[0]
     source.frozen = HALF
@@ -323,7 +321,7 @@ def test_pushes_held_back_by_a_freeze_find_their_way(job: ScriptedJob, worker: W
     check_applied(job, [worker])
 
 
-def test_a_worker_that_starts_with_an_old_map_configures_who_owns_now(job: ScriptedJob) -> None:
+def test_a_worker_with_an_old_slot_map_configures_the_present_owners(job: ScriptedJob) -> None:
     first, late = Worker(job), Worker(job)
     first.configure()
     step(first, 0)
@@ -334,7 +332,7 @@ def test_a_worker_that_starts_with_an_old_map_configures_who_owns_now(job: Scrip
     check_applied(job, [late])  # blocks that were there have kept their values
 
 
-def test_the_first_configuration_meets_a_map_that_has_changed(job: ScriptedJob) -> None:
+def test_the_first_configuration_follows_a_changed_slot_map(job: ScriptedJob) -> None:
     worker = Worker(job)
     job.move(HALF, job.join())
     worker.configure()
@@ -344,7 +342,7 @@ def test_the_first_configuration_meets_a_map_that_has_changed(job: ScriptedJob) 
     check_applied(job, [worker])
 
 
-def test_refresh_learns_the_map_of_now(job: ScriptedJob, worker: Worker) -> None:
+def test_refresh_learns_the_present_slot_map(job: ScriptedJob, worker: Worker) -> None:
     worker.ps.pumped = True
     job.move(HALF, job.join())
     worker.ps.refresh()
@@ -366,7 +364,7 @@ def test_a_scan_of_slots_that_move_is_an_error(job: ScriptedJob, worker: Worker)
             worker.ps.scan(members, 0, 0, 10)
 
 
-def test_a_scan_goes_on_with_who_follows(job: ScriptedJob, worker: Worker) -> None:
+def test_a_scan_goes_on_with_a_follower(job: ScriptedJob, worker: Worker) -> None:
     step(worker, 0)
     worker.ps.pumped = True
     members = worker.ps.map.members(0)
@@ -380,7 +378,7 @@ def test_a_scan_goes_on_with_who_follows(job: ScriptedJob, worker: Worker) -> No
     assert first.keys.tolist() + rest.keys.tolist() == whole
 
 
-def test_who_takes_the_place_of_a_dead_server_is_found_without_delay(job: ScriptedJob, worker: Worker) -> None:
+def test_the_follower_of_a_dead_server_is_found_without_delay(job: ScriptedJob, worker: Worker) -> None:
     """It had applied a push, and its answer was lost with it; another push it never saw."""
     for k in range(2):
         job.finish(worker.pull(k, worker.keys(k)))
@@ -486,7 +484,7 @@ def settle(job: ScriptedJob, workers: list[Worker]) -> None:
     count=st.integers(1, 4),
     script=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2**16)), min_size=20, max_size=50),
 )
-def test_whatever_happens_each_minibatch_is_applied_once(count: int, script: list[tuple[str, int]]) -> None:
+def test_any_history_of_moves_and_deaths_applies_each_minibatch_once(count: int, script: list[tuple[str, int]]) -> None:
     job = ScriptedJob(count)
     try:
         workers = [Worker(job), Worker(job)]

@@ -18,7 +18,7 @@ from dlrover_lite.worker.parameters.slot_map import SlotMap
 from tests.worker.scripted import DENSE, LAYOUT, SPECS
 
 
-def test_a_map_that_makes_no_sense_is_refused() -> None:
+def test_a_senseless_slot_map_is_refused() -> None:
     for owners in (np.zeros(3, np.uint16), np.full(slots.SLOTS, 2, np.uint16)):
         with pytest.raises(JobError, match="slot map 7 has"):
             SlotMap.of(Topology(7, [("a", "x"), ("b", "y")], owners.tobytes()))
@@ -36,7 +36,7 @@ def a_map(version: int, parts: int, seed: int) -> SlotMap:
     seed=st.integers(0, 2**32),
     pushed=st.booleans(),
 )
-def test_pieces_hold_every_slot_and_key_once(parts: list[int], samples: int, seed: int, pushed: bool) -> None:
+def test_pieces_hold_every_slot_and_key_exactly_once(parts: list[int], samples: int, seed: int, pushed: bool) -> None:
     maps = [a_map(version, n, seed + version) for version, n in enumerate(parts)]
     random = np.random.default_rng(seed)
     ids = random.integers(0, 50, (3, samples), np.uint64)
@@ -67,7 +67,7 @@ def test_pieces_hold_every_slot_and_key_once(parts: list[int], samples: int, see
         assert (seen == 1).all()
 
 
-def test_a_piece_that_stays_together_is_sent_as_it_was() -> None:
+def test_a_piece_whose_slots_stay_together_is_sent_unchanged() -> None:
     old = a_map(1, 2, 0)
     worker_keys = MinibatchKeys(old, LAYOUT.keys(np.ones((3, 4), np.uint64), old.owners, 2), [])
     pieces = cut(PullTicket(worker_keys), old)

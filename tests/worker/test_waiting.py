@@ -41,7 +41,7 @@ def test_servers_that_read_a_checkpoint_are_waited_for_however_long(monkeypatch:
     assert worker._topology(SPEC, master, lambda: False) == found  # type: ignore[arg-type]
 
 
-def test_servers_that_never_come_up_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_that_never_come_up_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     late = DeadlineExceeded("no answer")
     master: Any = Master(iter([late] * 20), monkeypatch)
     with pytest.raises(DeadlineExceeded, match="not up within 300 s"):
