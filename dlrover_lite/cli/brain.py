@@ -32,14 +32,14 @@ def brain() -> None:
 @click.option("--idle-minutes", type=Number(0, MOST_SECONDS), help="End after so long without a job (default: never).")
 def serve(idle_minutes: float | None) -> int:
     """Be the brain, in the foreground, until ctrl-C or `brain stop`. An older one that runs hands over."""
-    from dlrover_lite.brain_server import brain_process as brains
+    from dlrover_lite.brain_server import brain_process
     from dlrover_lite.cli.output import note
 
-    def ready(brain: brains.Brain) -> None:
+    def ready(brain: brain_process.Brain) -> None:
         idle = "" if brain.idle_seconds is None else f", idle exit after {brain.idle_seconds / 60:g} min"
         note(f"the brain listens (pid {brain.pid}{idle})")
 
-    why = brains.serve(None if idle_minutes is None else idle_minutes * 60, ready=ready, say=note)
+    why = brain_process.serve(None if idle_minutes is None else idle_minutes * 60, ready=ready, say=note)
     note(f"the brain has ended: {why}")
     return 0
 
@@ -108,9 +108,9 @@ def _print_status(now: BrainStatus | None, kept: dict[str, Any], log: str) -> No
 @click.option("--kill", is_flag=True, help="At once, if it doesn't answer. Nothing that is committed is lost.")
 def stop(kill: bool) -> None:
     """End the brain. Jobs go on without its advice, and tell what happened meanwhile to the next one."""
-    from dlrover_lite.brain_server import brain_process as brains
+    from dlrover_lite.brain_server import brain_process
 
-    pid = brains.stop(kill=kill)
+    pid = brain_process.stop(kill=kill)
     click.echo(
         "No brain runs." if pid is None else f"The brain (process {pid}) has been {'killed' if kill else 'stopped'}."
     )

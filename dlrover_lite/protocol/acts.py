@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from dlrover_lite.core.bounds import ByKey, Name, Rate
 from dlrover_lite.core.units import Resources
 
 __all__ = [
@@ -30,14 +31,14 @@ MEMORY_CAUSES: tuple[Cause, ...] = ("memory ahead", "memory to spare", "ceiling"
 class SmallerShards(msgspec.Struct, frozen=True, tag="smaller shards"):
     """Lease a worker ``factor`` times as many minibatches at once as its peers get."""
 
-    factor: float
+    factor: Rate
 
 
 class Replace(msgspec.Struct, frozen=True, tag="replace"):
     """Start another node, and let this one go when that is there (a PS: when its slots have moved)."""
 
     resources: Resources
-    host: str = ""
+    host: Name = ""
     """Host where the other node is to start; "": wherever there is room."""
 
 
@@ -45,7 +46,7 @@ class Resize(msgspec.Struct, frozen=True, tag="resize"):
     """Change a node's limits in place, while it runs."""
 
     resources: Resources
-    others: dict[str, Resources] = {}
+    others: ByKey[Name, Resources] = {}
     """Nodes that are resized with it: parameter servers grow alike, and run out of memory together."""
 
 
@@ -53,16 +54,16 @@ class MoveSlots(msgspec.Struct, frozen=True, tag="move slots"):
     """Move slots with ``share`` of a PS's load, the hottest first, to the PS named in ``to``: each gets its part of them (they add up to
     1)."""
 
-    share: float
-    to: dict[str, float]
+    share: Rate
+    to: ByKey[Name, Rate]
 
 
 class AddPs(msgspec.Struct, frozen=True, tag="add ps"):
     """Start a PS, and move slots with ``share`` of the memory of this one's rows there."""
 
     resources: Resources
-    share: float
-    host: str = ""
+    share: Rate
+    host: Name = ""
 
 
 class Tell(msgspec.Struct, frozen=True, tag="tell"):

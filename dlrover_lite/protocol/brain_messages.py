@@ -161,7 +161,7 @@ class AdvisedDecision(msgspec.Struct, frozen=True):
     """As ``brain.planning.decision`` has them. One that a master doesn't know is left alone."""
     reason: Text = ""
     plan: Plan | None = None
-    predicted: dict[str, Any] | None = None
+    predicted: ByKey[Name, Any] | None = None
     treatment: AdvisedTreatment | None = None
 
 

@@ -29,8 +29,8 @@ class Connector:
     def __init__(self, key: JobKey | None = None, *, context: zmq.Context[Any] | None = None) -> None:
         """``context``: one that belongs to somebody else; by default one of its own."""
         self._key = key
-        self._own: zmq.Context[Any] | None = None if context is not None else zmq.Context()
-        self._context = context if self._own is None else self._own  # type: ignore[assignment]
+        self._context: zmq.Context[Any] = zmq.Context() if context is None else context
+        self._owns_context = context is None
 
     @classmethod
     def of_this_process(cls) -> Connector:
@@ -60,8 +60,8 @@ class Connector:
 
     def close(self, *, linger_seconds: float = 0.0) -> None:
         """Close what is still open; what was sent has this long to arrive."""
-        if self._own is not None:
-            self._own.destroy(linger=int(linger_seconds * 1000))
+        if self._owns_context:
+            self._context.destroy(linger=int(linger_seconds * 1000))
 
     def __enter__(self) -> Connector:
         return self

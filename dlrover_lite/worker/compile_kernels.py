@@ -19,7 +19,7 @@ from dlrover_lite.ps.memory.state_memory import PrivateMemory
 from dlrover_lite.ps.migration.cleanup import Cleanup
 from dlrover_lite.ps.migration.migration import Incoming, Outgoing
 from dlrover_lite.ps.server.engine import Engine
-from dlrover_lite.ps.tables import compile_kernels as table_warmup
+from dlrover_lite.ps.tables.compile_kernels import compile_kernels as compile_table_kernels
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.layout import BLOCK
 from dlrover_lite.worker.parameters.embedding import EmbeddingLayout
@@ -31,7 +31,7 @@ __all__ = ["compile_kernels"]
 def compile_kernels() -> None:
     """Send one minibatch of two samples through a parameter server's engine and a worker's embedding layout, without a wire between them;
     then another engine takes up what this one has left, and all rows move to a third."""
-    table_warmup.compile_kernels()
+    compile_table_kernels()
     schema = Schema((), ("a", "b"))
     layout = EmbeddingLayout([EmbeddingField("a", 1), EmbeddingField("b", 1)], schema)
     ids = np.zeros((2, 2), np.uint64)

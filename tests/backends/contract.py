@@ -117,9 +117,10 @@ class BackendContract:
         assert detail in ended.detail
 
     def test_an_observation_has_all_nodes_and_a_version_that_rises_with_each_change(self, scripted: Scripted) -> None:
-        versions, nodes = [scripted.version()], [scripted.launch("exit:0"), scripted.launch("exit:0")]
-        for node in nodes:
-            scripted.event(node, "exited")
+        versions, nodes = [scripted.version()], []
+        for _ in range(2):
+            nodes.append(scripted.launch("exit:0"))
+            scripted.event(nodes[-1], "exited")
             versions.append(scripted.version())
         assert versions == sorted(set(versions))
         seen = scripted.backend.observe()

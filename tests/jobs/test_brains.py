@@ -44,9 +44,8 @@ RECIPE = "version: 1\nname: ads\nmodel: dcn\ndata: {format: synthetic, samples: 
 ENSURE = """
 import sys
 from dlrover_lite.brain_server import brain_process
-from dlrover_lite.backends.local import cgroups
 sys.stdin.readline()
-brain = brains.ensure()
+brain = brain_process.ensure()
 print(brain.pid, int(brain.started), flush=True)
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlrover_lite.ps.migration.copy_pace import HIGH, LOW, REST_FIRST, REST_LEAST, REST_MOST, CopyPace, KeptSpeed
+from dlrover_lite.ps.migration.copy_pace import HIGH, LOW, REST_LEAST, REST_MOST, CopyPace, KeptSpeed
 
 
 def test_copying_rests_longer_while_training_is_slowed_up_to_a_limit() -> None:
@@ -11,7 +11,7 @@ def test_copying_rests_longer_while_training_is_slowed_up_to_a_limit() -> None:
         pace.look(LOW - 0.01)
         rests.append(pace.rest)
     assert rests == sorted(rests)
-    assert rests[0] > REST_FIRST
+    assert rests[0] > REST_LEAST
     assert rests[-1] == REST_MOST
 
 
@@ -30,7 +30,7 @@ def test_copy_pace_stays_between_both_limits_and_without_a_speed() -> None:
     rest = pace.rest
     for kept in (0.0, LOW + 0.01, HIGH - 0.01):
         pace.look(kept)
-    assert pace.rest == rest > REST_FIRST
+    assert pace.rest == rest > REST_LEAST
 
 
 def test_training_keeps_four_fifths_of_its_speed_while_copying() -> None:

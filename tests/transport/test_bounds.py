@@ -30,7 +30,7 @@ MODULES: list[ModuleType] = [
     protocol,
     ps_messages,
 ]
-ANY_VALUE = {"RegisterJob.features", "NodeRecord.data", "Advice.decision"}
+ANY_VALUE = {"RegisterJob.features", "NodeRecord.data", "Advice.decision", "AdvisedDecision.predicted"}
 """Mappings whose values are read further inside, or only kept as JSON."""
 
 

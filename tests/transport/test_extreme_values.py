@@ -219,7 +219,7 @@ def test_the_keeper_survives_extreme_values(bodies: list[Any]) -> None:
             supervisor.nodes.launch(known)
             supervisor.fences.create(known)
             supervisor.nodes.started("worker-0", 2**22 + 1, now=0.0, at=0.0)
-            with sender("inproc://keeper", Connector(context=context)) as send:
+            with sender("inproc://keeper", context) as send:
                 for now, body in enumerate(bodies):
                     send(body)
                     client.send(ReadCapacity())

@@ -21,7 +21,6 @@ from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.process_limits import descriptor_shortage, exhausted, process_shortage, raise_descriptors
 from dlrover_lite.jobs.store import Beginning, Job, Result, create_job
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.transport.curve import JobKey
 
 __all__ = ["Started", "check_process_limits", "environment", "start", "start_keeper"]
 
@@ -70,6 +69,8 @@ def start(
 def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> Started:
     """Start the keeper of a job whose files say that it starts. Raises JobError."""
     if options.transport == "tcp":
+        from dlrover_lite.transport.curve import JobKey
+
         job.write_key(JobKey.generate().text())
     ready, ready_end = os.pipe()
     tie_end, tie = (None, None) if detach else os.pipe()

@@ -15,7 +15,9 @@ __all__ = ["KeeperOptions", "KeeperReady"]
 
 
 class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    master: list[str] = msgspec.field(default_factory=lambda: [sys.executable, "-P", "-m", "dlrover_lite.master_process"])
+    master: list[str] = msgspec.field(
+        default_factory=lambda: [sys.executable, "-P", "-m", "dlrover_lite.master_process"]
+    )
     """Command of the master; the job's directory is appended."""
     entries: dict[Role, str] = msgspec.field(
         default_factory=lambda: {"ps": "dlrover_lite.ps.server.main:main", "worker": "dlrover_lite.worker.main:main"}

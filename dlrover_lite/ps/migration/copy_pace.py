@@ -6,13 +6,10 @@ training is slowed by all that it takes. So the source says how fast training is
 
 from __future__ import annotations
 
-__all__ = ["REST_FIRST", "REST_LEAST", "REST_MOST", "CopyPace", "KeptSpeed"]
+__all__ = ["REST_LEAST", "REST_MOST", "CopyPace", "KeptSpeed"]
 
 REST_LEAST = 0.5
 """Minimum rest, in seconds for each second of copying: workers are to keep their CPU."""
-REST_FIRST = 1.0
-"""First rest, in seconds for each second of copying, until it is known what training keeps of its speed: a move of a gigabyte is over by
-then."""
 REST_MOST = 3.0
 """Maximum rest, in seconds for each second of copying, however slow training is: other things may be why, and a move has to end."""
 LOW, HIGH = 0.84, 0.92
@@ -28,7 +25,7 @@ class CopyPace:
     """How long the target of a move rests."""
 
     def __init__(self) -> None:
-        self.rest = REST_FIRST
+        self.rest = REST_LEAST
         """Seconds of rest for each second of copying."""
 
     def look(self, kept: float) -> None:
