@@ -20,7 +20,7 @@ import _figures
 from common import arguments, print_table
 
 HERE = Path(__file__).resolve().parent
-NOT_BENCHES = {"all.py", "common.py"}
+NOT_BENCHES = {"all.py", "common.py", "reference.py"}
 IN_ROUNDS = {"autoscale.py", "instability.py", "model_fit.py"}
 LONG = {"autoscale.py", "instability.py", "model_fit.py", "oom.py", "size.py"}
 
