@@ -20,7 +20,7 @@ from dlrover_lite.models.tables import iterate_table, read_table
 from dlrover_lite.models.user import load_user_class
 from dlrover_lite.recipe.load import load_recipe, parse_recipe
 from dlrover_lite.recipe.schema import CriteoData, CsvData, Data, ParquetData
-from dlrover_lite.tui import recorded
+from dlrover_lite.tui.recordings import recorded
 from tests.repository.sources import PACKAGE, ROOT, calls, files
 
 pytestmark = pytest.mark.timeout(30)  # they hang where they fail

@@ -15,7 +15,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from dlrover_lite.tui.app import TuiApp
-from dlrover_lite.tui.recorded import RecordedSource, read
+from dlrover_lite.tui.recordings.recorded import RecordedSource, read
 from dlrover_lite.tui.replay_app import ReplayApp
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
 from dlrover_lite.tui.screens.job import JobScreen

@@ -14,8 +14,8 @@ from dlrover_lite.core.errors import JobError
 
 if TYPE_CHECKING:
     from dlrover_lite.cli.screen import Screen
-    from dlrover_lite.tui.feed import Feed
     from dlrover_lite.tui.model import JobDetail
+    from dlrover_lite.tui.sources.poller import Feed
     from dlrover_lite.tui.text import Line
 
 __all__ = ["top"]
@@ -39,7 +39,7 @@ def top(job: str, interval: float) -> int:
     Exit codes: 0 the job succeeded, or goes on; 1 it failed, was stopped or lost, or there is no such job.
     """
     from dlrover_lite.cli.screen import is_screen
-    from dlrover_lite.tui.live import LiveSource
+    from dlrover_lite.tui.sources.live import LiveSource
 
     source = LiveSource()
     name = job_found(source, job)
@@ -48,7 +48,7 @@ def top(job: str, interval: float) -> int:
         source.close()
         return _print_all(detail)
     from dlrover_lite.cli.screen import Screen
-    from dlrover_lite.tui.feed import Feed
+    from dlrover_lite.tui.sources.poller import Feed
 
     with Screen(sys.stdout, sys.stdin) as screen:
         feed = Feed(lambda: source.job(name), screen.wake, name="job", period_seconds=interval)
@@ -69,8 +69,8 @@ def _there(detail: JobDetail | None, name: str) -> JobDetail:
 
 def _watch(screen: Screen, feed: Feed[JobDetail | None], name: str) -> JobDetail | None:
     """Watch a job. Return how it ended; None: the person left."""
+    from dlrover_lite.tui.pages.top_page import screenful
     from dlrover_lite.tui.text import line
-    from dlrover_lite.tui.top_page import screenful
 
     while True:
         detail = feed.take()
@@ -104,8 +104,8 @@ def _stale(feed: Feed[JobDetail | None], detail: JobDetail | None) -> Line:
 
 
 def _print_all(detail: JobDetail) -> int:
+    from dlrover_lite.tui.pages.top_page import screenful
     from dlrover_lite.tui.table import text_of
-    from dlrover_lite.tui.top_page import screenful
 
     click.echo(text_of(screenful(detail, _WIDTH, _HEIGHT, time.time())), nl=False)
     return _exit_code(detail)
@@ -115,7 +115,7 @@ def _print_end(detail: JobDetail) -> int:
     """Print what stays of the screen on the terminal: its headline."""
     from dlrover_lite.cli.output import terminal_width
     from dlrover_lite.cli.screen import coloured
-    from dlrover_lite.tui.job_page import headline
+    from dlrover_lite.tui.pages.job_page import headline
 
     for one in headline(detail, terminal_width() or _WIDTH):
         print(coloured(one).rstrip())

@@ -16,8 +16,8 @@ from dlrover_lite.core.errors import JobError, UsageError
 if TYPE_CHECKING:
     from dlrover_lite.brain.store.timeline import Timeline
     from dlrover_lite.tui.model import Explanation
-    from dlrover_lite.tui.recorded import Explain, RecordedSource, Recording
-    from dlrover_lite.tui.source import Source
+    from dlrover_lite.tui.recordings.recorded import Explain, RecordedSource, Recording
+    from dlrover_lite.tui.sources.source import Source
 
 __all__ = ["job_found", "tui"]
 
@@ -65,20 +65,20 @@ def tui(
         raise click.UsageError("--at and --speed are about a replay: give --replay, too.")
     if once and record is not None:
         raise click.UsageError("--once shows nothing that would be worth a recording: give one of --once and --record.")
-    from dlrover_lite.tui.live import LiveSource
+    from dlrover_lite.tui.sources.live import LiveSource
 
     live = LiveSource()
     source: Source = live
     first = job_found(source, job) if job is not None else None
     if once:
-        from dlrover_lite.tui.once import frame
+        from dlrover_lite.tui.pages.once import frame
 
         click.echo(frame(source, job=first, width=_width()), nl=False)
         source.close()
         return
     _check_screen()
     if record is not None:
-        from dlrover_lite.tui.recorder import Recorder, create
+        from dlrover_lite.tui.recordings.recorder import Recorder, create
 
         source = Recorder(source, create(Path(record)), hidden=_hidden())
     from dlrover_lite.tui.actions import LocalActions
@@ -135,7 +135,7 @@ def _check_terminal() -> None:
 def _replay(what: str, job: str | None, *, once: bool, record: str | None, at: str | None, speed: float) -> None:
     path = Path(what)
     if path.exists() and not path.is_dir():
-        from dlrover_lite.tui.recorded import read
+        from dlrover_lite.tui.recordings.recorded import read
 
         if record is not None:
             raise click.UsageError(f"{what} is a file already: --record goes with the history of a job.")
@@ -144,7 +144,7 @@ def _replay(what: str, job: str | None, *, once: bool, record: str | None, at: s
         if job is not None:
             first = _named(job, source.known(), f"All: dlrover-lite tui --once --replay {what}")
     else:
-        from dlrover_lite.tui.history import recorded
+        from dlrover_lite.tui.recordings.history import recorded
 
         name, past, explain = _history(what)
         if record is not None:
@@ -154,7 +154,7 @@ def _replay(what: str, job: str | None, *, once: bool, record: str | None, at: s
     if at is not None:
         source.player.go(source.player.time_of(at))
     if once:
-        from dlrover_lite.tui.once import frame
+        from dlrover_lite.tui.pages.once import frame
 
         source.player.stand(None if at is not None else source.player.end)
         click.echo(frame(source, job=first, width=_width(), replay=source.player), nl=False)
@@ -166,7 +166,7 @@ def _replay(what: str, job: str | None, *, once: bool, record: str | None, at: s
 
 
 def _source(recording: Recording, speed: float, explain: Explain | None = None) -> RecordedSource:
-    from dlrover_lite.tui.recorded import RecordedSource
+    from dlrover_lite.tui.recordings.recorded import RecordedSource
 
     return RecordedSource(recording, recording.player(speed=speed), explain=explain)
 
@@ -184,7 +184,7 @@ def _history(reference: str) -> tuple[str, Timeline, Explain]:
         raise JobError(f"There is no job {job!r} any more", hint=hint)
 
     def explain(job: str, number: int, at: float) -> Explanation | None:
-        from dlrover_lite.tui.live_explained import explanation
+        from dlrover_lite.tui.sources.live_explained import explanation
 
         return explanation(database, job, number, until=at)
 
@@ -196,8 +196,8 @@ def _write(job: str, past: Timeline, explain: Explain, path: Path) -> None:
 
     from dlrover_lite.cli.output import note
     from dlrover_lite.core.units import format_bytes
-    from dlrover_lite.tui.history import write
-    from dlrover_lite.tui.recorder import create
+    from dlrover_lite.tui.recordings.history import write
+    from dlrover_lite.tui.recordings.recorder import create
 
     whole = io.BytesIO()
     write(past, whole, explain, hidden=_hidden())

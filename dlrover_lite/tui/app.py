@@ -19,9 +19,8 @@ from textual.widgets import Input
 
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.tui.actions import Actions
-from dlrover_lite.tui.explanation_page import lines_of
-from dlrover_lite.tui.feed import Feed
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView
+from dlrover_lite.tui.pages.explanation_page import lines_of
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.application import Application, Severity
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
@@ -31,7 +30,8 @@ from dlrover_lite.tui.screens.jobs import JobsScreen
 from dlrover_lite.tui.screens.page import Page
 from dlrover_lite.tui.screens.palette import Choice, Palette
 from dlrover_lite.tui.screens.reading import ReadingScreen, help_lines
-from dlrover_lite.tui.source import Source
+from dlrover_lite.tui.sources.poller import Feed
+from dlrover_lite.tui.sources.source import Source
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import Line, line
 
@@ -258,8 +258,8 @@ class TuiApp(App[None]):
         self.push_screen(DecisionsScreen(detail))
 
     def open_log(self, row: JobRow, process: str) -> None:
-        from dlrover_lite.tui.log_tail import LogTail
         from dlrover_lite.tui.screens.reading import LogScreen
+        from dlrover_lite.tui.sources.log_tail import LogTail
 
         path = Path(row.directory, "logs", f"{process}.log") if row.directory else None
         if path is None or not path.is_file():

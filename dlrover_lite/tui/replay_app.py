@@ -13,7 +13,7 @@ from dlrover_lite.tui.app import TuiApp
 from dlrover_lite.tui.commands import OF_REPLAYS
 from dlrover_lite.tui.keys import REPLAY
 from dlrover_lite.tui.model import JobRow
-from dlrover_lite.tui.recorded import RecordedSource
+from dlrover_lite.tui.recordings.recorded import RecordedSource
 from dlrover_lite.tui.screens.page import Page
 from dlrover_lite.tui.screens.reading import help_lines
 from dlrover_lite.tui.text import line

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from dlrover_lite.tui.model import LastDecision
-from dlrover_lite.tui.recorded import Recording
-from dlrover_lite.tui.recorder import Recorder
+from dlrover_lite.tui.recordings.recorded import Recording
+from dlrover_lite.tui.recordings.recorder import Recorder
 from tests.tui.fixed import ADS, DETAIL, EXPLANATION, FEED, NOW, FixedSource
 
 

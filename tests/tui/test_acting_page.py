@@ -13,11 +13,11 @@ from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.nodes.scaling import refusal
 from dlrover_lite.protocol.messages import ScaleRequest
 from dlrover_lite.protocol.plans import Plan, RolePlan
-from dlrover_lite.tui import acting_page
 from dlrover_lite.tui.actions import Aim, why_not
-from dlrover_lite.tui.key_line import KeyShown, line_of, place
 from dlrover_lite.tui.keys import EVERYWHERE, JOB, JOBS, Key
 from dlrover_lite.tui.model import Autoscaling, JobRow, NodeRow, RoleNow, Room
+from dlrover_lite.tui.pages import acting_page
+from dlrover_lite.tui.pages.key_line import KeyShown, line_of, place
 from dlrover_lite.tui.text import length, plain
 from tests.tui.fixed import ADS, BROKEN, DETAIL, FEED, OLD, ROOM
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.tui.charts import Mark, Measured, Point, bar, curve, scatter, sparkline, strip
+from dlrover_lite.tui.pages.charts import Mark, Measured, Point, bar, curve, scatter, sparkline, strip
 from dlrover_lite.tui.text import Line, length, plain
 
 VALUES = st.lists(st.floats(0, 1e9), max_size=40)

@@ -23,8 +23,8 @@ from dlrover_lite.protocol.messages import (
     Status,
     Topology,
 )
-from dlrover_lite.tui.detail import NodesFold, cuts_of, evaluated_of, shards_of, strips_of
 from dlrover_lite.tui.model import Evaluated, NodeRow
+from dlrover_lite.tui.pages.detail import NodesFold, cuts_of, evaluated_of, shards_of, strips_of
 
 
 def _status(*nodes: NodeStatus, **fields: object) -> Status:
@@ -125,8 +125,8 @@ def test_strips_show_where_slots_are_and_how_busy() -> None:
 
 
 def test_row_has_the_time_of_the_brains_next_look() -> None:
-    from dlrover_lite.tui.detail import status_of_master
     from dlrover_lite.tui.model import Look
+    from dlrover_lite.tui.pages.detail import status_of_master
 
     assert status_of_master(_status(next_look=NextLook(7.0, "why"))).next_look == Look(7.0, "why")
     assert status_of_master(_status()).next_look is None

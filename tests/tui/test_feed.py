@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.tui.feed import Feed
+from dlrover_lite.tui.sources.poller import Feed
 from tests.backends.support import until
 
 

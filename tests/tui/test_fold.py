@@ -7,7 +7,7 @@ from dlrover_lite.brain.store.news import DecisionNews, JobNews, PlanNews, RateN
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.plans import Plan, RolePlan
-from dlrover_lite.tui.fold import KEPT_RATES, SILENT_SECONDS, JobsFold, LocalNode, LocalStatus
+from dlrover_lite.tui.view_state import KEPT_RATES, SILENT_SECONDS, JobsFold, LocalNode, LocalStatus
 
 
 def _news(name: str, state: str = "running", **fields: object) -> JobNews:

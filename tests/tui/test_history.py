@@ -22,9 +22,9 @@ from dlrover_lite.protocol.demands import Done
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
-from dlrover_lite.tui.history import MISSING, recorded, write
 from dlrover_lite.tui.model import JobDetail
-from dlrover_lite.tui.recorded import RecordedSource, Recording
+from dlrover_lite.tui.recordings.history import MISSING, recorded, write
+from dlrover_lite.tui.recordings.recorded import RecordedSource, Recording
 from tests.brain.models import load, view
 
 BEGIN = 1_000_000.0
@@ -191,7 +191,7 @@ def test_effect_of_a_decision_is_told_from_when_it_was_known(played: Played) -> 
 
 
 def test_a_recorded_history_has_explanations_of_each_moment(path: Path, past: Timeline) -> None:
-    from dlrover_lite.tui.live_explained import explanation
+    from dlrover_lite.tui.sources.live_explained import explanation
 
     file = io.BytesIO()
     write(past, file, lambda job, number, at: explanation(path, job, number, until=at))
@@ -226,7 +226,7 @@ def test_a_job_with_nothing_but_a_name_is_played(path: Path) -> None:
 
 
 def test_close_moments_of_a_very_long_history_are_merged(past: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dlrover_lite.tui import history
+    from dlrover_lite.tui.recordings import history
 
     monkeypatch.setattr(history, "_MOST_MOMENTS", 4)
     recording = recorded(past)

@@ -17,9 +17,9 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.final_status import starting
 from dlrover_lite.jobs.store import Job, Result, create_job
 from dlrover_lite.protocol.messages import EvaluationResult, NodeStatus, ShardsStatus, to_builtins
-from dlrover_lite.tui.live import LiveSource
 from dlrover_lite.tui.model import Rate
-from dlrover_lite.tui.once import frame
+from dlrover_lite.tui.pages.once import frame
+from dlrover_lite.tui.sources.live import LiveSource
 from tests.backends.support import recipe
 from tests.brain.models import load, view
 

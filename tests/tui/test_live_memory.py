@@ -14,7 +14,7 @@ from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord, profile_record
 from dlrover_lite.core.units import GIB, MIB
 from dlrover_lite.protocol.records import NodeRecord
-from dlrover_lite.tui.live_memory import LiveMemory
+from dlrover_lite.tui.sources.live_memory import LiveMemory
 from tests.brain.advised import FEATURES, demand
 from tests.brain.simulated import START, Job
 

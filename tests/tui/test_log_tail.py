@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.tui.log_tail import KEPT_LINES, LogTail
+from dlrover_lite.tui.sources.log_tail import KEPT_LINES, LogTail
 
 
 @pytest.fixture

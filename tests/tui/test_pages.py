@@ -7,10 +7,10 @@ import pytest
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.expected_end import ExpectedEnd
-from dlrover_lite.tui import explanation_page, job_page, jobs_page
-from dlrover_lite.tui.memory_chart import memory_chart
 from dlrover_lite.tui.model import JobDetail, JobsView, Look, Problem, Rate, Shards
-from dlrover_lite.tui.once import frame
+from dlrover_lite.tui.pages import explanation_page, job_page, jobs_page
+from dlrover_lite.tui.pages.memory_chart import memory_chart
+from dlrover_lite.tui.pages.once import frame
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import length, plain
 from tests.tui.fixed import (

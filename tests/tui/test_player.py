@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dlrover_lite.core.errors import UsageError
-from dlrover_lite.tui.player import Mark, Now, Player, span_of
-from dlrover_lite.tui.replay_page import at_column, replay_line
+from dlrover_lite.tui.pages.replay_page import at_column, replay_line
+from dlrover_lite.tui.recordings.player import Mark, Now, Player, span_of
 from dlrover_lite.tui.text import length, plain
 from tests.tui.fixed import NOW
 

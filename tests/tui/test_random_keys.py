@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from dlrover_lite.tui.app import TuiApp
 from dlrover_lite.tui.keys import REPLAY, SCREENS
 from dlrover_lite.tui.model import Autoscaling
-from dlrover_lite.tui.recorded import RecordedSource, Recording
+from dlrover_lite.tui.recordings.recorded import RecordedSource, Recording
 from dlrover_lite.tui.replay_app import ReplayApp
 from dlrover_lite.tui.screens.confirm import Confirm
 from dlrover_lite.tui.screens.form import Form

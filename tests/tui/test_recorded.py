@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.core.errors import HistoryError
-from dlrover_lite.tui import recorder as recorder_module
-from dlrover_lite.tui.frames import applied, look
 from dlrover_lite.tui.model import Explanation, JobDetail, JobsView, LastDecision, NodeRow, Problem, Rate
-from dlrover_lite.tui.player import Player
-from dlrover_lite.tui.recorded import NOT_OPEN, NOT_THERE, RecordedSource, Recording, read
-from dlrover_lite.tui.recorder import Recorder, create
+from dlrover_lite.tui.recordings import recorder as recorder_module
+from dlrover_lite.tui.recordings.frames import applied, look
+from dlrover_lite.tui.recordings.player import Player
+from dlrover_lite.tui.recordings.recorded import NOT_OPEN, NOT_THERE, RecordedSource, Recording, read
+from dlrover_lite.tui.recordings.recorder import Recorder, create
 from tests.tui.fixed import ADS, DETAIL, EXPLANATION, FEED, NOW, OLD, VIEW, FixedSource
 
 

@@ -8,8 +8,8 @@ import pytest
 from textual.pilot import Pilot
 
 from dlrover_lite.tui.keys import REPLAY
-from dlrover_lite.tui.once import frame
-from dlrover_lite.tui.recorded import RecordedSource, Recording
+from dlrover_lite.tui.pages.once import frame
+from dlrover_lite.tui.recordings.recorded import RecordedSource, Recording
 from dlrover_lite.tui.replay_app import ReplayApp
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
 from dlrover_lite.tui.screens.job import JobScreen

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.tui.job_page import nodes_table
-from dlrover_lite.tui.jobs_page import jobs_table
 from dlrover_lite.tui.model import JobRow
+from dlrover_lite.tui.pages.job_page import nodes_table
+from dlrover_lite.tui.pages.jobs_page import jobs_table
 from dlrover_lite.tui.table import Column, Order, Table, place, text_of
 from dlrover_lite.tui.text import length, line, plain
 from tests.tui.fixed import ADS, BROKEN, DETAIL, FEED, OLD, VIEW

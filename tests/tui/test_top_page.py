@@ -7,8 +7,8 @@ import pytest
 
 from dlrover_lite.cli.screen import coloured
 from dlrover_lite.tui.model import JobDetail, NodeRow
+from dlrover_lite.tui.pages.top_page import screenful
 from dlrover_lite.tui.text import Line, length, line, plain
-from dlrover_lite.tui.top_page import screenful
 from tests.tui.fixed import ADS, DETAIL, FEED, NOW
 
 LAST = line("q leaves")

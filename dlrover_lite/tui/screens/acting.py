@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from dlrover_lite.tui import acting_page
-from dlrover_lite.tui.acting_page import Question
 from dlrover_lite.tui.actions import Actions, Aim, Wanted, why_not
 from dlrover_lite.tui.keys import Key
 from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, Room
+from dlrover_lite.tui.pages import acting_page
+from dlrover_lite.tui.pages.acting_page import Question
 from dlrover_lite.tui.screens.confirm import Answer, Confirm
 from dlrover_lite.tui.screens.form import Form
 from dlrover_lite.tui.screens.page import TablePage

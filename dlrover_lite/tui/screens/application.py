@@ -9,8 +9,8 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from dlrover_lite.tui.actions import Actions
-from dlrover_lite.tui.feed import Feed
 from dlrover_lite.tui.model import JobDetail, JobRow, JobsView
+from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.text import Line
 
 __all__ = ["Application", "Severity"]

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 
-from dlrover_lite.tui.acting_page import Question
+from dlrover_lite.tui.pages.acting_page import Question
 from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.text import Span, line, wrapped
 from dlrover_lite.tui.widgets.toned import Lines

@@ -8,10 +8,10 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 
 from dlrover_lite.brain.store.news import Chosen
-from dlrover_lite.tui import decisions_page
 from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import DECISIONS, EVERYWHERE
 from dlrover_lite.tui.model import JobDetail
+from dlrover_lite.tui.pages import decisions_page
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line

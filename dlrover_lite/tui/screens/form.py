@@ -11,7 +11,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Label
 
 from dlrover_lite.core.errors import UsageError
-from dlrover_lite.tui.acting_page import Field
+from dlrover_lite.tui.pages.acting_page import Field
 from dlrover_lite.tui.screens.application import Application
 from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.text import line, wrapped

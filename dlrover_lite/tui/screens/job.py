@@ -8,10 +8,10 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.widget import Widget
 
-from dlrover_lite.tui import job_page
 from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOB
 from dlrover_lite.tui.model import JobDetail, JobRow, NodeRow
+from dlrover_lite.tui.pages import job_page
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line, line

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from dlrover_lite.tui import jobs_page
 from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOBS
 from dlrover_lite.tui.model import JobRow, JobsView
+from dlrover_lite.tui.pages import jobs_page
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line

@@ -13,11 +13,11 @@ from textual.widget import Widget
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.words import duration
 from dlrover_lite.tui import commands
-from dlrover_lite.tui.feed import Feed
-from dlrover_lite.tui.key_line import KeyShown
 from dlrover_lite.tui.keys import EVERYWHERE, WRITING, Key
 from dlrover_lite.tui.model import JobDetail, Problem
+from dlrover_lite.tui.pages.key_line import KeyShown
 from dlrover_lite.tui.screens.application import Application
+from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.key_bar import KeyBar

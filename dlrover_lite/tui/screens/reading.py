@@ -10,10 +10,10 @@ from textual.widget import Widget
 
 from dlrover_lite.core.words import plural
 from dlrover_lite.tui.commands import COMMANDS
-from dlrover_lite.tui.feed import Feed
 from dlrover_lite.tui.keys import EVERYWHERE, READING, SCREENS, Key
-from dlrover_lite.tui.log_tail import LogTail
 from dlrover_lite.tui.screens.page import Page, bindings, old
+from dlrover_lite.tui.sources.log_tail import LogTail
+from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.pager import Pager

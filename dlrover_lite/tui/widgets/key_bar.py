@@ -8,7 +8,7 @@ from textual import events
 from textual.geometry import Size
 from textual.strip import Strip
 
-from dlrover_lite.tui.key_line import KeyShown, PlacedKey, line_of, place
+from dlrover_lite.tui.pages.key_line import KeyShown, PlacedKey, line_of, place
 from dlrover_lite.tui.text import Line, plain
 from dlrover_lite.tui.widgets.toned import Toned
 

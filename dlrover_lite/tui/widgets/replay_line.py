@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from textual import events
 from textual.message import Message
 
-from dlrover_lite.tui.player import Mark, Now
-from dlrover_lite.tui.replay_page import at_column, replay_line
+from dlrover_lite.tui.pages.replay_page import at_column, replay_line
+from dlrover_lite.tui.recordings.player import Mark, Now
 from dlrover_lite.tui.widgets.toned import Lines
 
 __all__ = ["ReplayLine"]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.unknown_ids import unknown_text, warnings_of
-from dlrover_lite.tui.fold import LocalNode, LocalStatus
 from dlrover_lite.tui.model import Cut, Cuts, Evaluated, Look, NodeRow, PsStrip, Shards
+from dlrover_lite.tui.view_state import LocalNode, LocalStatus
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.store.news import NodeNews

@@ -6,11 +6,11 @@ import time
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.words import duration
-from dlrover_lite.tui import job_page, jobs_page
 from dlrover_lite.tui.model import Problem
-from dlrover_lite.tui.player import Player
-from dlrover_lite.tui.replay_page import replay_line
-from dlrover_lite.tui.source import Source
+from dlrover_lite.tui.pages import job_page, jobs_page
+from dlrover_lite.tui.pages.replay_page import replay_line
+from dlrover_lite.tui.recordings.player import Player
+from dlrover_lite.tui.sources.source import Source
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import Line, line, side_by_side
 

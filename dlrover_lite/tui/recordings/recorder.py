@@ -14,10 +14,10 @@ import msgspec
 
 from dlrover_lite.core.errors import DlroverLiteError, HistoryError
 from dlrover_lite.core.version import __version__
-from dlrover_lite.tui.frames import EXPLANATIONS, FORMAT, ROWS, Decided, Explained, Frame, Head, Look, look
-from dlrover_lite.tui.job_page import ACTING, mark_of
 from dlrover_lite.tui.model import Explanation, JobDetail, JobsView, LastDecision, Problem
-from dlrover_lite.tui.source import Source
+from dlrover_lite.tui.pages.job_page import ACTING, mark_of
+from dlrover_lite.tui.recordings.frames import EXPLANATIONS, FORMAT, ROWS, Decided, Explained, Frame, Head, Look, look
+from dlrover_lite.tui.sources.source import Source
 
 __all__ = ["CHANGED", "Recorder", "create"]
 

@@ -12,10 +12,10 @@ from dlrover_lite.brain.explain.explanation_data import MemoryCurve
 from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import compact, count, duration, metric, plural
-from dlrover_lite.tui import phrases
-from dlrover_lite.tui.charts import Mark, Measured, bar, curve, sparkline, strip
-from dlrover_lite.tui.memory_chart import memory_chart, span_of
+from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import Cuts, Evaluated, JobDetail, NodeRow, PsStrip, Rate, Shards
+from dlrover_lite.tui.pages.charts import Mark, Measured, bar, curve, sparkline, strip
+from dlrover_lite.tui.pages.memory_chart import memory_chart, span_of
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
 
@@ -32,7 +32,7 @@ _LABEL = 8
 def headline(detail: JobDetail, width: int) -> list[Line]:
     """Write two lines: what the job is doing, and how far and how good it is; the second is cut where it is too long."""
     row = detail.row
-    first = [Span(row.id, "title"), Span("  "), *phrases.state(row.state, silent_since=row.silent_since)]
+    first = [Span(row.id, "title"), Span("  "), *formats.state(row.state, silent_since=row.silent_since)]
     if row.message:
         first.append(
             Span(f"  {row.message.partition(chr(10))[0]}", "bad" if row.state in ("failed", "lost") else "warn")
@@ -54,13 +54,13 @@ def _progress(detail: JobDetail, width: int) -> Line:
         parts.append(line(("epoch ", "dim"), f"{detail.epoch + 1}/{detail.epochs}"))
     if row.rate is not None:
         parts.append(line(f"{compact(row.rate)}/s"))
-    parts.append(line(("ended " if row.over else "ends ", "dim"), *phrases.ends(row)))
+    parts.append(line(("ended " if row.over else "ends ", "dim"), *formats.ends(row)))
     if detail.auc is not None:
         parts.append(line(("AUC ", "dim"), metric(detail.auc)))
     if detail.loss is not None:
         parts.append(line(("loss ", "dim"), metric(detail.loss)))
     if row.cost is not None:
-        parts.append(phrases.cost_of(row))
+        parts.append(formats.cost_of(row))
     if detail.master_restarts:
         parts.append(line((f"master restarted {plural(detail.master_restarts, 'time')}", "warn")))
     found: list[Span] = []
@@ -100,7 +100,7 @@ def chart(detail: JobDetail, width: int, height: int) -> list[Line]:
     high = max(measured[-1].stop, max((one.at for one in acting), default=0.0), low + 1)
     marks = [Mark(one.at, *mark_of(one)) for one in acting]
     seconds = high - low < 600
-    ends = phrases.clock(low, seconds=seconds), phrases.clock(high, seconds=seconds)
+    ends = formats.clock(low, seconds=seconds), formats.clock(high, seconds=seconds)
     head = [Span("samples/s", "title")]
     if acting:
         head += [Span("  decisions below the curve: ", "dim"), *_legend(acting)]
@@ -202,10 +202,10 @@ def _cuts(cuts: Cuts | None, width: int) -> list[Line]:
         return [line(_name("saved"), ("no checkpoints are taken", "dim"))]
     found = []
     if (one := cuts.newest) is not None:
-        text = f"{one.number} at {phrases.clock(one.at)}, {format_bytes(one.bytes)} in {one.seconds:.1f} s"
+        text = f"{one.number} at {formats.clock(one.at)}, {format_bytes(one.bytes)} in {one.seconds:.1f} s"
         room = width - _LABEL - len(text)
         word = "checkpoint "
-        held = phrases.held_up(one, room - len(word)) or phrases.held_up(one, room)
+        held = formats.held_up(one, room - len(word)) or formats.held_up(one, room)
         found.append(line(_name("saved"), word if len(word) + len(held) <= room else "", text, (held, "dim")))
     if cuts.under_way:
         found.append(line(_name("" if found else "saved"), (cuts.under_way, "accent")))
@@ -229,7 +229,7 @@ def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
         return []
     low, high = span_of(curve)
     seconds = high - low < 600
-    ends = phrases.clock(low, seconds=seconds), phrases.clock(high, seconds=seconds)
+    ends = formats.clock(low, seconds=seconds), formats.clock(high, seconds=seconds)
     head = padded((Span(f"memory of {curve.node}", "title"),), width)
     return [head, *memory_chart(curve, width, height - 1, ends=ends)]
 
@@ -237,11 +237,11 @@ def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
 def _decisions(detail: JobDetail, width: int, most: int, now: float) -> list[Line]:
     """Write when the brain looks next; then the newest decisions first, a line each."""
     acting = [one for one in detail.decisions if one.action in ACTING] or list(detail.decisions)
-    look = phrases.look(detail.row.look, now)
+    look = formats.look(detail.row.look, now)
     found = [padded((_name("decided"), *look), width)] if look and most > 1 else []
     if detail.missing and not acting and (last := detail.row.decision) is not None:
         told = line(
-            _name("" if found else "decided"), (f"{phrases.clock(last.at)} ", "dim"), f"{last.action}: {last.reason}"
+            _name("" if found else "decided"), (f"{formats.clock(last.at)} ", "dim"), f"{last.action}: {last.reason}"
         )
         return [*found, padded(told, width)]
     if not acting:
@@ -249,7 +249,7 @@ def _decisions(detail: JobDetail, width: int, most: int, now: float) -> list[Lin
     for one in acting[::-1][: most - len(found)]:
         symbol, tone = mark_of(one)
         what = f"{one.action} {one.choice}" if one.choice else one.action
-        parts = [_name("" if found else "decided"), Span(f"{symbol} ", tone), Span(f"{phrases.clock(one.at)} ", "dim")]
+        parts = [_name("" if found else "decided"), Span(f"{symbol} ", tone), Span(f"{formats.clock(one.at)} ", "dim")]
         parts += [Span(what), *_outcome(one)]
         found.append(padded(parts, width))
     return found
@@ -302,11 +302,11 @@ def _bar_of(used: float | None, limit: float, text: Line, width: int) -> Line:
 
 
 def _cpu(row: NodeRow, width: int) -> Line:
-    return _bar_of(row.used_cores, row.cores, padded(phrases.cores_of(row.used_cores, row.cores), 8, right=True), width)
+    return _bar_of(row.used_cores, row.cores, padded(formats.cores_of(row.used_cores, row.cores), 8, right=True), width)
 
 
 def _memory(row: NodeRow, width: int) -> Line:
-    text = padded(phrases.memory_of(row.used_memory, row.memory), 13, right=True)
+    text = padded(formats.memory_of(row.used_memory, row.memory), 13, right=True)
     return _bar_of(row.used_memory, row.memory, text, width)
 
 
@@ -315,7 +315,7 @@ def _work(row: NodeRow, _width: int) -> Line:
     if not row.alive:
         return ()
     if row.role == "ps":
-        return phrases.DASH if row.slots is None else line(f"{row.slots:,} slots")
+        return formats.DASH if row.slots is None else line(f"{row.slots:,} slots")
     return line(f"{compact(row.rate)}/s")
 
 
@@ -332,7 +332,7 @@ def _restarts(row: NodeRow, _width: int) -> Line:
 
 def _throttled(row: NodeRow, _width: int) -> Line:
     if row.throttled is None:
-        return phrases.DASH
+        return formats.DASH
     return line((f"{row.throttled:.0%}", "warn" if row.throttled > 0.2 else "plain"))
 
 
@@ -341,7 +341,7 @@ _COLUMNS: tuple[Column[NodeRow], ...] = (
     Column(
         "state",
         "STATE",
-        lambda row, _: phrases.state(row.state),
+        lambda row, _: formats.state(row.state),
         lambda row: row.state,
         least=10,
         wanted=11,
@@ -391,7 +391,7 @@ _COLUMNS: tuple[Column[NodeRow], ...] = (
     Column(
         "leased",
         "LEASED",
-        lambda row, _: phrases.number(row.leased),
+        lambda row, _: formats.number(row.leased),
         lambda row: row.leased,
         least=6,
         wanted=6,
@@ -419,13 +419,13 @@ def describe_node(row: NodeRow, width: int) -> list[Line]:
     """Write all that is known of a node."""
     pairs: list[tuple[str, Line]] = [
         ("role", line({"ps": "parameter server"}.get(row.role, row.role))),
-        ("state", phrases.state(row.state)),
-        ("cpu", (*phrases.cores_of(row.used_cores, row.cores), Span(" cores used of those given", "dim"))),
+        ("state", formats.state(row.state)),
+        ("cpu", (*formats.cores_of(row.used_cores, row.cores), Span(" cores used of those given", "dim"))),
         ("held back", (*_throttled(row, 0), Span(" of the time by its CPU limit", "dim"))),
-        ("memory", (*phrases.memory_of(row.used_memory, row.memory), Span(" used of what is given", "dim"))),
+        ("memory", (*formats.memory_of(row.used_memory, row.memory), Span(" used of what is given", "dim"))),
         ("peak", line(format_bytes(row.peak_memory) if row.peak_memory else "-")),
-        ("work", _work(row, 0) or phrases.DASH),
-        ("leased", (*phrases.number(row.leased), Span(" minibatches", "dim"))),
+        ("work", _work(row, 0) or formats.DASH),
+        ("leased", (*formats.number(row.leased), Span(" minibatches", "dim"))),
         ("restarts", line(str(row.restarts))),
     ]
     found = [line((f"{name:<10} ", "dim"), *value) for name, value in pairs]

@@ -17,9 +17,9 @@ from dlrover_lite.brain_server.daemon import look_at
 from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import Job, list_jobs
-from dlrover_lite.tui.fold import JobsFold, LocalStatus
-from dlrover_lite.tui.live_job import LiveJob, owner_of
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsView
+from dlrover_lite.tui.sources.live_job import LiveJob, owner_of
+from dlrover_lite.tui.view_state import JobsFold, LocalStatus
 
 __all__ = ["LiveSource"]
 
@@ -75,7 +75,7 @@ class LiveSource:
             one.look_again()
 
     def explain(self, job: str, number: int) -> Explanation | None:
-        from dlrover_lite.tui.live_explained import explanation
+        from dlrover_lite.tui.sources.live_explained import explanation
 
         return explanation(self._files.database, job, number)
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from dlrover_lite.brain.explain.explanation_data import MemoryCurve, Used
 from dlrover_lite.core.units import GIB, MIB, format_bytes
-from dlrover_lite.tui.charts import BRAILLE, DOTS, LABEL, ends_line, round_up
+from dlrover_lite.tui.pages.charts import BRAILLE, DOTS, LABEL, ends_line, round_up
 from dlrover_lite.tui.text import Line, Span, Tone, cut, line, padded
 
 __all__ = ["memory_chart"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dlrover_lite.core.words import at_time
-from dlrover_lite.tui import phrases
-from dlrover_lite.tui.charts import bar, sparkline
+from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobRow, JobsView
+from dlrover_lite.tui.pages.charts import bar, sparkline
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import Line, Span, line, wrapped
 
@@ -23,12 +23,12 @@ def _found(row: JobRow) -> str:
 
 
 def _state(row: JobRow, _width: int) -> Line:
-    return phrases.state(row.state, silent_since=row.silent_since)
+    return formats.state(row.state, silent_since=row.silent_since)
 
 
 def _progress(row: JobRow, width: int) -> Line:
     """Write a job's progress as a number; where there is room with a bar."""
-    share = phrases.percent(row.share)
+    share = formats.percent(row.share)
     if width < 12 or row.share is None:
         return share
     drawn = bar(row.share, 1.0, width - 5, full=2, high=2)
@@ -41,7 +41,7 @@ def _trend(row: JobRow, width: int) -> Line:
 
 def _nodes(row: JobRow, _width: int) -> Line:
     if row.workers is None or row.servers is None:
-        return phrases.DASH
+        return formats.DASH
     return line(f"{row.workers}w {row.servers}p")
 
 
@@ -50,8 +50,8 @@ def _decision(row: JobRow, _width: int) -> Line:
     if row.message and (row.over or row.state in ("queued", "starting")):
         return line((row.message.partition("\n")[0], "bad" if row.state in ("failed", "lost") else "plain"))
     if row.decision is None:
-        return phrases.DASH
-    return line((f"{phrases.clock(row.decision.at)} {row.decision.action}: ", "accent"), row.decision.reason)
+        return formats.DASH
+    return line((f"{formats.clock(row.decision.at)} {row.decision.action}: ", "accent"), row.decision.reason)
 
 
 _COLUMNS: tuple[Column[JobRow], ...] = (
@@ -73,7 +73,7 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
     Column(
         "ends",
         "ENDS",
-        lambda row, _: phrases.ends(row),
+        lambda row, _: formats.ends(row),
         lambda row: row.expected.at if row.expected else row.ended_at,
         least=12,
         wanted=13,
@@ -83,7 +83,7 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
     Column(
         "rate",
         "SAMPLES/S",
-        lambda row, _: phrases.number(row.rate),
+        lambda row, _: formats.number(row.rate),
         lambda row: row.rate,
         least=9,
         wanted=9,
@@ -107,7 +107,7 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
     Column(
         "cpu",
         "CPU",
-        lambda row, _: phrases.cores_of(row.used_cores, row.cores),
+        lambda row, _: formats.cores_of(row.used_cores, row.cores),
         lambda row: row.used_cores,
         least=8,
         wanted=8,
@@ -119,7 +119,7 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
     Column(
         "memory",
         "MEMORY",
-        lambda row, _: phrases.memory_of(row.used_memory, row.memory),
+        lambda row, _: formats.memory_of(row.used_memory, row.memory),
         lambda row: row.used_memory,
         least=12,
         wanted=13,
@@ -131,7 +131,7 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
     Column(
         "cost",
         "COST",
-        lambda row, _: phrases.cost_of(row),
+        lambda row, _: formats.cost_of(row),
         lambda row: row.cost.core_seconds if row.cost else None,
         least=22,
         wanted=22,
@@ -175,21 +175,21 @@ def nothing_yet(width: int) -> list[Line]:
 def describe(row: JobRow, width: int, now: float) -> list[Line]:
     """Write all that the list knows of a job."""
     pairs: list[tuple[str, Line]] = [
-        ("state", phrases.state(row.state, silent_since=row.silent_since)),
+        ("state", formats.state(row.state, silent_since=row.silent_since)),
         ("model", line(row.model or "-")),
         ("owner", line(row.owner or "-")),
         ("begun", line(_full_time(row.started_at or row.created_at))),
-        ("ended" if row.over else "ends", line(_full_time(row.ended_at)) if row.over else phrases.ends(row)),
+        ("ended" if row.over else "ends", line(_full_time(row.ended_at)) if row.over else formats.ends(row)),
         ("samples", _samples(row)),
-        ("samples/s", phrases.number(row.rate)),
+        ("samples/s", formats.number(row.rate)),
         ("nodes", _nodes(row, 0)),
-        ("cpu", (*phrases.cores_of(row.used_cores, row.cores), Span(" cores used of those given", "dim"))),
-        ("memory", (*phrases.memory_of(row.used_memory, row.memory), Span(" used of what is given", "dim"))),
-        ("cost", phrases.cost_of(row)),
+        ("cpu", (*formats.cores_of(row.used_cores, row.cores), Span(" cores used of those given", "dim"))),
+        ("memory", (*formats.memory_of(row.used_memory, row.memory), Span(" used of what is given", "dim"))),
+        ("cost", formats.cost_of(row)),
         ("files", line(row.directory or "not on this machine")),
     ]
     if row.look is not None:
-        pairs.insert(-1, ("brain", phrases.look(row.look, now)))
+        pairs.insert(-1, ("brain", formats.look(row.look, now)))
     found = [line((f"{name:<10} ", "dim"), *value) for name, value in pairs]
     if row.message:
         found += [(), line(("message", "title")), *wrapped(row.message, width)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlrover_lite.tui import phrases
-from dlrover_lite.tui.player import Mark, Now, span_of
+from dlrover_lite.tui import formats
+from dlrover_lite.tui.recordings.player import Mark, Now, span_of
 from dlrover_lite.tui.text import Line, Span, Tone, length, line
 
 __all__ = ["at_column", "replay_line"]
@@ -35,7 +35,7 @@ def _parts(now: Now, width: int) -> tuple[Line, int]:
     state = Span(f"{word:<8} {f'{now.speed:g}x':<5} ", "good" if now.playing else "warn")
     whole = span_of(now.end - now.begin)
     place = Span(f"{span_of(now.at - now.begin):>{len(whole)}} of {whole}  ", "title")
-    head = line(state, place, Span(f"{phrases.clock(now.at, seconds=True)}  ", "dim"))
+    head = line(state, place, Span(f"{formats.clock(now.at, seconds=True)}  ", "dim"))
     if width - length(head) < _LEAST_BAR:
         head = line(state, place)
     return head, width - length(head)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dlrover_lite.core.words import compact, plural
-from dlrover_lite.tui import job_page
-from dlrover_lite.tui.charts import sparkline
 from dlrover_lite.tui.model import JobDetail
+from dlrover_lite.tui.pages import job_page
+from dlrover_lite.tui.pages.charts import sparkline
 from dlrover_lite.tui.text import EMPTY, Line, Span, line, padded
 
 __all__ = ["screenful"]

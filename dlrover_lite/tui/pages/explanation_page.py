@@ -7,10 +7,10 @@ from dlrover_lite.brain.explain import explanation_text
 from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve, ModelShown
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import compact, duration
-from dlrover_lite.tui import phrases
-from dlrover_lite.tui.charts import Point, scatter
-from dlrover_lite.tui.memory_chart import memory_chart, span_of
+from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import Explanation, WeighedPlan
+from dlrover_lite.tui.pages.charts import Point, scatter
+from dlrover_lite.tui.pages.memory_chart import memory_chart, span_of
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import Line, Span, Tone, clean, line, wrapped
 
@@ -127,7 +127,7 @@ def _memory(curve: MemoryCurve, width: int) -> list[Line]:
     head = [line(("Memory, as it was foreseen", "title")), *wrapped(explanation_text.memory(curve), width)]
     low, high = span_of(curve)
     seconds = high - low < 600
-    ends = phrases.clock(low, seconds=seconds), phrases.clock(high, seconds=seconds)
+    ends = formats.clock(low, seconds=seconds), formats.clock(high, seconds=seconds)
     return [*head, *memory_chart(curve, min(width, _WIDEST), _MEMORY_HEIGHT, ends=ends)]
 
 

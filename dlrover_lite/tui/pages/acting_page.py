@@ -10,7 +10,7 @@ from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.units import Resources, format_bytes, parse_memory
 from dlrover_lite.core.words import plural
 from dlrover_lite.protocol.plans import Plan, RolePlan, scaling_refusal
-from dlrover_lite.tui import phrases
+from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, RoleNow, Room
 
 __all__ = [
@@ -107,7 +107,7 @@ def _if_memory_is_lost(detail: JobDetail) -> str:
     if newest is None:
         return "Should its memory be damaged, the job fails: there is no checkpoint to go back to."
     return (
-        f"Should its memory be damaged, the job goes back to checkpoint {newest.number} of {phrases.clock(newest.at)}."
+        f"Should its memory be damaged, the job goes back to checkpoint {newest.number} of {formats.clock(newest.at)}."
     )
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from dlrover_lite.brain.store.news import Chosen, DecisionNews, JobNews, WatchedJobs
 from dlrover_lite.brain.store.watch_job import JobWatch
 from dlrover_lite.core.errors import DlroverLiteError, JobError
-from dlrover_lite.tui.detail import (
+from dlrover_lite.tui.model import Autoscaling, JobDetail, Problem, PsStrip, Rate
+from dlrover_lite.tui.pages.detail import (
     NodesFold,
     cuts_of,
     evaluated_of,
@@ -19,9 +20,8 @@ from dlrover_lite.tui.detail import (
     status_of_master,
     strips_of,
 )
-from dlrover_lite.tui.fold import JobsFold
-from dlrover_lite.tui.live_memory import LiveMemory
-from dlrover_lite.tui.model import Autoscaling, JobDetail, Problem, PsStrip, Rate
+from dlrover_lite.tui.sources.live_memory import LiveMemory
+from dlrover_lite.tui.view_state import JobsFold
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle

@@ -21,10 +21,10 @@ from dlrover_lite.core.expected_end import (
     expected_end,
 )
 from dlrover_lite.protocol.outcomes import JobOutcome
-from dlrover_lite.tui.fold import JobsFold, LocalNode, LocalStatus
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobsView, NodeRow, Rate
-from dlrover_lite.tui.recorded import Explain, Recording
-from dlrover_lite.tui.recorder import Recorder
+from dlrover_lite.tui.recordings.recorded import Explain, Recording
+from dlrover_lite.tui.recordings.recorder import Recorder
+from dlrover_lite.tui.view_state import JobsFold, LocalNode, LocalStatus
 
 __all__ = ["MISSING", "recorded", "write"]
 

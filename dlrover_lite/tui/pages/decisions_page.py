@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.core.words import at_time, compact, short_duration
-from dlrover_lite.tui import phrases
-from dlrover_lite.tui.job_page import mark_of
+from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobDetail
+from dlrover_lite.tui.pages.job_page import mark_of
 from dlrover_lite.tui.table import Column, Order, Table
 from dlrover_lite.tui.text import Line, Span, line, wrapped
 
@@ -35,7 +35,7 @@ def _action(one: Chosen, _width: int) -> Line:
 def _change(one: Chosen, width: int) -> Line:
     """Write a decision's change as from → to; where that is too long, to."""
     if not one.choice:
-        return phrases.DASH
+        return formats.DASH
     if one.action == "heal" or not one.before or one.before == one.choice:
         return line(one.choice)
     whole = line((one.before, "dim"), " → ", one.choice)
@@ -45,7 +45,7 @@ def _change(one: Chosen, width: int) -> Line:
 def _predicted(one: Chosen, _width: int) -> Line:
     """Write the seconds that a decision was to save."""
     if one.gain_seconds is None:
-        return phrases.DASH
+        return formats.DASH
     sign = "-" if one.gain_seconds < 0 else "+"
     return line(f"{sign}{short_duration(abs(one.gain_seconds))}")
 
@@ -57,7 +57,7 @@ def _came(one: Chosen, _width: int) -> Line:
         return line((f"{one.error:+.0%}", "bad" if off > 0.25 else "warn" if off > 0.15 else "good"))
     if one.done and one.done != "done":
         return line((one.done, "warn"))
-    return phrases.DASH
+    return formats.DASH
 
 
 _COLUMNS: tuple[Column[Chosen], ...] = (
@@ -75,7 +75,7 @@ _COLUMNS: tuple[Column[Chosen], ...] = (
     Column(
         "at",
         "AT",
-        lambda one, _: line(phrases.clock(one.at, seconds=True)),
+        lambda one, _: line(formats.clock(one.at, seconds=True)),
         lambda one: one.at,
         least=8,
         wanted=8,

@@ -17,10 +17,10 @@ import msgspec
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.core.files.regular import FileTooLarge, open_regular
 from dlrover_lite.core.units import GIB
-from dlrover_lite.tui.frames import EXPLANATIONS, FORMAT, ROWS, Change, Decided, Frame, Head, applied
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView, Problem
-from dlrover_lite.tui.player import Mark, Player
-from dlrover_lite.tui.recorder import CHANGED
+from dlrover_lite.tui.recordings.frames import EXPLANATIONS, FORMAT, ROWS, Change, Decided, Frame, Head, applied
+from dlrover_lite.tui.recordings.player import Mark, Player
+from dlrover_lite.tui.recordings.recorder import CHANGED
 
 __all__ = ["Explain", "RecordedSource", "Recording", "read"]
 
