@@ -17,7 +17,7 @@ from dlrover_lite.backends.local import doctor, linux
 from dlrover_lite.backends.local.doctor import Check
 from dlrover_lite.backends.local.leftovers import sweep
 from dlrover_lite.backends.local.limits.mounts import Hierarchy
-from dlrover_lite.cli import doctor as command
+from dlrover_lite.cli.commands import doctor as command
 from dlrover_lite.cli.main import main
 from dlrover_lite.core.kernels.files import seal
 from dlrover_lite.core.units import GIB, MIB

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dlrover_lite.cli.commands.story import timeline
 from dlrover_lite.cli.main import main
-from dlrover_lite.cli.story import timeline
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.jobs import events

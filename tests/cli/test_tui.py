@@ -14,7 +14,7 @@ import pytest
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain_server.files import BrainFiles
-from dlrover_lite.cli import tui
+from dlrover_lite.cli.commands import tui
 from dlrover_lite.cli.main import main
 from tests.cli.conftest import start
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlrover_lite.cli.commands.tui import job_found
 from dlrover_lite.cli.options import MOST_SECONDS, Number, job_argument
-from dlrover_lite.cli.tui import job_found
 from dlrover_lite.core.errors import JobError
 
 if TYPE_CHECKING:
