@@ -1,6 +1,6 @@
 """Whether an export of the census model holds what applying every sample of every epoch exactly once makes, bit for bit.
 
-Gradients are known beforehand (``models.census``), and optimizers work value by value, in the order of updates alone: so the reference
+Gradients are known beforehand (``built_in.census``), and optimizers work value by value, in the order of updates alone: so the reference
 is the parameter servers' own kernel, applied the right number of times to all initial values side by side.
 """
 

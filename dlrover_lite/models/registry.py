@@ -20,11 +20,11 @@ from dlrover_lite.recipe.schema import Model
 __all__ = ["BUILT_IN", "build_model", "check_model", "loss_of"]
 
 BUILT_IN = {
-    "wide_deep": ("dlrover_lite.models.wide_deep", "WideDeep"),
-    "dcn": ("dlrover_lite.models.dcn", "DCN"),
-    "xdeepfm": ("dlrover_lite.models.xdeepfm", "XDeepFM"),
-    "dlrm": ("dlrover_lite.models.dlrm", "DLRM"),
-    "census": ("dlrover_lite.models.census", "Census"),
+    "wide_deep": ("dlrover_lite.models.built_in.wide_deep", "WideDeep"),
+    "dcn": ("dlrover_lite.models.built_in.dcn", "DCN"),
+    "xdeepfm": ("dlrover_lite.models.built_in.xdeepfm", "XDeepFM"),
+    "dlrm": ("dlrover_lite.models.built_in.dlrm", "DLRM"),
+    "census": ("dlrover_lite.models.built_in.census", "Census"),
 }
 """Module and class of each built-in model."""
 

@@ -8,12 +8,12 @@ from torch import nn
 
 from dlrover_lite.core.errors import ModelError
 from dlrover_lite.data.base import Schema
+from dlrover_lite.models.built_in.dcn import DCN
+from dlrover_lite.models.built_in.dlrm import DLRM
+from dlrover_lite.models.built_in.layers import LinearAndDeep
+from dlrover_lite.models.built_in.wide_deep import WideDeep
+from dlrover_lite.models.built_in.xdeepfm import XDeepFM
 from dlrover_lite.models.check import check_model
-from dlrover_lite.models.dcn import DCN
-from dlrover_lite.models.dlrm import DLRM
-from dlrover_lite.models.layers import LinearAndDeep
-from dlrover_lite.models.wide_deep import WideDeep
-from dlrover_lite.models.xdeepfm import XDeepFM
 
 VARIANTS = [
     (WideDeep, {}),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from dlrover_lite.data.base import Schema
-from dlrover_lite.models.layers import LinearAndDeep, fields_of, require_columns
+from dlrover_lite.models.built_in.layers import LinearAndDeep, fields_of, require_columns
 from dlrover_lite.models.options import non_negative_number, positive_int, sizes
 
 __all__ = ["WideDeep"]

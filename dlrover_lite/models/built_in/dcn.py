@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dlrover_lite.data.base import Schema
-from dlrover_lite.models.layers import fields_of, mlp, require_columns
+from dlrover_lite.models.built_in.layers import fields_of, mlp, require_columns
 from dlrover_lite.models.options import choice, non_negative_int, non_negative_number, positive_int, sizes
 
 __all__ = ["DCN"]

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from dlrover_lite.core.errors import ModelError
 from dlrover_lite.data.base import Schema
-from dlrover_lite.models.layers import LinearAndDeep, fields_of
+from dlrover_lite.models.built_in.layers import LinearAndDeep, fields_of
 from dlrover_lite.models.options import non_negative_number, positive_int, sizes
 
 __all__ = ["XDeepFM"]

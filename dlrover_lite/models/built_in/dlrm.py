@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from dlrover_lite.data.base import Schema
-from dlrover_lite.models.layers import fields_of, mlp, require_columns
+from dlrover_lite.models.built_in.layers import fields_of, mlp, require_columns
 from dlrover_lite.models.options import non_negative_number, positive_int, sizes
 
 __all__ = ["DLRM"]
