@@ -392,6 +392,7 @@ class Master:
         if isinstance(work, Lease) and work.kind == "eval":
             self.rounds.opened(work.index)
         if isinstance(work, Finished):
+            self.rounds.close()  # by this report: the export says what the last evaluation has found
             # who doesn't ask is not sent away: it will ask, and may be needed for the export
             return (self.exporting.task(request.node) or work) if request.want else Ack()
         return work

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -29,6 +30,7 @@ from dlrover_lite.protocol.messages import (
     StoryRequest,
     Topology,
     TopologyRequest,
+    UnknownIds,
     WorkReport,
 )
 from tests.master.rig import PATIENCE, Rig, done, report_of
@@ -61,6 +63,21 @@ def test_evaluations_take_place_during_training(make: Any) -> None:
     assert at[-1] == 160
     assert len(at) >= 2
     assert all(e.samples == 8 for e in rig.master.evaluations.results)
+
+
+def test_export_has_the_unknown_ids_of_an_evaluation_that_ends_with_the_same_request(make: Any) -> None:
+    """Whoever reports the last evaluation's last minibatches is told at once to write the model."""
+    rig = make(eval_samples=20)
+    rig.up("ps-0", "worker-0")
+    answer = rig.lease("worker-0")
+    while isinstance(answer, Lease):
+        report = done(answer)
+        if answer.kind == "eval":
+            unknown = UnknownIds("C1", "C1", answer.stop - answer.start, 100)  # in one of four samples
+            report["report"] = msgspec.structs.replace(report["report"], unknown_ids=[unknown])
+        answer = rig.lease("worker-0", **report)
+    assert isinstance(answer, Export)
+    assert answer.unknown_ids == {"C1": 0.25}
 
 
 def test_workers_get_the_topology_when_all_servers_are_up(make: Any) -> None:
