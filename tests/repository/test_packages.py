@@ -8,7 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from tests.repository.sources import PACKAGE, ROOT, files, imported_names, module_name
 
 MOST_MODULES = 20
-"""Of a folder; above a dozen it is worth a look."""
+"""The most modules of a folder; above a dozen it is worth a look."""
 FULL = {"backends/local"}
 """Folders with more, for now."""
 
