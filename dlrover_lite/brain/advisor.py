@@ -6,9 +6,11 @@ follows from before anyone is told; what came of it is judged by the profiles af
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -23,16 +25,19 @@ from dlrover_lite.brain.planning.prescale import basis
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
-from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.core.errors import DlroverLiteError, HistoryError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.acts import Resize, Tell
+from dlrover_lite.protocol.brain_messages import Advice, EndJob, RegisterJob, Report
 from dlrover_lite.protocol.demands import Demand, Done, Standing
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import Level, Profile
 
-__all__ = ["Advisor", "Arrival"]
+__all__ = ["Advisor", "Arrival", "Told"]
+
+Told: TypeAlias = RegisterJob | Report | EndJob
 
 _JUDGED_AFTER = 2
 """Number of windows measured with a new plan before its effect is judged."""
@@ -59,18 +64,96 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 class Advisor:
     """Decides for all registered jobs. ``store`` is its own: nobody else's rows wait in it. Times are seconds since the epoch."""
 
-    def __init__(self, store: ConfigStore, *, policy: Policy | None = None) -> None:
+    def __init__(
+        self, store: ConfigStore, *, policy: Policy | None = None, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Begin without jobs. ``say`` is told, once, what keeps ``step`` from deciding."""
         self._store = store
         self._policy = policy or Policy()
+        self._say = say
+        self._complained = ""
         self._jobs: dict[str, RegisteredJob] = {}
         self._decide_at = 0.0
         self._changed = False
         """Jobs have come or gone since the last round."""
+        self._to_register: dict[str, RegisterJob] = {}
+        """Jobs that couldn't be taken when they came: the database was locked, say."""
 
     @property
     def jobs(self) -> frozenset[str]:
         """The jobs that are registered."""
         return frozenset(self._jobs)
+
+    # --- driven from outside --------------------------------------------------------------------------------------------
+
+    def step(self, at: float, told: Sequence[Told] = ()) -> Iterator[dict[str, Advice]]:
+        """Take in what masters have told, and decide. Yield what each job's master is to be told, by job: what is urgent first, then all.
+
+        What goes wrong with one job is said, and others are decided about all the same."""
+        self.hear(at, told)
+        for decide_now in (self.treat, self.turn):
+            self._guarded(partial(decide_now, at))
+            yield {job: Advice(one.number, msgspec.to_builtins(one.decision)) for job, one in self.waiting().items()}
+
+    def hear(self, at: float, told: Sequence[Told]) -> None:
+        """Take in what masters have told, and before that what couldn't be taken when it came."""
+        for body in [*self._to_register.values(), *told]:
+            done = self._guarded(partial(self._hear, body, at))
+            if isinstance(body, RegisterJob) and not done:
+                self._to_register[body.job] = body
+            elif isinstance(body, RegisterJob | EndJob):
+                self._to_register.pop(body.job, None)
+
+    def recall(self, at: float, runs: Callable[[str], bool]) -> None:
+        """Recall jobs that ran under the brain before this one: until they register again, nobody else gets what they have. ``runs`` says
+        whether the job with these files runs."""
+
+        def recall() -> None:
+            for directory, arrival in readable(self._store):
+                if arrival.plan is not None and runs(directory):
+                    self.arrived(arrival, at)
+
+        self._guarded(recall)
+
+    def _hear(self, body: Told, at: float) -> None:
+        match body:
+            case RegisterJob() if body.demand is not None:
+                arrival = Arrival(
+                    job=body.job,
+                    features=body.features,
+                    demand=body.demand,
+                    began=body.started_at or body.created_at,
+                    priority=body.priority,
+                    samples=body.samples,
+                    plan=body.plan,
+                    waits_since=body.waits_since,
+                )
+                self.arrived(arrival, at)
+            case Report():
+                self.reported(
+                    body.job,
+                    samples=body.samples,
+                    profiles=body.profiles,
+                    standing=body.standing,
+                    done=body.done,
+                    levels=body.levels,
+                )
+            case EndJob():
+                self.ended(body.job, body.outcome, at)
+
+    def _guarded(self, action: Callable[[], None]) -> bool:
+        """Do ``action``; return whether it could be done. What is wrong is said once, until something else is."""
+        try:
+            action()
+            return True
+        except DlroverLiteError as error:
+            what, text = error.message, str(error)
+        except Exception as error:  # noqa: BLE001 - whatever one job has reported, others are to be decided about as long as there is a brain
+            what, text = repr(error), traceback.format_exc().rstrip()
+        if what != self._complained:
+            self._say(f"a decision can't be made: {text}")
+        self._complained = what
+        return False
 
     # --- what is told ---------------------------------------------------------------------------------------------------
 

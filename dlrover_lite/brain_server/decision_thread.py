@@ -8,24 +8,20 @@ from __future__ import annotations
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from dlrover_lite.brain.store.database import BUSY_SECONDS, ConfigStore
 from dlrover_lite.core.errors import DlroverLiteError, HistoryBusy
-from dlrover_lite.protocol.brain_messages import Advice, EndJob, RegisterJob, Report
+from dlrover_lite.protocol.brain_messages import Advice
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.advisor import Advisor
+    from dlrover_lite.brain.advisor import Told
 
 __all__ = ["DecisionThread"]
 
-Told = RegisterJob | Report | EndJob
 _TURN_SECONDS = 0.5
 _OPEN_AGAIN_SECONDS = 1.0
 """Seconds to wait after a database was locked, or its disk full."""
@@ -54,10 +50,7 @@ class DecisionThread:
         self._advice: dict[str, Advice] = {}
         """Advice by job. It is a new dict each time: another thread reads it."""
         self._thread: threading.Thread | None = None
-        self._complained = ""
         self._closing = threading.Event()
-        self._to_register: dict[str, RegisterJob] = {}
-        """Jobs that couldn't be taken when they came: the database was locked, say."""
 
     def begin(self) -> None:
         """Have ready what the plan of a job that is about to come needs. May be called again."""
@@ -84,12 +77,15 @@ class DecisionThread:
             self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
+        complained = ""
         try:
             while not self._closing.is_set():
                 try:
                     return self._decide()
                 except HistoryBusy as error:
-                    self._complain(error.message, str(error))
+                    if error.message != complained:
+                        self._say(f"a decision can't be made: {error}")
+                    complained = error.message
                 self._closing.wait(_OPEN_AGAIN_SECONDS)
         except DlroverLiteError as error:  # jobs keep the plans that they have
             self._say(f"no more decisions: {error}")
@@ -101,90 +97,24 @@ class DecisionThread:
         from dlrover_lite.brain.advisor import Advisor
 
         with ConfigStore(self._path, busy_seconds=self._busy_seconds) as store:
-            adviser = Advisor(store)
+            advisor = Advisor(store, say=self._say)
             if self._runs is not None:
-                self._guarded(lambda: self._recall(adviser, store))
-            while self._turn(adviser):
-                pass
+                advisor.recall(self._wall_clock(), self._runs)
+            ends = False
+            while not ends:
+                told, ends = self._next()
+                advisor.hear(self._wall_clock(), told)
+                if not ends:
+                    for advice in advisor.step(self._wall_clock()):
+                        self._advice = advice
 
-    def _recall(self, adviser: Advisor, store: ConfigStore) -> None:
-        """Recall jobs that ran under the brain before this one: until they register again, nobody else gets what they have."""
-        from dlrover_lite.brain.advisor import readable
-
-        assert self._runs is not None
-        at = self._wall_clock()
-        for directory, arrival in readable(store):
-            if arrival.plan is not None and self._runs(directory):
-                adviser.arrived(arrival, at)
-
-    def _turn(self, adviser: Advisor) -> bool:
-        """Take in what was told, and decide; return whether to go on."""
-        try:
+    def _next(self) -> tuple[list[Told], bool]:
+        """Return what has been told, after a moment at most, and whether the thread is to end after that."""
+        told: list[Told] = []
+        with suppress(queue.Empty):
             body = self._told.get(timeout=_TURN_SECONDS)
             while body is not None:
-                self._listen(adviser, body)
+                told.append(body)
                 body = self._told.get_nowait()
-            return False
-        except queue.Empty:
-            pass
-        for waiting in list(self._to_register.values()):
-            self._listen(adviser, waiting)
-        for decide in (adviser.treat, adviser.turn):  # what is urgent is told before the rest is thought about
-            self._guarded(partial(decide, self._wall_clock()))
-            self._advice = {
-                job: Advice(one.number, msgspec.to_builtins(one.decision)) for job, one in adviser.waiting().items()
-            }
-        return True
-
-    def _listen(self, adviser: Advisor, body: Told) -> None:
-        done = self._guarded(lambda: self._take(adviser, body))
-        if isinstance(body, RegisterJob) and not done:
-            self._to_register[body.job] = body
-        elif isinstance(body, RegisterJob | EndJob):
-            self._to_register.pop(body.job, None)
-
-    def _guarded(self, action: Callable[[], None]) -> bool:
-        """Do ``action``; return whether it could be done."""
-        try:
-            action()
-            return True
-        except DlroverLiteError as error:
-            self._complain(error.message, str(error))
-        except Exception as error:  # noqa: BLE001 - whatever one job has reported, others are to be decided about as long as there is a brain
-            self._complain(repr(error), traceback.format_exc().rstrip())
-        return False
-
-    def _complain(self, what: str, text: str) -> None:
-        """Say what is wrong once, until something else is."""
-        if what != self._complained:
-            self._say(f"a decision can't be made: {text}")
-        self._complained = what
-
-    def _take(self, adviser: Advisor, body: Told) -> None:
-        from dlrover_lite.brain.advisor import Arrival
-
-        at = self._wall_clock()
-        match body:
-            case RegisterJob() if body.demand is not None:
-                arrival = Arrival(
-                    job=body.job,
-                    features=body.features,
-                    demand=body.demand,
-                    began=body.started_at or body.created_at,
-                    priority=body.priority,
-                    samples=body.samples,
-                    plan=body.plan,
-                    waits_since=body.waits_since,
-                )
-                adviser.arrived(arrival, at)
-            case Report():
-                adviser.reported(
-                    body.job,
-                    samples=body.samples,
-                    profiles=body.profiles,
-                    standing=body.standing,
-                    done=body.done,
-                    levels=body.levels,
-                )
-            case EndJob():
-                adviser.ended(body.job, body.outcome, at)
+            return told, True
+        return told, False

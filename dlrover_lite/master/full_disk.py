@@ -1,7 +1,7 @@
 """A job whose disk is full waits, with its parameters in memory, until there is room, or it is to end.
 
-What has to be durable is done through ``FullDisk.insist``, which returns when it is: so nothing is granted, acknowledged or launched
-meanwhile that would follow from it, and whoever called goes on as if it had just taken long.
+What has to be durable is done through ``FullDisk.insist``, which is over when it is: so nothing is granted, acknowledged or launched
+meanwhile that would follow from it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from dlrover_lite.core.errors import DiskFull, DlroverLiteError
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import duration
+from dlrover_lite.master.phases import Outbox, Phase
 from dlrover_lite.protocol.messages import (
     Ack,
     Exported,
@@ -31,7 +32,6 @@ from dlrover_lite.protocol.messages import (
     TopologyRequest,
 )
 from dlrover_lite.transport.frames import LATER, Failure, Later, Request
-from dlrover_lite.transport.server import Server
 
 __all__ = ["FullDisk", "answer_meanwhile", "delay_seconds", "serve_meanwhile"]
 
@@ -48,35 +48,24 @@ def delay_seconds(tries: int) -> float:
 
 
 class FullDisk:
-    """``tell`` is given what has happened, in words; ``free`` how many bytes there are left for a directory. ``meanwhile`` is called again
-    and again while it waits, with the seconds that it may take at most, and says whether the job is to end."""
+    """``tell`` is given what has happened, in words; ``free`` how many bytes there are left for a directory."""
 
-    def __init__(
-        self,
-        *,
-        clock: Callable[[], float],
-        free: Callable[[Path], int],
-        tell: Callable[[str], None],
-        meanwhile: Callable[[float], bool],
-    ) -> None:
+    def __init__(self, *, clock: Callable[[], float], free: Callable[[Path], int], tell: Callable[[str], None]) -> None:
         self.waits = ""
         """What training waits for, in words; empty: it doesn't."""
         self.interrupted = False
         """Training has waited since this was last reset: what was measured means nothing."""
         self.given_up = False
         """The job ends: nothing that isn't durable is insisted on any more."""
-        self.asked_to_stop: StopRequest | None = None
-        """Request to end the job that nobody has taken up yet; None: there is none."""
-        self.meanwhile = meanwhile
-        self._clock = clock
         self.free = free
+        self._clock = clock
         self._tell = tell
         self._tries = 0
         self._ended_at = -math.inf
 
-    def insist(self, action: Callable[[], None]) -> bool:
-        """Do it; as long as the disk is full, again and again. Once the job is to end, it is tried once, and may come to nothing: whether
-        it is done."""
+    def insist(self, action: Callable[[], object], serve: Callable[[list[Request]], bool]) -> Phase[bool]:
+        """Do it; as long as the disk is full, again and again. ``serve`` answers who asks meanwhile, and says whether the job is to end:
+        from then on it is tried once, and may come to nothing. Return whether it is done."""
         began: float | None = None
         while True:
             try:
@@ -91,7 +80,7 @@ class FullDisk:
                 if began is None:
                     began = self._begin(error)
                 self.waits = self._words(error)
-                self._wait()
+                yield from self._wait(serve)
         if began is not None:
             self._end(self._clock() - began)
         return done
@@ -106,11 +95,11 @@ class FullDisk:
     def _words(self, error: DiskFull) -> str:
         return f"the disk of {error.directory} is full ({format_bytes(self.free(error.directory))} free): training waits for room there"
 
-    def _wait(self) -> None:
+    def _wait(self, serve: Callable[[list[Request]], bool]) -> Phase[None]:
         until = self._clock() + delay_seconds(self._tries)
         self._tries += 1
-        while (left := until - self._clock()) > 0 and not self.given_up:
-            self.given_up = self.meanwhile(left)
+        while (now := self._clock()) < until and not self.given_up:
+            self.given_up = serve((yield min(until, now + _TURN_SECONDS)))
 
     def _end(self, seconds: float) -> None:
         self.waits, self._ended_at, self.interrupted = "", self._clock(), True
@@ -121,25 +110,20 @@ class FullDisk:
 
 
 def serve_meanwhile(
-    server: Server, seconds: float, answer: Callable[[Request], msgspec.Struct | None], waits: str
+    requests: list[Request], outbox: Outbox, answer: Callable[[Request], msgspec.Struct | None], waits: str
 ) -> StopRequest | None:
-    """Answer who asks within a moment while the disk is full; who has asked for the job's end."""
+    """Answer these while the disk is full; return who has asked for the job's end."""
     stop = None
-    with server.undisturbed():
-        requests = server.receive(min(seconds, _TURN_SECONDS))
     for request in requests:
         try:
             body = answer_meanwhile(request, answer, waits)
-        except (
-            DlroverLiteError
-        ) as error:  # of a question that can't be answered; whoever waits here has nothing to do with it
+        except DlroverLiteError as error:
+            # of a question that can't be answered; whoever waits here has nothing to do with it
             body = Failure("refused", error.message, error.hint)
         if isinstance(request.body, StopRequest):
             stop = request.body
-        if isinstance(body, Later):
-            server.put_off(request)
-        elif body is not None:
-            server.reply(request, body)
+        if body is not None:
+            outbox.reply(request, body)
     return stop
 
 

@@ -60,7 +60,8 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class JobStateStore:
-    """Facts kept in the ledger: the shard service's next commit writes what is kept here, except where it says otherwise."""
+    """All that must outlive the master: the ledger, and the facts kept beside it. What changes is durable with the next ``commit``, all of
+    it or nothing; what follows from it outside of this process is given to ``after_commit``, and done then."""
 
     def __init__(self, shards: ShardService, wall_clock: Callable[[], float]) -> None:
         self._shards = shards
@@ -74,15 +75,27 @@ class JobStateStore:
         if self._fact(BEGAN, float) is None:
             self._keep(BEGAN, wall_clock())
         self._keep(RESTARTS, self.restarts)
+        self._effects: list[Callable[[], None]] = []
         shards.commit()
+
+    def after_commit(self, effect: Callable[[], None]) -> None:
+        """Have ``effect`` run once all that has changed by now is durable."""
+        self._effects.append(effect)
+
+    def commit(self) -> None:
+        """Make all changes durable. Raises JobError, DiskFull among them, when they can't be: they are kept for another try."""
+        self._shards.commit()
+
+    def take_effects(self) -> list[Callable[[], None]]:
+        """Return what was to be done after the commit, in its order, and keep nothing of it."""
+        effects, self._effects = self._effects, []
+        return effects
 
     def fleet(self) -> Fleet | None:
         return self._fact(FLEET, Fleet)
 
     def keep_fleet(self, fleet: Fleet) -> None:
-        """Write the fleet at once. Raises JobError when it can't be written."""
         self._keep(FLEET, fleet)
-        self._shards.commit()
 
     def slots(self) -> SlotState | None:
         """Return the slot map that was kept, or None. Raises JobError when it is damaged."""
@@ -97,7 +110,6 @@ class JobStateStore:
         return state
 
     def keep_slots(self, state: SlotState) -> None:
-        """Write the slot map with the next commit: nothing that follows from it may be told before."""
         self._keep(SLOTS, state)
 
     def restore(self) -> RestoreOrder | None:
@@ -105,23 +117,18 @@ class JobStateStore:
         return self._fact(RESTORE, RestoreOrder)
 
     def keep_restore(self, order: RestoreOrder | None) -> None:
-        """Write the restore order with the next commit: nothing that follows from it may be told before."""
         self._keep(RESTORE, order)
 
     def autoscaler(self) -> Autoscaler | None:
         return self._fact(AUTOSCALER, Autoscaler)
 
     def keep_autoscaler(self, state: Autoscaler) -> None:
-        """Write the autoscaler's state at once: a restarted master must know a step that was asked for. Raises JobError when it can't be
-        written."""
         self._keep(AUTOSCALER, state)
-        self._shards.commit()
 
     def cuts(self) -> CutNumbers | None:
         return self._fact(CUTS, CutNumbers)
 
     def keep_cuts(self, numbers: CutNumbers) -> None:
-        """Write the cut numbers with the next commit: nothing may be begun under a new number before."""
         self._keep(CUTS, numbers)
 
     def stopping(self) -> str:
@@ -154,12 +161,7 @@ class JobStateStore:
         return self._fact(_OUTCOME, kind)
 
     def keep_outcome(self, outcome: msgspec.Struct) -> None:
-        """Write the outcome at once; a ledger that can't be written must not take the job's result with it."""
         self._keep(_OUTCOME, outcome)
-        try:
-            self._shards.commit()
-        except JobError as error:
-            print(error, flush=True)
 
     def restore_progress(self, progress: Progress, *, now: float) -> None:
         """Restore the counters and the time since the job began. Metrics of the last samples begin anew."""

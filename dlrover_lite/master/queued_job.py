@@ -10,6 +10,7 @@ import msgspec
 from dlrover_lite.core.errors import DiskFull
 from dlrover_lite.master.autoscale.next_decision import QUEUED
 from dlrover_lite.master.events import EventLog
+from dlrover_lite.master.phases import Outbox
 from dlrover_lite.protocol.demands import Autoscale
 from dlrover_lite.protocol.messages import (
     Ack,
@@ -26,11 +27,9 @@ from dlrover_lite.protocol.messages import (
     StoryRequest,
 )
 from dlrover_lite.transport.frames import Failure, Request
-from dlrover_lite.transport.server import Server
 
 __all__ = ["QueuedJob", "blank", "without_nodes"]
 
-_TURN_SECONDS = 0.1
 _HAS_NO_NODES = Failure("refused", "the job waits for a plan, and has no nodes", "See: dlrover-lite status")
 
 
@@ -39,7 +38,7 @@ class QueuedJob:
 
     def __init__(
         self,
-        server: Server,
+        outbox: Outbox,
         story: EventLog,
         status: Status,
         *,
@@ -48,16 +47,21 @@ class QueuedJob:
         show: Callable[[Status], None] = lambda _: None,
     ) -> None:
         self.status = status
-        self.stopped = ""
-        """Why somebody has asked the job to stop; empty: nobody has."""
+        self.stop_request: StopRequest | None = None
+        """Request to stop the job; None: nobody has asked for that."""
         self.story = story
-        self._server = server
+        self._outbox = outbox
         self._mode = mode
         self._stop = stop
         self._show = show
 
+    @property
+    def stopped(self) -> str:
+        """Why somebody has asked the job to stop; empty: nobody has."""
+        return "" if self.stop_request is None else self.stop_request.reason
+
     def is_over(self) -> bool:
-        return bool(self.stopped) or self._stop()
+        return self.stop_request is not None or self._stop()
 
     def waits(self, why: str) -> None:
         """Say that the job is in the queue, for this reason."""
@@ -68,11 +72,11 @@ class QueuedJob:
                 self.story.flush()
             self._show(self.status)
 
-    def turn(self) -> None:
-        """Answer those who ask; waits for them for a moment."""
-        for request in self._server.receive(_TURN_SECONDS):
+    def serve(self, requests: list[Request]) -> None:
+        """Answer those who ask."""
+        for request in requests:
             if (body := self._answer(request)) is not None:
-                self._server.reply(request, body)
+                self._outbox.reply(request, body)
 
     def _answer(self, request: Request) -> msgspec.Struct | None:
         match request.body:
@@ -82,8 +86,8 @@ class QueuedJob:
                 return self.story.answer(subject, [node.id for node in self.status.nodes])
             case AutoscaleRequest("status"):
                 return AutoscaleStatus(self._mode)
-            case StopRequest(reason):
-                self.stopped = reason
+            case StopRequest() as asked:
+                self.stop_request = asked
                 return Ack()
             case LeaseRequest():
                 return Finished()

@@ -13,46 +13,46 @@ from dlrover_lite.protocol.messages import NodeStatus, ShardsStatus, Status
 from dlrover_lite.protocol.nodes import Usage
 
 if TYPE_CHECKING:
-    from dlrover_lite.master.loop import Master
+    from dlrover_lite.master.generation_run import GenerationRun
     from dlrover_lite.master.work.shards import ShardService
 
 _NOTHING = Usage(0.0, 0, 0)
 State = Literal["starting", "training", "evaluating", "exporting", "succeeded", "failed", "stopped"]
 
 
-def describe(master: Master) -> Status:
-    now = master.now()
-    shards, progress = master.shards, master.progress
+def describe(run: GenerationRun) -> Status:
+    now = run.now()
+    shards, progress = run.shards, run.progress
     recent = progress.recent()
-    over = master.outcome is not None
-    restoring, exporting = (None, None) if over else (master.servers.restoring, master.exporting.status)
+    over = run.outcome is not None
+    restoring, exporting = (None, None) if over else (run.servers.restoring, run.exporting.status)
     message, waits = "", ""
-    if master.outcome is None and not master.stopping:
-        waits = master.disk.waits or master.exporting.waits
-    if master.outcome is not None:
-        message = master.outcome.message
+    if run.outcome is None and not run.stopping:
+        waits = run.disk.waits or run.exporting.waits
+    if run.outcome is not None:
+        message = run.outcome.message
     elif waits:
         message = waits
-    elif master.stopping:
-        message = f"taking a last checkpoint: {master.stopping}"
-    elif master.beginning is not None and master.beginning.waits_since is not None:
-        message = f"lets its nodes go: {master.beginning.why}"
-    elif master.beginning is not None:
-        message = f"goes back to checkpoint {master.beginning.cut}"
-    elif master.servers.restore is not None:
-        message = f"reading checkpoint {master.servers.restore.cut}"
+    elif run.stopping:
+        message = f"taking a last checkpoint: {run.stopping}"
+    elif run.beginning is not None and run.beginning.waits_since is not None:
+        message = f"lets its nodes go: {run.beginning.why}"
+    elif run.beginning is not None:
+        message = f"goes back to checkpoint {run.beginning.cut}"
+    elif run.servers.restore is not None:
+        message = f"reading checkpoint {run.servers.restore.cut}"
         if restoring is not None and restoring.text:
             message = f"{message}: {restoring.text}"
     elif exporting is not None:
         message = f"writing the model: {exporting.text}" if exporting.text else "writing the model"
-    elif not master.servers.state.version:
+    elif not run.servers.state.version:
         message = "waiting for the parameter servers"
     else:
-        message = master.slots.problem
-    loss, counts = recent.log_loss, master.servers.state.counts()
+        message = run.slots.problem
+    loss, counts = recent.log_loss, run.servers.state.counts()
     return Status(
-        job=master.job,
-        state=_state(master),
+        job=run.job,
+        state=_state(run),
         epoch=shards.epoch,
         epochs=shards.plan.epochs,
         samples=shards.consumed_samples,
@@ -64,35 +64,35 @@ def describe(master: Master) -> Status:
         nodes=[
             _node(
                 node,
-                master.reconciler.usage.get(node.id, _NOTHING),
+                run.reconciler.usage.get(node.id, _NOTHING),
                 progress.node_rate(node.id, now=now),
                 counts,
-                master.reconciler.waits_for.get(node.id, ""),
+                run.reconciler.waits_for.get(node.id, ""),
             )
-            for node in master.fleet.by_id.values()
+            for node in run.fleet.by_id.values()
         ],
-        evaluations=master.evaluations.results,
+        evaluations=run.evaluations.results,
         bad_lines=progress.bad_lines,
         quarantined=len(shards.quarantined()),
         staleness_p99=progress.staleness_quantile(0.99),
         staleness_max=max(progress.staleness, default=None),
-        rows=master.servers.rows,
+        rows=run.servers.rows,
         message=message,
         bad_examples=progress.bad_examples,
-        enforcement=master.enforcement.kind,
-        not_enforced=master.enforcement.cannot,
-        generation=master.facts.generation.number,
-        begun=master.facts.generation.told,
-        master_restarts=master.facts.restarts,
-        moves=master.servers.moves(),
-        slot_map_version=master.servers.state.version,
-        slots_settled=master.servers.settled,
-        checkpoints=master.checkpoints.status() if master.checkpoints else None,
-        plan=master.executor.state.began,
+        enforcement=run.enforcement.kind,
+        not_enforced=run.enforcement.cannot,
+        generation=run.facts.generation.number,
+        begun=run.facts.generation.told,
+        master_restarts=run.facts.restarts,
+        moves=run.servers.moves(),
+        slot_map_version=run.servers.state.version,
+        slots_settled=run.servers.settled,
+        checkpoints=run.checkpoints.status() if run.checkpoints else None,
+        plan=run.executor.state.began,
         shards=_shards(shards),
-        next_look=next_look(master),
+        next_look=next_look(run),
         waits=waits,
-        expected_end=job_end(master, now=master.wall_now()),
+        expected_end=job_end(run, now=run.wall_now()),
         restoring=restoring,
         exporting=exporting,
     )
@@ -126,13 +126,13 @@ def _shards(shards: ShardService) -> ShardsStatus:
     return ShardsStatus(done, leased, total - done - leased - quarantined, quarantined, workers)
 
 
-def _state(master: Master) -> State:
-    if master.outcome is not None:
-        return master.outcome.state
-    if master.exporting.begun:
+def _state(run: GenerationRun) -> State:
+    if run.outcome is not None:
+        return run.outcome.state
+    if run.exporting.begun:
         return "exporting"
-    if master.shards.trained:
+    if run.shards.trained:
         return "evaluating"
-    if not master.progress.recent().samples:
+    if not run.progress.recent().samples:
         return "starting"
     return "training"

@@ -12,19 +12,17 @@ from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.core.errors import BrainError
 from dlrover_lite.core.processes import is_foreign
 from dlrover_lite.core.users import user_name
-from dlrover_lite.jobs.store import Job, Result
+from dlrover_lite.jobs.store import Job
 from dlrover_lite.master.autoscale.brain_link import BrainLink
-from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master_process.brain_restart import BrainRestart, start_process
 from dlrover_lite.master_process.embedded_brain import EmbeddedBrain
-from dlrover_lite.protocol.brain_messages import EndJob, RegisterJob
+from dlrover_lite.protocol.brain_messages import RegisterJob
 from dlrover_lite.protocol.brain_mode import BrainMode
 from dlrover_lite.protocol.demands import Demand
 from dlrover_lite.protocol.features import features_of
-from dlrover_lite.protocol.outcomes import outcome_of
 from dlrover_lite.transport.connector import Connector
 
-__all__ = ["find_daemon", "linked", "tell_end"]
+__all__ = ["find_daemon", "linked"]
 
 
 @contextmanager
@@ -46,7 +44,12 @@ def linked(
     embedded = EmbeddedBrain(connector, say=log) if mode == "embedded" else None
     restart = BrainRestart(BrainFiles(), find_daemon, start=start_process, say=say, clock=time.monotonic)
     link = BrainLink(
-        registration(job, rows, demand), embedded.find if embedded else restart.find, connector=connector, say=say
+        registration(job, rows, demand),
+        embedded.find if embedded else restart.find,
+        connector=connector,
+        say=say,
+        clock=time.monotonic,
+        wall_clock=time.time,
     )
     try:
         yield link
@@ -81,20 +84,4 @@ def registration(job: Job, rows: int, demand: Demand | None = None) -> RegisterJ
         features=msgspec.to_builtins(features),
         demand=demand,
         priority=job.recipe.priority,
-    )
-
-
-def tell_end(link: BrainLink, job: Job, result: Result, fleet: Fleet | None) -> None:
-    """Tell the brain how the job has ended. Nothing is waited for that isn't there: the brain finds the result in the job's files, too."""
-    status = result.status or {}
-    link.end(
-        EndJob(
-            job.id,
-            result.state,
-            result.ended_at,
-            samples=status.get("samples") or link.samples,
-            message=result.message,
-            outcome=outcome_of(status),
-        ),
-        fleet,
     )

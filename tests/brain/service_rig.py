@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import msgspec
-import zmq
 
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain_server.service import Ended, Service
@@ -14,8 +13,7 @@ from dlrover_lite.protocol.brain_messages import Advice, BrainReplies, BrainRequ
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
 from dlrover_lite.protocol.records import NodeRecord
-from dlrover_lite.transport.client import Client
-from dlrover_lite.transport.server import Server
+from dlrover_lite.transport.memory import MemoryClient, MemoryConnector, Network
 
 PATIENCE = 20.0
 _numbers = itertools.count()
@@ -25,18 +23,17 @@ PLAN = Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=RolePlan(2, Resources(1.
 class Rig:
     """A service whose clock stands still, and clients of it. ``ended``: what there is to see in a job's directory."""
 
-    def __init__(self, path, context=None, **options) -> None:
+    def __init__(self, path, network=None, **options) -> None:
         self.now = 0.0
         self.ended: dict[str, Ended] = {}
         self.advice: dict[str, Advice] = {}
         self.answer: Advice | None = None
         """To every job, always."""
         self.said: list[str] = []
-        self._own_context = context is None
-        self.context = context or zmq.Context()
-        self.endpoint = f"inproc://service-{next(_numbers)}"
+        self.network = network or Network(lambda: 0.0)
+        self.endpoint = f"memory://service-{next(_numbers)}"
         self.store = ConfigStore(path, busy_seconds=0.01)
-        server = Server(self.endpoint, BrainRequests, context=self.context, remember_replies=True)
+        server = MemoryConnector(self.network).server(self.endpoint, BrainRequests, remember_replies=True)
         self.service = Service(
             server,
             self.store,
@@ -46,11 +43,9 @@ class Rig:
             clock=lambda: self.now,
             **{"idle_seconds": 600.0, **options},
         )
-        self.clients: list[Client] = []
 
-    def client(self) -> Client:
-        self.clients.append(Client(self.endpoint, BrainReplies, context=self.context))
-        return self.clients[-1]
+    def client(self) -> MemoryClient:
+        return MemoryConnector(self.network).client(self.endpoint, BrainReplies)
 
     def ask(self, body, client=None):
         client = client or self.client()
@@ -65,11 +60,7 @@ class Rig:
         self.service.turn(0.0)
 
     def close(self) -> None:
-        for client in self.clients:
-            client.close()
         self.service.close()
-        if self._own_context:
-            self.context.destroy(linger=0)
 
 
 def registration(job: str = "ads-1", **changes) -> RegisterJob:

@@ -36,7 +36,9 @@ from dlrover_lite.master_process.brain_start import find_daemon
 from dlrover_lite.protocol.brain_messages import BrainStatus
 from dlrover_lite.protocol.brain_mode import brain_mode
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.connector import Connector
+from dlrover_lite.transport.polling import wait_for_messages
 from tests.brain.service_rig import PATIENCE, profile, registration
 from tests.limits.support import own_v1, own_v2
 
@@ -97,25 +99,39 @@ def test_starting_brains_at_once_gives_one_brain() -> None:
     assert sum(int(started) for _, started in said) == 1
 
 
+def serve(link: BrainLink) -> None:
+    """Let the link take a step, and wait for the brain's reply for a moment."""
+    link._serve()
+    if isinstance(link.client, Client):
+        wait_for_messages([link.client.socket], 0.1)
+
+
 def test_a_job_whose_brain_is_killed_starts_another_brain() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     said: list[str] = []
     first = brain_process.ensure()
     restart = BrainRestart(BrainFiles(), find_daemon, start=start_process, say=said.append, clock=time.monotonic)
-    link = BrainLink(registration(), restart.find, connector=Connector(context=context), say=said.append)
+    link = BrainLink(
+        registration(),
+        restart.find,
+        connector=Connector(context=context),
+        say=said.append,
+        clock=time.monotonic,
+        wall_clock=time.time,
+    )
 
     def until_open() -> None:
         end = time.monotonic() + 3 * PATIENCE
         while link.state != "open":
             assert time.monotonic() < end, said
-            link._serve(0.1)
+            serve(link)
 
     try:
         until_open()
         os.kill(first.pid, signal.SIGKILL)
         assert wait_for_end_of(first.pid)
         while link.state == "open":
-            link._serve(0.1)
+            serve(link)
         until_open()
         now = brain_process.ask_status()
         assert now is not None and now.pid != first.pid
@@ -125,7 +141,7 @@ def test_a_job_whose_brain_is_killed_starts_another_brain() -> None:
         end = time.monotonic() + PATIENCE
         while not any(line.startswith(f"the brain had died: started the brain (pid {now.pid}") for line in said):
             assert time.monotonic() < end, said  # who has started it may end a moment after it is found
-            link._serve(0.1)
+            serve(link)
     finally:
         link.close()
         context.destroy(linger=0)
@@ -247,13 +263,20 @@ def test_a_job_outlives_its_brain_and_reports_to_the_next() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     said: list[str] = []
     first = brain_process.ensure()
-    link = BrainLink(registration(), find_daemon, connector=Connector(context=context), say=said.append)
+    link = BrainLink(
+        registration(),
+        find_daemon,
+        connector=Connector(context=context),
+        say=said.append,
+        clock=time.monotonic,
+        wall_clock=time.time,
+    )
 
     def until_told() -> None:
         end = time.monotonic() + PATIENCE
         while link.state != "open" or link.unsent or link._asked:
             assert time.monotonic() < end, said
-            link._serve(0.1)
+            serve(link)
 
     try:
         for at in range(5):
@@ -270,7 +293,7 @@ def test_a_job_outlives_its_brain_and_reports_to_the_next() -> None:
         end = time.monotonic() + PATIENCE
         while not said:
             assert time.monotonic() < end
-            link._serve(0.1)
+            serve(link)
         assert said == ["the brain is lost (none runs): training goes on without its advice"]
         second = brain_process.ensure()
         assert second.started and len(runtime_directories()) == 1

@@ -1,22 +1,15 @@
-"""A master over an in-memory backend and a real server, its clients scripted, its loop in a thread."""
+"""A generation of a job over an in-memory backend and transport, its clients scripted, stepped on a virtual clock."""
 
 from __future__ import annotations
 
-import itertools
-import sys
-import threading
-import time
-import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import zmq
 
-from dlrover_lite.core.errors import BackendError, DeadlineExceeded
+from dlrover_lite.core.errors import BackendError, RemoteError
 from dlrover_lite.core.metrics import BinaryMetrics
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs import events as stories
@@ -24,11 +17,15 @@ from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.master.autoscale.brain_link import BrainLink
-from dlrover_lite.master.checkpoints.restore import GoingBack, begin_generation
+from dlrover_lite.master.checkpoints.restore import GoingBack, begin_generation, end_generation, is_to_begin
+from dlrover_lite.master.edge import Edge
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.full_disk import FullDisk
-from dlrover_lite.master.loop import Master, Outcome
+from dlrover_lite.master.generation_run import GenerationRun
+from dlrover_lite.master.io_queue import InlineIo
 from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.master.outcome import Outcome
+from dlrover_lite.master.phases import Outbox, Phase
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shards import ShardPlan, ShardService
 from dlrover_lite.protocol.demands import Autoscale
@@ -52,25 +49,20 @@ from dlrover_lite.protocol.nodes import Enforcement, HostUsage, NodeSpec, Observ
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import Profile
 from dlrover_lite.recipe import schema
-from dlrover_lite.transport.client import Client
-from dlrover_lite.transport.server import Server
+from dlrover_lite.transport.frames import Failure, Later, Reply
+from dlrover_lite.transport.memory import MemoryConnector, Network, VirtualClock
 
 PATIENCE = 60.0
-_names = itertools.count()
+"""Seconds, of the virtual clock, within which whatever a test waits for must have happened."""
+_MOST_STEPS = 2_000
+"""Steps in which it must have, where a clock stands still."""
+TICK_SECONDS = 0.005
+"""Seconds that pass with each request."""
+EPOCH = 1_700_000_000.0
 RESOURCES = Resources(1.0, 1 << 30)
 CAPACITY = Resources(8.0, 8 << 30)
 PATIENT = schema.Health(startup_seconds=3600.0, heartbeat_seconds=3600.0, progress_seconds=3600.0)
 """Nodes say something when a test has them do so, however long that takes it."""
-
-
-class Clock:
-    """Stands still until a test puts it forward."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Backend:
@@ -85,13 +77,16 @@ class Backend:
         self.let_go: list[str] = []
         """Terminated when they had ended: nobody wants their memory."""
         self.refuses = False
+        self.is_slow_to_end = False
+        """Nodes that are terminated end when the test says so."""
         self.resized: list[tuple[str, Resources]] = []
         self.refuses_to_resize = ""
         self.used: dict[str, int] = {}
         """Memory, where it isn't 1,000 bytes."""
+        self.step_until: Callable[[Callable[[], object]], None] = lambda _: None
+        """Steps the master until something is so."""
         self._observed: dict[str, Observed] = {}
         self._version = 0
-        self._changed = threading.Condition()
 
     def capacity(self) -> Resources:
         return CAPACITY
@@ -107,51 +102,42 @@ class Backend:
     def launch(self, spec: NodeSpec) -> None:
         if self.refuses:
             raise BackendError(f"{spec.id} can't be launched any more")
-        with self._changed:
-            if spec.id not in [other.id for other in self.launched]:
-                self.launched.append(spec)
-                self._change(spec.id, Observed(started_at=0.0))
+        if spec.id not in [other.id for other in self.launched]:
+            self.launched.append(spec)
+            self._change(spec.id, Observed(started_at=0.0))
 
     def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
         if keep_memory:
             self.kept.append(node)
-        with self._changed:
-            ended = node in self._observed and self._observed[node].ended_at is not None
-        if ended:
+        if node in self._observed and self._observed[node].ended_at is not None:
             self.let_go.append(node)
             return
         self.terminated.append(node)
-        self.ends(node, "Succeeded")
+        if not self.is_slow_to_end:
+            self.ends(node, "Succeeded")
 
     def ends(self, node: str, reason: str = "Killed") -> None:
-        with self._changed:
-            self._change(node, Observed(started_at=0.0, ended_at=0.0, reason=reason))  # type: ignore[arg-type]
+        self._change(node, Observed(started_at=0.0, ended_at=0.0, reason=reason))  # type: ignore[arg-type]
 
     def _change(self, node: str, seen: Observed) -> None:
         self._observed[node] = seen
         self._version += 1
-        self._changed.notify_all()
 
     def observe(self, *, after: int | None = None, timeout_seconds: float = 0.0) -> Observation | None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._version != after, timeout_seconds):
-                return None
-            return Observation(self._version, dict(self._observed))
+        return None if self._version == after else Observation(self._version, dict(self._observed))
 
     def usage(self, node: str) -> Usage | None:
         return Usage(1.5, self.used.get(node, 1000), 2000)
 
     def readings(self) -> Readings:
-        with self._changed:
-            ended = {node for node, seen in self._observed.items() if seen.ended_at is not None}
-            running = [spec.id for spec in self.launched if spec.id not in ended]
+        ended = {node for node, seen in self._observed.items() if seen.ended_at is not None}
+        running = [spec.id for spec in self.launched if spec.id not in ended]
         usages = {node: self.usage(node) for node in running}
         nodes = {node: usage for node, usage in usages.items() if usage is not None}
         return Readings(nodes, dict.fromkeys(nodes, "here"), [HostUsage("here", CAPACITY.cores, 10.0)])
 
     def wait_for_launch(self, node: str) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: any(spec.id == node for spec in self.launched), PATIENCE)
+        self.step_until(lambda: any(spec.id == node for spec in self.launched))
 
 
 class Kept(list[Profile | Gap]):
@@ -170,8 +156,54 @@ def all_of(orders: PsOrders) -> list[ReadySlots]:
     return [ReadySlots(move.move, move.slots) for move in orders.moves]
 
 
+class RigClient:
+    """A client of a rig's master; to wait for a reply is to step the master."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._client = MemoryConnector(rig.network).client(rig.endpoint, MasterReplies)
+        self.session = self._client.session
+
+    def send(self, body: msgspec.Struct, *, sequence: int | None = None) -> int:
+        return self._client.send(body, sequence=sequence)
+
+    def receive(self, seconds: float) -> Reply | None:
+        """Return the next reply, within so many seconds of the virtual clock; None if none comes."""
+        end, steps = self._rig.clock.now + seconds, 0
+        while (reply := self._client.receive()) is None and self._rig.clock.now < end and steps < _MOST_STEPS:
+            self._rig.step()
+            steps += 1
+            if (reply := self._client.receive()) is not None or not self._rig.runs:
+                break
+            self._rig.passes()
+        return reply
+
+
+class Io(InlineIo):
+    """Input and output at the checkpoints' destination: done at once, unless it ``hangs``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs = False
+        self._waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def submit(self, action: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self._waiting.append((action, then))
+        if not self.hangs:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Do what has been waited for."""
+        self.hangs = False
+        while self._waiting:
+            super().submit(*self._waiting.pop(0))
+
+    def close(self, patience_seconds: float) -> bool:
+        return not self._waiting
+
+
 class Rig:
-    """A running master and what talks to it."""
+    """A master and what talks to it. Its clock moves as the master needs it, or, where a test hands one in, as the test does."""
 
     def __init__(
         self,
@@ -187,14 +219,17 @@ class Rig:
         beginning: Beginning | None = None,
         checkpoint: dict[str, Any] | None = None,
         mode: Autoscale = "off",
-        brain: BrainLink | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        brain: Callable[[Network, VirtualClock], BrainLink] | None = None,
+        clock: VirtualClock | None = None,
         **plan: Any,
     ) -> None:
-        self.context: zmq.Context[Any] = zmq.Context()
-        self.clock = clock
+        self._is_frozen = clock is not None
+        self.clock = clock or VirtualClock()
+        self.network = Network(self.clock)
         self.mode = mode
-        self.brain = brain
+        self.brain = brain(self.network, self.clock) if brain is not None else None
+        self.beside: list[Callable[[], None]] = []
+        """What else takes a step with each of the master's."""
         self.directory = tmp_path
         self.job = Job(tmp_path)
         self.recipe = schema.Recipe(
@@ -212,87 +247,140 @@ class Rig:
         self.checkpoints = tmp_path / "checkpoints"
         self.backend = Backend()
         self.backend.refuses = refuses
+        self.backend.step_until = self.step_until
         self.outcome: Outcome | None = None
         self.profiles = Kept()
-        self.clients: dict[str, Client] = {}
+        self.clients: dict[str, RigClient] = {}
         self.fleet = Fleet(Plan(RolePlan(ps, RESOURCES), RolePlan(workers, RESOURCES)), CAPACITY)
         self.shard_plan = ShardPlan(**{"samples": 40, "batch_size": 4, "epochs": 1, **plan})
+        self.endpoint = "memory://master"
         self.start(stopping=stopping)
 
+    def wall_clock(self) -> float:
+        return EPOCH + self.clock.now
+
+    # --- the master -----------------------------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a master."""
+        return self._phases is not None
+
     def start(self, *, stopping: bool = False) -> None:
-        """A master over what an earlier one has left, if any."""
-        self.endpoint = f"inproc://master-{next(_names)}"
-        self.server = Server(self.endpoint, MasterRequests, context=self.context, remember_replies=True)
-        self.stopping, self.killed = stopping, False
-        ready = threading.Event()
-        story = EventLog(lambda entries: stories.append(self.directory, entries), time.time)
+        """Start a master over what an earlier one has left, if any."""
+        self.server = MemoryConnector(self.network).server(self.endpoint, MasterRequests, remember_replies=True)
+        self.stopping = stopping
+        self.outbox = Outbox()
+        self._unanswerable: tuple[int, int] | None = None
+        self.story = EventLog(lambda entries: stories.append(self.directory, entries), self.wall_clock)
+        self._phases: Phase[Outcome] | None = self._generations()
+        self._wake_at = next(self._phases)
+        self.step()
 
-        def run() -> None:  # a ledger belongs to the thread that opened it
-            with suppress(_Killed):
-                while self.outcome is None:
-                    self._run_generation(story, ready)
+    def _generations(self) -> Phase[Outcome]:
+        yield self.clock.now
+        while True:
+            if is_to_begin(self.job):
+                yield from end_generation(self.job, self.backend, self.clock, lambda _: None)
+                begin_generation(
+                    self.job,
+                    self.shard_plan,
+                    self.fleet.plan,
+                    self.fleet.capacity,
+                    self.story,
+                    wall_clock=self.wall_clock,
+                    clock=self.clock,
+                )
+            with LedgerStore(self.job.ledger()) as store:
+                self.master = self._run_over(store)
+                if (outcome := (yield from self.master.steps())) is not None:
+                    return outcome
 
-        self.thread = threading.Thread(target=run)
-        self.thread.start()
-        assert ready.wait(PATIENCE)
-
-    def _run_generation(self, story: EventLog, ready: threading.Event) -> None:
-        begin_generation(
-            self.job,
-            self.shard_plan,
-            self.fleet.plan,
-            self.fleet.capacity,
+    def _run_over(self, store: LedgerStore) -> GenerationRun:
+        return GenerationRun(
+            "rig-1",
+            self.recipe,
+            ShardService(store, self.shard_plan, wait_seconds=0.01, story=self.story),
             self.backend,
-            story,
-            wall_clock=time.time,
+            self.fleet,
+            Edge(
+                endpoint=self.endpoint,
+                attempt=self.server.attempt,
+                io=self._another_io,
+                stop=lambda: self.stopping,
+                wall_clock=self.wall_clock,
+                free=lambda _: 4096,
+            ),
+            outbox=self.outbox,
+            disk=FullDisk(clock=self.clock, free=lambda _: 4096, tell=lambda line: self.story.node("master", line)),
             clock=self.clock,
+            export_directory=self.directory / "export",
+            checkpoints="" if self.recipe.checkpoint == "off" else str(self.checkpoints),
+            story=self.story,
+            go_back=GoingBack(self.job),
+            brain=self.brain,
+            autoscaler=Autoscaler(job="rig-1", mode=self.mode),
+            profiles=[self.profiles],
         )
-        disk = FullDisk(
-            clock=self.clock,
-            free=lambda _: 4096,
-            tell=lambda line: story.node("master", line),
-            meanwhile=lambda _: False,
-        )
-        with LedgerStore(self.job.ledger()) as store:
-            self.master = Master(
-                "rig-1",
-                self.recipe,
-                ShardService(store, self.shard_plan, wait_seconds=0.01, story=story, insist=disk.insist),
-                self.server,
-                self.backend,
-                self.fleet,
-                export_directory=self.directory / "export",
-                checkpoints="" if self.recipe.checkpoint == "off" else str(self.checkpoints),
-                disk=disk,
-                story=story,
-                stop=self._stop,
-                go_back=GoingBack(self.job, disk.insist),
-                brain=self.brain,
-                autoscaler=Autoscaler(job="rig-1", mode=self.mode),
-                profiles=[self.profiles],
-                clock=self.clock,
-            )
-            ready.set()
-            self.outcome = self.master.run()
 
-    def _stop(self) -> bool:
-        if self.killed:
-            raise _Killed
-        return self.stopping
+    def _another_io(self) -> Io:
+        self.io = Io()
+        return self.io
+
+    def step(self) -> None:
+        """Take one step of the master, and of what is beside it."""
+        for turn in self.beside:
+            turn()
+        if self._phases is None:
+            return
+        try:
+            self._wake_at = self._phases.send(self.server.receive())
+        except StopIteration as over:
+            self.outcome, self._phases = over.value, None
+        except _Killed:
+            self._is_gone()
+            return
+        for request, body in self.outbox.take():
+            if (request.session, request.sequence) == self._unanswerable:
+                self.kill()
+                return
+            self.server.answer(request, body)
+        for turn in self.beside:
+            turn()
+
+    def passes(self) -> None:
+        """Let time pass until the master has something to do by itself."""
+        if not self._is_frozen:
+            self.clock.advance_to(max(self.clock.now + 0.001, min(self._wake_at, self.clock.now + 1.0)))
+
+    def step_until(self, condition: Callable[[], object]) -> None:
+        """Step the master until something is so."""
+        end = self.clock.now + PATIENCE
+        for _ in range(_MOST_STEPS):
+            if condition():
+                return
+            assert self.runs, f"the master has ended with {self.outcome}"
+            assert self.clock.now < end
+            self.step()
+            self.passes()
+        assert condition()
 
     def kill(self) -> None:
-        """The master ends between two turns."""
-        self.killed = True
-        self.join_killed()
+        """End the master between two steps, as by kill -9."""
+        assert self._phases is not None
+        self._phases.close()
+        self._is_gone()
+
+    def _is_gone(self) -> None:
+        self._phases = None
+        self.server.close()
+        self.clients.clear()
 
     def kill_before_the_answer(self, node: str, body: Any) -> int:
         """The master applies and commits what ``node`` asks, and ends before it can answer; returns the request's number."""
-
-        def reply(*_: Any) -> None:
-            raise _Killed
-
-        self.server.reply = reply  # type: ignore[method-assign]
-        sequence = self.client(node).send(body)
+        client = self.client(node)
+        sequence = client.send(body)
+        self._unanswerable = (client.session, sequence)
         self.join_killed()
         return sequence
 
@@ -322,47 +410,44 @@ class Rig:
         setattr(owner, name, die)
 
     def join_killed(self) -> None:
-        self.thread.join(PATIENCE)
-        assert not self.thread.is_alive()
-        self.server.close()
-        for client in self.clients.values():  # an inproc endpoint is not free again at once, so the next one is another
-            client.close()
-        self.clients.clear()
+        """Step the master until it is killed."""
+        end = self.clock.now + PATIENCE
+        while self.runs:
+            assert self.clock.now < end
+            self.step()
+            self.passes()
+        assert self.outcome is None
 
-    def client(self, node: str) -> Client:
+    # --- who talks to it ------------------------------------------------------------------------------------------------
+
+    def client(self, node: str) -> RigClient:
         if node not in self.clients:
-            self.clients[node] = Client(self.endpoint, MasterReplies, context=self.context, peer="the master")
+            self.clients[node] = RigClient(self)
         return self.clients[node]
 
     def ask(self, node: str, body: Any) -> Any:
-        """Of a master that is there to answer: one that may end meanwhile is to be asked with ``ask_while_it_runs``."""
-        try:
-            return (
-                self.client(node)
-                .call(body, deadline_seconds=PATIENCE, has_ended=lambda: not self.thread.is_alive())
-                .body
-            )
-        except DeadlineExceeded as error:
-            raise AssertionError(f"{error}: {self._what_it_does()}") from error
-
-    def _what_it_does(self) -> str:
-        """Of the master's thread, in words."""
-        if not self.thread.is_alive():
-            return f"the master has ended with {self.outcome}"
-        frame = sys._current_frames().get(self.thread.ident or 0)
-        return "".join(["the master is at\n", *traceback.format_stack(frame)])
+        """Ask a master that is there to answer: one that may end meanwhile is to be asked with ``ask_while_it_runs``."""
+        answer = self.ask_while_it_runs(node, body)
+        assert answer is not None, f"the master has ended with {self.outcome}"
+        if isinstance(answer, Failure):
+            raise RemoteError(answer.code, answer.message, hint=answer.hint)
+        return answer
 
     def ask_while_it_runs(self, node: str, body: Any) -> Any:
-        """The answer, or None when the master has ended without one. Asked again meanwhile, as one that lets its nodes go answers few."""
+        """Return the answer, or None when the master has ended without one. Asked again meanwhile."""
         client = self.client(node)
         sequence = client.send(body)
-        while self.thread.is_alive():
-            reply = client.receive(0.05)
-            if reply is None:
+        if not self._is_frozen:
+            self.clock.now += TICK_SECONDS
+        for _ in range(_MOST_STEPS):
+            reply = client.receive(1.0)
+            if reply is None or isinstance(reply.body, Later):
+                if not self.runs:
+                    return None
                 client.send(body, sequence=sequence)
             elif reply.sequence == sequence:
                 return reply.body
-        return None
+        raise AssertionError(f"{body} isn't answered")
 
     def up(self, *nodes: str) -> None:
         for node in nodes:
@@ -381,9 +466,9 @@ class Rig:
         """PS that do what they are told, and at once, until the master's status is as wanted; with ``finish`` False no target is ever
         ready. Returns the status."""
         orders: dict[str, PsOrders] = {}
-        end = time.monotonic() + PATIENCE
-        while not until(status := self.ask("cli", StatusRequest())):
-            assert time.monotonic() < end, status
+        for status in self.statuses():
+            if until(status):
+                return status
             for node in nodes:
                 known = orders.get(node)
                 ready = [move.move for move in known.moves if move.target == node] if known and finish else []
@@ -391,7 +476,16 @@ class Rig:
                 if isinstance(answer, PsOrders):
                     assert known is None or answer.version >= known.version
                     orders[node] = answer
-        return status
+        raise AssertionError
+
+    def statuses(self) -> Iterator[Any]:
+        """Yield the master's status after each of its turns, for as long as a test is patient."""
+        end = self.clock.now + PATIENCE
+        while True:
+            status = self.ask("cli", StatusRequest())
+            yield status
+            assert self.clock.now < end, status
+            self.passes()
 
     def lease(self, node: str, **report: Any) -> Any:
         """Asks until the answer is no Wait."""
@@ -408,22 +502,20 @@ class Rig:
         return answer
 
     def ended(self) -> Outcome:
-        self.thread.join(PATIENCE)
-        assert not self.thread.is_alive()
+        """Step the master until it has ended."""
+        end = self.clock.now + PATIENCE
+        while self.runs:
+            assert self.clock.now < end
+            self.step()
+            self.passes()
         assert self.outcome is not None
         return self.outcome
 
     def close(self) -> None:
-        self.stopping = True
-        self.killed = self.recipe.checkpoint != "off"  # rather than wait for a last checkpoint
-        self.thread.join(PATIENCE)
-        assert not self.thread.is_alive()  # or it would lose its sockets while it uses them
-        for client in self.clients.values():
-            client.close()
+        if self.runs:
+            self.kill()
         if self.brain is not None:
             self.brain.close()
-        self.server.close()
-        self.context.destroy(linger=0)
 
 
 def report_of(samples: int, **fields: Any) -> WorkReport:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -10,8 +9,8 @@ import msgspec
 from dlrover_lite.checkpoint.manifest import Layout, Marks, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slots
-from dlrover_lite.master.loop import Outcome
-from dlrover_lite.protocol.messages import PsOrders, PsReport, SnapshotOrder, SnapshotReport, Status, StatusRequest
+from dlrover_lite.master.outcome import Outcome
+from dlrover_lite.protocol.messages import PsOrders, PsReport, SnapshotOrder, SnapshotReport, Status
 from tests.checkpoint.cuts import CONFIGURATION, SHAPES, Key, rows_of, slot_of
 from tests.master.rig import PATIENCE, Rig, all_of
 
@@ -93,21 +92,20 @@ class ScriptedPs:
 
 def until_ended(rig: Rig, servers: Iterable[ScriptedPs]) -> Outcome:
     """Have these do what they are told until the master has ended."""
-    end = time.monotonic() + PATIENCE
-    while rig.thread.is_alive():
-        assert time.monotonic() < end
+    end = rig.clock.now + PATIENCE
+    while rig.runs:
+        assert rig.clock.now < end
         for server in servers:
             server.step()
+        rig.passes()
     return rig.ended()
 
 
 def until(rig: Rig, servers: Iterable[ScriptedPs], wanted: Callable[[Status], object]) -> Status:
     """Have these do what they are told until the master's status is as wanted."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        status: Status = rig.ask("cli", StatusRequest())
+    for status in rig.statuses():
         if wanted(status):
-            return status
-        assert time.monotonic() < end, status
+            return status  # type: ignore[no-any-return]
         for server in servers:
             server.step()
+    raise AssertionError

@@ -24,8 +24,7 @@ from dlrover_lite.protocol.nodes import Observed
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import Level, Profile, PsLevel
-from dlrover_lite.transport.connector import Connector
-from dlrover_lite.transport.server import Server
+from dlrover_lite.transport.memory import MemoryConnector
 from tests.brain.service_rig import PATIENCE, Rig, event, profile, registration
 
 END = EndJob("ads-1", "succeeded", 90.0, 4000, outcome=JobOutcome(seconds=5.0))
@@ -51,7 +50,7 @@ class Line:
         return BrainLink(
             registration(),
             self._find,
-            connector=Connector(context=self.rig.context),
+            connector=MemoryConnector(self.rig.network),
             say=self.said.append,
             advised=self.advice.append,
             clock=lambda: self.now,
@@ -66,6 +65,17 @@ class Line:
     def turn(self, seconds: float = 0.0) -> None:
         self.now += seconds
         self.link.turn(self.fleet, self.samples)
+
+    def ends(self) -> bool:
+        """Tell the brain that the job has ended. Return whether it knows."""
+        phase = self.link.end(END, self.fleet, lambda _: None)
+        try:
+            while True:
+                self.now = next(phase)
+                if self.alive:
+                    self.rig.service.turn(0.0)
+        except StopIteration as over:
+            return bool(over.value)
 
     def settle(self) -> None:
         """Until nothing is left to say."""
@@ -144,15 +154,8 @@ def test_end_of_the_job_is_told_with_everything_unsent(line: Line, monkeypatch: 
     monkeypatch.setattr(brain_link, "_AT_ONCE", 10)
     for at in range(35):
         line.link.keep(profile(float(at)))
-    serve, client = line.link._serve, line.link._client
-
-    def both(wait: float) -> None:
-        serve(0.0)
-        line.rig.service.turn(0.0)
-        line.now += 0.001
-
-    monkeypatch.setattr(line.link, "_serve", both)
-    assert line.link.end(END, line.fleet)
+    client = line.link._client
+    assert line.ends()
     assert client is line.link._client
     assert len(queries.profiles(line.rig.store, "ads-1")) == 35
     (job,) = queries.jobs(line.rig.store)
@@ -168,7 +171,7 @@ def test_without_a_brain_nothing_waits_and_that_is_said_once(line: Line) -> None
         line.turn(1.0)
     assert line.said == ["there is no brain (none runs): training goes on without its advice"]
     assert len(line.link.unsent) == 3  # the plan, and two nodes
-    assert not line.link.end(END, line.fleet)
+    assert not line.ends()
     assert "3 of the last things" in line.said[-1]
 
 
@@ -200,7 +203,7 @@ def test_a_new_brain_at_the_same_endpoint_gets_the_job_registered(line: Line, tm
 
 def test_a_new_brain_at_another_endpoint_is_found(line: Line, tmp_path: Path) -> None:
     line.settle()
-    first, line.rig = line.rig, Rig(tmp_path / "another.sqlite", context=line.rig.context)
+    first, line.rig = line.rig, Rig(tmp_path / "another.sqlite", network=line.rig.network)
     try:
         line.link.keep(profile(1.0))
         line.turn(brain_link.AGAIN_SECONDS)
@@ -250,17 +253,13 @@ def test_reports_refused_by_the_brain_are_dropped_and_named(line: Line) -> None:
 
 @pytest.mark.parametrize(("protocol", "oldest"), [(brain_messages.PROTOCOL + 5, brain_messages.PROTOCOL + 1), (0, 0)])
 def test_brains_of_incompatible_protocols_are_not_used(line: Line, protocol: int, oldest: int) -> None:
-    endpoint = "inproc://foreign"
-    server = Server(endpoint, BrainRequests, context=line.rig.context)
+    endpoint = "memory://foreign"
+    server = MemoryConnector(line.rig.network).server(endpoint, BrainRequests)
     line.rig.endpoint = endpoint
-    try:
-        line.turn()
-        (request,) = server.receive(PATIENCE)
-        server.reply(request, BrainWelcome("9.0", protocol, oldest, 1, 0.0))
-        line.link._client.socket.poll(PATIENCE * 1000)  # type: ignore[union-attr]
-        line.turn()
-    finally:
-        server.close()
+    line.turn()
+    (request,) = server.receive()
+    server.reply(request, BrainWelcome("9.0", protocol, oldest, 1, 0.0))
+    line.turn()
     assert len(line.said) == 1 and "of version 9.0, which doesn't understand" in line.said[0]
     line.turn(20.0)
     assert line.link.state == "looking"

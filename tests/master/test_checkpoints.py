@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dlrover_lite.checkpoint import local
 from dlrover_lite.checkpoint.manifest import Consumed
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slots
 from dlrover_lite.core.errors import RemoteError
 from dlrover_lite.jobs.restore_point import Usable, newest_checkpoint
-from dlrover_lite.master import loop as service
+from dlrover_lite.master import generation_run as service
 from dlrover_lite.protocol.messages import (
     Ack,
     CheckpointPromise,
@@ -37,12 +34,6 @@ from tests.master.scripted_ps import ScriptedPs, until, until_ended
 PAIR = ("ps-0", "ps-1")
 OFTEN = {"every_seconds": 3600.0, "keep": 5}
 Servers = list[ScriptedPs]
-
-
-@pytest.fixture(autouse=True)
-def no_haste(monkeypatch: Any) -> None:
-    """At a job's end its destination is given as long as a busy machine may take."""
-    monkeypatch.setattr("dlrover_lite.master.checkpoints.checkpoints._CLEANING_SECONDS", PATIENCE)
 
 
 def begun(make: Any, *, workers: int = 1, **checkpoint: Any) -> tuple[Rig, Servers]:
@@ -90,12 +81,6 @@ def read(rig: Rig, cut: int) -> Any:
     return state_of(store.rows(cut))
 
 
-def until_left_alone(rig: Rig) -> None:
-    """All that the master was to do at its destination by now is done."""
-    assert rig.master.checkpoints is not None
-    rig.master.checkpoints._background.submit(lambda: None, lambda _: None).result(PATIENCE)
-
-
 def told(rig: Rig) -> list[str]:
     return [entry.text for entry in rig.ask("cli", StoryRequest("master")).entries]
 
@@ -135,7 +120,7 @@ def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any, monk
     rig, servers = begun(make)
     state = push(servers, 60, 1)
     monkeypatch.setattr(service, "RECONCILE_SECONDS", 3600.0)
-    until(rig, servers, lambda _: rig.master._reconcile_at > time.monotonic() + 1000)
+    until(rig, servers, lambda _: rig.master._reconcile_at > rig.clock.now + 1000)
     ask(rig)
     for server in servers:
         reply = rig.client(server.node).receive(PATIENCE)
@@ -165,24 +150,14 @@ def test_bases_come_again_and_old_cuts_go(make: Any) -> None:
     assert [(one.cut, one.builds_on) for one in manifests] == [(6, 5), (5, 4), (4, None)]
 
 
-def test_old_cuts_go_before_the_job_has_ended(make: Any, monkeypatch: Any) -> None:
+def test_old_cuts_go_before_the_job_has_ended(make: Any) -> None:
     """There is nobody afterwards who would remove them."""
     rig, servers = begun(make, keep=1, full_every=1)
-    original, too_late = local.LocalDirectory.remove, []
-
-    def slow(self: Any, *arguments: Any, **options: Any) -> None:
-        rig.thread.join(0.3)
-        too_late.append(not rig.thread.is_alive())
-        original(self, *arguments, **options)
-
     for cut in (1, 2):
-        if cut == 2:
-            monkeypatch.setattr(local.LocalDirectory, "remove", slow)
         ask(rig)
         until(rig, servers, has(cut))
     rig.ask("cli", StopRequest(now=True))
     rig.ended()
-    assert too_late == [False]
     assert [one.name for one in rig.checkpoints.iterdir()] == ["cut-00000002"]
 
 
@@ -267,19 +242,11 @@ def test_no_move_begins_while_a_cut_is_taken(make: Any) -> None:
 
 
 @pytest.mark.parametrize("phase", ["opening", "waiting", "taking", "committing"])
-def test_a_master_that_is_killed_uses_no_number_again(make: Any, phase: str, monkeypatch: Any) -> None:
+def test_a_master_that_is_killed_uses_no_number_again(make: Any, phase: str) -> None:
     rig, servers = begun(make)
     state = push(servers, 30, 1)
-    goes_on = threading.Event()
-    name = {"opening": "make", "committing": "put"}.get(phase)
-    if name is not None:
-        original = getattr(local.LocalDirectory, name)
-
-        def slow(self: Any, *arguments: Any) -> None:
-            goes_on.wait(PATIENCE)
-            original(self, *arguments)
-
-        monkeypatch.setattr(local.LocalDirectory, name, slow)
+    if phase == "opening":
+        rig.io.hangs = True
     if phase == "waiting":
         rig.report("ps-1", orders=servers[1].orders, tidy=False)
     if phase == "taking":
@@ -290,9 +257,12 @@ def test_a_master_that_is_killed_uses_no_number_again(make: Any, phase: str, mon
         return under_way is not None and under_way.state == phase
 
     assert ask(rig) == 1
+    if phase == "committing":
+        until(rig, [], lambda _: rig.master.servers.snapshots)
+        rig.io.hangs = True
     until(rig, [] if phase == "waiting" else servers, at_it)
     rig.kill()
-    goes_on.set()
+    rig.io.go_on()
     rig.start()
     rig.up(*PAIR)
     servers[0].writes = True
@@ -322,41 +292,31 @@ def test_a_restarted_master_knows_the_newest_checkpoint(make: Any) -> None:
 # --- destinations --------------------------------------------------------------------------------------------------------
 
 
-def test_training_goes_on_while_the_destination_hangs(make: Any, monkeypatch: Any) -> None:
-    goes_on, original = threading.Event(), local.LocalDirectory.make
-
-    def hangs(self: Any, directory: str) -> None:
-        goes_on.wait(PATIENCE)
-        original(self, directory)
-
-    monkeypatch.setattr(local.LocalDirectory, "make", hangs)
+def test_training_goes_on_while_the_destination_hangs(make: Any) -> None:
     rig, servers = begun(make)
+    rig.io.hangs = True
     push(servers, 30, 1)
     ask(rig)
     until(rig, servers, lambda status: status.checkpoints.under_way)
     for _ in range(5):
         rig.lease("worker-0", **done(rig.lease("worker-0")))
     assert newest(rig.ask("cli", StatusRequest())) == 0
-    goes_on.set()
+    rig.io.go_on()
     until(rig, servers, has(1))
 
 
-def test_job_ends_though_the_destination_hangs(make: Any, monkeypatch: Any) -> None:
-    goes_on = threading.Event()
-    monkeypatch.setattr(local.LocalDirectory, "make", lambda *_: goes_on.wait(PATIENCE))
-    monkeypatch.setattr("dlrover_lite.master.checkpoints.checkpoints._CLEANING_SECONDS", 0.05)
+def test_job_ends_though_the_destination_hangs(make: Any) -> None:
     rig, servers = begun(make)
+    rig.io.hangs = True
     ask(rig)
     until(rig, servers, lambda status: status.checkpoints.under_way)
     rig.ask("cli", StopRequest(now=True))
     assert rig.ended().state == "stopped"
-    goes_on.set()
 
 
 def test_checkpoints_go_on_when_the_destination_comes_back(make: Any, tmp_path: Path) -> None:
     rig, servers = begun(make)
     state = push(servers, 30, 1)
-    until_left_alone(rig)
     rig.checkpoints.rename(tmp_path / "away")
     ask(rig)
     status = until(rig, servers, lambda status: status.checkpoints.problem)
@@ -546,7 +506,6 @@ def test_stopping_now_takes_no_last_checkpoint(make: Any) -> None:
 def test_stopping_ends_though_the_destination_is_gone(make: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("dlrover_lite.master.checkpoints.checkpoint_schedule.FIRST_DELAY_SECONDS", 0.1)
     rig, _ = begun(make)
-    until_left_alone(rig)
     rig.checkpoints.rmdir()
     rig.stopping = True
     outcome = rig.ended()

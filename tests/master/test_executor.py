@@ -75,6 +75,7 @@ class Job:
             shards=self.shards,  # type: ignore[arg-type]
             story=SimpleNamespace(node=lambda _, text: self.told.append(text)),  # type: ignore[arg-type]
             keep=self.kept.append,
+            after_commit=lambda effect: effect(),
             tell=self.done.append,
             checkpoints=lambda: None,
             let_go=lambda why, number: "",

@@ -11,6 +11,7 @@ import pytest
 
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.master.autoscale.first_plan import FirstPlan, first_plan
+from dlrover_lite.master.phases import Phase
 from dlrover_lite.protocol.brain_messages import Advice
 from dlrover_lite.protocol.plans import Plan, RolePlan, initial_plan
 from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
@@ -32,7 +33,7 @@ class Room:
     def is_over(self) -> bool:
         return self._stop
 
-    def turn(self) -> None:
+    def serve(self, requests: list[Any]) -> None:
         pass
 
     def waits(self, why: str) -> None:
@@ -50,8 +51,11 @@ class Brain:
     def waits(self, since: float | None) -> None:
         assert since is None
 
-    def first_advice(self, has_come: Callable[[], bool], give_up: Callable[[], bool], **_: Any) -> bool:
+    def first_advice(
+        self, has_come: Callable[[], bool], give_up: Callable[[], bool], *_: Any, **__: Any
+    ) -> Phase[bool]:
         self.asked += 1
+        yield 0.0
         if self.left and not give_up():
             self.advised(self.left.pop(0))
         return has_come()
@@ -61,7 +65,16 @@ def found(brain: Any, *, stop: bool = False, **sections: Any) -> tuple[FirstPlan
     recipe = Recipe(version=1, name="ads", model=Model(use="dcn"), data=SyntheticData(samples=100), **sections)
     said: list[str] = []
     room: Any = Room(stop)
-    return first_plan(recipe, MACHINE, brain, room, say=said.append), said + room.said
+    return outcome_of(first_plan(recipe, MACHINE, brain, room, say=said.append)), said + room.said
+
+
+def outcome_of(phase: Phase[FirstPlan]) -> FirstPlan:
+    try:
+        next(phase)
+        while True:
+            phase.send([])
+    except StopIteration as over:
+        return over.value  # type: ignore[no-any-return]
 
 
 OURS = initial_plan(ResourceLimits(), MACHINE)

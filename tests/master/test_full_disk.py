@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,31 +28,39 @@ from dlrover_lite.protocol.messages import (
     Wait,
 )
 from dlrover_lite.transport.frames import Later
-from tests.master.rig import PATIENCE, Rig, done
+from dlrover_lite.transport.memory import VirtualClock
+from tests.master.rig import Rig, done
 from tests.master.scripted_ps import ScriptedPs, until, until_ended
 
 WHY = "The disk is full: the model can't be exported to /x."
 
 
-class Clock:
-    """``meanwhile`` lets time pass; ``ends_at``: the job is to end from then on."""
+class Disk(FullDisk):
+    """Waits on a virtual clock; ``ends_at``: the job is to end from then on."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, clock: VirtualClock, told: list[str]) -> None:
+        super().__init__(clock=clock, free=lambda _: 2048, tell=told.append)
+        self.clock = clock
         self.ends_at = float("inf")
+        self.said: list[str] = []
+        """What was waited for, each time that somebody could ask."""
 
-    def __call__(self) -> float:
-        return self.now
-
-    def meanwhile(self, seconds: float) -> bool:
-        self.now += seconds
-        return self.now >= self.ends_at
+    def wait_for(self, write: Writer) -> bool:
+        """Return whether it is done in the end."""
+        phase = self.insist(write, lambda _: self.clock.now >= self.ends_at)
+        try:
+            self.clock.advance_to(next(phase))
+            while True:
+                self.said.append(self.waits)
+                self.clock.advance_to(phase.send([]))
+        except StopIteration as over:
+            return bool(over.value)
 
 
 class Writer:
     """Fails for want of room until ``room_at``."""
 
-    def __init__(self, clock: Clock, room_at: float) -> None:
+    def __init__(self, clock: VirtualClock, room_at: float) -> None:
         self.clock, self.room_at = clock, room_at
         self.tried: list[float] = []
 
@@ -63,16 +70,12 @@ class Writer:
             raise DiskFull("The disk is full: can't write /jobs/x/y", directory=Path("/jobs/x"))
 
 
-def of(clock: Clock, told: list[str]) -> FullDisk:
-    return FullDisk(clock=clock, free=lambda _: 2048, tell=told.append, meanwhile=clock.meanwhile)
-
-
 def test_writing_is_retried_ever_more_seldom_until_there_is_room() -> None:
-    clock, told = Clock(), list[str]()
-    disk, write = of(clock, told), Writer(clock, room_at=100.0)
-    assert disk.insist(write)
+    clock, told = VirtualClock(), list[str]()
+    disk, write = Disk(clock, told), Writer(clock, room_at=100.0)
+    assert disk.wait_for(write)
     gaps = [later - before for before, later in zip(write.tried, write.tried[1:], strict=False)]
-    assert gaps == sorted(gaps) and max(gaps) == LONGEST_DELAY_SECONDS
+    assert gaps == sorted(gaps) and max(gaps) == pytest.approx(LONGEST_DELAY_SECONDS)
     assert clock.now < 100.0 + LONGEST_DELAY_SECONDS + 0.01
     assert (disk.waits, disk.interrupted, disk.given_up) == ("", True, False)
     assert [line.partition(":")[0] for line in told] == [
@@ -80,31 +83,24 @@ def test_writing_is_retried_ever_more_seldom_until_there_is_room() -> None:
         "there is room on the disk again, after 1 min 45 s",
     ]
     again = Writer(clock, room_at=clock.now + 5.0)  # it is full again at once: not tried four times a second
-    assert disk.insist(again)
+    assert disk.wait_for(again)
     assert len(again.tried) == 2
 
 
 def test_waiting_for_room_names_the_directory_and_free_space() -> None:
-    clock, told = Clock(), list[str]()
-    disk = of(clock, told)
-    said = list[str]()
-
-    def meanwhile(seconds: float) -> bool:
-        said.append(disk.waits)
-        return clock.meanwhile(seconds)
-
-    disk.meanwhile = meanwhile
-    disk.insist(Writer(clock, room_at=1.0))
-    assert set(said) == {"the disk of /jobs/x is full (2 KiB free): training waits for room there"}
+    clock = VirtualClock()
+    disk = Disk(clock, [])
+    disk.wait_for(Writer(clock, room_at=1.0))
+    assert set(disk.said) == {"the disk of /jobs/x is full (2 KiB free): training waits for room there"}
 
 
 def test_an_ending_job_does_not_wait_for_room() -> None:
-    clock, told = Clock(), list[str]()
-    clock.ends_at = 3.0
-    disk, write = of(clock, told), Writer(clock, room_at=100.0)
-    assert not disk.insist(write)
+    clock = VirtualClock()
+    disk, write = Disk(clock, []), Writer(clock, room_at=100.0)
+    disk.ends_at = 3.0
+    assert not disk.wait_for(write)
     assert clock.now < 3.0 + LONGEST_DELAY_SECONDS
-    assert not disk.insist(write)
+    assert not disk.wait_for(write)
     assert len(write.tried) == len(set(write.tried)) + 1  # once more, without waiting
 
 
@@ -127,10 +123,7 @@ def full(tmp_path: Path) -> Iterator[Callable[[], Any]]:
 
 
 def until_it_waits(rig: Rig) -> str:
-    end = time.monotonic() + PATIENCE
-    while not (waits := rig.ask("cli", StatusRequest()).waits):
-        assert time.monotonic() < end
-    return str(waits)
+    return next(str(status.waits) for status in rig.statuses() if status.waits)
 
 
 def answers(rig: Rig, node: str) -> list[Any]:
@@ -251,10 +244,7 @@ def test_status_tells_how_far_an_export_is(make: Any) -> None:
 
 
 def until_exported(rig: Rig, rows: int) -> Any:
-    end = time.monotonic() + PATIENCE
-    while (status := rig.ask("cli", StatusRequest())).exporting.rows != rows:
-        assert time.monotonic() < end
-    return status
+    return next(status for status in rig.statuses() if status.exporting.rows == rows)
 
 
 def test_a_failing_export_is_retried_without_end_if_no_checkpoint_is_taken(make: Any) -> None:

@@ -19,7 +19,8 @@ from dlrover_lite.protocol.messages import (
     Story,
     StoryRequest,
 )
-from tests.master.rig import PATIENT, Clock, Rig
+from dlrover_lite.transport.memory import VirtualClock
+from tests.master.rig import PATIENT, Rig
 
 
 def test_workers_are_scaled_up_and_down(make: Any) -> None:
@@ -102,7 +103,7 @@ def is_launched(rig: Rig, node: str) -> bool:
 
 
 def test_nodes_that_fall_silent_are_given_up(make: Any) -> None:
-    rig = make(samples=400, clock=Clock(), health=msgspec.structs.replace(PATIENT, heartbeat_seconds=0.5))
+    rig = make(samples=400, clock=VirtualClock(), health=msgspec.structs.replace(PATIENT, heartbeat_seconds=0.5))
     rig.up("ps-0", "worker-0")
     pass_time(rig, until=lambda: is_launched(rig, "worker-2"))
     assert rig.backend.terminated == ["worker-0"]  # the other one speaks
@@ -122,7 +123,7 @@ def test_nodes_without_progress_are_given_up(make: Any) -> None:
 
 
 def test_nodes_that_never_come_up_are_given_up(make: Any) -> None:
-    rig = make(samples=400, clock=Clock(), health=msgspec.structs.replace(PATIENT, startup_seconds=0.3))
+    rig = make(samples=400, clock=VirtualClock(), health=msgspec.structs.replace(PATIENT, startup_seconds=0.3))
     rig.up("ps-0", "worker-0")
     pass_time(rig, until=lambda: is_launched(rig, "worker-2"))
     states = {node.id: node.state for node in rig.ask("cli", StatusRequest()).nodes}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dlrover_lite.core import slots
-from dlrover_lite.master.loop import Outcome
+from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.protocol.messages import (
     Export,
     Exported,

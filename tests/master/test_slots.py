@@ -30,7 +30,8 @@ from dlrover_lite.protocol.messages import (
     TopologyRequest,
     Wait,
 )
-from tests.master.rig import PATIENT, RESOURCES, Clock, Rig, done
+from dlrover_lite.transport.memory import VirtualClock
+from tests.master.rig import PATIENT, RESOURCES, Rig, done
 
 PAIR = ("ps-0", "ps-1")
 
@@ -362,7 +363,7 @@ def test_the_model_is_exported_when_every_slot_is_at_rest(make: Any) -> None:
 
 
 def test_silent_servers_are_replaced_with_their_memory_kept(make: Any) -> None:
-    clock = Clock()
+    clock = VirtualClock()
     rig = make(samples=400, clock=clock, health=msgspec.structs.replace(PATIENT, heartbeat_seconds=0.5))
     rig.up("ps-0", "worker-0")
     while not any(spec.id == "ps-1" for spec in rig.backend.launched):

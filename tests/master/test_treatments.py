@@ -17,7 +17,6 @@ from dlrover_lite.protocol.acts import Act, AddPs, MoveSlots, Replace, Resize, S
 from dlrover_lite.protocol.brain_messages import Advice
 from dlrover_lite.protocol.demands import Done
 from dlrover_lite.protocol.messages import Export
-from tests.backends.support import until
 from tests.master.rig import RESOURCES, Rig
 from tests.master.test_slots import PAIR, at_rest, has, loads, owned, states, texts
 
@@ -211,7 +210,7 @@ def fill(rig: Rig, stops: Callable[[int], Any]) -> None:
         rig.report("ps-0", version=1, bytes=held << 20)
         return stops(held)
 
-    until(grows, "what follows")
+    rig.step_until(grows)
 
 
 @pytest.mark.parametrize("mode", ["on", "off", "suggest"])
@@ -245,7 +244,7 @@ def test_the_exporting_worker_gets_memory_for_the_export(make: Any) -> None:
     rig.backend.used["worker-0"] = 1000 << 20
     rig.master.reconciler.memory_used("worker-0")
     assert isinstance(rig.work("worker-0"), Export)
-    until(lambda: rig.backend.resized, "room")
+    rig.step_until(lambda: rig.backend.resized)
     ((node, given),) = rig.backend.resized
     assert node == "worker-0" and given.memory == 1512 << 20
 
@@ -266,5 +265,5 @@ def test_a_worker_that_is_nearly_full_gets_more(make: Any) -> None:
     rig.up("ps-0", "worker-0", "worker-1")
     rig.follow("ps-0", until=has("ps-0"))
     rig.backend.used |= {"worker-0": 800 << 20, "worker-1": 1000 << 20}
-    until(lambda: rig.backend.resized, "more memory")
+    rig.step_until(lambda: rig.backend.resized)
     assert rig.backend.resized == [("worker-1", Resources(1.0, 1250 << 20))]

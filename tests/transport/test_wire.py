@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -83,21 +82,6 @@ def test_several_requests_under_way_are_told_apart(server: Server, client: Clien
         server.reply(request, Wait(float(request.body.reason.split()[1])))
     replies = {reply.sequence: reply.body for reply in (taken(client) for _ in range(10))}
     assert replies == {sequence: Wait(float(i)) for i, sequence in enumerate(sequences)}
-
-
-def test_a_watched_descriptor_ends_the_wait(server: Server, client: Client) -> None:
-    mine, other = socket.socketpair()
-    with mine, other:
-        server.watch(mine.fileno())
-        assert server.receive(0.0) == []
-        other.send(b"!")
-        assert server.receive(None) == []
-        mine.recv(1)
-        client.send(StatusRequest())
-        assert isinstance(one(server).body, StatusRequest)
-        other.send(b"!")
-        server.unwatch(mine.fileno())
-        assert server.receive(0.0) == []
 
 
 @pytest.mark.parametrize("megabytes", [1, 40])

@@ -19,15 +19,18 @@ __all__ = [
     "checked_name",
     "close_to_others",
     "create_private",
+    "is_disk_full",
     "make_private",
     "open_private",
     "sync_directory",
+    "sync_file",
     "write_whole",
 ]
 
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
 _OTHERS = 0o077
+_PROBE_BYTES = 64 << 10
 _LONGEST_PART_BYTES = 255
 _LONGEST_NAME_BYTES = 4096
 
@@ -153,6 +156,24 @@ def _place_first(source: str, target: Path, *, sync: bool) -> None:
             file.flush()
             if sync:
                 os.fsync(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make durable what has been written to a file. Raises OSError."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def is_disk_full(directory: Path) -> bool:
+    """Return whether a few more pages can't be written there now."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return False
 
 
 def sync_directory(path: Path | str) -> None:

@@ -6,7 +6,6 @@ is told may be told twice, so a restarted master tells everything it finds.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -18,6 +17,7 @@ from dlrover_lite.core.version import __version__
 from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.nodes.lifecycle import Node
+from dlrover_lite.master.phases import Phase
 from dlrover_lite.protocol.brain_messages import (
     REFUSED,
     UNKNOWN_JOB,
@@ -34,9 +34,8 @@ from dlrover_lite.protocol.demands import Done, Standing
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import Level, Profile
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
-from dlrover_lite.transport.client import Client
-from dlrover_lite.transport.connector import Connector
-from dlrover_lite.transport.frames import INTERNAL, NOT_UNDERSTOOD, Failure, Reply
+from dlrover_lite.transport.frames import INTERNAL, NOT_UNDERSTOOD, Failure, Reply, Request
+from dlrover_lite.transport.interface import ClientFactory, MessageClient
 
 __all__ = ["BrainLink", "Unsent"]
 
@@ -54,6 +53,7 @@ LATER_SECONDS = 10.0
 """Seconds before the next try after the brain couldn't write."""
 _LONGEST_PAUSE_SECONDS = 30.0
 _FIRST_BEAT_SECONDS, _PATIENT_BEAT_SECONDS = 0.2, 1.0
+_TURN_SECONDS = 0.1
 END_SECONDS = 3.0
 MOST_PROFILES, MOST_HAPPENINGS = 2_000, 5_000
 MOST_LEVELS = 60
@@ -132,12 +132,12 @@ class BrainLink:
         job: RegisterJob,
         find: Callable[[], str],
         *,
-        connector: Connector,
+        connector: ClientFactory,
         say: Callable[[str], None],
         advised: Callable[[Advice], None] = lambda _: None,
         version: str = __version__,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
     ) -> None:
         self.unsent = Unsent()
         self._levels: list[Level] = []
@@ -151,7 +151,7 @@ class BrainLink:
         self._version = version
         self._clock = clock
         self._wall_clock = wall_clock
-        self._client: Client | None = None
+        self._client: MessageClient | None = None
         self._endpoint = ""
         self._asked: _Asked | None = None
         self._again_at = 0.0
@@ -182,7 +182,7 @@ class BrainLink:
         """Notice what is new, and send or receive whatever can be without waiting. To be called often."""
         self.samples = samples
         self._notice(fleet)
-        self._serve(0.0)
+        self._serve()
 
     def keep(self, found: Profile | Gap) -> None:
         """Keep a profile to be told; the brain has no use for gaps. (``master.profiling.profile_intervals.Sink``)"""
@@ -213,21 +213,28 @@ class BrainLink:
         self._register_again()
 
     def first_advice(
-        self, has_come: Callable[[], bool], give_up: Callable[[], bool], *, meanwhile: Callable[[], None], patient: bool
-    ) -> bool:
-        """Wait for what the brain says to a job that has no plan; whether it came. No longer than a brain lives, and answers; with
-        ``patient`` another brain is looked for. ``meanwhile`` is called all the time, and may wait for a moment, too."""
+        self,
+        has_come: Callable[[], bool],
+        give_up: Callable[[], bool],
+        serve: Callable[[list[Request]], None],
+        *,
+        patient: bool,
+    ) -> Phase[bool]:
+        """Wait for what the brain says to a job that has no plan; return whether it came. No longer than a brain lives, and answers; with
+        ``patient`` another brain is looked for. ``serve`` answers who asks the master meanwhile."""
         until = self._clock() + FIRST_PLAN_SECONDS
         beat = _PATIENT_BEAT_SECONDS if patient else _FIRST_BEAT_SECONDS
-        while not has_come() and not give_up() and self._clock() < until:
+        while not has_come() and not give_up() and (now := self._clock()) < until:
             if self._asked is None and self.state == "open":
-                self._next_at = min(self._next_at, self._clock() + beat)
-            self._serve(_FIRST_BEAT_SECONDS)
-            meanwhile()
+                self._next_at = min(self._next_at, now + beat)
+            self._serve()
+            if has_come():
+                break
             if self.state == "looking" and self._said:
                 if not patient:
                     break
-                self._next_at = min(self._next_at, self._clock() + AGAIN_SECONDS)
+                self._next_at = min(self._next_at, now + AGAIN_SECONDS)
+            serve((yield now + _TURN_SECONDS))
         return has_come()
 
     def _register_again(self) -> None:
@@ -235,21 +242,34 @@ class BrainLink:
         if self.state == "open" and self._asked is None:
             self.state, self._next_at = "registering", self._clock()
 
-    def end(self, end: EndJob, fleet: Fleet | None, *, seconds: float = END_SECONDS) -> bool:
-        """Tell all that is still untold, and how the job has ended; whether that is done. Waits for a brain that lives, for a moment.
-        ``fleet``: None: it has no nodes."""
+    def end(
+        self,
+        end: EndJob,
+        fleet: Fleet | None,
+        serve: Callable[[list[Request]], None],
+        *,
+        seconds: float = END_SECONDS,
+    ) -> Phase[bool]:
+        """Tell all that is untold, and how the job has ended; return whether that is done. Waits for a brain that lives, for a moment.
+        ``fleet``: None: it has no nodes. ``serve`` answers who asks the master meanwhile."""
         if fleet is not None:
             self._notice(fleet)
         self._end = end
         self._next_at = now = self._clock()
         until = now + seconds
         while not self.ended and self._clock() < until:
-            self._serve(min(0.1, seconds))
-            if self.state == "looking" and self._said:
+            self._serve()
+            if self.ended or (self.state == "looking" and self._said):
                 break
+            serve((yield self._clock() + _TURN_SECONDS))
         if untold := len(self.unsent):
             self._say(f"the brain wasn't told {untold:,} of the last things that happened")
         return self.ended
+
+    @property
+    def client(self) -> MessageClient | None:
+        """The connection to the brain: a driver that waits has something to do as soon as a reply has come; None: there is none."""
+        return self._client
 
     def close(self) -> None:
         if self._client is not None:
@@ -274,24 +294,30 @@ class BrainLink:
 
     # --- the line ---------------------------------------------------------------------------------------------------------
 
-    def _serve(self, wait_seconds: float) -> None:
+    def _serve(self) -> None:
+        """Take replies, and ask what is due; again as long as the answer leads to another question."""
+        while self._step():
+            pass
+
+    def _step(self) -> bool:
+        """Take one reply, and ask one question. Return whether there was a reply."""
         now = self._clock()
         if self._client is None:
             if now >= self._next_at:
                 self._connect(now)
             if self._client is None:
-                return
-        if (reply := self._client.receive(wait_seconds)) is not None:
+                return False
+        if (reply := self._client.receive(0.0)) is not None:
             self._take(reply)
-            now = self._clock()
-        if self.state == "looking":
-            return
+        if self.state == "looking" or self._client is None:
+            return False
         if now >= self._again_at and not self._is_there(self._client, now):
-            return
+            return False
         if self._asked is None and (question := self._next(now)) is not None:
             body, told = question
             self._asked = _Asked(body, self._client.send(body), now, told)
             self._again_at = now + AGAIN_SECONDS
+        return reply is not None
 
     def _connect(self, now: float) -> None:
         try:
@@ -317,7 +343,7 @@ class BrainLink:
         standing = self.standing() if self.standing is not None else None
         return msgspec.structs.replace(report, standing=standing, levels=self._levels), told
 
-    def _is_there(self, client: Client, now: float) -> bool:
+    def _is_there(self, client: MessageClient, now: float) -> bool:
         """Look, and ask again what isn't answered yet."""
         self._again_at = now + AGAIN_SECONDS
         try:

@@ -52,7 +52,7 @@ from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.transport.frames import Failure
 
 if TYPE_CHECKING:
-    from dlrover_lite.master.loop import Master
+    from dlrover_lite.master.generation_run import GenerationRun
     from dlrover_lite.master.slots.slot_control import Wish
 
 __all__ = ["Executor", "executor_of"]
@@ -61,7 +61,8 @@ BY_HAND = "nodes were changed by hand"
 
 
 class Executor:
-    """``state`` is kept by ``keep`` before anything that follows from it is done; ``tell`` is given what became of decisions."""
+    """``keep`` has ``state`` made durable, and ``after_commit`` does what is given to it once it is; ``tell`` is given what became of
+    decisions."""
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class Executor:
         shards: ShardService,
         story: EventLog,
         keep: Callable[[Autoscaler], None],
+        after_commit: Callable[[Callable[[], None]], None],
         tell: Callable[[Done], None],
         checkpoints: Callable[[], Checkpoints | None],
         let_go: Callable[[str, int], str],
@@ -88,6 +90,7 @@ class Executor:
         self._shards = shards
         self._story = story
         self._keep = keep
+        self._after_commit = after_commit
         self._tell = tell
         self._checkpoints = checkpoints
         self._let_go = let_go
@@ -258,13 +261,18 @@ class Executor:
     def by_hand(self, wish: Wish) -> Scaled | Failure:
         """Change something for a person: the brain doesn't undo it. Raises MalformedMessage."""
         answer = self._control.answer(wish)
-        if isinstance(answer, Failure) or not answer.actions or self.state.mode == "off" or self.state.paused:
+        if isinstance(answer, Failure) or self.state.mode == "off" or self.state.paused:
             return answer
-        if isinstance(wish, KillRequest):  # the plan is as it was
-            return answer
-        self._take(self.state.pause(BY_HAND))
-        self._say(f"autoscaling is paused: {BY_HAND}")
-        return Scaled([*answer.actions, "autoscaling is paused (dlrover-lite autoscale resume)"])
+        if not isinstance(wish, KillRequest):  # after one the plan is as it was
+            self._after_commit(lambda: self._pause_for(answer.actions))
+        return answer
+
+    def _pause_for(self, actions: list[str]) -> None:
+        """Leave it at what a person has changed, if that was anything, and add so to what was done in words."""
+        if actions:
+            self._take(self.state.pause(BY_HAND))
+            self._say(f"autoscaling is paused: {BY_HAND}")
+            actions.append("autoscaling is paused (dlrover-lite autoscale resume)")
 
     # --- each turn ------------------------------------------------------------------------------------------------------
 
@@ -389,40 +397,46 @@ def _why_not(answer: Scaled | Failure) -> str:
     return answer.message if isinstance(answer, Failure) else ""
 
 
-def _let_go(master: Master, why: str, decision: int, at: float) -> str:
+def _let_go(run: GenerationRun, why: str, decision: int, at: float) -> str:
     """End the job's generation: the next one begins with the newest checkpoint, when there is a plan for it. Return why not, or ""."""
-    cuts = master.checkpoints
-    if cuts is None or cuts.newest is None or master.go_back is None:
+    cuts, go_back = run.checkpoints, run.go_back
+    if cuts is None or cuts.newest is None or go_back is None:
         return "there is no checkpoint to go on from"
     cut = cuts.newest.number
-    master.beginning = master.go_back.let_go(master.facts.generation, cut, why=why, decision=decision, at=at)
-    master.story.node("master", f"lets its nodes go, to go on from checkpoint {cut} later: {why}")
+
+    def end() -> None:
+        if run.outcome is None and run.beginning is None:
+            run.beginning = go_back.let_go(run.facts.generation, cut, why=why, decision=decision, at=at)
+            run.story.node("master", f"lets its nodes go, to go on from checkpoint {cut} later: {why}")
+
+    run.facts.after_commit(end)
     return ""
 
 
-def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[], float]) -> Executor:
+def executor_of(run: GenerationRun, begin: Autoscaler | None, wall_clock: Callable[[], float]) -> Executor:
     """Create the executor of a master that is being made, and make it known to the brain's line. It begins with the state that an earlier
     master has left, else with ``begin``."""
-    brain, facts = master.brain, master.facts
+    brain, facts = run.brain, run.facts
     at_once = MemoryReflex(
-        master.slots,
-        master.reconciler,
-        master.servers,
-        master.story,
-        exporter=lambda: master.exporting.exporter,
-        clock=master.now,
+        run.slots,
+        run.reconciler,
+        run.servers,
+        run.story,
+        exporter=lambda: run.exporting.exporter,
+        clock=run.now,
     )
     found = Executor(
-        facts.autoscaler() or begin or Autoscaler(job=master.job, mode="off"),
-        control=master.slots,
-        reconciler=master.reconciler,
-        servers=master.servers,
-        shards=master.shards,
-        story=master.story,
+        facts.autoscaler() or begin or Autoscaler(job=run.job, mode="off"),
+        control=run.slots,
+        reconciler=run.reconciler,
+        servers=run.servers,
+        shards=run.shards,
+        story=run.story,
         keep=facts.keep_autoscaler,
+        after_commit=facts.after_commit,
         tell=brain.done if brain is not None else lambda _: None,
-        checkpoints=lambda: master.checkpoints,
-        let_go=lambda why, decision: _let_go(master, why, decision, wall_clock()),
+        checkpoints=lambda: run.checkpoints,
+        let_go=lambda why, decision: _let_go(run, why, decision, wall_clock()),
         wall_clock=wall_clock,
         at_once=lambda trained: at_once.turn(trained=trained),
     )

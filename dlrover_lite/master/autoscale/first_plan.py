@@ -11,6 +11,7 @@ from dlrover_lite.core.expected_end import PredictedRate
 from dlrover_lite.core.units import Resources
 from dlrover_lite.master.autoscale.autoscaler import PlanPrediction
 from dlrover_lite.master.autoscale.brain_link import BrainLink
+from dlrover_lite.master.phases import Phase
 from dlrover_lite.master.profiling.job_end import predicted_rate
 from dlrover_lite.master.queued_job import QueuedJob
 from dlrover_lite.protocol.brain_messages import Advice, understood
@@ -48,14 +49,14 @@ def first_plan(
     room: QueuedJob,
     *,
     say: Callable[[str], None],
-) -> FirstPlan:
+) -> Phase[FirstPlan]:
     """Return the brain's plan, where it is asked for and there is one that answers; else the recipe's, with a rule of thumb for what it
     leaves open. Waits as long as the brain wants it to; ``room`` says whether that was for nothing, since the job is to stop."""
     ours = FirstPlan(initial_plan(recipe.resources, capacity))
     if brain is None or autoscale_of(recipe) == "off":
         return ours
     brain.waits(None)
-    return _advised(recipe, ours, brain, room, after=0, say=say)
+    return (yield from _advised(recipe, ours, brain, room, after=0, say=say))
 
 
 def next_plan(
@@ -67,14 +68,14 @@ def next_plan(
     since: float,
     after: int,
     say: Callable[[str], None],
-) -> FirstPlan:
+) -> Phase[FirstPlan]:
     """Find the plan for a job that has given way to others, ``since`` then and by the decision ``after``: the brain's plan, or the one it
     had ``before`` when there is no brain any more."""
     ours = FirstPlan(before, begun=True)
     if brain is None:
         return ours
     brain.waits(since)
-    return _advised(recipe, ours, brain, room, after=after, say=say)
+    return (yield from _advised(recipe, ours, brain, room, after=after, say=say))
 
 
 def _advised(
@@ -85,7 +86,7 @@ def _advised(
     *,
     after: int,
     say: Callable[[str], None],
-) -> FirstPlan:
+) -> Phase[FirstPlan]:
     """Ask the brain for a plan. What isn't newer than ``after`` was said before."""
     heard: list[Advice] = []
 
@@ -94,8 +95,10 @@ def _advised(
             heard.append(advice)
 
     brain.advised = take
-    while brain.first_advice(
-        lambda: bool(heard), room.is_over, meanwhile=room.turn, patient=room.status.state == "queued"
+    while (
+        yield from brain.first_advice(
+            lambda: bool(heard), room.is_over, room.serve, patient=room.status.state == "queued"
+        )
     ):
         advice = heard.pop()
         heard.clear()

@@ -12,32 +12,32 @@ from dlrover_lite.protocol.messages import NextLook
 
 if TYPE_CHECKING:
     from dlrover_lite.master.autoscale.autoscaler import Autoscaler
-    from dlrover_lite.master.loop import Master
+    from dlrover_lite.master.generation_run import GenerationRun
 
 __all__ = ["QUEUED", "next_look"]
 
 QUEUED = NextLook(None, "it is decided as soon as other jobs leave room")
 
 
-def next_look(master: Master) -> NextLook | None:
+def next_look(run: GenerationRun) -> NextLook | None:
     """Return when the brain looks at the job next, or why it can't decide anything; None: the job is over."""
-    if master.outcome is not None:
+    if run.outcome is not None:
         return None
-    if why := _over(master) or _may_not(master.executor.state) or _nobody(master):
+    if why := _over(run) or _may_not(run.executor.state) or _nobody(run):
         return NextLook(None, why)
-    profiling = master.profiling
+    profiling = run.profiling
     if (ends_at := profiling.ends_at) is None:
         return NextLook(None, f"nothing can be measured: {profiling.disturbed}")
-    if _is_done_before(master, profiling.seconds_left):
+    if _is_done_before(run, profiling.seconds_left):
         return NextLook(None, "the job is done before the next interval is measured")
     first = "" if profiling.has_measured else "the first interval with these nodes is measured"
     return NextLook(round(ends_at, 1), first)
 
 
-def _over(master: Master) -> str:
-    if master.stopping or master.beginning is not None:
+def _over(run: GenerationRun) -> str:
+    if run.stopping or run.beginning is not None:
         return "the job ends"
-    return "all is trained" if master.shards.trained else ""
+    return "all is trained" if run.shards.trained else ""
 
 
 def _may_not(state: Autoscaler) -> str:
@@ -53,14 +53,14 @@ def _may_not(state: Autoscaler) -> str:
     return ""
 
 
-def _nobody(master: Master) -> str:
-    if master.brain is None:
+def _nobody(run: GenerationRun) -> str:
+    if run.brain is None:
         return "no brain advises this job"
-    return master.brain.trouble
+    return run.brain.trouble
 
 
-def _is_done_before(master: Master, seconds: float) -> bool:
+def _is_done_before(run: GenerationRun, seconds: float) -> bool:
     """Return whether the job is done within ``seconds`` at the present rate."""
-    rate = master.progress.rate(now=master.now())
-    left = master.shards.plan.samples * master.shards.plan.epochs - master.shards.consumed_samples
+    rate = run.progress.rate(now=run.now())
+    left = run.shards.plan.samples * run.shards.plan.epochs - run.shards.consumed_samples
     return rate > 0 and left / rate < seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,7 +39,7 @@ from dlrover_lite.master.checkpoints.checkpoint_schedule import (
 from dlrover_lite.master.checkpoints.checkpoint_stalls import Steps
 from dlrover_lite.master.checkpoints.checkpoint_store import CutStore, Found, Opened
 from dlrover_lite.master.events import EventLog
-from dlrover_lite.master.io_thread import Background
+from dlrover_lite.master.io_queue import IoQueue
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.slots.parameter_servers import ParameterServers, consumed
 from dlrover_lite.master.work.shards import ShardService
@@ -84,9 +85,9 @@ class CutNumbers(msgspec.Struct, frozen=True):
 
 
 class Checkpoints:
-    """``keep`` puts numbers among the facts, which ``shards.commit`` makes durable; ``known``: what an earlier master has left there.
-    ``facts_of``: what the master is to know again beside the ledger. ``usage``: of nodes, as last seen. ``generation``: of the job's
-    parameters; each restore has a new one.
+    """``keep`` puts numbers among the facts, which the next commit makes durable, and ``after_commit`` does what follows from them;
+    ``known``: what an earlier master has left there. ``facts_of``: what the master is to know again beside the ledger. ``usage``: of nodes,
+    as last seen. ``generation``: of the job's parameters; each restore has a new one. ``io`` does what is done at the destination.
 
     Nothing here waits for the destination, but for ``close``.
     """
@@ -101,6 +102,8 @@ class Checkpoints:
         shards: ShardService,
         story: EventLog,
         keep: Callable[[CutNumbers], None],
+        after_commit: Callable[[Callable[[], None]], None],
+        io: IoQueue,
         known: CutNumbers | None,
         facts_of: Callable[[], dict[str, Any]],
         usage: Mapping[str, Usage],
@@ -118,12 +121,13 @@ class Checkpoints:
         self._shards = shards
         self._story = story
         self._keep = keep
+        self._after_commit = after_commit
         self._facts_of = facts_of
         self._usage = usage
         self._clock = clock
         self._wall_clock = wall_clock
         self._store = CutStore(url, create=known is None or known.newest is None, lineage=lineage)
-        self._background = Background("checkpoints")
+        self._io = io
         self._opened: Opened | None = None
         self._noted: Noted | None = None
         self._began = 0.0
@@ -139,7 +143,7 @@ class Checkpoints:
         self.newest = self._kept.newest
         self._stalls = self._kept.stalls
         self.cuts = self._resumed(self._kept)
-        self._background.submit(self._store.look, self._looked)
+        self._io.submit(self._store.look, self._looked)
 
     def _resumed(self, known: CutNumbers) -> Cuts:
         """Return the state to go on with. A cut that an earlier master was at has come to nothing: its number isn't used again."""
@@ -185,11 +189,7 @@ class Checkpoints:
     @property
     def has_news(self) -> bool:
         """A turn shouldn't wait."""
-        return self._is_asked or self._background.is_done
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable when the destination has answered."""
-        return self._background.fileno()
+        return self._is_asked or self._io.is_done
 
     def stop(self) -> None:
         """Let the job stop, after a last cut. May be said again."""
@@ -216,9 +216,9 @@ class Checkpoints:
     # --- each turn ------------------------------------------------------------------------------------------------------
 
     def turn(self, fleet: Fleet) -> None:
-        """Bring the cut under way nearer to its end. Raises JobError when the ledger can't be written."""
+        """Bring the cut under way nearer to its end."""
         self._is_asked = False
-        self._background.take()
+        self._io.take()
         self._take_stall()
         while True:
             before = self.cuts
@@ -237,8 +237,8 @@ class Checkpoints:
         """Close when nobody writes any more. Remove the cut that was under way, and those that needn't be kept since the last one, if the
         destination allows it."""
         if self._cleans:
-            self._background.submit(self._store.clean, lambda _: None)
-        if not self._background.close(_CLEANING_SECONDS):
+            self._io.submit(self._store.clean, lambda _: None)
+        if not self._io.close(_CLEANING_SECONDS):
             print("the checkpoints' destination doesn't answer; what is to be removed there may stay", flush=True)
 
     def _view(self, fleet: Fleet) -> View:
@@ -268,12 +268,10 @@ class Checkpoints:
         self._remember()
         if before.phase != "idle" and self.cuts.phase == "idle":
             self._steps.gives_up()  # unless it is complete
-        if any(isinstance(step, Open | Take) for step in instructions):
-            self._shards.commit()
         for instruction in instructions:
             match instruction:
-                case Open(cut):
-                    self._open(cut)
+                case Open(cut):  # nothing may be begun under a number that isn't noted
+                    self._after_commit(partial(self._open, cut))
                 case Take(cut, nodes, seconds):
                     assert fleet is not None
                     self._order(cut, nodes, fleet, seconds)
@@ -297,7 +295,7 @@ class Checkpoints:
     # --- a cut ----------------------------------------------------------------------------------------------------------
 
     def _open(self, cut: int) -> None:
-        self._background.submit(lambda: self._store.open(cut), lambda done: self._begun(cut, done))
+        self._io.submit(lambda: self._store.open(cut), lambda done: self._begun(cut, done))
 
     def _order(self, cut: int, nodes: list[str], fleet: Fleet, seconds: float) -> None:
         """Order the parts of a cut. What is consumed is noted first: nothing of it can be missing in a snapshot that begins later."""
@@ -337,7 +335,7 @@ class Checkpoints:
         except DlroverLiteError as error:
             self._go(self.cuts.failed(commit.cut, error.message, error.hint, self._clock()))
             return
-        self._background.submit(lambda: opened.writer.commit(manifest), lambda done: self._committed(manifest, done))
+        self._io.submit(lambda: opened.writer.commit(manifest), lambda done: self._committed(manifest, done))
 
     # --- what the destination has answered ------------------------------------------------------------------------------
 
@@ -382,7 +380,7 @@ class Checkpoints:
         self._go((self.cuts.committed(cut), []))
         failpoint("master.cut.complete")
         keep, every_hours = self._chosen.keep, self._chosen.keep_every_hours
-        self._background.submit(lambda: self._store.retain(keep, every_hours), lambda done: self._retained(cut, done))
+        self._io.submit(lambda: self._store.retain(keep, every_hours), lambda done: self._retained(cut, done))
 
     def _judge_interval(self, cut: int, seconds: float) -> None:
         """Say once that checkpoints take longer than the time from one to the next."""

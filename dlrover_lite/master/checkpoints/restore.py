@@ -45,6 +45,7 @@ from dlrover_lite.master.job_state_store import (
     decoded,
 )
 from dlrover_lite.master.nodes.fleet import Fleet, Note
+from dlrover_lite.master.phases import Phase
 from dlrover_lite.master.slots.slot_state import SlotState
 from dlrover_lite.master.work.ledger_data import TokensReserved
 from dlrover_lite.master.work.ledger_store import LedgerStore
@@ -52,25 +53,26 @@ from dlrover_lite.master.work.shard_plan import ID_KINDS, PLAN, ShardPlan
 from dlrover_lite.protocol.messages import NodeFailed, RestoreOrder
 from dlrover_lite.protocol.nodes import Backend
 from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.transport.frames import Request
 
-__all__ = ["GoingBack", "begin_generation", "end_generation", "waiting"]
+__all__ = ["POLL_SECONDS", "GoingBack", "begin_generation", "end_generation", "is_to_begin", "waiting"]
 
 MOST = 5
 """How often a job goes back to a checkpoint by itself, at most."""
 _END_SECONDS = 60.0
+POLL_SECONDS = 0.02
+"""Seconds between two looks at nodes that are about to end."""
 
 
 class GoingBack:
     """Decides whether a job that has lost parameters goes on from a cut, and from which."""
 
-    def __init__(self, job: Job, insist: Callable[[Callable[[], None]], object] = lambda action: action()) -> None:
-        """Create one for ``job``. ``insist`` does what it is given until there is room for it on the disk."""
+    def __init__(self, job: Job) -> None:
         self._job = job
-        self._insist = insist
 
     def __call__(self, failed: NodeFailed, now: Generation) -> tuple[Beginning, list[str]]:
         """Return what is noted, durably, and what to say of newer cuts that can't be used. Raises JobError, the job's end, when there is
-        none, or it has gone back too often."""
+        none, or it has gone back too often; and DiskFull, when it may be called again."""
         message, _, hint = failed.message.partition("\n")
         why = f"{failed.node}: {message}" if failed.because == "damaged" else message
         if now.went_back >= MOST:
@@ -104,12 +106,12 @@ class GoingBack:
         if failed.because == "damaged" and noted is not None:
             damaged.setdefault(now.url, {})[now.cut] = message
             known = msgspec.structs.replace(noted, damaged=damaged)
-            self._insist(lambda: self._job.write_beginning(known))
+            self._job.write_beginning(known)
         return damaged
 
     def let_go(self, now: Generation, cut: int, *, why: str, decision: int, at: float) -> Beginning:
         """Return what is noted, durably, of a job that gives way to others: it goes on from this cut of its own, but not before the brain
-        has a plan for it again. ``why`` in words, by which ``decision``; ``at``: seconds since the epoch."""
+        has a plan for it again. ``why`` in words, by which ``decision``; ``at``: seconds since the epoch. Raises DiskFull."""
         beginning = Beginning(
             now.number + 1,
             store_of(self._job).url,
@@ -124,7 +126,7 @@ class GoingBack:
 
     def _noted(self, beginning: Beginning, taken_in: int) -> Beginning:
         beginning = beginning.after(self._job.beginning(), store_of(self._job).url, taken_in)
-        self._insist(lambda: self._job.write_beginning(beginning))
+        self._job.write_beginning(beginning)
         failpoint("master.restore.noted")
         return beginning
 
@@ -157,19 +159,26 @@ class _Before(msgspec.Struct):
 
 def waiting(job: Job) -> Beginning | None:
     """Return what was noted of a job that has given way to others, or was resumed, and waits; None: it doesn't."""
-    beginning, newest = job.beginning(), job.generation()
-    if beginning is None or beginning.waits_since is None or (newest is not None and beginning.generation <= newest):
-        return None
-    return beginning
+    beginning = job.beginning()
+    waits = beginning is not None and beginning.waits_since is not None and is_to_begin(job)
+    return beginning if waits else None
 
 
-def end_generation(job: Job, backend: Backend, clock: Callable[[], float]) -> Fleet | None:
-    """End the generation of a job that waits: a master that was killed may have left nodes of it. Return its fleet. Raises JobError when
-    they don't end."""
+def end_generation(
+    job: Job, backend: Backend, clock: Callable[[], float], serve: Callable[[list[Request]], None]
+) -> Phase[Fleet | None]:
+    """End the last generation of a job: a master that was killed may have left nodes of it. Return its fleet. Raises JobError when they
+    don't end. ``serve`` answers who asks the master meanwhile."""
     fleet = _before(job, job.generation()).fleet
     if fleet is not None:
-        _end_nodes(fleet, backend, clock)
+        yield from _end_nodes(fleet, backend, clock, serve)
     return fleet
+
+
+def is_to_begin(job: Job) -> bool:
+    """Say whether a beginning is noted that isn't done yet: first ``end_generation``, then ``begin_generation``."""
+    beginning, newest = job.beginning(), job.generation()
+    return beginning is not None and (newest is None or beginning.generation > newest)
 
 
 def begin_generation(
@@ -177,7 +186,6 @@ def begin_generation(
     plan: ShardPlan,
     nodes: Plan,
     capacity: Resources,
-    backend: Backend,
     story: EventLog,
     *,
     decision: int = 0,
@@ -186,17 +194,15 @@ def begin_generation(
     wall_clock: Callable[[], float],
     clock: Callable[[], float],
 ) -> None:
-    """Do what is missing of the beginning that was noted last, if anything is. Raises JobError, CheckpointDamaged and BackendError.
+    """Do what is missing of the beginning that was noted last, whose nodes have ended. May be called again after any error. Raises JobError
+    and CheckpointDamaged.
 
     ``nodes`` is the plan of a job that has none yet; with the number of a ``decision`` it takes the place of the one it had. ``began``
     says it in words, ``prediction`` what it predicts.
     """
-    beginning, newest = job.beginning(), job.generation()
-    if beginning is None or (newest is not None and beginning.generation <= newest):
-        return
-    before = _before(job, newest)
-    if before.fleet is not None:
-        _end_nodes(before.fleet, backend, clock)
+    beginning = job.beginning()
+    assert beginning is not None
+    before = _before(job, job.generation())
     failpoint("master.restore.ended")
     manifest = CheckpointStore(beginning.url).manifest(beginning.cut)
     ledger = _ledger(manifest, plan, beginning, before)
@@ -314,21 +320,24 @@ def _no_less_memory(plan: Plan, before: Plan) -> Plan:
     return Plan(ps=role(plan.ps, before.ps), worker=role(plan.worker, before.worker))
 
 
-def _end_nodes(fleet: Fleet, backend: Backend, clock: Callable[[], float]) -> None:
+def _end_nodes(
+    fleet: Fleet, backend: Backend, clock: Callable[[], float], serve: Callable[[list[Request]], None]
+) -> Phase[None]:
     """End all nodes that a generation may have left running: nothing of it may reach the next one. Raises JobError when they don't end."""
     left = set()
     for node in fleet.by_id.values():
         with suppress(BackendError):  # it isn't known any more: those who ran it have ended
             backend.terminate(node.id, grace_seconds=0.0)
             left.add(node.id)
-    version: int | None = None
     until = clock() + _END_SECONDS
     while left:
-        if (seen := backend.observe(after=version, timeout_seconds=0.2)) is not None:
-            version = seen.version
+        if (seen := backend.observe()) is not None:
             left -= {node for node, one in seen.nodes.items() if one.ended_at is not None}
-        if left and clock() > until:
+        if not left:
+            return
+        if clock() > until:
             raise JobError(f"{', '.join(sorted(left))} can't be ended, and the job can't go on beside them")
+        serve((yield clock() + POLL_SECONDS))
 
 
 def _forget_old(job: Job, generation: int) -> None:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import msgspec
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.manifest import Manifest, configure
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.files.durable import sync_directory
+from dlrover_lite.core.files.durable import sync_directory, sync_file
 from dlrover_lite.core.intervals import IntervalSet
 from dlrover_lite.jobs.store import unwritable
 from dlrover_lite.master.work.ledger_data import Change, Failure, Pass, Span, TokensReserved
@@ -239,11 +238,7 @@ def write_ledger(path: Path, ledger: NewLedger, facts: Mapping[str, str], *, blo
         store.commit()
         store.load(block_minibatches=block_minibatches)
     try:
-        descriptor = os.open(made, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_file(made)
         made.replace(path)
         sync_directory(path.parent)
     except OSError as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Literal, Protocol
 
 import msgspec
 
-from dlrover_lite.core.errors import BackendError, JobError
+from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.units import Resources
 from dlrover_lite.master.events import EventLog
@@ -74,7 +75,7 @@ class Servers(Protocol):
 
 
 class Reconciler:
-    """``keep`` makes a fleet durable: it is called before anything that follows from the change is done. ``on_refusal`` is told when the
+    """``keep`` has a fleet made durable, and ``after_commit`` does what follows from the change once it is. ``on_refusal`` is told when the
     backend refuses to launch a node; it raises the error, or ends the job. ``work_is_left``: no worker may have been told to leave for
     want of work."""
 
@@ -88,6 +89,7 @@ class Reconciler:
         story: EventLog,
         servers: Servers,
         keep: Callable[[Fleet], None],
+        after_commit: Callable[[Callable[[], None]], None],
         on_gone: Callable[[str], None],
         on_failure: Callable[[FailJob], None],
         on_refusal: Callable[[BackendError], None],
@@ -108,6 +110,7 @@ class Reconciler:
         self._story = story
         self._servers = servers
         self._keep = keep
+        self._after_commit = after_commit
         self._on_gone = on_gone
         self._on_failure = on_failure
         self._on_refusal = on_refusal
@@ -128,7 +131,7 @@ class Reconciler:
         self._take(self.fleet.restored(now))
         for node in self.fleet.of("ps"):
             if node.state == "ended" and not self._servers.owns(node.id):
-                self._let_go(node.id)
+                self._terminate_later(node.id, 0.0, keep_memory=False)
 
     def hello(self, node: str, endpoint: str) -> None:
         self._take(self.fleet.hello(node, endpoint, self._clock()))
@@ -156,11 +159,12 @@ class Reconciler:
         return self._told(self.fleet.kill(node, self._clock()))
 
     def resize(self, node: str, wanted: Resources) -> list[str]:
-        """Give a node other limits, at once or as soon as may be; return what follows from it, in words."""
-        told = self._noted(self.fleet.resize(node, wanted))
+        """Give a node other limits, as soon as may be. Return what follows from it, in words: what the backend makes of it is added to them
+        once the wish is durable."""
+        told = [f"{node} {text}" for text in self._noted(self.fleet.resize(node, wanted))]
         self.waits_for.pop(node, None)
-        told += self._resize(self.fleet.by_id[node])
-        return [f"{node} {text}" for text in told]
+        self._after_commit(lambda: told.extend(f"{node} {text}" for text in self._resize(node)))
+        return told
 
     def set_size(self, role: Literal["ps", "worker"], each: Resources) -> None:
         """Set the size of the nodes of a role that come from now on."""
@@ -202,14 +206,13 @@ class Reconciler:
 
     def turn(self) -> None:
         """Handle what the backend reports, what is due, and who has been silent. Raises BackendError when it can't be reached."""
-        self._observe(0.0)
+        self.observe()
         now = self._clock()
         self._take(self.fleet.tick(now))
         for finding in self._liveness.judge(self.fleet.running, now):
             self._take(self.fleet.give_up(*finding, now))
-        if now >= self._resize_at:
-            for node in self.fleet.running:
-                self._resize(node)
+        if now >= self._resize_at and any(node.wanted is not None for node in self.fleet.running):
+            self._after_commit(self._resize_all)
         if now >= self._usage_at:
             self._usage_at = now + USAGE_SECONDS
             readings = self._backend.readings()
@@ -221,11 +224,16 @@ class Reconciler:
         last = self.readings[0] if self.readings is not None else -math.inf
         self._usage_at = min(self._usage_at, last + LEAST_USAGE_SECONDS)
 
-    def _resize(self, node: Node) -> list[str]:
+    def _resize_all(self) -> None:
+        for node in self.fleet.running:
+            self._resize(node.id)
+
+    def _resize(self, name: str) -> list[str]:
         """Ask the backend for what a node is to have, as far as may be now. Asking again does no harm: an earlier master may have done
         so, and not heard the answer. What came of it, in words."""
+        node = self.fleet.by_id[name]
         if node.wanted is None:
-            self.waits_for.pop(node.id, None)
+            self.waits_for.pop(name, None)
             return []
         tidy = self._servers.tidy(node.id)
         lowered = node.wanted.memory < node.resources.memory and (tidy or node.role != "ps")
@@ -259,35 +267,22 @@ class Reconciler:
             self._story.node(node, why)
         return [why]
 
-    def end_all(self, *, meanwhile: Callable[[], None]) -> None:
-        """End all nodes now, with all that they hold. Raises JobError when they don't end."""
+    def end_all(self) -> None:
+        """Begin to end all nodes now, with all that they hold."""
         self.finish()
         for node in self.fleet.by_id.values():
             if node.state != "ended" or node.role == "ps":
-                self._terminate(node.id, 0.0, keep_memory=False)
-        until = self._clock() + END_SECONDS
-        while left := self.fleet.running:
-            meanwhile()
-            self._observe(0.1)
-            if self._clock() > until:
-                raise JobError(
-                    f"{', '.join(node.id for node in left)} can't be ended, and nothing may begin beside them"
-                )
+                self._terminate_later(node.id, 0.0, keep_memory=False)
 
-    def wind_down(self, *, failed: bool, meanwhile: Callable[[], None]) -> None:
-        """End all nodes. Workers first: they give their leases back. Then the parameter servers."""
-        grace = FAILED_GRACE_SECONDS if failed else GRACE_SECONDS
-        for role in ("worker", "ps"):
-            for node in self.fleet.running:
-                if node.role == role:
-                    self._backend.terminate(node.id, grace_seconds=grace)
-            end = self._clock() + grace + 5
-            while any(node.role == role for node in self.fleet.running) and self._clock() < end:
-                meanwhile()
-                self._observe(0.1)
+    def end_role(self, role: Literal["ps", "worker"], grace_seconds: float) -> None:
+        """Begin to end the nodes of a role."""
+        for node in self.fleet.running:
+            if node.role == role:
+                self._terminate_later(node.id, grace_seconds, keep_memory=False)
 
-    def _observe(self, timeout_seconds: float) -> None:
-        seen = self._backend.observe(after=self._version, timeout_seconds=timeout_seconds)
+    def observe(self) -> None:
+        """Handle what the backend says of its nodes. Raises BackendError when it can't be reached."""
+        seen = self._backend.observe(after=self._version)
         if seen is None:
             return
         for node, now in seen.nodes.items():
@@ -307,7 +302,7 @@ class Reconciler:
             self.fleet = fleet
             self._keep(fleet)
         if follows:
-            failpoint("master.relaunch.noted")
+            self._after_commit(partial(failpoint, "master.relaunch.noted"))
         for instruction in instructions:
             self._follow(instruction)
 
@@ -324,9 +319,9 @@ class Reconciler:
     def _follow(self, instruction: Instruction) -> None:
         match instruction:
             case Launch(node):
-                self._launch(node)
+                self._after_commit(partial(self._launch, node))
             case Terminate(node, gently, keep_memory):
-                self._terminate(node, GRACE_SECONDS if gently else 0.0, keep_memory=keep_memory)
+                self._terminate_later(node, GRACE_SECONDS if gently else 0.0, keep_memory=keep_memory)
             case WorkerGone(node):
                 self._on_gone(node)
             case ServerGone(node):
@@ -334,16 +329,16 @@ class Reconciler:
             case FailJob():
                 self._on_failure(instruction)
 
-    def _terminate(self, node: str, grace_seconds: float, *, keep_memory: bool) -> None:
-        try:
-            self._backend.terminate(node, grace_seconds=grace_seconds, keep_memory=keep_memory)
-        except BackendError as error:
-            print(f"{node} can't be ended: {error.message}", flush=True)
+    def _terminate_later(self, node: str, grace_seconds: float, *, keep_memory: bool) -> None:
+        """Have a node end; of one that has ended, let go of its memory, for which an earlier master may have had no time."""
 
-    def _let_go(self, node: str) -> None:
-        """Let go of the memory of a node that has ended: an earlier master may have had no time to. If it has been followed there is
-        none."""
-        self._terminate(node, 0.0, keep_memory=False)
+        def terminate() -> None:
+            try:
+                self._backend.terminate(node, grace_seconds=grace_seconds, keep_memory=keep_memory)
+            except BackendError as error:
+                print(f"{node} can't be ended: {error.message}", flush=True)
+
+        self._after_commit(terminate)
 
     def _launch(self, node: Node) -> None:
         failpoint("master.launch.noted")

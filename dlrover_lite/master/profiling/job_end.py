@@ -22,7 +22,7 @@ from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import Profile
 
 if TYPE_CHECKING:
-    from dlrover_lite.master.loop import Master
+    from dlrover_lite.master.generation_run import GenerationRun
 
 __all__ = ["EvaluationPauses", "PlanRates", "job_end", "note_evaluations", "predicted_rate"]
 
@@ -94,41 +94,39 @@ class EvaluationPauses:
         return max(0.0, now - began - (samples - before) / rate)
 
 
-def job_end(master: Master, *, now: float) -> ExpectedEnd | None:
+def job_end(run: GenerationRun, *, now: float) -> ExpectedEnd | None:
     """Estimate the end of training; ``now``: seconds since the epoch. None: nothing is left to train, or the job ends, or nothing is
     known to go by."""
-    shards, state = master.shards, master.executor.state
-    if master.outcome is not None or master.stopping or master.beginning is not None or shards.trained:
+    shards, state = run.shards, run.executor.state
+    if run.outcome is not None or run.stopping or run.beginning is not None or shards.trained:
         return None
     left = shards.plan.samples * shards.plan.epochs - shards.consumed_samples
     goal = state.goal if state.goal is not None and state.goal.target is not None and not state.paused else None
     if goal is not None and goal.target is not None:
         shape, predicted = shape_of_plan(goal.target), goal.predicted
     else:
-        shape, predicted = shape_of_fleet(master.fleet, master.servers.leaving), None
+        shape, predicted = shape_of_fleet(run.fleet, run.servers.leaving), None
         if state.prediction is not None and shape_of_plan(state.prediction.plan) == shape:
             predicted = state.prediction.rate
-    intervals = master.plan_rates.since(shape)
-    recent = 0.0 if master.profiling.disturbed else master.progress.rate(now=master.now())
-    return expected_end(
-        now, left, intervals, predicted=predicted, recent=recent, pause_seconds=_pauses(master, intervals)
-    )
+    intervals = run.plan_rates.since(shape)
+    recent = 0.0 if run.profiling.disturbed else run.progress.rate(now=run.now())
+    return expected_end(now, left, intervals, predicted=predicted, recent=recent, pause_seconds=_pauses(run, intervals))
 
 
-def note_evaluations(master: Master) -> None:
+def note_evaluations(run: GenerationRun) -> None:
     """Take note, each turn, of whether an evaluation is beside training."""
-    under_way = bool(master.rounds.open) and not master.shards.trained
-    rate = _rate_of(master.plan_rates.since(shape_of_fleet(master.fleet, master.servers.leaving)))
-    master.evaluation_pauses.turn(master.now(), master.shards.consumed_samples, rate, under_way=under_way)
+    under_way = bool(run.rounds.open) and not run.shards.trained
+    rate = _rate_of(run.plan_rates.since(shape_of_fleet(run.fleet, run.servers.leaving)))
+    run.evaluation_pauses.turn(run.now(), run.shards.consumed_samples, rate, under_way=under_way)
 
 
-def _pauses(master: Master, intervals: list[TrainedInterval]) -> float:
+def _pauses(run: GenerationRun, intervals: list[TrainedInterval]) -> float:
     """Return the seconds by which evaluations will hold training up; 0 if what is measured has them in it already."""
-    plan, consumed = master.shards.plan, master.shards.consumed_samples
-    if not plan.evaluate_every or not plan.eval_samples or master.profiling.has_evaluations:
+    plan, consumed = run.shards.plan, run.shards.consumed_samples
+    if not plan.evaluate_every or not plan.eval_samples or run.profiling.has_evaluations:
         return 0.0
     rounds = (plan.samples * plan.epochs - 1) // plan.evaluate_every - consumed // plan.evaluate_every
-    return master.evaluation_pauses.to_come(master.now(), consumed, _rate_of(intervals), max(0, rounds))
+    return run.evaluation_pauses.to_come(run.now(), consumed, _rate_of(intervals), max(0, rounds))
 
 
 def _rate_of(intervals: list[TrainedInterval]) -> float:

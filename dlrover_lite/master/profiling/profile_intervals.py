@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from dlrover_lite.core.errors import DlroverLiteError
@@ -18,12 +16,9 @@ from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.frames import MalformedMessage
 
 if TYPE_CHECKING:
-    from dlrover_lite.master.loop import Master
+    from dlrover_lite.master.generation_run import GenerationRun
 
-__all__ = ["PACE_VARIABLE", "Profiling", "Sink", "Usual"]
-
-PACE_VARIABLE = "DLROVER_LITE_PROFILE_SECONDS"
-"""Environment variable with the length of intervals in seconds. By shorter ones the brain decides sooner, and by less."""
+__all__ = ["Profiling", "Sink", "Usual"]
 
 LEVEL_STEP = 0.02
 """Share of a PS's memory limit: what it holds is told again once it has grown by that."""
@@ -86,7 +81,7 @@ class Profiling:
         wall_clock: Callable[[], float],
         pace: Pace | None = None,
     ) -> None:
-        pace = pace or _pace()
+        pace = pace or Pace()
         self._profiler = Profiler(
             job, batch_size=recipe.training.batch_size, samples_so_far=shards.consumed_samples, pace=pace
         )
@@ -148,49 +143,49 @@ class Profiling:
             raise MalformedMessage(f"{counters.busy_seconds} busy seconds, {counters.queue_seconds} in the queue")
         self._profiler.served(self._clock(), report)
 
-    def turn(self, master: Master) -> None:
+    def turn(self, run: GenerationRun) -> None:
         """Handle what has changed, and what is over by now."""
         now, at = self._clock(), self._wall_clock()
-        if master.reconciler.readings is not None and master.reconciler.readings[0] > self._readings_at:
-            self._readings_at, readings = master.reconciler.readings
+        if run.reconciler.readings is not None and run.reconciler.readings[0] > self._readings_at:
+            self._readings_at, readings = run.reconciler.readings
             self._profiler.readings(self._readings_at, readings)
         parts = tuple(
-            Part(node.id, node.role, node.resources.cores) for node in master.fleet.running if node.state == "up"
+            Part(node.id, node.role, node.resources.cores) for node in run.fleet.running if node.state == "up"
         )
-        disturbed, beside = self._disturbed(master), self._beside(master)
+        disturbed, beside = self._disturbed(run), self._beside(run)
         if self._usual.disturbs(now, under_way=bool(beside), trains=not disturbed):
             disturbed = disturbed or beside
         self._keep(self._profiler.situation(now, at, Situation(parts, disturbed)))
         self._keep(self._profiler.tick(now, at))
         if self._profiler.waits_for_readings(now):
-            master.reconciler.read_soon()
+            run.reconciler.read_soon()
 
-    def level(self, master: Master) -> Level | None:
+    def level(self, run: GenerationRun) -> Level | None:
         """Return what the PS hold, where it is news: it is told as soon as they have grown by some part of their limits."""
-        servers, checkpoints = master.servers, master.checkpoints
+        servers, checkpoints = run.servers, run.checkpoints
         if not servers.at_rest or (checkpoints is not None and checkpoints.cuts.phase != "idle"):
             return None  # moves and snapshots take memory of their own
-        if master.shards.trained or (found := self._profiler.level(self._clock(), self._wall_clock())) is None:
+        if run.shards.trained or (found := self._profiler.level(self._clock(), self._wall_clock())) is None:
             return None
         before = {one.node: one.used_bytes for one in self._told.ps} if self._told is not None else {}
         for one in found.ps:
-            limit = master.fleet.by_id[one.node].resources.memory
+            limit = run.fleet.by_id[one.node].resources.memory
             if one.node not in before or abs(one.used_bytes - before[one.node]) >= LEVEL_STEP * limit:
                 self._told = found
                 return found
         return None
 
-    def _disturbed(self, master: Master) -> str:
-        servers = master.servers
-        if master.outcome is not None or master.beginning is not None or master.stopping:
+    def _disturbed(self, run: GenerationRun) -> str:
+        servers = run.servers
+        if run.outcome is not None or run.beginning is not None or run.stopping:
             return "the job ends"
-        if master.disk.interrupted:
+        if run.disk.interrupted:
             return "the disk was full"
-        if master.shards.trained:
+        if run.shards.trained:
             return "training is over"
         if not servers.state.version or servers.restore is not None:
             return "the parameter servers aren't ready"
-        for node in master.fleet.running:
+        for node in run.fleet.running:
             if node.state != "up":
                 return f"{node.id} is {node.state}"
             if node.role == "worker" and node.id not in self._at_work:
@@ -202,11 +197,11 @@ class Profiling:
         return ""
 
     @staticmethod
-    def _beside(master: Master) -> str:
+    def _beside(run: GenerationRun) -> str:
         """Say what goes on beside training and takes of its CPU, in words."""
-        if master.rounds.open:
+        if run.rounds.open:
             return "an evaluation is under way"
-        if master.checkpoints is not None and master.checkpoints.cuts.phase != "idle":
+        if run.checkpoints is not None and run.checkpoints.cuts.phase != "idle":
             return "a checkpoint is taken"
         return ""
 
@@ -220,12 +215,3 @@ class Profiling:
                 if error.message != self._complained:
                     print(f"a profile is lost: {error.message}", flush=True)
                 self._complained = error.message
-
-
-def _pace() -> Pace:
-    """Return the pace that the environment asks for; what makes no sense there is passed over."""
-    with suppress(ValueError):
-        seconds = float(os.environ.get(PACE_VARIABLE, ""))
-        if 0.1 <= seconds <= 3600.0:
-            return Pace.of(seconds)
-    return Pace()

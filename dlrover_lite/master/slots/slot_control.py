@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
+from functools import partial
 
 import numpy as np
 
@@ -45,7 +46,7 @@ _NONE_TO_KILL = Failure("refused", "the job has ended: there is no node to kill"
 
 
 class SlotControl:
-    """``total``: the recipe's ceiling. Its changes are durable when ``shards`` has committed."""
+    """``total``: the recipe's ceiling. ``after_commit`` does what is given to it once what has changed is durable."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class SlotControl:
         shards: ShardService,
         *,
         total: Resources | None,
+        after_commit: Callable[[Callable[[], None]], None],
     ) -> None:
         self.problem = ""
         """Why what is wanted can't be done for now."""
@@ -61,6 +63,7 @@ class SlotControl:
         self._reconciler = reconciler
         self._shards = shards
         self._total = total
+        self._after_commit = after_commit
 
     @property
     def _fleet(self) -> Fleet:
@@ -73,19 +76,16 @@ class SlotControl:
     # --- each turn ------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Bring what is nearer to what is wanted. What it changes is committed when it returns."""
+        """Bring what is nearer to what is wanted."""
         self._forget_ended()
         self._servers.begin(self._fleet)
         if self._shards.trained:
             self.settle("all samples have been trained on")
         elif self._state.version:
             self._plan()
-        began = self._servers.start(self._fleet)
-        if began:
+        if self._servers.start(self._fleet):
             failpoint("master.move.decided")
-        self._shards.commit()
-        if began:
-            failpoint("master.move.begun")
+            self._after_commit(partial(failpoint, "master.move.begun"))
         for node in self._state.leaving:
             if not self._state.owns(node) and not self._state.busy(node):
                 self._reconciler.drain(node)

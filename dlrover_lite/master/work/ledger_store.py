@@ -7,10 +7,7 @@ written by ``commit``: many operations cost little more than one.
 
 from __future__ import annotations
 
-import errno
-import os
 import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +15,7 @@ from typing import Any
 
 from dlrover_lite.core.errors import DiskFull, JobError
 from dlrover_lite.core.failpoints import needs_room
-from dlrover_lite.core.files.durable import create_private
+from dlrover_lite.core.files.durable import create_private, is_disk_full
 from dlrover_lite.core.files.locks import held_by
 from dlrover_lite.core.units import KIB, format_bytes
 from dlrover_lite.jobs.store import unwritable
@@ -263,7 +260,7 @@ def _job_error(path: Path, error: sqlite3.Error | OSError) -> JobError:
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     # SQLite calls a quota that is used up an input/output error.
-    if primary == sqlite3.SQLITE_FULL or (primary == sqlite3.SQLITE_IOERR and _is_full(path.parent)):
+    if primary == sqlite3.SQLITE_FULL or (primary == sqlite3.SQLITE_IOERR and is_disk_full(path.parent)):
         return DiskFull(
             f"The disk of {path.parent} is full: the ledger {path.name} can't be written",
             directory=path.parent,
@@ -289,18 +286,6 @@ def _job_error(path: Path, error: sqlite3.Error | OSError) -> JobError:
         f"The ledger {path} can't be read or written: {error}",
         hint="Look at the disk's health and free space, then run again.",
     )
-
-
-def _is_full(directory: Path) -> bool:
-    """Return whether a few more pages can't be written there now."""
-    try:
-        with tempfile.TemporaryFile(dir=directory) as file:
-            file.write(bytes(64 * KIB))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return False
 
 
 def _damaged(path: Path, why: str) -> JobError:

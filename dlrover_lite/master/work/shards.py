@@ -7,7 +7,7 @@ and only then replies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -76,11 +76,9 @@ class ShardService:
         slow_start_minibatches: int = 0,
         story: EventLog | None = None,
         id_kinds: IdKinds | None = None,
-        insist: Callable[[Callable[[], None]], object] = lambda action: action(),
     ) -> None:
         """Create the service. With ``slow_start_minibatches`` workers join one by one: see ``_starting``. ``story`` is told what happens to
-        minibatches. ``id_kinds``: of the data as it is now. ``insist`` does what it is given until there is room for it on the disk."""
-        self._insist = insist
+        minibatches. ``id_kinds``: of the data as it is now."""
         self._slow_start = slow_start_minibatches
         self._first_lease_at: float | None = None
         self.plan = plan
@@ -312,9 +310,9 @@ class ShardService:
         self._store.put_metrics(of, state)
 
     def commit(self) -> None:
-        """Make all that was asked for durable: only then may the answers be sent. While the disk is full, it takes as long as that is so.
-        Raises JobError."""
-        self._insist(self._store.commit)
+        """Make all that was asked for durable: only then may the answers be sent. Raises JobError; what couldn't be written is kept for
+        another try."""
+        self._store.commit()
 
     # --- how ------------------------------------------------------------------------------------------------------------
 

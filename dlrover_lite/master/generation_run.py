@@ -1,15 +1,15 @@
-"""The master's loop: drain requests, apply them, commit once, reply; and between, reconcile the nodes with the backend."""
+"""One generation of a job: take requests, decide, commit once, do what follows, reply; between, reconcile the nodes with the backend."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from dlrover_lite.core.errors import BackendError, DlroverLiteError, JobError, ModelError
-from dlrover_lite.core.metrics import BinaryMetrics
+from dlrover_lite.core.errors import BackendError, DiskFull, DlroverLiteError, JobError, ModelError
 from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.answer_points import AnswerPoints
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
@@ -17,30 +17,34 @@ from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.autoscale.executor import executor_of
 from dlrover_lite.master.checkpoints.checkpoint_orders import CheckpointOrders, checkpoints_of
 from dlrover_lite.master.checkpoints.checkpoints import OFF
-from dlrover_lite.master.checkpoints.restore import GoingBack
+from dlrover_lite.master.checkpoints.restore import POLL_SECONDS, GoingBack
+from dlrover_lite.master.edge import Edge
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.full_disk import FullDisk, serve_meanwhile
 from dlrover_lite.master.job_state_store import JobStateStore
 from dlrover_lite.master.nodes.fleet import FailJob, Fleet
-from dlrover_lite.master.nodes.reconciler import Reconciler
+from dlrover_lite.master.nodes.reconciler import END_SECONDS, FAILED_GRACE_SECONDS, GRACE_SECONDS, Reconciler
 from dlrover_lite.master.nodes.unknown_nodes import UnknownNodes
 from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late, failed_by, stopped_amid
+from dlrover_lite.master.phases import Outbox, Phase
 from dlrover_lite.master.profiling.job_end import EvaluationPauses, PlanRates, note_evaluations
 from dlrover_lite.master.profiling.profile_intervals import Profiling, Sink
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
 from dlrover_lite.master.slots.slot_control import SlotControl, Wish
+from dlrover_lite.master.slots.topology_requests import TopologyRequests
 from dlrover_lite.master.status import describe
+from dlrover_lite.master.transaction import Transaction
 from dlrover_lite.master.work.evaluation_rounds import OpenRounds
 from dlrover_lite.master.work.exporting import Exporting
-from dlrover_lite.master.work.progress import Evaluations, Progress, metrics_of
-from dlrover_lite.master.work.shards import Answer, ShardService
+from dlrover_lite.master.work.lease_requests import LeaseRequests
+from dlrover_lite.master.work.progress import Evaluations, Progress
+from dlrover_lite.master.work.shards import ShardService
 from dlrover_lite.protocol.messages import (
     Ack,
     AutoscaleRequest,
     CheckpointRequest,
     Exported,
     ExportFailed,
-    Finished,
     Heartbeat,
     Hello,
     Lease,
@@ -54,76 +58,70 @@ from dlrover_lite.protocol.messages import (
     StopRequest,
     StoryRequest,
     TopologyRequest,
-    Wait,
     Welcome,
 )
 from dlrover_lite.protocol.nodes import Backend
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.frames import NOT_UNDERSTOOD, Failure, Request
-from dlrover_lite.transport.server import Server
 
-__all__ = ["Master", "Outcome"]
+__all__ = ["GenerationRun", "Outcome"]
 
 RECONCILE_SECONDS = 0.1
 REMEMBER_SECONDS = 1.0
 SHOW_SECONDS = 2.0
 """Seconds between two writings of the status for those who can't ask any more."""
-STILL_READING_SECONDS = 10.0
-"""Seconds after which a worker that waits for parameter servers is told that they read a checkpoint."""
 _BY_REQUEST = "stopped by request"
 
 
-class Master:
-    """One job's master, over an open shard service, server and backend."""
+class GenerationRun:
+    """A generation of one job, over an open shard service and a backend: it never waits, but yields (``steps``)."""
 
     def __init__(
         self,
         job: str,
         recipe: Recipe,
         shards: ShardService,
-        server: Server,
         backend: Backend,
         fleet: Fleet,
+        edge: Edge,
         *,
+        outbox: Outbox,
+        disk: FullDisk,
+        clock: Callable[[], float],
         export_directory: Path,
         checkpoints: str = "",
-        disk: FullDisk | None = None,
         story: EventLog,
-        stop: Callable[[], bool],
+        stop_request: StopRequest | None = None,
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
         go_back: GoingBack | None = None,
         brain: BrainLink | None = None,
         autoscaler: Autoscaler | None = None,
         show: Callable[[Status], None] = lambda _: None,
         profiles: list[Sink] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Create the master. ``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it.
-        ``checkpoints``: where they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show``
-        is given the status now and then, ``profiles`` what is measured. ``go_back`` notes with which checkpoint the job goes on when
-        parameters are lost, or raises JobError. ``autoscaler``: None: it is off. ``disk``: what ``shards`` insist by."""
-        self.job = job
-        self.recipe = recipe
-        self.shards = shards
+        """Prepare the generation. Raises DiskFull: nothing is done then.
+
+        ``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it. ``clock``: the time of the
+        step, in seconds. ``checkpoints``: where they are kept, a directory or URL; empty: nowhere. ``stop_request`` came before;
+        ``stop_reason`` is asked once ``edge.stop`` says so. ``show`` is given the status now and then, ``profiles`` what is measured.
+        ``go_back`` notes with which checkpoint the job goes on when parameters are lost, or raises JobError. ``autoscaler``: None: it is
+        off."""
+        self.job, self.recipe, self.shards, self.story = job, recipe, shards, story
+        self.brain, self.go_back, self.disk = brain, go_back, disk
         self.outcome: Outcome | None = None
         self.beginning: Beginning | None = None
         """Beginning of another generation, in which the job goes on from another checkpoint; this one ends."""
-        self.story = story
         self.enforcement = backend.enforcement()
-        self._server = server
-        self._stop = stop
-        self._stop_reason = stop_reason
-        self._show = show
-        self._clock, self.wall_now = clock, wall_clock
-        """Seconds since the epoch."""
-        self.go_back = go_back
-        self.brain = brain
-        self._waiting: dict[int, Request] = {}
-        self._waits_since: dict[str, float] = {}
+        self.wall_now = wall_clock = edge.wall_clock
+        self._edge, self._outbox, self._clock = edge, outbox, clock
+        self._stop_reason, self._show = stop_reason, show
         self._strangers = UnknownNodes(story)
         now = clock()
         self._reconcile_at = self._remember_at = self._show_at = now
+        self._put_off = False
+        """A reconciliation was due in the last step, and gave way to requests."""
+        self._answered: AnswerPoints | None = None
+        """What there was among the answers that the last step has sent."""
         window = max(20_000, shards.plan.samples * shards.plan.epochs // 20)
         bad_share = getattr(recipe.data, "max_bad_share", 0.0)
         self.progress = Progress(window_samples=window, max_bad_share=bad_share, began=now)
@@ -139,12 +137,11 @@ class Master:
             restore=self.facts.restore(),
             keep_restore=self.facts.keep_restore,
         )
-        self.disk = disk or FullDisk(
-            clock=clock,
-            free=lambda _: 0,
-            tell=lambda line: story.node("master", line),
-            meanwhile=self._while_disk_is_full,
+        self._transaction = Transaction(
+            self.facts, disk, serve=self._serve_while_disk_is_full, on_error=self._fail_at_once
         )
+        self._asked_to_stop = stop_request
+        """Request to end the job that came before, or while the disk was full, and nobody has taken up yet; None: none did."""
         self.exporting = Exporting(
             recipe,
             str(export_directory),
@@ -156,21 +153,14 @@ class Master:
             wall_clock=wall_clock,
             free=self.disk.free,
         )
-        self.reconciler = Reconciler(
-            self.facts.fleet() or fleet,
-            backend,
-            endpoint=server.endpoint,
-            health=recipe.health,
-            story=story,
-            servers=self.servers,
-            keep=self.facts.keep_fleet,
-            on_gone=self._worker_gone,
-            on_failure=self._node_has_failed_the_job,
-            on_refusal=self._launch_refused,
-            work_is_left=lambda: not shards.finished,
-            clock=clock,
+        self.reconciler = self._reconciler(backend, fleet)
+        self.slots = SlotControl(
+            self.servers,
+            self.reconciler,
+            shards,
+            total=recipe.resources.total,
+            after_commit=self.facts.after_commit,
         )
-        self.slots = SlotControl(self.servers, self.reconciler, shards, total=recipe.resources.total)
         self.executor = executor_of(self, autoscaler, wall_clock)
         self.stopping = self.facts.stopping()
         """Why the job is to stop, while it takes a last checkpoint."""
@@ -179,15 +169,35 @@ class Master:
         self.failing = self.facts.failing(Outcome)
         """How the job is going to fail, while it takes a last checkpoint."""
         self._samples_at_start = shards.consumed_samples
-        self.checkpoints = checkpoints_of(self, checkpoints, clock, wall_clock)
+        self.checkpoints = checkpoints_of(self, checkpoints, edge.io, clock, wall_clock)
         self._prompting: CheckpointOrders | None = None
         if self.checkpoints is not None:
-            self._prompting = CheckpointOrders(self.checkpoints, self.servers, server, shards.commit)
+            self._prompting = CheckpointOrders(self.checkpoints, self.servers, outbox.reply)
         self.plan_rates, self.evaluation_pauses = PlanRates(), EvaluationPauses()
         sinks = [*(profiles or []), self.plan_rates]
-        self.profiling = Profiling(job, recipe, shards, sinks, clock=clock, wall_clock=wall_clock)
+        self.profiling = Profiling(job, recipe, shards, sinks, clock=clock, wall_clock=wall_clock, pace=edge.pace)
+        self._topology = TopologyRequests(self.servers, outbox.reply, clock=clock)
+        self._leases = LeaseRequests(
+            shards, self.progress, self.evaluations, self.rounds, self.profiling, self.exporting, clock=clock
+        )
         self._remember()
-        self.disk.meanwhile = self._while_disk_is_full
+
+    def _reconciler(self, backend: Backend, fleet: Fleet) -> Reconciler:
+        return Reconciler(
+            self.facts.fleet() or fleet,
+            backend,
+            endpoint=self._edge.endpoint,
+            health=self.recipe.health,
+            story=self.story,
+            servers=self.servers,
+            keep=self.facts.keep_fleet,
+            after_commit=self.facts.after_commit,
+            on_gone=self._worker_gone,
+            on_failure=self._node_has_failed_the_job,
+            on_refusal=self._launch_refused,
+            work_is_left=lambda: not self.shards.finished,
+            clock=self._clock,
+        )
 
     @property
     def fleet(self) -> Fleet:
@@ -211,88 +221,128 @@ class Master:
     def now(self) -> float:
         return self._clock()
 
-    def run(self) -> Outcome | None:
+    # --- its phases -----------------------------------------------------------------------------------------------------
+
+    def steps(self) -> Phase[Outcome | None]:
         """Run until the job has ended, or (None) is to go on as another generation, which is noted; and no node runs any more."""
         if self.outcome is None:
             self._guarded(self.reconciler.begin)
+            yield from self._transaction.settle()
         while self.outcome is None and self.beginning is None:
-            self._turn()
-            if (asked := self.disk.asked_to_stop) is not None:
-                self.disk.asked_to_stop = None
-                self._stop_for(asked)
-            if self._stop() and self.outcome is None and not self.stopping:
-                self._begin_to_stop(self._stop_reason())
-            self._guarded(self._stop_in_time)
+            yield from self._turn((yield self._wakes_at()))
         if self.outcome is None:
-            self._guarded(self._end_generation)
+            yield from self._end_nodes()
         if self.outcome is None:
             return None
-        self._wind_down()
+        yield from self._wind_down()
         return self.outcome
 
-    def _end_generation(self) -> None:
+    def _wakes_at(self) -> float:
+        """Return when there is something to do, though nobody asks for anything."""
+        return self._clock() if self._has_news() else self._reconcile_at
+
+    def _has_news(self) -> bool:
+        return self.checkpoints is not None and self.checkpoints.has_news
+
+    def _turn(self, requests: list[Request]) -> Phase[None]:
+        """Handle requests. What else is due gives way to them once: who asks is answered first."""
+        if self._answered is not None:
+            self._answered.answered()
+            self._answered = None
+        is_due = self._clock() >= self._reconcile_at or self._has_news()
+        if requests:
+            yield from self._handle_all(requests)
+        if is_due and self.beginning is None and (not requests or self._put_off):
+            is_due = False
+            if self._clock() >= self._reconcile_at:
+                self._reconcile_at = self._clock() + RECONCILE_SECONDS
+                self._guarded(self._reconcile)
+            else:
+                self._guarded(self._take_cuts)
+            yield from self._transaction.settle()
+        self._put_off = is_due
+        self._heed_stop()
+        self._guarded(self._stop_in_time)
+        yield from self._transaction.settle()
+
+    def _handle_all(self, requests: list[Request]) -> Phase[None]:
+        owners = self.servers.state.owners
+        try:
+            answers = [(request, self._try(request)) for request in requests]
+        except DlroverLiteError as error:
+            self._fail_at_once(error)
+            return
+        points = AnswerPoints(
+            leases=any(isinstance(body, Lease) for _, body in answers),
+            moved=bool(owners) and self.servers.state.owners != owners,
+        )
+        points.decided()
+        if not (yield from self._transaction.settle()):
+            return
+        points.committed()
+        for request, body in answers:
+            if body is not None:
+                self._outbox.reply(request, body)
+        self._answered = points
+        self._topology.answer_waiting(self.fleet)
+        self.rounds.close()
+
+    def _serve_while_disk_is_full(self, requests: list[Request]) -> bool:
+        """Serve requests while the disk is full. Return whether the job is to end."""
+        asked = serve_meanwhile(requests, self._outbox, self._try, self.disk.waits)
+        self._asked_to_stop = asked or self._asked_to_stop
+        self._show_in_time()
+        return self._asked_to_stop is not None or self._edge.stop()
+
+    def _heed_stop(self) -> None:
+        """Begin to stop, if somebody has asked for it otherwise than by a request that is answered at once."""
+        if self._asked_to_stop is not None:
+            asked, self._asked_to_stop = self._asked_to_stop, None
+            self._stop_for(asked)
+        if self._edge.stop() and self.outcome is None and not self.stopping:
+            self._begin_to_stop(self._stop_reason())
+
+    def _end_nodes(self) -> Phase[None]:
         """End all nodes of the generation: nothing of it may reach the next one."""
         if self.checkpoints is not None:
             self.checkpoints.end()
-        self.reconciler.end_all(meanwhile=self._answer_in_between)
+        self.reconciler.end_all()
+        yield from self._transaction.settle()
+        until = self._clock() + END_SECONDS
+        while self.outcome is None and (left := self.fleet.running):
+            self._answer_in_between((yield self._clock() + POLL_SECONDS))
+            self._guarded(self.reconciler.observe)
+            yield from self._transaction.settle()
+            if self._clock() > until:
+                names = ", ".join(node.id for node in left)
+                self._end(Outcome("failed", f"{names} can't be ended, and nothing may begin beside them"))
         if self._prompting is not None:
             self._prompting.close()
-        self._answer_in_between()
-        self.disk.insist(self.story.flush)
+        yield from self._transaction.insist(self.story.flush)
 
-    def _answer_in_between(self) -> None:
-        for request in self._server.receive(0.0):
+    def _answer_in_between(self, requests: list[Request]) -> None:
+        for request in requests:
             if isinstance(request.body, StopRequest):
                 self._end(Outcome("stopped", request.body.reason))
             if (body := answer_in_between(request, self._try)) is not None:
-                self._server.reply(request, body)
-
-    def _while_disk_is_full(self, seconds: float) -> bool:
-        """Serve requests while the disk is full. Return whether the job is to end."""
-        asked = serve_meanwhile(self._server, seconds, self._try, self.disk.waits)
-        self.disk.asked_to_stop = asked or self.disk.asked_to_stop
-        self._show_in_time()
-        return self.disk.asked_to_stop is not None or self._stop()
-
-    def _turn(self) -> None:
-        requests = self._server.receive(RECONCILE_SECONDS)
-        try:
-            owners = self.servers.state.owners
-            answers = [(request, self._try(request)) for request in requests]
-            points = AnswerPoints(
-                leases=any(isinstance(body, Lease) for _, body in answers),
-                moved=bool(owners) and self.servers.state.owners != owners,
-            )
-            points.decided()
-            self.shards.commit()
-            points.committed()
-        except DlroverLiteError as error:
-            self._end(Outcome("failed", error.message, error.hint))
-            return
-        for request, body in answers:
-            if body is not None:
-                self._server.reply(request, body)
-        points.answered()
-        self._answer_waiting()
-        self.rounds.close()
-        if self.beginning is None:
-            if (now := self._clock()) >= self._reconcile_at:
-                self._reconcile_at = now + RECONCILE_SECONDS
-                self._guarded(self._reconcile)
-            elif self.checkpoints is not None and self.checkpoints.has_news:
-                self._guarded(self._take_cuts)
+                self._outbox.reply(request, body)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Do something; an error that nobody else takes ends the job."""
         try:
             action()
         except DlroverLiteError as error:
-            self._end(Outcome("failed", error.message, error.hint))
+            self._fail_at_once(error)
+
+    def _fail_at_once(self, error: DlroverLiteError) -> None:
+        if self.outcome is not None:  # it must not take the job's result with it
+            print(error, flush=True)
+        self._end(Outcome("failed", error.message, error.hint))
 
     # --- requests -------------------------------------------------------------------------------------------------------
 
     def _try(self, request: Request) -> msgspec.Struct | None:
-        return self._server.attempt(request, self._handle)
+        return self._edge.attempt(request, self._handle)
 
     def _handle(self, request: Request) -> msgspec.Struct | None:
         """Handle a request. Return the reply, to be sent after the commit; None when there is none yet."""
@@ -300,7 +350,7 @@ class Master:
             return None if isinstance(request.body, Heartbeat) else refused
         match request.body:
             case LeaseRequest() as body:
-                return self._lease(body)
+                return self._leases.answer(body, self.fleet)
             case StatusRequest():
                 return self.status()
             case PsReport() as report:
@@ -316,9 +366,7 @@ class Master:
                 self.servers.begin(self.fleet)
                 return Welcome(self.job, self.recipe)
             case TopologyRequest(node):
-                if (topology := self.servers.topology(self.fleet)) is None:
-                    return self._have_wait(node, request)
-                return topology
+                return self._topology.answer(node, request, self.fleet)
             case NodeFailed() as failed:
                 self._node_failed(failed)
                 return Ack()
@@ -370,84 +418,30 @@ class Master:
             self._prompting.heard(report, request)
         return answer
 
-    def _lease(self, request: LeaseRequest) -> msgspec.Struct:
-        metrics = metrics_of(request.report)
-        failed = None if request.failed is None else (request.failed, request.error)
-        samples_before = self.shards.consumed_samples
-        answer = self.shards.report_and_lease(
-            request.node,
-            request.token,
-            request.consumed,
-            failed,
-            give_back=request.give_back,
-            want=request.want,
-            holding=request.holding,
-            now=self._clock(),
-        )
-        self._take_report(request, metrics, answer)
-        self.profiling.worked(request, answer, samples=self.shards.consumed_samples - samples_before)
-        work = answer.work
-        if isinstance(work, Lease) and (node := self.fleet.by_id.get(request.node)) is not None:
-            work = msgspec.structs.replace(work, cores=node.resources.cores)
-        if isinstance(work, Lease) and work.kind == "eval":
-            self.rounds.opened(work.index)
-        if isinstance(work, Finished):
-            self.rounds.close()  # by this report: the export says what the last evaluation has found
-            # who doesn't ask is not sent away: it will ask, and may be needed for the export
-            return (self.exporting.task(request.node) or work) if request.want else Ack()
-        return work
-
-    def _take_report(self, request: LeaseRequest, metrics: BinaryMetrics | None, answer: Answer) -> None:
-        report, result = request.report, answer.consumed
-        if report is None:
-            return
-        self.progress.add_lines(report)
-        whole = result.accepted and result.newly == sum(stop - start for start, stop in request.consumed)
-        if result.of is not None and result.of.kind == "eval":
-            if whole and request.consumed:
-                state = self.evaluations.add(result.of.index, metrics, report.unknown_ids)
-                self.shards.put_metrics(result.of, state)
-        elif result.of is not None and whole:
-            self.progress.add(request.node, report, metrics, now=self._clock())
-
     def _node_failed(self, failed: NodeFailed) -> None:
         if self.outcome is not None or self.beginning is not None:
             return
         if failed.because and self.stopping:
             self._end(stopped_amid(failed, self.stopping))
         elif failed.because and self.go_back is not None:
-            self._begin_anew(failed, self.go_back)
+            self.facts.after_commit(partial(self._begin_anew, failed, self.go_back))
         else:
             print(f"{failed.node}: {failed.traceback}", flush=True)
             self._fail(failed_by(failed, self.job))
 
     def _begin_anew(self, failed: NodeFailed, go_back: GoingBack) -> None:
-        """Go back to a checkpoint, or end the job if there is none."""
+        """Go back to a checkpoint, or end the job if there is none. Raises DiskFull: it may be called again."""
+        if self.outcome is not None or self.beginning is not None:
+            return
         try:
             self.beginning, said = go_back(failed, self.facts.generation)
+        except DiskFull:
+            raise
         except JobError as error:
-            self._end(Outcome("failed", error.message, error.hint))
+            self._fail_at_once(error)
         else:
             for line in [*said, f"goes back to checkpoint {self.beginning.cut}: {self.beginning.why}"]:
                 self.story.node("master", line)
-
-    def _have_wait(self, node: str, request: Request) -> Wait | None:
-        """Let a worker wait until there is a slot map. While a checkpoint is read, which may take longer than a worker waits in vain, it is
-        told so now and then."""
-        now = self._clock()
-        if self.servers.restore is not None and now - self._waits_since.setdefault(node, now) >= STILL_READING_SECONDS:
-            self._waits_since[node] = now
-            self._waiting.pop(request.session, None)
-            return Wait(0.0)
-        self._waiting[request.session] = request
-        return None
-
-    def _answer_waiting(self) -> None:
-        """Answer those who wait for the map that has been committed."""
-        if self._waiting and (topology := self.servers.topology(self.fleet)) is not None:
-            for request in self._waiting.values():
-                self._server.reply(request, topology)
-            self._waiting.clear()
 
     # --- nodes ----------------------------------------------------------------------------------------------------------
 
@@ -464,11 +458,10 @@ class Master:
             self.brain.keep_level(self.profiling.level(self))
             self.brain.turn(self.fleet, self.shards.consumed_samples)
         self._judge()
-        self.disk.insist(self.story.flush)
+        self.facts.after_commit(self.story.flush)
         if (now := self._clock()) >= self._remember_at:
             self._remember_at = now + REMEMBER_SECONDS
             self.facts.keep_progress(self.progress)
-            self.shards.commit()
         self._show_in_time()
 
     def _show_in_time(self) -> None:
@@ -482,7 +475,6 @@ class Master:
 
     def _worker_gone(self, node: str) -> None:
         self.shards.worker_died(node)
-        self.shards.commit()
         self.progress.forget(node)
         self.exporting.gone(node)
 
@@ -492,7 +484,7 @@ class Master:
         self._fail(Outcome("failed", message, failure.hint.replace("JOB", self.job)))
 
     def _launch_refused(self, error: BackendError) -> None:
-        if not self._stop():
+        if not self._edge.stop():
             raise error
         self._begin_to_stop(self._stop_reason())  # the backend has been told before us
 
@@ -568,11 +560,20 @@ class Master:
             self.facts.keep_outcome(outcome)
             self.reconciler.finish()
 
-    def _wind_down(self) -> None:
+    def _wind_down(self) -> Phase[None]:
+        """End all nodes. Workers first: they give their leases back. Then the parameter servers."""
         self.reconciler.finish()
         failed = self.outcome is not None and self.outcome.state == "failed"
-        self.reconciler.wind_down(failed=failed, meanwhile=self._answer_all_late)
-        self._commit_late()
+        grace = FAILED_GRACE_SECONDS if failed else GRACE_SECONDS
+        roles: tuple[Literal["worker", "ps"], ...] = ("worker", "ps")
+        for role in roles:
+            self.reconciler.end_role(role, grace)
+            yield from self._transaction.settle()
+            end = self._clock() + grace + 5
+            while any(node.role == role for node in self.fleet.running) and self._clock() < end:
+                yield from self._answer_all_late((yield self._clock() + POLL_SECONDS))
+                self._guarded(self.reconciler.observe)
+        yield from self._transaction.settle()
         if self._prompting is not None:
             self._prompting.close()
         try:
@@ -580,18 +581,12 @@ class Master:
         except DlroverLiteError as error:
             print(error, flush=True)
 
-    def _answer_all_late(self) -> None:
-        for request in self._server.receive(0.0):
-            if (body := answer_late(request, self._try)) is not None:
-                self._commit_late()
-                self._server.reply(request, body)
-
-    def _commit_late(self) -> None:
-        """Commit after the end; a ledger that can't be written must not take the job's result with it."""
-        try:
-            self.shards.commit()
-        except DlroverLiteError as error:
-            print(error, flush=True)
+    def _answer_all_late(self, requests: list[Request]) -> Phase[None]:
+        answers = [(request, answer_late(request, self._try)) for request in requests]
+        yield from self._transaction.settle()
+        for request, body in answers:
+            if body is not None:
+                self._outbox.reply(request, body)
 
     def status(self) -> Status:
         return describe(self)

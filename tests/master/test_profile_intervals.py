@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.master.profiling.profile_intervals import Profiling, Usual
 from dlrover_lite.protocol.messages import DrainRequest, PsCounters, PsReport, ScaleRequest
 from dlrover_lite.protocol.profiles import Profile
-from tests.master.rig import PATIENCE, Rig, done
+from tests.master.rig import Rig, done
 
 
 @pytest.fixture
@@ -23,9 +22,9 @@ def rig(make: Any) -> Rig:
 
 
 def until(rig: Rig, text: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while (found := rig.master.profiling.disturbed) != text:
-        assert time.monotonic() < end, found
+    for _ in rig.statuses():
+        if rig.master.profiling.disturbed == text:
+            return
         if rig.master.servers.state.version:
             rig.report("ps-0", version=rig.master.servers.state.version)
 
@@ -72,7 +71,7 @@ def test_a_failing_profile_sink_does_not_stop_the_others(rig: Rig, capsys: pytes
             raise JobError("the disk is full")
 
     profiling = Profiling(
-        "rig-1", rig.recipe, rig.master.shards, [Full(), rig.profiles], clock=time.monotonic, wall_clock=time.time
+        "rig-1", rig.recipe, rig.master.shards, [Full(), rig.profiles], clock=rig.clock, wall_clock=rig.wall_clock
     )
     profiling.taken_over("why")
     profiling.taken_over("why")

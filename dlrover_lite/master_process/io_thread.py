@@ -1,4 +1,4 @@
-"""Work that may hang, in a thread of its own; what has come of it is taken up by whoever asked for it, in its own thread."""
+"""A master's input and output that may hang, in a thread of its own; what has come of it is taken up in the master's thread."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-__all__ = ["Background"]
+__all__ = ["IoThread"]
 
 T = TypeVar("T")
 _Task = tuple[Callable[[], Any], Callable[[Future[Any]], None], Future[Any]]
 
 
-class Background:
-    """One thing after the other. The thread doesn't keep the process from ending."""
+class IoThread:
+    """Does one thing after the other (``master.io_queue.IoQueue``). The thread doesn't keep the process from ending."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -29,27 +29,34 @@ class Background:
             end.setblocking(False)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when there is something to take up."""
+        """Return a descriptor that becomes readable when there is something to take up."""
         return self._bell.fileno()
+
+    def silence(self) -> None:
+        """Have the descriptor wake nobody until something more has come to its end."""
+        with suppress(BlockingIOError):
+            self._bell.recv(4096)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the descriptor can be waited for."""
+        return self._bell.fileno() >= 0
 
     @property
     def is_done(self) -> bool:
         """Whether there is something to take up."""
         return not self._done.empty()
 
-    def submit(self, action: Callable[[], T], then: Callable[[Future[T]], None]) -> Future[T]:
+    def submit(self, action: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
         """Run ``action`` on the thread; ``take`` calls ``then`` when it has ended, however."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         future: Future[T] = Future()
         self._todo.put((action, then, future))
-        return future
 
     def take(self) -> None:
         """Handle what has come of what was submitted. Never waits."""
-        with suppress(BlockingIOError):
-            self._bell.recv(4096)
         while True:
             try:
                 _, then, future = self._done.get_nowait()

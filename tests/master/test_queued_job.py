@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from dlrover_lite.master.autoscale import brain_link
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.autoscale.first_plan import FirstPlan, first_plan, next_plan
 from dlrover_lite.master.events import EventLog
+from dlrover_lite.master.phases import Outbox, Phase
 from dlrover_lite.master.queued_job import QueuedJob, blank
 from dlrover_lite.protocol.brain_messages import Advice, RegisterJob
 from dlrover_lite.protocol.messages import (
@@ -29,16 +29,13 @@ from dlrover_lite.protocol.messages import (
 )
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.recipe import schema
-from dlrover_lite.transport.client import Client
-from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Failure
-from dlrover_lite.transport.server import Server
-from tests.brain.service_rig import PATIENCE, Rig, registration
+from dlrover_lite.transport.memory import MemoryConnector
+from tests.brain.service_rig import Rig, registration
 
 RECIPE = schema.Recipe(version=1, name="ads", model=schema.Model(use="dcn"), data=schema.SyntheticData(samples=1000))
 CAPACITY = Resources(4.0, 8 * GIB)
 PLAN = Plan(ps=RolePlan(1, Resources(0.25, GIB)), worker=RolePlan(1, Resources(0.25, GIB)))
-_numbers = itertools.count()
 
 
 class Waiting:
@@ -56,24 +53,24 @@ class Waiting:
         self.link = BrainLink(
             registration(),
             self._find,
-            connector=Connector(context=self.brain.context),
+            connector=MemoryConnector(self.brain.network),
             say=self.told.append,
             clock=lambda: self.now,
+            wall_clock=lambda: self.now,
         )
-        endpoint = f"inproc://waiting-{next(_numbers)}"
-        self.server = Server(endpoint, MasterRequests, context=self.brain.context, remember_replies=True)
-        self.client = Client(endpoint, MasterReplies, context=self.brain.context)
+        connector, endpoint = MemoryConnector(self.brain.network), "memory://waiting"
+        self.server = connector.server(endpoint, MasterRequests, remember_replies=True)
+        self.client = connector.client(endpoint, MasterReplies)
+        self.outbox = Outbox()
         self.story = EventLog(lambda _: None, lambda: 5.0)
         self.stop = False
         self.room = QueuedJob(
-            self.server,
+            self.outbox,
             self.story,
             blank("ads-1", epochs=1, total_samples=1000),
             mode="on",
             stop=lambda: self.stop,
         )
-        self.turn = self.room.turn
-        self.room.turn = self._turn  # type: ignore[method-assign]
         self.script: Any = lambda _: None
 
     def _find(self) -> str:
@@ -81,36 +78,49 @@ class Waiting:
             raise BrainError("none runs")
         return self.brain.endpoint
 
-    def _turn(self) -> None:
-        self.turns += 1
-        self.now += 1.0
-        self.script(self.turns)
-        if self.alive:
-            self.brain.service.turn(0.01)
+    def ends(self, phase: Phase[FirstPlan]) -> FirstPlan:
+        """Let the phase go on, a second each time, until it is over."""
+        try:
+            next(phase)
+            while True:
+                self.turns += 1
+                self.now += 1.0
+                self.script(self.turns)
+                if self.alive:
+                    self.brain.service.turn(0.0)
+                phase.send(self.server.receive())
+                for request, body in self.outbox.take():
+                    self.server.answer(request, body)
+        except StopIteration as over:
+            return over.value  # type: ignore[no-any-return]
 
     def ask(self, body: Any) -> Any:
+        """Ask while the job waits."""
         self.client.send(body)
-        self.turn()
-        reply = self.client.receive(PATIENCE)
+        self.room.serve(self.server.receive())
+        for request, answer in self.outbox.take():
+            self.server.answer(request, answer)
+        reply = self.client.receive()
         assert reply is not None
         return reply.body
 
     def first(self) -> FirstPlan:
-        return first_plan(RECIPE, CAPACITY, self.link, self.room, say=self.told.append)
+        return self.ends(first_plan(RECIPE, CAPACITY, self.link, self.room, say=self.told.append))
+
+    def next(self, before: Plan) -> FirstPlan:
+        """Wait for the plan of a job that has given way."""
+        return self.ends(next_plan(RECIPE, before, self.link, self.room, since=77.0, after=4, say=self.told.append))
 
     def advise(self, number: int, action: str, reason: str, plan: Plan | None = None) -> None:
         self.brain.answer = Advice(number, {"action": action, "reason": reason, "plan": msgspec.to_builtins(plan)})
 
     def close(self) -> None:
         self.link.close()
-        self.client.close()
-        self.server.close()
         self.brain.close()
 
 
 @pytest.fixture
-def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
-    monkeypatch.setattr(brain_link, "_FIRST_BEAT_SECONDS", 0.01)
+def waiting(tmp_path: Path) -> Iterator[Waiting]:
     waiting = Waiting(tmp_path / "brain.sqlite")
     yield waiting
     waiting.close()
@@ -200,7 +210,7 @@ def test_a_preempted_job_ignores_advice_from_before(waiting: Waiting) -> None:
             waiting.advise(6, "start", "there is room", PLAN)
 
     waiting.script = script
-    found = next_plan(RECIPE, before, waiting.link, waiting.room, since=77.0, after=4, say=waiting.told.append)
+    found = waiting.next(before)
     assert found == FirstPlan(PLAN, 6, "there is room", begun=True)
     assert found.words == "goes on with 1 ps x 0.25 cores, 1 worker x 0.25 cores (decision 6: there is room)"
     assert [(one.plan, one.waits_since) for one in waiting.registered] == [(None, 77.0)]
@@ -219,11 +229,10 @@ def test_a_preempted_job_ignores_a_repeated_preemption_by_a_new_brain(waiting: W
 
     waiting.script = script
     before = Plan(ps=PLAN.ps, worker=RolePlan(3, Resources(0.5, GIB)))
-    found = next_plan(RECIPE, before, waiting.link, waiting.room, since=77.0, after=4, say=waiting.told.append)
+    found = waiting.next(before)
     assert found == FirstPlan(PLAN, 7, "there is room", begun=True)
 
 
 def test_a_preempted_job_goes_on_with_its_plan_without_a_brain(waiting: Waiting) -> None:
-    assert next_plan(RECIPE, PLAN, None, waiting.room, since=77.0, after=4, say=waiting.told.append) == FirstPlan(
-        PLAN, begun=True
-    )
+    phase = next_plan(RECIPE, PLAN, None, waiting.room, since=77.0, after=4, say=waiting.told.append)
+    assert waiting.ends(phase) == FirstPlan(PLAN, begun=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, JobError
 from dlrover_lite.jobs.store import Beginning
-from dlrover_lite.master import loop as service
 from dlrover_lite.master.checkpoints.restored_ledger import (
     begun_anew,
     check_plan,
@@ -28,7 +25,7 @@ from dlrover_lite.master.checkpoints.restored_ledger import (
     settings_of,
     write_ledger,
 )
-from dlrover_lite.master.nodes.reconciler import Reconciler
+from dlrover_lite.master.slots import topology_requests
 from dlrover_lite.master.slots.parameter_servers import consumed
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.progress import Evaluations, Progress
@@ -179,11 +176,10 @@ def cut_now(rig: Rig, cut: int) -> None:
     configuration = configuration_of(configured(CONFIGURATION, settings_of(rig.job.recipe)))
     fields = {"job": rig.job.id, "cut": cut, "generation": generation, "configuration": configuration}
     manifest = manifest_of(rig.master.shards, **fields)
-    if (checkpoints := rig.master.checkpoints) is None:
+    if rig.master.checkpoints is None:
         write_cut(store, cut, manifest)
         return
-    written = checkpoints._background.submit(lambda: write_cut(store, cut, manifest), lambda _: None)
-    written.result(PATIENCE)
+    rig.io.submit(lambda: write_cut(store, cut, manifest), lambda _: None)
 
 
 def until_launched(rig: Rig, *nodes: str) -> None:
@@ -193,9 +189,8 @@ def until_launched(rig: Rig, *nodes: str) -> None:
 
 def orders(rig: Rig, node: str, **fields: Any) -> PsOrders:
     """Once there is a map."""
-    until = time.monotonic() + PATIENCE
     while not isinstance(found := rig.report(node, **fields), PsOrders) or not found.version:
-        assert time.monotonic() < until
+        rig.passes()
     return found
 
 
@@ -301,9 +296,8 @@ def test_a_job_never_goes_back_to_abandoned_cuts(make: Callable[..., Rig], dies:
     rig.start()
     rig.up("ps-1", "worker-1")
     assert rig.ask("cli", StatusRequest()).samples == store.manifest(1).samples
-    end = time.monotonic() + PATIENCE
-    while (known := rig.ask("cli", StatusRequest()).checkpoints).newest is None and time.monotonic() < end:
-        pass
+    while (known := rig.ask("cli", StatusRequest()).checkpoints).newest is None:
+        rig.passes()
     assert known.newest.number == 1
     if dies == "after it":
         cut_now(rig, 4)
@@ -363,23 +357,17 @@ def test_a_master_that_dies_while_going_back_finishes_it_after_restart(
     assert orders(rig, "ps-1").restore is not None
 
 
-def test_a_job_can_be_stopped_while_it_goes_back(make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_can_be_stopped_while_it_goes_back(make: Callable[..., Rig]) -> None:
     rig = make(workers=1, checkpoint={"every_seconds": 3600.0, "keep": 5})
     rig.up("ps-0", "worker-0")
     cut_now(rig, 1)
-    goes_back, is_stopped, original = threading.Event(), threading.Event(), Reconciler.end_all
-
-    def end_all(self: Reconciler, *, meanwhile: Callable[[], None]) -> None:
-        goes_back.set()
-        while not is_stopped.is_set():
-            meanwhile()
-        original(self, meanwhile=meanwhile)
-
-    monkeypatch.setattr(Reconciler, "end_all", end_all)
+    rig.backend.is_slow_to_end = True
     rig.ask("ps-0", NodeFailed("ps-0", **LOST))
-    assert goes_back.wait(PATIENCE)
+    rig.step_until(lambda: {"ps-0", "worker-0"} <= set(rig.backend.terminated))
+    assert rig.ask("cli", StatusRequest()).message == "goes back to checkpoint 1"
     rig.ask("cli", StopRequest())
-    is_stopped.set()
+    for node in ("ps-0", "worker-0"):
+        rig.backend.ends(node)
     outcome = rig.ended()
     assert (outcome.state, outcome.message) == ("stopped", "stopped by request")
 
@@ -423,7 +411,7 @@ def test_a_waiting_worker_is_told_that_a_checkpoint_is_read(
     make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would give up otherwise, and tens of gigabytes take their time."""
-    monkeypatch.setattr(service, "STILL_READING_SECONDS", 0.0)
+    monkeypatch.setattr(topology_requests, "STILL_READING_SECONDS", 0.0)
     rig = make(ps=1, workers=1, samples=4000)
     rig.up("ps-0", "worker-0")
     train(rig, "worker-0", 1)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dlrover_lite.core.errors import RemoteError
-from dlrover_lite.master.loop import Outcome
 from dlrover_lite.master.nodes.unknown_nodes import UNKNOWN_NODE
+from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.protocol.messages import (
     Ack,
     Export,

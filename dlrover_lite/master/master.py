@@ -1,0 +1,320 @@
+"""A job's master as one object that is driven from outside: it is given the time and what has been asked, and says what to answer and
+when it is to be woken. It waits for its first plan, runs one generation of the job after the other, writes the result, and tells the brain.
+
+What it stands on is handed in: the backend, the brain's line, clocks, the disk. Nothing here knows a socket, a signal or a thread.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.units import Resources
+from dlrover_lite.jobs.profiles import ProfileLog
+from dlrover_lite.jobs.store import Beginning, Job, Result
+from dlrover_lite.master.autoscale.autoscaler import Autoscaler
+from dlrover_lite.master.autoscale.brain_link import BrainLink
+from dlrover_lite.master.autoscale.first_plan import FirstPlan, first_plan, next_plan
+from dlrover_lite.master.checkpoints.restore import (
+    GoingBack,
+    begin_generation,
+    end_generation,
+    is_to_begin,
+    waiting,
+)
+from dlrover_lite.master.edge import Edge
+from dlrover_lite.master.events import EventLog
+from dlrover_lite.master.full_disk import FullDisk, serve_meanwhile
+from dlrover_lite.master.generation_run import GenerationRun
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.master.outcome import Outcome
+from dlrover_lite.master.phases import Outbox, Phase, StepClock
+from dlrover_lite.master.queued_job import QueuedJob, blank, without_nodes
+from dlrover_lite.master.work.ledger_store import LedgerStore
+from dlrover_lite.master.work.shard_plan import JobData
+from dlrover_lite.master.work.shards import SLOW_START_MINIBATCHES, ShardService
+from dlrover_lite.protocol.brain_messages import EndJob
+from dlrover_lite.protocol.demands import autoscale_of
+from dlrover_lite.protocol.messages import Status, StatusRequest, StopRequest, StoryRequest, to_builtins
+from dlrover_lite.protocol.nodes import Backend
+from dlrover_lite.protocol.outcomes import outcome_of
+from dlrover_lite.protocol.questions import status_of
+from dlrover_lite.transport.frames import Request
+
+__all__ = ["Master", "Step"]
+
+
+class Step(NamedTuple):
+    """What has come of a step."""
+
+    outbox: list[tuple[Request, msgspec.Struct]]
+    """Answers to send now, in their order."""
+    wake_at: float
+    """Time on the master's steady clock when the next step is due, though nobody asks for anything; infinite once all is over."""
+
+
+class Master:
+    """The master of one job. ``step`` is to be called whenever somebody asks for something, and when it is to be woken."""
+
+    def __init__(
+        self,
+        job: Job,
+        data: JobData,
+        capacity: Resources,
+        backend: Backend,
+        edge: Edge,
+        *,
+        story: EventLog,
+        brain: BrainLink | None,
+        checkpoints: str = "",
+        now: float,
+    ) -> None:
+        """Prepare the job. ``checkpoints``: where they are kept, a directory or URL; empty: nowhere. ``now``: seconds of a steady clock."""
+        self.outcome: Outcome | None = None
+        """How the job has ended; None: it hasn't."""
+        self.awaits_brain = False
+        """Nothing goes on before the brain has answered."""
+        self._job = job
+        self._recipe = job.recipe
+        self._data = data
+        self._capacity = capacity
+        self._backend = backend
+        self._edge = edge
+        self._story = story
+        self._brain = brain
+        self._checkpoints = checkpoints
+        self._clock = StepClock(now)
+        self._outbox = Outbox()
+        self._disk = FullDisk(clock=self._clock, free=edge.free, tell=self._tell)
+        self._stop_request: StopRequest | None = None
+        """Request to end the job that came while no generation ran; None: none did."""
+        self._room = self._queued(
+            blank(job.id, epochs=data.plan.epochs, total_samples=data.plan.samples * data.plan.epochs)
+        )
+        self._phases = self._live()
+        self._wake_at = next(self._phases)
+
+    def step(self, now: float, inbox: list[Request]) -> Step:
+        """Take these requests, and do what is due ``now``. Raises DlroverLiteError, the job's end, for what no result is written for."""
+        self._clock.now = now
+        try:
+            self._wake_at = self._phases.send(inbox)
+        except StopIteration as over:
+            self.outcome, self._wake_at = over.value, float("inf")
+        return Step(self._outbox.take(), self._wake_at)
+
+    def close(self) -> None:
+        """End here and now, with nothing said: as when the process is killed, another master goes on from what is durable."""
+        self._phases.close()
+
+    # --- phases -----------------------------------------------------------------------------------------------------------
+
+    def _live(self) -> Phase[Outcome]:
+        """Wait for a plan, and run one generation after the other until the job has ended."""
+        yield self._clock()  # the first step is the driver's
+        job, began = self._job, self._job.ledger().exists()
+        self.awaits_brain = True
+        nodes = yield from first_plan(
+            self._recipe, self._capacity, None if began else self._brain, self._room, say=self._tell
+        )
+        self.awaits_brain = False
+        if not began:
+            if self._room.is_over():
+                return (yield from self._stopped())
+            for line in [nodes.words, *self._data.ids.warnings]:
+                self._tell(line)
+        while True:
+            decision = 0
+            if (noted := waiting(job)) is not None:
+                nodes = yield from self._wait_for_plan(noted, nodes)
+                if self._room.is_over():
+                    return (yield from self._stopped())
+                decision = nodes.number
+            yield from self._begin(nodes, decision)
+            store, run = yield from self._opened(nodes)
+            with store:
+                outcome = yield from run.steps()
+                if outcome is not None:
+                    return (yield from self._ended(run, outcome))
+                self._show(run.status())  # how it stands while it waits, if it does
+
+    def _wait_for_plan(self, noted: Beginning, nodes: FirstPlan) -> Phase[FirstPlan]:
+        """Wait for the plan that a job which has given way, or was resumed, goes on with."""
+        known = self._job.status()
+        status = status_of(known) if known is not None else self._room.status
+        self._room = self._queued(without_nodes(status, noted.why or "waits for the plan that it goes on with"))
+        fleet = yield from end_generation(self._job, self._backend, self._clock, self._room.serve)
+        before = fleet.plan if fleet is not None else nodes.plan
+        assert noted.waits_since is not None
+        self.awaits_brain = True
+        found = yield from next_plan(
+            self._recipe,
+            before,
+            self._brain,
+            self._room,
+            since=noted.waits_since,
+            after=noted.decision,
+            say=self._tell,
+        )
+        self.awaits_brain = False
+        if not self._room.is_over():
+            self._tell(found.words)
+        return found
+
+    def _begin(self, nodes: FirstPlan, decision: int) -> Phase[None]:
+        """Begin the generation that is noted, if one is."""
+        if not is_to_begin(self._job):
+            return
+        yield from end_generation(self._job, self._backend, self._clock, self._room.serve)
+        begin = partial(
+            begin_generation,
+            self._job,
+            self._data.plan,
+            nodes.plan,
+            self._capacity,
+            self._story,
+            decision=decision,
+            began=nodes.words if decision else "",
+            prediction=nodes.prediction if decision else None,
+            wall_clock=self._edge.wall_clock,
+            clock=self._clock,
+        )
+        if not (yield from self._disk.insist(begin, self._serve_while_disk_is_full)):
+            raise self._never_began("go on")
+        self._stop_request = self._stop_request or self._room.stop_request
+
+    def _opened(self, nodes: FirstPlan) -> Phase[tuple[LedgerStore, GenerationRun]]:
+        """Open the generation's ledger, and prepare what runs over it."""
+        found: list[tuple[LedgerStore, GenerationRun]] = []
+
+        def open_ledger() -> None:
+            store = LedgerStore(self._job.ledger())
+            try:
+                found.append((store, self._run_over(store, nodes)))
+            except BaseException:
+                store.close()
+                raise
+
+        if not (yield from self._disk.insist(open_ledger, self._serve_while_disk_is_full)):
+            raise self._never_began("begin")
+        return found[0]
+
+    def _run_over(self, store: LedgerStore, nodes: FirstPlan) -> GenerationRun:
+        job, brain = self._job, self._brain
+        shards = ShardService(
+            store,
+            self._data.plan,
+            slow_start_minibatches=SLOW_START_MINIBATCHES,
+            story=self._story,
+            id_kinds=self._data.ids.kinds,
+        )
+        return GenerationRun(
+            job.id,
+            self._recipe,
+            shards,
+            self._backend,
+            Fleet(nodes.plan, self._capacity),
+            self._edge,
+            outbox=self._outbox,
+            disk=self._disk,
+            clock=self._clock,
+            export_directory=job.export,
+            checkpoints=self._checkpoints,
+            story=self._story,
+            stop_request=self._stop_request,
+            stop_reason=self._stop_reason,
+            go_back=GoingBack(job),
+            brain=brain,
+            autoscaler=Autoscaler(
+                job=job.id,
+                mode=autoscale_of(self._recipe),
+                heard=nodes.number,
+                began=nodes.words,
+                prediction=nodes.prediction,
+            ),
+            show=self._show,
+            profiles=[ProfileLog(job.directory), *([brain] if brain is not None else [])],
+        )
+
+    # --- the end ------------------------------------------------------------------------------------------------------------
+
+    def _ended(self, run: GenerationRun, outcome: Outcome) -> Phase[Outcome]:
+        """Write the job's result, and tell the brain."""
+        result = Result(
+            state=outcome.state,
+            ended_at=self._edge.wall_clock(),
+            message=outcome.message,
+            hint=outcome.hint,
+            traceback=outcome.traceback,
+            export=str(self._job.export) if run.exporting.exported is not None else None,
+            status=to_builtins(run.status()),
+        )
+        yield from self._tell_brain(self._written(result), run.fleet)
+        return outcome
+
+    def _stopped(self) -> Phase[Outcome]:
+        """Write the result of a job that was stopped while it waited, without a node."""
+        outcome = Outcome("stopped", self._room.stopped or self._stop_reason())
+        status = msgspec.structs.replace(self._room.status, state="stopped", message=outcome.message)
+        result = Result(outcome.state, self._edge.wall_clock(), outcome.message, status=to_builtins(status))
+        self._story.close()
+        yield from self._tell_brain(self._written(result), None)
+        return outcome
+
+    def _written(self, result: Result) -> Result:
+        """Write the job's result, and return it as it stands then: another's word may have been first."""
+        return result if self._job.write_result(result) else self._job.result() or result
+
+    def _tell_brain(self, result: Result, fleet: Fleet | None) -> Phase[None]:
+        """Tell how the job has ended. Nothing is waited for that isn't there: the brain finds the result in the job's files, too."""
+        if self._brain is None:
+            return
+        status = result.status or {}
+        end = EndJob(
+            self._job.id,
+            result.state,
+            result.ended_at,
+            samples=status.get("samples") or self._brain.samples,
+            message=result.message,
+            outcome=outcome_of(status),
+        )
+        self.awaits_brain = True
+        yield from self._brain.end(end, fleet, lambda _: None)
+        self.awaits_brain = False
+
+    # --- while no generation runs -----------------------------------------------------------------------------------------
+
+    def _queued(self, status: Status) -> QueuedJob:
+        mode = autoscale_of(self._recipe)
+        return QueuedJob(self._outbox, self._story, status, mode=mode, stop=self._edge.stop, show=self._show)
+
+    def _serve_while_disk_is_full(self, requests: list[Request]) -> bool:
+        asked = serve_meanwhile(requests, self._outbox, self._answer_while_disk_is_full, self._disk.waits)
+        self._stop_request = asked or self._stop_request
+        return self._stop_request is not None or self._edge.stop()
+
+    def _answer_while_disk_is_full(self, request: Request) -> msgspec.Struct | None:
+        match request.body:
+            case StatusRequest():
+                return msgspec.structs.replace(self._room.status, message=self._disk.waits, waits=self._disk.waits)
+            case StoryRequest(subject):
+                return self._story.answer(subject, [node.id for node in self._room.status.nodes])
+            case _:
+                return None
+
+    def _never_began(self, what: str) -> JobError:
+        return JobError(f"The disk of {self._job.directory} is full: the job was stopped before it could {what}")
+
+    def _stop_reason(self) -> str:
+        return self._job.record().stop_reason or "stopped by request"
+
+    def _tell(self, line: str) -> None:
+        self._story.node("master", line)
+
+    def _show(self, status: Status) -> None:
+        with suppress(JobError):  # on a full disk the job goes on
+            self._job.write_status(to_builtins(status))

@@ -1,0 +1,54 @@
+"""Workers that ask which parameter servers own which slots, before all of these are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.master.slots.parameter_servers import ParameterServers
+from dlrover_lite.protocol.messages import Topology, Wait
+from dlrover_lite.transport.frames import Request
+
+__all__ = ["TopologyRequests"]
+
+STILL_READING_SECONDS = 10.0
+"""Seconds after which a worker that waits for parameter servers is told that they read a checkpoint."""
+
+
+class TopologyRequests:
+    """Requests that are answered as soon as the map they ask for is durable, by ``reply``."""
+
+    def __init__(
+        self,
+        servers: ParameterServers,
+        reply: Callable[[Request, msgspec.Struct], None],
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._servers = servers
+        self._reply = reply
+        self._clock = clock
+        self._waiting: dict[int, Request] = {}
+        self._since: dict[str, float] = {}
+
+    def answer(self, node: str, request: Request, fleet: Fleet) -> Topology | Wait | None:
+        """Return the map, or None while there is none. While a checkpoint is read, which may take longer than a worker waits in vain, it is
+        told so now and then."""
+        if (topology := self._servers.topology(fleet)) is not None:
+            return topology
+        now = self._clock()
+        if self._servers.restore is not None and now - self._since.setdefault(node, now) >= STILL_READING_SECONDS:
+            self._since[node] = now
+            self._waiting.pop(request.session, None)
+            return Wait(0.0)
+        self._waiting[request.session] = request
+        return None
+
+    def answer_waiting(self, fleet: Fleet) -> None:
+        """Answer those who wait for the map that has been committed."""
+        if self._waiting and (topology := self._servers.topology(fleet)) is not None:
+            for request in self._waiting.values():
+                self._reply(request, topology)
+            self._waiting.clear()

@@ -1,0 +1,55 @@
+"""What a step of the master changes becomes durable in one commit; what follows from it outside of the process is done after that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.master.full_disk import FullDisk
+from dlrover_lite.master.job_state_store import JobStateStore
+from dlrover_lite.master.phases import Phase
+from dlrover_lite.transport.frames import Request
+
+__all__ = ["Transaction"]
+
+
+class Transaction:
+    """``serve`` answers who asks while the disk is full, and says whether the job is to end; ``on_error`` is given what ends the job."""
+
+    def __init__(
+        self,
+        facts: JobStateStore,
+        disk: FullDisk,
+        *,
+        serve: Callable[[list[Request]], bool],
+        on_error: Callable[[DlroverLiteError], None],
+    ) -> None:
+        self._facts = facts
+        self._disk = disk
+        self._serve = serve
+        self._on_error = on_error
+
+    def settle(self) -> Phase[bool]:
+        """Commit, and do what follows, until nothing does. Return whether the state could be written; on a full disk that takes as long as
+        there is no room, unless the job ends."""
+        is_written = True
+        while True:
+            try:
+                yield from self.insist(self._facts.commit)
+            except DlroverLiteError as error:
+                self._on_error(error)
+                is_written = False
+            if not (effects := self._facts.take_effects()):
+                return is_written
+            for effect in effects:
+                yield from self._do(effect)
+
+    def insist(self, action: Callable[[], object]) -> Phase[bool]:
+        """Do something that needs room on the disk. Return whether it is done: it isn't if the job is to end."""
+        return self._disk.insist(action, self._serve)
+
+    def _do(self, effect: Callable[[], None]) -> Phase[None]:
+        try:
+            yield from self.insist(effect)
+        except DlroverLiteError as error:
+            self._on_error(error)

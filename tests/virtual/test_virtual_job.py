@@ -1,0 +1,62 @@
+"""A whole job on a virtual clock, with its brain: hours of events in seconds, and the same ones for the same seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dlrover_lite.brain.store import queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.jobs import events
+from dlrover_lite.master.work.shard_plan import ShardPlan
+from dlrover_lite.recipe import schema
+from tests.virtual.world import World
+
+PLAN = ShardPlan(samples=1_200_000, batch_size=256, epochs=1, eval_samples=2560)
+RECIPE = schema.Recipe(
+    version=1,
+    name="ads",
+    model=schema.Model(use="wide_deep"),
+    data=schema.SyntheticData(samples=PLAN.samples),
+    autoscale="on",
+    checkpoint="off",
+)
+
+
+def run(directory: Path, seed: int, *, kill: bool = True) -> World:
+    """Run the job to its end; with ``kill`` a worker, and later its master, are killed on the way."""
+    directory.mkdir()
+    world = World(directory, RECIPE, PLAN, seed=seed)
+    if kill:
+        world.run(until=lambda: world.minibatches > 1500, most_seconds=600)
+        world.backend.ends(next(node.id for node in world.backend.alive() if node.id.startswith("worker")), "Killed")
+        world.run(until=lambda: world.minibatches > 2500, most_seconds=600)
+        world.master.kill()
+    world.run(until=lambda: world.master.outcome is not None, most_seconds=3600)
+    return world
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_virtual_job_trains_every_sample_through_faults(tmp_path: Path, seed: int) -> None:
+    world = run(tmp_path / "job", seed)
+    outcome, result = world.master.outcome, world.job.result()
+    assert outcome is not None and outcome.state == "succeeded", outcome
+    assert result is not None and result.status is not None
+    assert (result.status["samples"], result.status["quarantined"]) == (PLAN.samples, 0)
+    assert result.status["master_restarts"] == 1
+    assert world.said == []
+    with ConfigStore(tmp_path / "job" / "brain.sqlite") as store:
+        (entry,) = queries.jobs(store)
+        decisions = queries.decisions(store, "ads-1")
+    assert entry.state == "succeeded"
+    assert decisions[0].decision.action == "start"
+    assert any(one.decision.action == "change" for one in decisions), "the brain never changed the plan"
+
+
+def test_two_virtual_jobs_of_one_seed_have_the_same_events(tmp_path: Path) -> None:
+    first, second, other = (
+        run(tmp_path / name, seed).job.directory / events.FILE for name, seed in (("a", 7), ("b", 7), ("c", 8))
+    )
+    assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes() != other.read_bytes()
