@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import statistics
 import subprocess
@@ -12,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Record", "add", "page", "read", "version", "write_page"]
+__all__ = ["AGES", "Record", "add", "newest", "overdue", "page", "read", "version", "write_page"]
 
 HERE = Path(__file__).resolve().parent
 RECORDS = HERE / "figures.jsonl"
 MEANINGS: dict[str, str] = tomllib.loads((HERE / "figure_meanings.toml").read_text(encoding="utf-8"))
+AGES: dict[str, dict[str, Any]] = tomllib.loads((HERE / "figure_ages.toml").read_text(encoding="utf-8"))
+"""By group, the part of a figure's name before the dot: which code it measures, and by how many days it may be older than that."""
 ON_PAPER = HERE / "figures_on_paper.md"
 """What follows from the figures for sizes that no machine here has; written by hand."""
 PAGE = HERE.parent / "docs" / "figures.md"
@@ -27,10 +30,11 @@ HEAD = """\
 What `make bench` measures, on a machine with two noisy cores (2.5 GHz, 24 GiB): ratios and times, most as medians of interleaved
 rounds of one run. What a script does in detail stands at its beginning (`bench/`). Of several runs with the same commit the
 median counts, and their range is told. `python bench/all.py --record` adds to this page, `python bench/all.py --record train wire`
-only what these two scripts measure.
+only what these two scripts measure. A row may be older than the newest change of the code that it measures by so many days; then
+a test fails, and it is to be measured again.
 
-| figure | what it is | measured | target | met | runs | date | commit |
-| --- | --- | --- | --- | --- | --- | --- | --- |
+| figure | what it is | measured | target | met | runs | date | days | commit |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -56,15 +60,16 @@ def read(path: Path = RECORDS) -> list[Record]:
 def version() -> str:
     """Name the commit that is checked out. Raises SystemExit where files differ from it: a figure of those would be nobody's."""
 
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(HERE.parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
     made = (":!bench/figures.jsonl", ":!docs/figures.md")
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *made)
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *made)
     if changed:
         raise SystemExit(f"--record measures a commit, and these files differ from it:\n{changed}\nCommit them first.")
-    return git("rev-parse", "--short=7", "HEAD")
+    return _git("rev-parse", "--short=7", "HEAD")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(HERE.parent), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def add(figures: Iterable[Mapping[str, Any]], commit: str, path: Path = RECORDS) -> None:
@@ -74,6 +79,28 @@ def add(figures: Iterable[Mapping[str, Any]], commit: str, path: Path = RECORDS)
         for figure in figures:
             kept = {name: figure[name] for name in ("figure", "value", "unit", "target", "ok")}
             file.write(json.dumps({**kept, "date": date, "commit": commit}) + "\n")
+
+
+def newest(records: Iterable[Record]) -> dict[str, Record]:
+    """Return the record of each figure that was measured last."""
+    return {record.figure: record for record in records}
+
+
+def overdue(records: Iterable[Record]) -> list[str]:
+    """Say which figures are older than the code that they measure by more than their rows allow."""
+    changed = {group: _changed_on(age["code"]) for group, age in AGES.items()}
+    found = []
+    for name, record in newest(records).items():
+        group = name.partition(".")[0]
+        days = (changed[group] - datetime.date.fromisoformat(record.date)).days
+        if days > AGES[group]["days"]:
+            found.append(f"{name} was measured {days} days before its code changed last: python bench/all.py --record")
+    return found
+
+
+def _changed_on(code: Sequence[str]) -> datetime.date:
+    """Return the day of the newest commit that has changed any of these files or folders."""
+    return datetime.date.fromisoformat(_git("log", "-1", "--format=%cs", "--", *code))
 
 
 def page(records: Sequence[Record]) -> str:
@@ -102,9 +129,18 @@ def _row(records: Sequence[Record]) -> str:
     if len(values) > 1:
         measured += f" ({_number(values[0])} to {_number(values[-1])})"
     met = {None: "", True: "yes", False: "**no**"}[_met(value, last)]
+    days = str(AGES[last.figure.partition(".")[0]]["days"])
     cells = (
-        f"`{last.figure}`", MEANINGS[last.figure], measured, last.target, met, str(len(values)), last.date, f"`{last.commit}`"
-    )  # fmt: skip
+        f"`{last.figure}`",
+        MEANINGS[last.figure],
+        measured,
+        last.target,
+        met,
+        str(len(values)),
+        last.date,
+        days,
+        f"`{last.commit}`",
+    )
     return f"| {' | '.join(cells)} |"
 
 

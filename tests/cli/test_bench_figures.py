@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib
 import json
 import subprocess
@@ -38,8 +39,34 @@ def test_the_median_of_the_newest_commits_runs_counts(figures: ModuleType, tmp_p
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     date = json.loads(records.read_text().splitlines()[0])["date"]
     assert [row[0] for row in cells] == ["`train.ratio`", "`wire.curve_ratio`"]
-    assert cells[0][2:] == ["1.4 x (1.2 to 1.6)", ">= 1.5", "**no**", "3", date, "`0000002`"]
-    assert cells[1][2:] == ["2,500 x", "", "", "1", date, "`0000002`"]
+    assert cells[0][2:] == ["1.4 x (1.2 to 1.6)", ">= 1.5", "**no**", "3", date, "30", "`0000002`"]
+    assert cells[1][2:] == ["2,500 x", "", "", "1", date, "60", "`0000002`"]
+
+
+def test_no_figure_is_older_than_its_code_by_more_than_its_row_says(figures: ModuleType) -> None:
+    assert {name.partition(".")[0] for name in figures.MEANINGS} == figures.AGES.keys()
+    for group, age in figures.AGES.items():
+        assert [path for path in age["code"] if not (ROOT / path).exists()] == [], group
+    if not (ROOT / ".git").exists():
+        pytest.skip("without its history nothing says when code has changed")
+    assert figures.overdue(figures.read()) == []
+
+
+def test_a_figure_that_is_too_old_is_named(figures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [
+        figures.Record(name, 1.0, "x", "", None, date, "0000001")
+        for name, date in (
+            ("cli.help_ratio", "2026-01-01"),
+            ("wire.curve_ratio", "2026-01-01"),
+            ("cli.help_ratio", "2026-02-01"),
+        )
+    ]
+    monkeypatch.setattr(figures, "_changed_on", lambda _: datetime.date(2026, 3, 3))
+    assert figures.overdue(records) == [
+        "wire.curve_ratio was measured 61 days before its code changed last: python bench/all.py --record"
+    ]
+    monkeypatch.setattr(figures, "_changed_on", lambda _: datetime.date(2026, 3, 4))
+    assert [line.split()[0] for line in figures.overdue(records)] == ["cli.help_ratio", "wire.curve_ratio"]
 
 
 def test_a_figure_without_an_explanation_is_refused(figures: ModuleType, tmp_path: Path) -> None:
