@@ -441,11 +441,11 @@ class Rig:
             self.clock.now += TICK_SECONDS
         for _ in range(_MOST_STEPS):
             reply = client.receive(1.0)
-            if reply is None or isinstance(reply.body, Later):
+            if reply is None:
                 if not self.runs:
                     return None
                 client.send(body, sequence=sequence)
-            elif reply.sequence == sequence:
+            elif reply.sequence == sequence and not isinstance(reply.body, Later):
                 return reply.body
         raise AssertionError(f"{body} isn't answered")
 

@@ -258,7 +258,7 @@ def test_a_master_that_is_killed_uses_no_number_again(make: Any, phase: str) -> 
 
     assert ask(rig) == 1
     if phase == "committing":
-        until(rig, [], lambda _: rig.master.servers.snapshots)
+        until(rig, servers, lambda _: rig.master.servers.snapshots)
         rig.io.hangs = True
     until(rig, [] if phase == "waiting" else servers, at_it)
     rig.kill()
