@@ -354,7 +354,7 @@ class RegisteredJob:
         self.evaluated = self.evaluated or standing.evaluated
         if not self.evaluated:
             there = [node.resources.memory for node in standing.nodes if node.role == "worker"]
-            self.worker_given = max(standing.plan.worker.each.memory, *there)
+            self.worker_given = max([standing.plan.worker.each.memory, *there])
         self.heard = max(self.heard, standing.heard)
         if self.waits is not None and standing.heard >= self.waits.number:
             self.waits = self.to_tell.pop(0) if self.to_tell else None

@@ -172,6 +172,7 @@ def test_no_less_worker_memory_before_the_first_evaluation() -> None:
         return known.view(free_cores=8.0, at=START).need.worker
 
     assert worker(evaluated=False) == GIB  # as all have it
+    assert worker(evaluated=False, nodes=()) == GIB  # none is up: as the plan has it
     more = tuple(msgspec.structs.replace(node, resources=Resources(1.0, 3 * GIB)) for node in nodes_of(job))
     assert worker(evaluated=False, nodes=more) == 3 * GIB  # one that was given more
     known.gave_way(START)

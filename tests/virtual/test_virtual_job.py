@@ -45,13 +45,13 @@ def test_a_virtual_job_trains_every_sample_through_faults(tmp_path: Path, seed: 
     assert result is not None and result.status is not None
     assert (result.status["samples"], result.status["quarantined"]) == (PLAN.samples, 0)
     assert result.status["master_restarts"] == 1
-    assert world.said == []
+    assert not world.said, "\n".join(world.said)
     with ConfigStore(tmp_path / "job" / "brain.sqlite") as store:
         (entry,) = queries.jobs(store)
         decisions = queries.decisions(store, "ads-1")
     assert entry.state == "succeeded"
     assert decisions[0].decision.action == "start"
-    assert any(one.decision.action == "change" for one in decisions), "the brain never changed the plan"
+    assert {"explore", "change"} & {one.decision.action for one in decisions}, "the brain never changed the plan"
 
 
 def test_two_virtual_jobs_of_one_seed_have_the_same_events(tmp_path: Path) -> None:

@@ -29,9 +29,11 @@ from dlrover_lite.protocol.brain_messages import Advice, BrainRequests, Register
 from dlrover_lite.protocol.demands import demand_of
 from dlrover_lite.protocol.features import features_of
 from dlrover_lite.protocol.messages import (
+    Ack,
     Export,
     Exported,
     Finished,
+    Heartbeat,
     Hello,
     Lease,
     LeaseRequest,
@@ -58,16 +60,20 @@ __all__ = ["World"]
 EPOCH = 1_700_000_000.0
 MASTER, BRAIN = "memory://master", "memory://brain"
 CAPACITY = Resources(8.0, 16 * GIB)
-WORKER_CPU_SECONDS, PS_CPU_SECONDS = 0.02, 0.004
+WORKER_CPU_SECONDS, PS_CPU_SECONDS = 0.2, 0.04
 """CPU seconds that a minibatch takes of a worker, and of all parameter servers together."""
 _RETRY_SECONDS = 2.0
 _REPORT_SECONDS = 0.25
+_BEAT_SECONDS = 1.0
 _BRAIN_SECONDS = 0.5
+_WORK_SECONDS = 1.0
+"""Seconds for which a worker trains before it reports."""
 
 
 class Actor(Protocol):
-    wake_at: float
-    """Time when it is to take a step, whether or not a message has come."""
+    @property
+    def wake_at(self) -> float:
+        """Time when it is to take a step, whether or not a message has come."""
 
     @property
     def has_mail(self) -> bool:
@@ -85,10 +91,14 @@ class Node:
         self.resources = spec.resources
         self.cpu_seconds = 0.0
         self.ended = False
-        self.wake_at = world.clock.now
+        self._due_at = self._beat_at = world.clock.now
         self._client = MemoryConnector(world.network).client(MASTER, MasterReplies)
         self._asked: tuple[int, msgspec.Struct] | None = None
-        self._next: Callable[[], msgspec.Struct | None] = self._hello
+        self._next: Callable[[], msgspec.Struct] = self._hello
+
+    @property
+    def wake_at(self) -> float:
+        return min(self._due_at, self._beat_at)
 
     @property
     def has_mail(self) -> bool:
@@ -99,40 +109,52 @@ class Node:
         while (reply := self._client.receive()) is not None:
             if self._asked is not None and reply.sequence == self._asked[0] and not isinstance(reply.body, Later):
                 self._asked = None
-                self.wake_at = now
                 self.take(reply.body)
-        if self.ended or now < self.wake_at:
-            return
-        if self._asked is not None:
-            self._client.send(self._asked[1], sequence=self._asked[0])
-        elif (body := self._next()) is not None:
-            self._asked = self._client.send(body), body
-        self.wake_at = now + _RETRY_SECONDS
+        if now >= self._beat_at and not self.ended:
+            self._beat_at = now + _BEAT_SECONDS
+            if self.spec.role == "worker":
+                self._client.send(Heartbeat(self.id))
+        if now >= self._due_at and not self.ended:
+            self._due_at = now + _RETRY_SECONDS
+            if self._asked is not None:
+                self._client.send(self._asked[1], sequence=self._asked[0])
+            else:
+                body = self._next()
+                self._asked = self._client.send(body), body
 
     def _hello(self) -> msgspec.Struct:
         return Hello(self.id, self.spec.role, f"memory://{self.id}")
 
     def take(self, body: Any) -> None:
+        """Go on with what the master has answered."""
         raise NotImplementedError
 
-    def rests(self, seconds: float, then: Callable[[], msgspec.Struct | None]) -> None:
+    def rests(self, seconds: float, then: Callable[[], msgspec.Struct]) -> None:
         """Do nothing for a while, and then ask what ``then`` says."""
-        self.wake_at, self._next = self.world.clock.now + seconds, then
+        self._due_at, self._next = self.world.clock.now + seconds, then
 
     def close(self) -> None:
-        self.ended, self.wake_at = True, float("inf")
+        self.ended = True
+        self._due_at = self._beat_at = float("inf")
         self._client.close()
 
 
 class Worker(Node):
-    """Trains minibatches in the time that its cores and the parameter servers' take, a little more or less."""
+    """Trains minibatches in the time that its cores and the parameter servers' take, a little more or less, and reports now and then."""
+
+    _lease: Lease | None = None
+    _done = 0
+    """Minibatches of the lease that are done, as a number within the epoch."""
 
     def take(self, body: Any) -> None:
         match body:
             case Topology():
                 self.rests(0.0, lambda: LeaseRequest(self.id))
             case Lease():
+                self._lease, self._done = body, body.start
                 self._train(body)
+            case Ack() if self._lease is not None:
+                self._train(self._lease)
             case Wait():
                 self.rests(max(0.05, body.seconds), lambda: LeaseRequest(self.id))
             case Export():
@@ -143,11 +165,12 @@ class Worker(Node):
                 self.rests(0.0, lambda: TopologyRequest(self.id))
 
     def _train(self, lease: Lease) -> None:
-        minibatches = lease.stop - lease.start
-        cores = self.resources.cores
+        """Train some minibatches of the lease, and then report."""
         servers = [node for node in self.world.backend.alive() if node.spec.role == "ps"]
         slowest = max((PS_CPU_SECONDS / len(servers) / node.resources.cores for node in servers), default=0.1)
-        each = (WORKER_CPU_SECONDS / cores + slowest) * self.world.random.lognormvariate(0.0, 0.1)
+        each = (WORKER_CPU_SECONDS / self.resources.cores + slowest) * self.world.random.lognormvariate(0.0, 0.1)
+        first, self._done = self._done, min(lease.stop, self._done + max(1, int(_WORK_SECONDS / each)))
+        minibatches = self._done - first
         self.cpu_seconds += minibatches * WORKER_CPU_SECONDS
         for node in servers:
             node.cpu_seconds += minibatches * PS_CPU_SECONDS / len(servers)
@@ -159,11 +182,15 @@ class Worker(Node):
             seconds={name: minibatches * seconds for name, seconds in phases.items()},
             cpu_seconds={"compute": 0.8 * minibatches * WORKER_CPU_SECONDS},
         )
-        consumed = [(lease.start, lease.stop)]
-        self.rests(
-            minibatches * each,
-            lambda: LeaseRequest(self.id, token=lease.token, consumed=consumed, report=report),
+        request = LeaseRequest(
+            self.id,
+            token=lease.token,
+            consumed=[(first, self._done)],
+            report=report,
+            want=self._done == lease.stop,
+            holding=[lease.token],
         )
+        self.rests(minibatches * each, lambda: request)
 
 
 class Server(Node):
