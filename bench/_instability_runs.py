@@ -217,7 +217,9 @@ def _ended(how: How, began: float, handle: Any, since: float, progress: Progress
 
 def _restarted(handle: Any, options: Any, noticed_after: float, progress: Progress) -> tuple[Any, dict[str, float]]:
     """As one does without anything better: stop it, with a last checkpoint, and go on with new nodes."""
+    from dlrover_lite.backends.local.jobs import LocalJobs
     from dlrover_lite.client.handle import resume
+    from dlrover_lite.jobs.backend import RunOptions
 
     with suppress(TimeoutError):
         raise SystemExit(f"the job has ended before it could be restarted: {handle.wait(noticed_after)}")
@@ -228,7 +230,7 @@ def _restarted(handle: Any, options: Any, noticed_after: float, progress: Progre
         raise SystemExit(f"the job has {result.state}: {result.message}")
     done = int((result.status or {}).get("samples", 0))
     marks.append(time.monotonic())
-    handle = resume(handle.id, options=options)
+    handle = resume(handle.id, options=RunOptions(options.brain), backend=LocalJobs(options))
     marks.append(time.monotonic())
     watch = Patient(handle, progress)
     marks.append(

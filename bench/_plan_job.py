@@ -90,12 +90,20 @@ def keeper_options(*, from_memory: bool = False, brain: BrainMode = "off") -> Ke
     )
 
 
-def start(recipe: Mapping[str, Any], options: KeeperOptions) -> JobHandle:
+def start(recipe: Mapping[str, Any], keeper: KeeperOptions) -> JobHandle:
+    from dlrover_lite.backends.local.jobs import LocalJobs
     from dlrover_lite.client.handle import launch, this_machine
+    from dlrover_lite.jobs.backend import RunOptions
     from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 
     resolved = parse_recipe(dict(recipe), machine=this_machine())
-    return launch(resolved, resolved_yaml(resolved), options=options, say=lambda line: print(line, file=sys.stderr))
+    return launch(
+        resolved,
+        resolved_yaml(resolved),
+        options=RunOptions(keeper.brain),
+        backend=LocalJobs(keeper),
+        say=lambda line: print(line, file=sys.stderr),
+    )
 
 
 def running(status: Any) -> list[Any]:

@@ -63,8 +63,10 @@ class SizedJob:
     def __init__(
         self, home: Path, gib: float, kind: str, *, servers: int = 1, memory: int | None = None, beginning: Any = None
     ) -> None:
+        from dlrover_lite.backends.local.jobs import LocalJobs
         from dlrover_lite.backends.local.options import KeeperOptions
         from dlrover_lite.client.handle import launch
+        from dlrover_lite.jobs.backend import RunOptions
         from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 
         self.home, self.gib, self.kind = home, gib, kind
@@ -90,8 +92,8 @@ class SizedJob:
             }
         )
         entries = {"ps": "dlrover_lite.ps.server.main:main", "worker": "_size_worker:main"}
-        options = KeeperOptions(entries=entries)  # type: ignore[arg-type]
-        self.handle = launch(recipe, resolved_yaml(recipe), options=options, beginning=beginning)
+        backend = LocalJobs(KeeperOptions(entries=entries))  # type: ignore[arg-type]
+        self.handle = launch(recipe, resolved_yaml(recipe), options=RunOptions(), beginning=beginning, backend=backend)
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 

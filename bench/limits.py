@@ -24,9 +24,11 @@ from _limits_node import NOTE
 from common import Figure, arguments, emit
 
 from dlrover_lite.backends.local.client import LocalBackend
+from dlrover_lite.backends.local.jobs import LocalJobs
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.client.handle import launch
 from dlrover_lite.core.units import MIB, Resources
+from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.protocol.nodes import NodeSpec, Observed
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 from dlrover_lite.transport.connector import Connector
@@ -93,10 +95,10 @@ def running_job(home: Path) -> Iterator[Job]:
             "data": {"format": "synthetic", "samples": 1},
         }
     )
-    options = KeeperOptions(
+    keeper = KeeperOptions(
         master=[sys.executable, "-c", IDLE], entries={"worker": "_limits_node:main"}, imports=["_limits_node"]
     )
-    handle = launch(recipe, resolved_yaml(recipe), options=options)
+    handle = launch(recipe, resolved_yaml(recipe), options=RunOptions(), backend=LocalJobs(keeper))
     with zmq.Context() as context:
         backend = LocalBackend(handle.job.record().keeper_endpoint, connector=Connector(context=context))
         try:

@@ -68,8 +68,10 @@ class Job(Watch):
     def __init__(
         self, home: Path, table_bytes: int, *, servers: int = 2, checkpoint: Any = "off", beginning: Any = None
     ) -> None:
+        from dlrover_lite.backends.local.jobs import LocalJobs
         from dlrover_lite.backends.local.options import KeeperOptions
         from dlrover_lite.client.handle import launch
+        from dlrover_lite.jobs.backend import RunOptions
         from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 
         make_batches(home / "batches.npz")
@@ -96,8 +98,10 @@ class Job(Watch):
             }
         )
         entries = {"ps": "dlrover_lite.ps.server.main:main", "worker": "_migrate_worker:main"}
-        options = KeeperOptions(entries=entries)  # type: ignore[arg-type]
-        super().__init__(launch(recipe, resolved_yaml(recipe), options=options, beginning=beginning))
+        backend = LocalJobs(KeeperOptions(entries=entries))  # type: ignore[arg-type]
+        super().__init__(
+            launch(recipe, resolved_yaml(recipe), options=RunOptions(), beginning=beginning, backend=backend)
+        )
 
     def until_full(self) -> None:
         self.until(lambda status: status.rows >= self.fill * BATCH_SIZE * FEATURES, "the tables were full")

@@ -30,10 +30,9 @@ def own_directories() -> Iterator[Path]:
 def no_job_goes_on(own_directories: Path) -> Iterator[None]:
     """A job that its test has left is ended, and named: it would take the cores from the tests that follow."""
     yield
-    from dlrover_lite.client.handle import JobHandle
-    from dlrover_lite.jobs.store import list_jobs
+    from dlrover_lite.client.handle import list_jobs
 
-    left = [JobHandle(job) for job in list_jobs() if job.state() in ("starting", "running")]
+    left = [handle for handle in list_jobs() if handle.state() in ("starting", "running")]
     for handle in left:
         handle.stop(kill=True)
         handle.wait(60)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from dlrover_lite.backends.local.launching import environment
 from dlrover_lite.backends.local.runtime_directories import sweep_runtime
 from dlrover_lite.backends.local.systemd_scope import outside_jobs
 from dlrover_lite.brain_server.files import BrainFiles, BrainRecord
 from dlrover_lite.core.errors import BrainError, RemoteError, WireError
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.files.locks import Lock
+from dlrover_lite.core.files.paths import python_environment
 from dlrover_lite.core.processes import is_foreign, send_signal, wait_for_end
 from dlrover_lite.core.version import __version__
 from dlrover_lite.protocol.brain_mode import BrainMode
@@ -278,6 +278,6 @@ def _start(files: BrainFiles, options: DaemonOptions) -> Brain:
 def _environment() -> dict[str, str]:
     return {
         name: value
-        for name, value in environment().items()
+        for name, value in python_environment().items()
         if name in _KEPT_VARIABLES or name.startswith(_KEPT_PREFIXES)
     }

@@ -124,6 +124,7 @@ def serve(
 
 def look_at(directory: str) -> Any:
     """Say how the job with these files has ended; None while it runs. (``brain_server.service.Look``)"""
+    from dlrover_lite.backends.local.jobs import summary_of
     from dlrover_lite.brain_server.service import Ended
     from dlrover_lite.jobs.store import Job
 
@@ -131,14 +132,14 @@ def look_at(directory: str) -> Any:
         return None  # not on this machine: its master will say
     job = Job(Path(directory))
     try:
-        state, result = job.state(), job.result()
-        if state in ("starting", "running"):
+        now = summary_of(job)
+        if (result := now.result) is None:
             return None
-        if result is not None:
+        if result.state != "lost":
             return Ended(result.state, result.ended_at, result.message, result.status or {})
-        status = job.status() or {}
-        began = job.record().started_at or job.record().created_at
-        return Ended(state, began + float(status.get("elapsed_seconds") or 0.0), "its supervisor was killed", status)
+        status, began = job.status() or {}, now.started_at or now.created_at
+        at = began + float(status.get("elapsed_seconds") or 0.0)
+        return Ended(now.state, at, "its supervisor was killed", status)
     except JobError as error:  # removed by hand, or damaged
         return Ended("lost", time.time(), error.message.partition("\n")[0])
 

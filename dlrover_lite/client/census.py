@@ -35,7 +35,9 @@ def exported(job: Job) -> Path:
     recipe = job.recipe
     if recipe.model.use != CENSUS:
         raise UsageError(f"{job.id} is no census: its model is {recipe.model.use}.", hint=_RUN_ONE)
-    state = job.state()
+    from dlrover_lite.client.handle import JobHandle
+
+    state = JobHandle(job.id).state()
     if state in ("starting", "running"):
         raise UsageError(
             f"{job.id} still runs: what it has counted is exported at its end.",

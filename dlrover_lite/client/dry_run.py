@@ -20,7 +20,6 @@ from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.users import user_name
 from dlrover_lite.core.words import at_time, cleaned
 from dlrover_lite.data.open import index_data
-from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.demands import Standing, autoscale_of, demand_of, fixed
 from dlrover_lite.protocol.features import features_of
 from dlrover_lite.protocol.plans import Plan, initial_plan
@@ -101,7 +100,7 @@ def foresee(recipe: Recipe, samples: int) -> Foreseen:
         for directory, other in readable(store):
             if other.plan is not None and look_at(directory) is None:
                 adviser.arrived(other, at)
-                standing = _standing(Path(directory), other.plan)
+                standing = _standing(other.job, other.plan)
                 adviser.reported(other.job, samples=other.samples, profiles=(), standing=standing, done=())
         name = recipe.name
         while name in adviser.jobs:  # a job's id may be another's name
@@ -124,11 +123,11 @@ def foresee(recipe: Recipe, samples: int) -> Foreseen:
         return Foreseen(decision, inputs)
 
 
-def _standing(directory: Path, plan: Plan) -> Standing | None:
+def _standing(job: str, plan: Plan) -> Standing | None:
     """Return the standing of a job that could shrink for another; None for one whose plan isn't to be changed now, or that doesn't say
     so."""
     try:
-        told = JobHandle(Job(directory)).autoscale()
+        told = JobHandle(job).autoscale()
     except DlroverLiteError:
         return None
     return None if told.paused or told.decision is not None else Standing(plan=plan)

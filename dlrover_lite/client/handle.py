@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from dlrover_lite.backends.local.launching import Started, check_process_limits, environment, start
-from dlrover_lite.backends.local.leftovers import sweep
-from dlrover_lite.backends.local.options import KeeperOptions
-from dlrover_lite.backends.local.systemd_scope import scoped
 from dlrover_lite.brain_server.brain_process import begin
 from dlrover_lite.core.errors import JobError, RemoteError, UsageError, WireError
-from dlrover_lite.core.processes import send_signal, wait_for_end
-from dlrover_lite.jobs.store import Beginning, Job, JobRecord, Result, State, find_job
-from dlrover_lite.jobs.store import list_jobs as stored_jobs
-from dlrover_lite.protocol.brain_mode import BrainMode, brain_mode
+from dlrover_lite.jobs.backend import JobBackend, JobSummary, Log, RunOptions
+from dlrover_lite.jobs.store import Beginning, Job, Result, State
+from dlrover_lite.protocol.brain_mode import brain_mode
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.transport.endpoints import TransportKind
 
 if TYPE_CHECKING:
     from dlrover_lite.client.resuming import Chosen
@@ -30,14 +23,13 @@ if TYPE_CHECKING:
     from dlrover_lite.core.units import Resources
     from dlrover_lite.jobs.profiles import Gap
     from dlrover_lite.protocol.messages import AutoscaleStatus, SlotsReport, Status, Story, Topology
-    from dlrover_lite.protocol.nodes import Enforcement
     from dlrover_lite.protocol.plans import Plan
     from dlrover_lite.protocol.profiles import Profile
 
 __all__ = [
     "JobHandle",
-    "enforcement",
     "go_on",
+    "job_backend",
     "launch",
     "list_jobs",
     "planned",
@@ -51,8 +43,6 @@ _ANSWER_DEADLINE_SECONDS = 20.0
 """Seconds to wait for the master's answer: a master that was killed is back before, on a slow machine too."""
 _POLL_SECONDS = 0.1
 _NO_SLOTS = "there are no slots to move"
-_GRACE_WITH_CHECKPOINT_SECONDS = 90.0
-"""Seconds that a master gets which is to stop: it takes a last checkpoint, for at most a minute, then ends its nodes."""
 
 A = TypeVar("A")
 Recipes = str | Path | Mapping[str, Any] | Recipe
@@ -102,11 +92,16 @@ def dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{key}", value
 
 
+def job_backend() -> JobBackend:
+    """Return what runs the jobs of this machine."""
+    from dlrover_lite.backends.local.jobs import LocalJobs
+
+    return LocalJobs()
+
+
 def this_machine() -> Resources:
     """Return the cores and memory that jobs can have here."""
-    from dlrover_lite.backends.local.machine import machine_resources
-
-    return machine_resources()
+    return job_backend().capacity()
 
 
 def planned(recipe: Recipe) -> Plan:
@@ -116,37 +111,24 @@ def planned(recipe: Recipe) -> Plan:
     return initial_plan(recipe.resources, this_machine())
 
 
-def enforcement() -> Enforcement:
-    """Return how limits would be enforced on a job that is started now.
-
-    Raises JobError when that can't be found out.
-    """
-    from dlrover_lite.protocol.nodes import Enforcement
-
-    command = scoped([sys.executable, "-P", "-m", "dlrover_lite.backends.local.limits"])
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment(), check=False)
-    try:
-        return msgspec.json.decode(done.stdout, type=Enforcement)
-    except msgspec.MsgspecError as error:
-        said = done.stderr.decode(errors="replace").strip()
-        raise JobError(f"Can't find out how limits are enforced here (exit code {done.returncode}): {said}") from error
-
-
 class JobHandle:
     """One job, started here or found again. Works in notebooks: no signal handlers, no threads, no event loop."""
 
-    def __init__(self, job: Job, started: Started | None = None) -> None:
-        self.job = job
-        self._started = started
+    def __init__(self, job: str, backend: JobBackend | None = None) -> None:
+        """``job``: its id, whole. ``backend``: what runs the job; None: this machine."""
+        self.id = job
+        self._backend = job_backend() if backend is None else backend
 
     @classmethod
     def find(cls, reference: str = "last") -> JobHandle:
         """Return a handle on the job with this id, unique start of one, or the newest; it need not have been started here."""
-        return cls(find_job(reference))
+        backend = job_backend()
+        return cls(backend.find(reference), backend)
 
-    @property
-    def id(self) -> str:
-        return self.job.id
+    @cached_property
+    def job(self) -> Job:
+        """The job's files, as they can be read from here."""
+        return self._backend.files(self.id)
 
     @property
     def directory(self) -> Path:
@@ -156,18 +138,29 @@ class JobHandle:
         return f"<JobHandle {self.id}: {self.state()}>"
 
     def state(self) -> State:
-        self._reap()
-        return self.job.state()
+        return self.known().state
+
+    def known(self) -> JobSummary:
+        """Return what is known of the job without asking its master. Raises JobError when that can't be found out."""
+        return self._backend.state(self.id)
 
     def result(self) -> Result | None:
         """Return how the job ended, and in ``hint`` what it can go on from now; None while it runs."""
         from dlrover_lite.jobs import endings
 
-        return endings.ended(self.job)
+        return endings.ended(self.job, self.known())
 
     def logs(self) -> dict[str, Path]:
         """Log files by process: ``keeper``, ``master``, ``template`` and the nodes' ids."""
         return {path.stem: path for path in sorted(self.job.logs.glob("*.log"))}
+
+    def log_names(self) -> Sequence[str]:
+        """List whose logs can be read: as ``logs``, wherever they are."""
+        return self._backend.log_names(self.id)
+
+    def log(self, process: str, *, last_lines: int | None = None) -> Log:
+        """Return the log of a process, read as it grows; at most so many of the lines there are, the last."""
+        return self._backend.log(self.id, process, last_lines=last_lines)
 
     def wait(self, timeout: float | None = None, *, progress: bool | None = None) -> Result:
         """Wait until the job has ended and nothing of it runs any more. A failed job is a result too, not an exception.
@@ -179,40 +172,31 @@ class JobHandle:
 
         if progress or (progress is None and redraws(sys.stderr)):
             return follow(self, ProgressLine(sys.stderr), timeout)
-        record = self.job.record()
-        runner = record.keeper or record.launcher
-        if not wait_for_end(runner, timeout):
+        if not self._backend.wait(self.id, timeout):
             raise TimeoutError(f"{self.id} still runs after {timeout:g} s")
-        self._reap()
-        from dlrover_lite.jobs import endings, final_status
-
-        result = self.job.result()
+        result = self.result()
         if result is None:
-            sweep()
-            result = final_status.lost(self.job)
-        return endings.explained(self.job, result)
+            raise JobError(f"{self.id} has been started again meanwhile", hint=f"See: dlrover-lite status {self.id}")
+        return result
 
-    def stop(self, *, kill: bool = False, now: bool = False) -> None:
+    def stop(self, *, kill: bool = False, now: bool = False) -> bool:
         """Ask the job to stop cleanly, after a last checkpoint; with ``now`` without one, and with ``kill`` at once. Returns immediately:
-        ``wait`` waits for the end."""
-        if now and not kill and self._stop_now():
-            return
-        keeper = self.job.record().keeper
-        if keeper is not None:
-            send_signal(keeper, signal.SIGQUIT if kill else signal.SIGTERM)
+        ``wait`` waits for the end.
+
+        Returns whether there was something to tell: not in the first moments of a job, when it is to be asked again, nor after its end.
+        """
+        if kill:
+            return self._backend.kill(self.id)
+        return (now and self._stop_now()) or self._backend.stop(self.id)
 
     def _stop_now(self) -> bool:
         """Return whether there was a master to tell."""
         from dlrover_lite.protocol.messages import Ack, StopRequest
 
-        record = self.job.record()
-        if not self._has_master(record):
-            return False
         try:
-            self._ask_master(record, StopRequest(now=True), Ack)
+            return self._ask_master(StopRequest(now=True), Ack) is not None
         except JobError:
             return False
-        return True
 
     def checkpoint(self, *, wait: bool = True) -> int:
         """Take a checkpoint of all that is trained by now; its number. With ``wait``, return when it is durable; without, at once: it, or
@@ -237,9 +221,7 @@ class JobHandle:
 
     def hang_up(self) -> None:
         """Stop the job as ``stop`` does, for the reason that the terminal of the command that started it was closed."""
-        keeper = self.job.record().keeper
-        if keeper is not None:
-            send_signal(keeper, signal.SIGHUP)
+        self._backend.stop(self.id, cause="terminal closed")
 
     def status(self) -> Status:
         """Return what the job is doing, from its master; once it has ended, how it was at the end.
@@ -249,20 +231,20 @@ class JobHandle:
         from dlrover_lite.jobs import endings, final_status
         from dlrover_lite.protocol.messages import Status, StatusRequest
 
-        record = self.job.record()
-        if (last := endings.last_status(self.job)) is not None:
+        if (last := endings.last_status(self.job, self.known())) is not None:
             return last
-        if not self._has_master(record):
-            last = endings.last_status(self.job)  # it may have ended meanwhile
-            return final_status.starting(self.job) if last is None else last
         try:
-            return self._ask_master(record, StatusRequest(), Status)
+            status = self._ask_master(StatusRequest(), Status)
         except JobError:
-            if (last := endings.last_status(self.job)) is not None:  # it has just ended
+            if (last := endings.last_status(self.job, self.known())) is not None:  # it has just ended
                 return last
             if self.job.status() is None:  # a new master has its first word when it has opened the data, and indexed it
                 return final_status.starting(self.job)
             raise
+        if status is None:
+            last = endings.last_status(self.job, self.known())  # it may have ended meanwhile
+            return final_status.starting(self.job) if last is None else last
+        return status
 
     def scale(self, *, workers: int | None = None, ps: int | None = None) -> list[str]:
         """Have so many nodes of a role from now on; None leaves a role as it is. Returns what follows from it, in words; nothing when
@@ -386,13 +368,13 @@ class JobHandle:
         the error."""
         from dlrover_lite.client import scaling
 
-        record = self.job.record()
         try:
-            if not self._has_master(record):
+            told = self._ask_master(wish, answer)
+            if told is None:
                 raise JobError(f"{self.id} has no master yet: it is just starting; ask again in a moment")
-            return self._ask_master(record, wish, answer)
+            return told
         except JobError:
-            if self.state() not in ("starting", "running"):
+            if self._has_ended():
                 last = self.status()
                 raise (scaling.too_late(self.job, last, ended) if isinstance(ended, str) else ended(last)) from None
             raise
@@ -408,13 +390,15 @@ class JobHandle:
         from dlrover_lite.protocol.messages import Story, StoryRequest
 
         subject = str(events.parse_subject(subject))
-        record = self.job.record()
-        if self.job.result() is None and self._has_master(record):
+        if self.job.result() is None:
             try:
-                return self._ask_master(record, StoryRequest(subject), Story)
+                told = self._ask_master(StoryRequest(subject), Story)
             except JobError:
-                if self.state() in ("starting", "running"):
+                if not self._has_ended():
                     raise
+                told = None
+            if told is not None:
+                return told
         nodes = [node.id for node in self.status().nodes]
         return events.find(events.read(self.directory, on_damage), subject, nodes=nodes)
 
@@ -422,25 +406,17 @@ class JobHandle:
         """Return whether there will never be a master again."""
         return self.state() not in ("starting", "running")
 
-    def _has_master(self, record: JobRecord) -> bool:
-        """Return whether the job has a master's socket. Raises JobError where only somebody else may know."""
-        try:
-            return record.has_master
-        except PermissionError as error:
-            raise JobError(
-                f"The master of {self.id} belongs to another user", hint="Ask whoever started it."
-            ) from error
-
-    def _ask_master(self, record: JobRecord, question: msgspec.Struct, answer: type[A]) -> A:
-        """Ask the master. Raises JobError when the master doesn't answer, or can't do it; UsageError when what it was asked for can't
-        be."""
+    def _ask_master(self, question: msgspec.Struct, answer: type[A]) -> A | None:
+        """Ask the master; None where there is none, or not yet. Raises JobError when the master doesn't answer, or can't do it; UsageError
+        when what it was asked for can't be."""
         from dlrover_lite.protocol.messages import MasterReplies
-        from dlrover_lite.transport.connector import Connector, read_key
         from dlrover_lite.transport.frames import UNUSABLE
 
         try:
-            with Connector(read_key(self.job.key_file) if record.transport == "tcp" else None) as connector:
-                client = connector.client(record.master_endpoint, MasterReplies, peer="the master")
+            with self._backend.address(self.id) as address:
+                if address is None:
+                    return None
+                client = address.connector.client(address.endpoint, MasterReplies, peer="the master")
                 try:
                     body = client.call(
                         question, deadline_seconds=_ANSWER_DEADLINE_SECONDS, has_ended=self._has_ended
@@ -451,8 +427,6 @@ class JobHandle:
             if error.code == UNUSABLE:
                 raise UsageError(error.message, hint=error.hint) from error
             raise JobError(error.message, hint=error.hint) from error
-        except FileNotFoundError as error:  # where it listened over TCP
-            raise JobError(f"The master of {self.id} did not answer: it has just ended") from error
         except WireError as error:
             message = f"The master of {self.id} did not answer: {error.message}"
             raise JobError(message, hint=f"Its log: {self.job.log('master')}") from error
@@ -460,15 +434,11 @@ class JobHandle:
             raise JobError(f"The master of {self.id} answered with {type(body).__name__}")
         return body
 
-    def _reap(self) -> None:
-        if self._started is not None and self._started.process.poll() is not None:
-            self._started.release()
-            self._started = None
-
 
 def list_jobs() -> list[JobHandle]:
     """Find all jobs of this machine, the oldest first, whether or not they run."""
-    return [JobHandle(job) for job in stored_jobs()]
+    backend = job_backend()
+    return [JobHandle(job, backend) for job in backend.list()]
 
 
 def launch(
@@ -476,31 +446,31 @@ def launch(
     recipe_text: str,
     *,
     detach: bool = False,
-    options: KeeperOptions | None = None,
+    options: RunOptions | None = None,
     beginning: Beginning | None = None,
+    backend: JobBackend | None = None,
     say: Callable[[str], None] = _to_stderr,
 ) -> JobHandle:
     """Start a job of a resolved recipe, in a session of its own (the terminal's ctrl-C doesn't reach it); with the cut it begins with.
-    ``say`` is told if the brain has to be started for it.
+    ``options``: None: as the environment says. ``say`` is told if the brain has to be started for it.
 
-    Raises JobError, with the last lines of the keeper's log, when it doesn't come up.
+    Raises JobError, with its last words, when it doesn't come up.
     """
-    check_process_limits(recipe)  # before anything is started for it
-    options = options or default_options(recipe)
+    backend = job_backend() if backend is None else backend
+    options = options or RunOptions(brain_mode())
+    backend.dry_run(recipe)  # before anything is started for it
     begin(options.brain, say)
-    return JobHandle(*start(recipe, recipe_text, detach=detach, options=options, beginning=beginning))
-
-
-def default_options(recipe: Recipe, brain: BrainMode | None = None, transport: TransportKind = "unix") -> KeeperOptions:
-    """Return how a keeper runs a job of this recipe. ``brain``: None: what the environment says, or else the user's daemon."""
-    mode = brain_mode(brain)
-    if recipe.checkpoint == "off":
-        return KeeperOptions(brain=mode, transport=transport)
-    return KeeperOptions(master_grace_seconds=_GRACE_WITH_CHECKPOINT_SECONDS, brain=mode, transport=transport)
+    job = backend.submit(recipe, recipe_text, options=options, detached=detach, beginning=beginning)
+    return JobHandle(job, backend)
 
 
 def resume(
-    reference: str = "last", *, cut: int | None = None, detach: bool = False, options: KeeperOptions | None = None
+    reference: str = "last",
+    *,
+    cut: int | None = None,
+    detach: bool = False,
+    options: RunOptions | None = None,
+    backend: JobBackend | None = None,
 ) -> JobHandle:
     """Go on with a job that has ended before it was done, from its newest checkpoint that can be used, or ``cut``.
 
@@ -508,8 +478,8 @@ def resume(
     """
     from dlrover_lite.client import resuming
 
-    job = find_job(reference)
-    return go_on(job, resuming.chosen_for(job, cut), detach=detach, options=options)
+    job = JobHandle.find(reference).job
+    return go_on(job, resuming.chosen_for(job, cut), detach=detach, options=options, backend=backend)
 
 
 def go_on(
@@ -517,13 +487,16 @@ def go_on(
     chosen: Chosen,
     *,
     detach: bool = False,
-    options: KeeperOptions | None = None,
+    options: RunOptions | None = None,
+    backend: JobBackend | None = None,
     say: Callable[[str], None] = _to_stderr,
 ) -> JobHandle:
-    """Go on with a job that has ended, from this checkpoint. Raises JobError."""
+    """Go on with a job that has ended, from this checkpoint. ``options`` and ``say`` as of ``launch``. Raises JobError."""
     from dlrover_lite.client import resuming
 
-    check_process_limits(job.recipe)
-    options = options or default_options(job.recipe)
+    backend = job_backend() if backend is None else backend
+    options = options or RunOptions(brain_mode())
+    backend.dry_run(job.recipe)
     begin(options.brain, say)
-    return JobHandle(job, resuming.go_on(job, chosen, detach=detach, options=options))
+    backend.resume(job.id, resuming.next_beginning(job, chosen, options), options=options, detached=detach)
+    return JobHandle(job.id, backend)

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: which one, whether a recipe fits it, and starting the job."""
+"""Going on from a checkpoint: which one, whether a recipe fits it, and how the job begins with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dlrover_lite.backends.local.launching import Started, start_keeper
 from dlrover_lite.checkpoint.manifest import Manifest, configure, known_id_kinds
 from dlrover_lite.checkpoint.store import CheckpointStore, Cut
 from dlrover_lite.core.errors import JobError, RecipeError
@@ -32,7 +31,7 @@ from dlrover_lite.protocol.ps_messages import Configure
 from dlrover_lite.recipe.schema import Optimizer, Recipe
 
 if TYPE_CHECKING:
-    from dlrover_lite.backends.local.options import KeeperOptions
+    from dlrover_lite.jobs.backend import JobSummary, RunOptions
     from dlrover_lite.master.work.shard_plan import JobData
 
 __all__ = [
@@ -43,7 +42,7 @@ __all__ = [
     "choose",
     "chosen_for",
     "fitting_recipe",
-    "go_on",
+    "next_beginning",
     "recipe_of",
 ]
 
@@ -82,7 +81,7 @@ def _usable(point: RestorePoint, job: Job | None, url: str) -> Chosen:
         assert job is not None
         raise JobError(f"{job.id} still runs.", hint=f"See how far it is: dlrover-lite status {job.id}")
     if job is not None:
-        message, hint = why_none(job, point)
+        message, hint = why_none(job, point, over=_known(job).over)
         raise JobError(message, hint=hint)
     where = "Is it the right place, and mounted? dlrover-lite checkpoints JOB names a job's."
     match point:
@@ -115,20 +114,26 @@ def _numbers(cuts: Iterator[int]) -> str:
 
 def chosen_for(job: Job, cut: int | None = None) -> Chosen:
     """Choose the checkpoint to go on with this job. Raises JobError when it can't."""
-    state = job.state()
-    if state == "succeeded" and job.is_over():
+    now = _known(job)
+    if now.state == "succeeded" and now.over:
         more = 2 * job.recipe.training.epochs
         further = (
             f"Train its model further, as a new job: dlrover-lite run --from {job.id} --set training.epochs={more}"
         )
         has_cuts = isinstance(own_checkpoint(job), Usable)
         raise JobError(f"{job.id} has succeeded: there is nothing left to do.", hint=further if has_cuts else "")
-    point: RestorePoint = InMemory() if state in ("starting", "running") else restore_point_of(job)
+    point = restore_point_of(job, over=now.over)
     named = cut is not None and not isinstance(point, InMemory)
     chosen = choose(Located(store_of(job), job, cut)) if named else _usable(point, job, "")
     if not chosen.only_parameters:
         _check_data(chosen, job.recipe)
     return chosen
+
+
+def _known(job: Job) -> JobSummary:
+    from dlrover_lite.client.handle import JobHandle
+
+    return JobHandle(job.id).known()
 
 
 def recipe_of(located: Located, chosen: Chosen) -> Recipe:
@@ -272,7 +277,7 @@ def _other_tables(there: Configure, here: Configure) -> Iterator[str]:
         )
 
 
-# --- starting -------------------------------------------------------------------------------------------------------------
+# --- beginning ------------------------------------------------------------------------------------------------------------
 
 
 def beginning_of(chosen: Chosen, job: Job | None = None, *, only_parameters: bool = False) -> Beginning:
@@ -289,16 +294,12 @@ def beginning_of(chosen: Chosen, job: Job | None = None, *, only_parameters: boo
     return found.after(before, own, chosen.manifest.generation)
 
 
-def go_on(job: Job, chosen: Chosen, *, detach: bool, options: KeeperOptions) -> Started:
-    """Start the job again from the chosen checkpoint. Raises JobError."""
-    from dlrover_lite.backends.local.leftovers import sweep
-
-    sweep()
+def next_beginning(job: Job, chosen: Chosen, options: RunOptions) -> Beginning:
+    """Return the beginning of a job that goes on now; where the brain may change its plan, it waits for one first."""
     beginning = beginning_of(chosen, job)
     if options.brain != "off" and autoscale_of(job.recipe) != "off":  # others may have its room by now
         beginning = msgspec.structs.replace(beginning, waits_since=time.time())
-    job.start_again(beginning, detached=detach)
-    return start_keeper(job, detach=detach, options=options)
+    return beginning
 
 
 def fitting_recipe(known: Recipe, changes: dict[str, Any]) -> Recipe:

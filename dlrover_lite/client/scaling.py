@@ -64,7 +64,7 @@ def has_ended(job: Job, last: Status, workers: int | None, ps: int | None) -> Jo
 
     settings = " ".join(_settings(job, last, workers, ps))
     how, command = "train it again so", again(job)
-    if job.state() != "succeeded" and isinstance(point := look(job), Usable) and not point.is_origin:
+    if last.state != "succeeded" and isinstance(point := look(job, over=True), Usable) and not point.is_origin:
         how, command = "go on so, as a new job", f"dlrover-lite run --from {job.id}"
     return JobError(f"{job.id} can't be scaled: it has {_end(job, last)}. To {how}: {command} {settings}")
 
@@ -81,12 +81,8 @@ def _end(job: Job, last: Status) -> str:
     when = time.strftime(" at %H:%M:%S on %Y-%m-%d", time.localtime(at)) if at else ""
     first = last.message.partition("\n")[0].rstrip(" :")
     why = f" ({first})" if first else ""
-    return f"{_ended(job)}{when}{why}"
-
-
-def _ended(job: Job) -> str:
-    state = job.state()
-    return {"stopped": "been stopped", "lost": "been lost"}.get(state, state)
+    how = {"stopped": "been stopped", "lost": "been lost"}.get(last.state, last.state)
+    return f"{how}{when}{why}"
 
 
 def _settings(job: Job, last: Status, workers: int | None, ps: int | None) -> list[str]:

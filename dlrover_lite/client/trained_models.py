@@ -325,7 +325,7 @@ def _of_checkpoint(handle: JobHandle) -> str:
     from dlrover_lite.jobs.endings import look, model_commands
     from dlrover_lite.jobs.restore_point import Usable
 
-    point = look(handle.job)
+    point = look(handle.job, over=handle.known().over)
     if not isinstance(point, Usable) or point.is_origin:
         return ""
     return "\n".join(model_commands(handle.job, point))

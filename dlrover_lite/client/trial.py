@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from dlrover_lite.backends.local.launching import environment
 from dlrover_lite.core.errors import RecipeError
+from dlrover_lite.core.files.paths import python_environment
 from dlrover_lite.core.problems import Problem
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.core.words import plural
@@ -47,7 +47,7 @@ def try_recipe(recipe: Recipe, machine: Resources, *, deadline_seconds: float = 
             pass_fds=[said.fileno()],
             start_new_session=True,
             cwd=recipe.directory if Path(recipe.directory).is_dir() else None,
-            env={**environment(), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            env={**python_environment(), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
         )
         try:
             code: int | None = process.wait(deadline_seconds)

@@ -26,22 +26,23 @@ from dlrover_lite.jobs.restore_point import (
 from dlrover_lite.jobs.store import Job, Result
 
 if TYPE_CHECKING:
+    from dlrover_lite.jobs.backend import JobSummary
     from dlrover_lite.protocol.messages import Status
 
-__all__ = ["again", "ended", "explained", "last_status", "look", "model_commands", "next_steps", "why_none"]
+__all__ = ["again", "ended", "last_status", "look", "model_commands", "next_steps", "why_none"]
 
 PATIENCE_SECONDS = 10.0
 """Seconds after which a destination that hasn't answered is called unreachable: nobody who asks for a status waits longer."""
 _MOST_NAMED = 3
 
 
-def look(job: Job) -> RestorePoint:
+def look(job: Job, *, over: bool) -> RestorePoint:
     """Return the restore point as ``restore_point_of``, but a destination that hangs is ``Unreachable`` after a while. Raises as that."""
     found: list[RestorePoint | BaseException] = []
 
     def ask() -> None:
         try:
-            found.append(restore_point_of(job))
+            found.append(restore_point_of(job, over=over))
         except BaseException as error:  # noqa: BLE001 - raised below, in the thread that has asked
             found.append(error)
 
@@ -57,42 +58,31 @@ def look(job: Job) -> RestorePoint:
     return found[0]
 
 
-def ended(job: Job) -> Result | None:
-    """Return how the job ended, and in ``hint`` what it can go on from now; None while it runs."""
-    result = _result(job)
-    return None if result is None else explained(job, result)
-
-
-def last_status(job: Job) -> Status | None:
+def last_status(job: Job, now: JobSummary) -> Status | None:
     """Return how the job stood at its end; None while it runs."""
-    result = _result(job)
-    return None if result is None else _with_checkpoint(job, final_status.final(job, result))
+    return None if now.result is None else _with_checkpoint(job, final_status.final(job, now.result), over=now.over)
 
 
-def _result(job: Job) -> Result | None:
-    result = job.result()
-    return final_status.lost(job) if result is None and job.state() == "lost" else result
-
-
-def explained(job: Job, result: Result) -> Result:
-    """Return the result, with what the job can go on from at the end of its hint."""
-    if result.state == "succeeded":
+def ended(job: Job, now: JobSummary) -> Result | None:
+    """Return how the job ended, and at the end of its hint what it can go on from; None while it runs."""
+    result = now.result
+    if result is None or result.state == "succeeded":
         return result
     try:
-        steps = next_steps(job, result, look(job))
+        steps = next_steps(job, result, look(job, over=now.over))
     except JobError:  # its files can't be read: what is known stays
         return result
     hint = "\n".join([*(line for line in result.hint.splitlines() if line), *steps])
     return msgspec.structs.replace(result, hint=hint)
 
 
-def _with_checkpoint(job: Job, last: Status) -> Status:
+def _with_checkpoint(job: Job, last: Status, *, over: bool) -> Status:
     """Return the last status of a job that is over, with the newest checkpoint that there is now: its master may not have known of it, or
     it is gone since."""
     from dlrover_lite.protocol.messages import CheckpointProblem, CheckpointsStatus, CheckpointStatus
 
     try:
-        point = look(job)
+        point = look(job, over=over)
     except JobError:
         return last
     known = last.checkpoints or CheckpointsStatus()
@@ -103,7 +93,7 @@ def _with_checkpoint(job: Job, last: Status) -> Status:
             )
             known = msgspec.structs.replace(known, newest=newest)
         case Gone() | Unreachable() | Unusable():
-            message, hint = why_none(job, point)
+            message, hint = why_none(job, point, over=over)
             problem = CheckpointProblem(0, time.time(), message.partition("\n")[0], hint, 1)
             known = msgspec.structs.replace(known, newest=None, problem=problem)
         case _:
@@ -116,7 +106,7 @@ def next_steps(job: Job, result: Result, point: RestorePoint) -> list[str]:
     if isinstance(point, InMemory):
         return []
     if not isinstance(point, Usable):
-        message, hint = why_none(job, point)
+        message, hint = why_none(job, point, over=True)
         return [*message.splitlines(), *hint.splitlines()]
     number, mended = point.manifest.cut, "Once that is mended, to" if result.state == "failed" else "To"
     said = [f"Passed over: {line}" for line in point.passed_over[:_MOST_NAMED]]
@@ -136,8 +126,8 @@ def model_commands(job: Job, point: Usable) -> list[str]:
     return [export, f"To evaluate that: dlrover-lite evaluate --from {job.id}"]
 
 
-def why_none(job: Job, point: NeverTaken | Gone | Unreachable | Unusable) -> tuple[str, str]:
-    """Return message and hint where there is no checkpoint that the job could go on from."""
+def why_none(job: Job, point: NeverTaken | Gone | Unreachable | Unusable, *, over: bool) -> tuple[str, str]:
+    """Return message and hint where there is no checkpoint that the job could go on from; ``over``: nothing of it runs any more."""
     match point:
         case NeverTaken(off):
             why = "its recipe says `checkpoint: off`" if off else "none was complete before it ended"
@@ -145,17 +135,17 @@ def why_none(job: Job, point: NeverTaken | Gone | Unreachable | Unusable) -> tup
             return gone, f"To train it again: {again(job)}"
         case Gone(url, recorded):
             message = f"Checkpoint {recorded} of {job.id} was complete, but there is none at {url} now."
-            when = f"When it is back: dlrover-lite run --resume {job.id}" if job.is_over() else ""
+            when = f"When it is back: dlrover-lite run --resume {job.id}" if over else ""
             return message, f"Is its disk mounted, or was it emptied? {when}".strip()
         case Unreachable(_, message, hint):
-            when = f"When they can: dlrover-lite run --resume {job.id}" if job.is_over() else ""
+            when = f"When they can: dlrover-lite run --resume {job.id}" if over else ""
             return f"The checkpoints of {job.id} can't be read now: {message}", f"{hint}\n{when}".strip()
         case Unusable(_, wrong, abandoned):
             named = [f"  {line}" for line in wrong[:_MOST_NAMED]]
             named += [f"  and {len(wrong) - _MOST_NAMED} more"] if len(wrong) > _MOST_NAMED else []
             message = "\n".join([f"No checkpoint of {job.id} can be used:", *named])
             hint = f"To train it again: {again(job)}"
-            if abandoned and job.is_over():
+            if abandoned and over:
                 chosen = f"dlrover-lite run --resume {job.id} --cut {abandoned[0]}"
                 hint = f"To go on from one that was abandoned all the same: {chosen}\n{hint}"
             return message, hint

@@ -17,7 +17,7 @@ from dlrover_lite.protocol.messages import (
 )
 from dlrover_lite.protocol.questions import status_of
 
-__all__ = ["final", "has_checkpoint", "lost", "starting"]
+__all__ = ["final", "has_checkpoint", "starting"]
 
 
 def final(job: Job, result: Result) -> Status:
@@ -75,15 +75,6 @@ def has_checkpoint(status: Status, number: int) -> bool:
 def starting(job: Job) -> Status:
     """Return the status of a job without a master so far."""
     return Status(**_blank(job.id))
-
-
-def lost(job: Job) -> Result:
-    """Return how a job ended whose keeper was killed, and had no time to say so."""
-    record = job.record()
-    said = job.log("keeper")
-    hint = f"Its last words: {said}" if said.is_file() and said.stat().st_size else ""
-    message = "the job's keeper was killed, and all its processes with it"
-    return Result("lost", record.ended_at or record.created_at, message, hint)
 
 
 def _blank(job_id: str) -> dict[str, Any]:

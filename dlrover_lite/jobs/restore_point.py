@@ -172,9 +172,9 @@ def newest_checkpoint(job: Job) -> Usable | NeverTaken | Gone | Unreachable | Un
     return own if isinstance(own, Unusable) else origin
 
 
-def restore_point_of(job: Job) -> RestorePoint:
-    """Return what this job can go on from now. Raises as ``own_checkpoint``."""
-    return newest_checkpoint(job) if job.is_over() else InMemory()
+def restore_point_of(job: Job, *, over: bool) -> RestorePoint:
+    """Return what this job can go on from now; ``over``: nothing of it runs any more. Raises as ``own_checkpoint``."""
+    return newest_checkpoint(job) if over else InMemory()
 
 
 def origin_of(job: Job) -> Origin | None:

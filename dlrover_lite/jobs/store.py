@@ -50,7 +50,7 @@ from dlrover_lite.core.files.durable import (
 from dlrover_lite.core.files.locks import held_by
 from dlrover_lite.core.files.paths import make_state, state_directory
 from dlrover_lite.core.files.regular import read_file
-from dlrover_lite.core.processes import ProcessIdentity, identify, is_alive
+from dlrover_lite.core.processes import ProcessIdentity
 from dlrover_lite.core.units import MIB
 from dlrover_lite.core.version import __version__
 from dlrover_lite.recipe.schema import Recipe
@@ -65,6 +65,7 @@ __all__ = [
     "abandoned_directories",
     "create_job",
     "find_job",
+    "job_of",
     "list_jobs",
     "unwritable",
 ]
@@ -87,7 +88,7 @@ T = TypeVar("T")
 
 
 class JobRecord(msgspec.Struct, frozen=True):
-    """``job.json``. ``state`` is as last written; ``Job.state()`` says what it is now."""
+    """``job.json``. ``state`` is as last written; the job's backend says what it is now."""
 
     state: Literal["starting", "running", "ended"]
     created_at: float
@@ -128,7 +129,7 @@ class JobRecord(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """``result.json``. ``message`` says why the job failed or was stopped, ``hint`` what to do next.
 
-    ``state`` is ``lost`` only in what ``JobHandle.wait`` returns for a job whose keeper was killed: it is never written.
+    ``state`` is ``lost`` only in what a backend says of a job that was ended with no word of its own: it is never written.
     """
 
     state: Literal["succeeded", "failed", "stopped", "lost"]
@@ -314,28 +315,20 @@ class Job:
         found = [int(match[1] or 0) for path in self.directory.iterdir() if (match := _LEDGER.fullmatch(path.name))]
         return max(found, default=None)
 
-    def state(self) -> State:
-        """Return what the job is doing or how it ended; ``lost`` when it has no result and nobody runs it any more."""
-        if (result := self.result()) is not None:
-            return result.state
-        record = self.record()
-        runner = record.keeper or record.launcher
-        if is_alive(runner):
-            return "running" if record.state == "running" else "starting"
-        # It may have ended between the two looks.
-        return "lost" if (result := self.result()) is None else result.state
+    def start_again(
+        self, beginning: Beginning, *, launcher: ProcessIdentity, detached: bool, is_over: Callable[[], bool]
+    ) -> None:
+        """Have the job go on with this cut: what it ended with is gone, all else stays. ``is_over``: whether nothing of it runs any more.
 
-    def start_again(self, beginning: Beginning, *, detached: bool, clock: Callable[[], float] = time.time) -> None:
-        """Have the job go on with this cut: what it ended with is gone, all else stays. Raises JobError when somebody else is at it."""
+        Raises JobError when somebody else is at it.
+        """
         close_to_others(self.directory)
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not self.is_over():
+            if not is_over():
                 raise JobError(f"{self.id} runs again already", hint=f"See: dlrover-lite status {self.id}")
             self.write_beginning(beginning)
-            launcher = identify(os.getpid())
-            assert launcher is not None
             self.write_record(JobRecord("starting", self.record().created_at, _versions(), launcher, detached))
             for name in ("result.json", "status.json"):
                 (self.directory / name).unlink(missing_ok=True)
@@ -350,11 +343,6 @@ class Job:
             raise unwritable(self.directory, error) from error
         finally:
             os.close(descriptor)
-
-    def is_over(self) -> bool:
-        """Return whether nothing of the job runs any more (a result may be there a moment earlier)."""
-        record = self.record()
-        return not is_alive(record.keeper or record.launcher)
 
     def last_log_lines(self, process: str, count: int = 15) -> str:
         try:
@@ -371,15 +359,18 @@ def _jobs_directory() -> Path:
 
 
 def create_job(
-    recipe: Recipe, recipe_text: str, *, detached: bool = False, clock: Callable[[], float] = time.time
+    recipe: Recipe,
+    recipe_text: str,
+    *,
+    launcher: ProcessIdentity,
+    detached: bool = False,
+    clock: Callable[[], float] = time.time,
 ) -> Job:
-    """Create a directory for a new run of ``recipe``, which it gets with everything in it, or not at all.
+    """Create a directory for a new run of ``recipe``, which it gets with everything in it, or not at all. ``launcher``: who starts it.
 
     Raises JobError, naming the path, when it can't be written.
     """
     now = clock()
-    launcher = identify(os.getpid())
-    assert launcher is not None
     record = JobRecord("starting", now, _versions(), launcher, detached)
     jobs = _jobs_directory()
     made: Path | None = None
@@ -426,6 +417,14 @@ def list_jobs() -> list[Job]:
         raise JobError(f"Can't read {_jobs_directory()}: {error.strerror}") from error
     jobs = [Job(entry) for entry in entries if (entry / "job.json").exists()]
     return sorted(jobs, key=lambda job: (job.short_id, job.id))
+
+
+def job_of(job_id: str) -> Job:
+    """Return the job with this id, whether or not there is one. Raises JobError for what can't be an id."""
+    try:
+        return Job(_jobs_directory() / checked_name(job_id))
+    except UnsafeName as error:
+        raise JobError(f"No job is called {job_id!r}: {error}", hint="All: dlrover-lite jobs") from error
 
 
 def find_job(reference: str) -> Job:

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from dlrover_lite.core.errors import JobError
@@ -228,10 +227,9 @@ class LocalActions:
     def _handle(self, row: JobRow) -> Iterator[JobHandle]:
         """Give the handle of a job. Raises JobError for what only somebody else may do."""
         from dlrover_lite.client.handle import JobHandle
-        from dlrover_lite.jobs.store import Job
 
         try:
-            yield JobHandle(Job(Path(row.directory)))
+            yield JobHandle(row.id)
         except PermissionError as error:
             raise JobError(f"{row.id} belongs to another user", hint=f"{error}. Ask whoever started it.") from error
         self._changed()

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events
@@ -258,14 +257,20 @@ class TuiApp(App[None]):
         self.push_screen(DecisionsScreen(detail))
 
     def open_log(self, row: JobRow, process: str) -> None:
+        from dlrover_lite.client.handle import JobHandle
         from dlrover_lite.tui.screens.reading import LogScreen
         from dlrover_lite.tui.sources.log_tail import LogTail
 
-        path = Path(row.directory, "logs", f"{process}.log") if row.directory else None
-        if path is None or not path.is_file():
+        handle = JobHandle(row.id)
+        try:
+            there = bool(row.directory) and process in handle.log_names()
+        except DlroverLiteError:  # its files are gone
+            there = False
+        if not there:
             self.notify(f"{process} of {row.id} has no log on this machine", severity="warning", markup=False)
             return
-        self.push_screen(LogScreen(f"{row.id} {process}", LogTail(path)))
+        tail = LogTail(lambda lines: handle.log(process, last_lines=lines))
+        self.push_screen(LogScreen(f"{row.id} {process}", tail))
 
     def command(self, name: str, argument: str) -> None:
         """Do a command that ``commands.parse`` has understood."""

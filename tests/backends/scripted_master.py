@@ -1,7 +1,7 @@
 """A master for tests: ``python scripted_master.py WHAT… JOBDIR``.
 
-WHAT is ``idle`` (end on SIGTERM), ``deaf`` (ignore it), ``exit CODE``, ``result STATE`` (write a result and end) or
-``nodes N`` (launch N nodes that stay, then idle).
+WHAT is ``idle`` (end on SIGTERM), ``deaf`` (ignore it), ``exit CODE``, ``result STATE`` (write a result and end),
+``nodes N`` (launch N nodes that stay, then idle) or ``listen`` (tell everybody that the job is starting).
 """
 
 from __future__ import annotations
@@ -29,8 +29,21 @@ def main(what: str, *arguments: str) -> int:
             return 0
         case "nodes":
             _launch(job, int(arguments[0]))
+        case "listen":
+            _listen(job)
     while True:
         signal.pause()
+
+
+def _listen(job: Job) -> None:
+    from dlrover_lite.jobs.final_status import starting
+    from dlrover_lite.protocol.messages import MasterRequests
+
+    with Connector.of_this_process() as connector:
+        server = connector.server(job.record().master_endpoint, MasterRequests)
+        while True:
+            for request in server.receive(1.0):
+                server.reply(request, starting(job))
 
 
 def _launch(job: Job, count: int) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 import psutil
 
+from dlrover_lite.backends.local.jobs import LocalJobs
 from dlrover_lite.backends.local.limits.mounts import hierarchies
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.client.handle import JobHandle, launch
+from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.recipe.schema import Model, Recipe, SyntheticData
 
@@ -39,7 +41,13 @@ def options(*master: str, **changes: Any) -> KeeperOptions:
 
 
 def start(*master: str, detach: bool = False, name: str = "scripted", **changes: Any) -> JobHandle:
-    return launch(recipe(name), "name: scripted\n", detach=detach, options=options(*master, **changes))
+    return launch_with(options(*master, **changes), recipe(name), "name: scripted\n", detach=detach)
+
+
+def launch_with(keeper: KeeperOptions, recipe: Recipe, text: str = "", **more: Any) -> JobHandle:
+    """Launch a job whose keeper runs it so."""
+    run = RunOptions(keeper.brain, keeper.transport)
+    return launch(recipe, text, options=run, backend=LocalJobs(keeper), **more)
 
 
 def processes_of(job: Job) -> list[psutil.Process]:

@@ -315,11 +315,10 @@ def _descendants(handle: JobHandle) -> list[Any]:
 
 
 def test_the_recipes_ceiling_limits_the_capacity(context: zmq.Context[Any]) -> None:
-    from dlrover_lite.client.handle import launch
-    from tests.backends.support import options, recipe
+    from tests.backends.support import launch_with, options, recipe
 
     limits = ResourceLimits(total=JobCeiling(0.5, 1 << 24))
-    handle = launch(recipe(resources=limits), "", options=options("idle"))
+    handle = launch_with(options("idle"), recipe(resources=limits))
     scripted = scripted_backend(handle, context)
     assert scripted.backend.capacity() == Resources(0.5, 1 << 24)
     scripted.close()

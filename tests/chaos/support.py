@@ -17,12 +17,12 @@ import pytest
 
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.client import census
-from dlrover_lite.client.handle import JobHandle, launch, this_machine
+from dlrover_lite.client.handle import JobHandle, this_machine
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Result
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 from dlrover_lite.transport.endpoints import TransportKind
-from tests.backends.support import assert_nothing_runs
+from tests.backends.support import assert_nothing_runs, launch_with
 from tests.repository.sources import ROOT
 
 HASTY_MASTER = str(Path(__file__).parent / "hasty_master.py")
@@ -172,7 +172,7 @@ def start(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DLROVER_LITE_FAILPOINTS", ",".join(told))
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)  # for servers of the tests' own
-        handle = launch(resolved, resolved_yaml(resolved), options=options)
+        handle = launch_with(options, resolved, resolved_yaml(resolved))
     return ChaosJob(handle, markers, gate, way, pause_seconds)
 
 

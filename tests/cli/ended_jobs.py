@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dlrover_lite.backends.local.jobs import create_job
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.jobs.checkpoint_location import destination
-from dlrover_lite.jobs.store import Job, Result, create_job
+from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.checkpoints.restored_ledger import facts_for
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.progress import Evaluations, Progress

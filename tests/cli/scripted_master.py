@@ -14,9 +14,10 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from dlrover_lite.backends.local.jobs import create_job
 from dlrover_lite.core.processes import identify
 from dlrover_lite.jobs import final_status
-from dlrover_lite.jobs.store import Job, create_job
+from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.messages import (
     MasterRequests,
     NodeStatus,

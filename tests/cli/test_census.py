@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dlrover_lite.backends.local.jobs import create_job
 from dlrover_lite.cli.main import main
 from dlrover_lite.client.census import check
-from dlrover_lite.jobs.store import Job, Result, create_job
+from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 from dlrover_lite.recipe.schema import Recipe
 from tests.cli import documented

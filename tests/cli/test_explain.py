@@ -129,7 +129,7 @@ def test_explain_says_when_the_job_is_expected_to_end(
     end = ExpectedEnd(1_800_000_000.0, 90.0)
     assert as_json(["explain", JOB], capsys)["expected_end"] is None  # it isn't on this machine
     with running_job(lambda _: Ack(), status=lambda job: status_of(job, expected_end=end)) as job:
-        monkeypatch.setattr(JobHandle, "find", lambda _: JobHandle(job))
+        monkeypatch.setattr(JobHandle, "find", lambda _: JobHandle(job.id))
         assert main(["explain", JOB]) == 0
         last = capsys.readouterr().out.splitlines()[-1]
         assert last == f"As the job stands now, it will have gone through its samples at {at_time(end.at)} ±90s."

@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from dlrover_lite.backends.local.jobs import create_job
 from dlrover_lite.cli.main import main
 from dlrover_lite.client import resuming
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.checkpoint_location import locate
-from dlrover_lite.jobs.store import create_job
 from dlrover_lite.models.serving import load_model
 from dlrover_lite.recipe.load import resolved_yaml
 from tests.cli.ended_jobs import cut_of, ended_job, recipe_of

@@ -200,7 +200,7 @@ def test_move_drain_and_kill_of_an_ended_job_are_refused(arguments: list[str], c
     job.write_result(Result("failed", time.time(), last.message, status=to_builtins(last)))
     assert main(arguments) == 1
     assert f"{job.id} has failed at" in capsys.readouterr().err
-    assert JobHandle(job).status().moves == MOVES
+    assert JobHandle(job.id).status().moves == MOVES
 
 
 def test_move_without_a_slot_map_yet_says_to_ask_again(master: Master, capsys: Capture) -> None:

@@ -136,7 +136,7 @@ def test_all_commands_tell_the_same_expected_end(capsys: Capture) -> None:
         return capsys.readouterr().out
 
     with running_job(refuse, status=status) as job:
-        assert JobHandle(job).status().expected_end == end
+        assert JobHandle(job.id).status().expected_end == end
         assert json.loads(said("status", "--json"))["expected_end"] == {"at": end.at, "error_seconds": 20.0}
         assert re.search(r"4:(0\d|10) left ±20s", said("status"))
         for command in (("top",), ("tui", "--once", "--job", job.id)):

@@ -91,7 +91,7 @@ def job(own_directories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert done.returncode == 0, said
     handle = JobHandle.find(out.strip())
     yield handle
-    if not handle.job.is_over():
+    if not handle.known().over:
         handle.stop(kill=True)
     handle.wait(PATIENCE_SECONDS)
     brain_process.stop(kill=True)

@@ -108,7 +108,7 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
     assert terminal.end() == 130
     assert "stopping (ctrl-C again to kill)" in terminal.text
     job = job_of(terminal.text)
-    assert job.state() == "stopped" and job.job.is_over()
+    assert job.state() == "stopped" and job.known().over
     assert "no model was exported" in terminal.text and "Traceback" not in terminal.text
 
 
@@ -120,7 +120,7 @@ def test_ctrl_c_twice_kills(tmp_path: Path) -> None:
     terminal.press_ctrl_c()
     assert terminal.end() == 130
     job = job_of(terminal.text)
-    assert job.state() == "stopped" and job.job.is_over()
+    assert job.state() == "stopped" and job.known().over
 
 
 def test_a_job_is_stopped_when_nobody_reads_its_progress(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_job_is_stopped_when_nobody_reads_its_progress(tmp_path: Path) -> None
     run.stdout.close()
     assert run.wait(PATIENCE_SECONDS) == 1
     job = job_of(said[1])
-    assert job.state() == "stopped" and job.job.is_over()
+    assert job.state() == "stopped" and job.known().over
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])

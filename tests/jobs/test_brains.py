@@ -21,6 +21,7 @@ import pytest
 import zmq
 
 from dlrover_lite.backends.local import cgroups
+from dlrover_lite.backends.local.jobs import create_job
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain_server import brain_process, daemon
@@ -29,7 +30,7 @@ from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.client.handle import launch
 from dlrover_lite.core.errors import BrainError, HistoryError, UsageError
 from dlrover_lite.core.processes import identify
-from dlrover_lite.jobs.store import Job, Result, create_job
+from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master_process.brain_restart import BrainRestart, start_process
 from dlrover_lite.master_process.brain_start import find_daemon

@@ -14,15 +14,18 @@ import psutil
 import pytest
 import zmq
 
+from dlrover_lite.backends.local import doctor
+from dlrover_lite.backends.local.jobs import summary_of
 from dlrover_lite.backends.local.leftovers import sweep
 from dlrover_lite.backends.local.options import KeeperOptions
-from dlrover_lite.client.handle import JobHandle, launch
+from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import Job, list_jobs
 from dlrover_lite.transport.connector import Connector
 from tests.backends.support import (
     PATIENCE_SECONDS,
     assert_nothing_runs,
+    launch_with,
     options,
     processes_of,
     recipe,
@@ -65,7 +68,7 @@ def test_a_job_stops_when_asked_with_a_result(own_directories: Path) -> None:
     assert (record.state, record.master_exit_code) == ("ended", -15)
     assert {"keeper", "master", "template", "worker-0"} <= handle.logs().keys()
     assert_nothing_is_left(handle.job, own_directories)
-    handle.stop()  # of an ended job: nothing happens
+    assert not handle.stop()  # of an ended job: nothing happens
 
 
 def test_a_master_that_is_busy_with_the_data_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,16 +121,14 @@ def test_a_deaf_master_is_killed_after_its_grace(own_directories: Path) -> None:
     assert_nothing_is_left(handle.job, own_directories)
 
 
-@pytest.mark.parametrize("how", ["kill", "twice"])
-def test_a_second_stop_kills_at_once(own_directories: Path, how: str) -> None:
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_deaf_master_is_killed_at_once_by_a_kill(own_directories: Path, asked_before: bool) -> None:
     handle = start("deaf", master_grace_seconds=1000)
     until(lambda: "up" in handle.job.log("master").read_text(), "the master")
-    if how == "kill":
-        handle.stop(kill=True)
-    else:
-        handle.stop()
+    if asked_before:
+        assert handle.stop()
         until(lambda: "Stopping" in handle.job.log("keeper").read_text(), "the first signal")
-        handle.stop()
+    assert handle.stop(kill=True)
     assert handle.wait(PATIENCE_SECONDS).state == "stopped"
     assert_nothing_is_left(handle.job, own_directories)
 
@@ -147,9 +148,11 @@ def test_stopping_one_of_two_jobs_leaves_the_other_running(own_directories: Path
 
 def test_a_master_that_cannot_be_started_fails_the_job(own_directories: Path) -> None:
     with pytest.raises(JobError, match=r"Can't start the job's processes: .*no-such-program"):
-        launch(recipe(), "", options=KeeperOptions(master=["no-such-program"]))
+        launch_with(KeeperOptions(master=["no-such-program"]), recipe())
     job = list_jobs()[-1]
-    assert job.state() == "failed"
+    summary = summary_of(job)
+    assert (summary.state, summary.over) == ("failed", True)
+    assert JobHandle(job.id).wait(0).state == "failed"
     assert_nothing_is_left(job, own_directories)
 
 
@@ -159,7 +162,7 @@ def test_a_keeper_that_does_not_come_up_is_an_error(
     (tmp_path / "zmq.py").write_text("raise ImportError('broken installation')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(JobError, match=r"did not come up(.|\n)*broken installation"):
-        launch(recipe(), "", options=options("idle"))
+        launch_with(options("idle"), recipe())
     assert_nothing_is_left(list_jobs()[-1], own_directories)
 
 
@@ -233,9 +236,8 @@ def test_nothing_is_left_when_the_keeper_is_killed_while_nodes_run(own_directori
 
 def test_foreseen_enforcement_of_limits_is_that_of_a_job() -> None:
     from dlrover_lite.backends.local.client import LocalBackend
-    from dlrover_lite.client.handle import enforcement
 
-    expected = enforcement()
+    expected = doctor._probe_enforcement()
     handle = start("idle")
     with zmq.Context() as context:
         backend = LocalBackend(handle.job.record().keeper_endpoint, connector=Connector(context=context))

@@ -48,11 +48,12 @@ SCRIPTED_RUN = """\
 import sys
 from functools import partial
 
+from dlrover_lite.backends.local.jobs import LocalJobs
 from dlrover_lite.cli.main import main
 from dlrover_lite.client import handle
 from tests.backends.support import options
 
-handle.launch = partial(handle.launch, options=options("nodes", "2"))
+handle.launch = partial(handle.launch, backend=LocalJobs(options("nodes", "2")))
 sys.exit(main(sys.argv[1:]))
 """
 

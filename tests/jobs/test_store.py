@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dlrover_lite.backends.local.jobs import create_job, summary_of
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
 from dlrover_lite.jobs import events, store
-from dlrover_lite.jobs.store import Beginning, Job, Result, create_job, find_job, list_jobs
+from dlrover_lite.jobs.store import Beginning, Job, Result, find_job, list_jobs
 from dlrover_lite.protocol.messages import StoryEntry
 from tests.backends.support import PATIENCE_SECONDS, recipe, until
 from tests.file_calls import recorded
@@ -44,7 +45,7 @@ def test_a_new_job_has_its_recipe_and_directories(home: Path) -> None:
     assert job.recipe == recipe("quick")
     assert job.logs.is_dir()
     assert job.export.is_dir()
-    assert job.state() == "starting"
+    assert summary_of(job).state == "starting"
     assert not [path for path in home.iterdir() if path.name.startswith(".")]
 
 
@@ -84,19 +85,19 @@ def test_only_the_first_result_of_a_job_counts(home: Path) -> None:
     assert job.write_result(Result("failed", 1.0, "no luck"))
     assert not job.write_result(Result("stopped", 2.0))
     assert job.result() == Result("failed", 1.0, "no luck")
-    assert job.state() == "failed"
+    assert summary_of(job).state == "failed"
 
 
 def test_job_state_follows_its_processes(home: Path) -> None:
     job = create()
     me = identify(os.getpid())
     job.write_record(msgspec.structs.replace(job.record(), state="running", keeper=me))
-    assert job.state() == "running"
+    assert summary_of(job).state == "running"
     job.write_record(msgspec.structs.replace(job.record(), keeper=gone()))
-    assert job.state() == "lost"
+    assert summary_of(job).state == "lost"
     # Its pid now belongs to somebody else: to us.
     job.write_record(msgspec.structs.replace(job.record(), keeper=ProcessIdentity(os.getpid(), gone().started)))
-    assert job.state() == "lost"
+    assert summary_of(job).state == "lost"
 
 
 def test_an_unreadable_job_record_is_named(home: Path) -> None:
@@ -104,7 +105,7 @@ def test_an_unreadable_job_record_is_named(home: Path) -> None:
     path = job.directory / "job.json"
     path.write_text('{"state": "run')
     with pytest.raises(JobError, match=str(path)):
-        job.state()
+        summary_of(job)
 
 
 def test_a_state_directory_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +126,7 @@ def test_a_result_fits_on_a_full_disk(home: Path, full_disk: FullDisk) -> None:
     full_disk.reserve = job.directory / ".reserve"
     with full_disk:
         assert job.write_result(Result("failed", 1.0, "disk full"))
-    assert job.state() == "failed"
+    assert summary_of(job).state == "failed"
     assert not list(job.directory.glob(".result*"))
 
 
@@ -211,8 +212,8 @@ def test_files_of_a_job_are_durable_before_they_have_their_name(home: Path) -> N
         job.write_beginning(Beginning(1, str(job.directory / "checkpoints"), 3))
         assert job.write_result(Result("stopped", 1.0))
         assert not job.write_result(Result("failed", 2.0))
-        job.write_record(msgspec.structs.replace(job.record(), launcher=gone()))
-        job.start_again(Beginning(2, str(job.directory / "checkpoints"), 4), detached=False)
+        again = Beginning(2, str(job.directory / "checkpoints"), 4)
+        job.start_again(again, launcher=gone(), detached=False, is_over=lambda: True)
         job.write_status({"state": "running"})
     written = [
         name for name in dict.fromkeys(calls.names()) if Path(name).exists() and not name.endswith("status.json")
@@ -248,7 +249,7 @@ def test_a_job_being_restarted_names_the_process_that_does_it(home: Path) -> Non
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         with pytest.raises(JobError, match=f"{job.directory} is locked, held by process {os.getpid()} "):
-            job.start_again(Beginning(1, "", 1), detached=False)
+            job.start_again(Beginning(1, "", 1), launcher=gone(), detached=False, is_over=lambda: True)
     finally:
         os.close(descriptor)
 

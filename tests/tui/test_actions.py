@@ -11,7 +11,6 @@ import pytest
 
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import JobError, UsageError
-from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.messages import (
     AutoscaleRequest,
     AutoscaleStatus,
@@ -154,7 +153,7 @@ def test_stopping_another_users_job_says_whose_it_is(row: JobRow, monkeypatch: p
 
 
 def test_a_master_of_another_user_is_an_error_not_a_crash(row: JobRow, monkeypatch: pytest.MonkeyPatch) -> None:
-    handle = JobHandle(Job(Path(row.directory)))
+    handle = JobHandle(row.id)
     exists = Path.exists
 
     def guarded(path: Path) -> bool:

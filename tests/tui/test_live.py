@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dlrover_lite.backends.local.jobs import create_job
 from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.store.database import ConfigStore
@@ -15,7 +16,7 @@ from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.final_status import starting
-from dlrover_lite.jobs.store import Job, Result, create_job
+from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.protocol.messages import EvaluationResult, NodeStatus, ShardsStatus, to_builtins
 from dlrover_lite.tui.model import Rate
 from dlrover_lite.tui.pages.once import frame

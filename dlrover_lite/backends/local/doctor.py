@@ -21,7 +21,6 @@ from typing import Literal
 import msgspec
 
 from dlrover_lite.backends.local import linux
-from dlrover_lite.backends.local.launching import environment
 from dlrover_lite.backends.local.leftovers import leftovers
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
 from dlrover_lite.backends.local.machine import machine_resources
@@ -31,8 +30,9 @@ from dlrover_lite.backends.local.runtime_directories import (
     create_runtime_directory,
     remove_runtime_directory,
 )
+from dlrover_lite.backends.local.systemd_scope import scoped
 from dlrover_lite.core.errors import BackendError, JobError
-from dlrover_lite.core.files.paths import cache_directory, state_directory
+from dlrover_lite.core.files.paths import cache_directory, python_environment, state_directory
 from dlrover_lite.core.kernels.files import INDEX, damaged_files, is_ours
 from dlrover_lite.core.process_limits import descriptor_shortage, process_shortage
 from dlrover_lite.core.processes import identify
@@ -193,7 +193,7 @@ def _probe_enforcement() -> Enforcement:
 
     Raises BackendError when that process fails.
     """
-    command = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.limits"]
+    command = scoped([sys.executable, "-P", "-m", "dlrover_lite.backends.local.limits"])
     try:
         done = subprocess.run(
             command,
@@ -201,7 +201,7 @@ def _probe_enforcement() -> Enforcement:
             check=True,
             timeout=_PROBE_SECONDS,
             stdin=subprocess.DEVNULL,
-            env=environment(),
+            env=python_environment(),
         )
         return msgspec.json.decode(done.stdout, type=Enforcement)
     except subprocess.CalledProcessError as error:

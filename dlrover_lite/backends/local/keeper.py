@@ -4,7 +4,7 @@ It starts the master and the template at once, and again when they are killed; o
 when the master ends, when it is told to, or when the command that started the job is gone. Whatever happens to the keeper
 itself, on Linux nothing of the job survives it: the kernel kills master and template with it, and the nodes with the template.
 
-Signals: SIGTERM, SIGINT or SIGHUP stops the job cleanly, a second one kills it, SIGQUIT kills it at once.
+Signals: SIGTERM, SIGINT or SIGHUP stops the job cleanly, however often it comes; SIGQUIT kills it at once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,6 @@ class Keeper:
         self._deadline: float | None = None
         """Time when the phase's patience ends."""
         self._stop_reason = ""
-        self._signals_seen = 0
         self._template_ready = False
         self._unsent: list[Fork] = []
         self._wakeup = _signals_as_bytes()
@@ -153,8 +152,7 @@ class Keeper:
         for number in self._wakeup.recv(4096):
             if number == signal.SIGCHLD:
                 continue
-            self._signals_seen += 1
-            if number == signal.SIGQUIT or self._signals_seen > 1:
+            if number == signal.SIGQUIT:
                 self.kill("killed by request")
             else:
                 self.stop(_REASONS.get(number, "stopped by request"))

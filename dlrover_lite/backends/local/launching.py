@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,30 +12,32 @@ from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.backends.local.leftovers import sweep
 from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
 from dlrover_lite.backends.local.systemd_scope import scoped
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.core.files.durable import open_private
+from dlrover_lite.core.files.paths import python_environment
 from dlrover_lite.core.process_limits import descriptor_shortage, exhausted, process_shortage, raise_descriptors
-from dlrover_lite.jobs.store import Beginning, Job, Result, create_job
+from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.recipe.schema import Recipe
 
-__all__ = ["Started", "check_process_limits", "environment", "start", "start_keeper"]
+__all__ = ["check_process_limits", "release_ended", "start_keeper"]
 
 
 @dataclass(eq=False)
 class Started:
     """A keeper started here: its process, and our end of the pipe that tells it that we live."""
 
+    job: Path
+    """Directory of its job."""
     process: subprocess.Popen[bytes]
     tie: int | None
 
     def release(self) -> None:
-        if self.tie is not None:
-            os.close(self.tie)
-            self.tie = None
-        if self in _all_started:
+        tie, self.tie = self.tie, None
+        if tie is not None:
+            os.close(tie)
+        with suppress(ValueError):  # another thread has done it
             _all_started.remove(self)
 
 
@@ -55,19 +56,16 @@ def _in_forked_child() -> None:
 os.register_at_fork(after_in_child=_in_forked_child)
 
 
-def start(
-    recipe: Recipe, recipe_text: str, *, detach: bool, options: KeeperOptions, beginning: Beginning | None = None
-) -> tuple[Job, Started]:
-    """Start a new job, with the cut it begins with. Raises JobError, with the last lines of the keeper's log, when it doesn't come up."""
-    sweep()
-    job = create_job(recipe, recipe_text, detached=detach)
-    if beginning is not None:
-        job.write_beginning(beginning)
-    return job, start_keeper(job, detach=detach, options=options)
+def release_ended(job: Job) -> None:
+    """Let go of the keeper of this job that was started here, if it has ended."""
+    for started in [one for one in _all_started if one.job == job.directory]:
+        if started.process.poll() is not None:
+            started.release()
 
 
-def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> Started:
-    """Start the keeper of a job whose files say that it starts. Raises JobError."""
+def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> None:
+    """Start the keeper of a job whose files say that it starts. Raises JobError, with the last lines of its log, when it doesn't come
+    up."""
     if options.transport == "tcp":
         from dlrover_lite.transport.curve import JobKey
 
@@ -76,7 +74,7 @@ def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> Started:
     tie_end, tie = (None, None) if detach else os.pipe()
     ends = [end for end in (ready_end, tie_end) if end is not None]
     try:
-        started = Started(_start_keeper(job, options, ready_end, tie_end), tie)
+        started = Started(job.directory, _start_keeper(job, options, ready_end, tie_end), tie)
     except OSError as error:
         if tie is not None:
             os.close(tie)
@@ -99,7 +97,6 @@ def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> Started:
         started.release()
         _record_false_start(job, error)
         raise
-    return started
 
 
 def check_process_limits(recipe: Recipe) -> None:
@@ -113,13 +110,16 @@ def check_process_limits(recipe: Recipe) -> None:
 
 
 def _record_false_start(job: Job, error: BaseException) -> None:
-    """Write a result, so that the job isn't taken for one whose keeper was killed. The keeper's own word, if it has left one, stays."""
+    """Write a result, so that the job isn't taken for one whose keeper was killed, and that it is over. The keeper's own word, if it has
+    left one, stays."""
     if isinstance(error, DlroverLiteError):
         result = Result("failed", time.time(), error.message, error.hint)
     else:
         result = Result("stopped", time.time(), "interrupted while it started")
     with suppress(JobError):
         job.write_result(result)
+        record = job.record()
+        job.write_record(msgspec.structs.replace(record, state="ended", ended_at=record.ended_at or time.time()))
 
 
 def _start_keeper(job: Job, options: KeeperOptions, ready: int, tie: int | None) -> subprocess.Popen[bytes]:
@@ -134,20 +134,8 @@ def _start_keeper(job: Job, options: KeeperOptions, ready: int, tie: int | None)
             stderr=log,
             start_new_session=True,
             pass_fds=[fd for fd in (ready, tie) if fd is not None],
-            env=environment(),
+            env=python_environment(),
         )
-
-
-def environment() -> dict[str, str]:
-    """Return the environment for a Python of ours: this process's, and where this package is found if it isn't installed but on our path by
-    other means."""
-    package_root = str(Path(__file__).parents[3])
-    if package_root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        return dict(os.environ)
-    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if package_root not in paths:
-        paths.append(package_root)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _check(job: Job, said: bytes) -> None:

@@ -40,10 +40,10 @@ def check(job: str, as_json: bool) -> None:
     """
     from dlrover_lite.cli.output import emit_json, progress
     from dlrover_lite.client import census as counting
-    from dlrover_lite.jobs.store import find_job
+    from dlrover_lite.client.handle import JobHandle
 
     try:
-        found = find_job(job)
+        found = JobHandle.find(job).job
         directory = counting.exported(found)
         with progress("checking") as show:
             report = counting.check(found, lambda keys: show(note=f"{keys:,} keys"))

@@ -185,6 +185,7 @@ def _verified(located: Located, cuts: list[Cut], *, chain: bool) -> list[tuple[C
 def _cuts(located: Located) -> list[Cut]:
     """List the cuts, oldest first. Raises JobError where there were some, by the job's own record, and none is there now."""
     from dlrover_lite.checkpoint.lineage import Lineage
+    from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.jobs.endings import why_none
     from dlrover_lite.jobs.restore_point import Gone, found_damaged, lineage_of, own_checkpoint
 
@@ -192,7 +193,7 @@ def _cuts(located: Located) -> list[Cut]:
     lineage = lineage_of(located.job) if located.job is not None else Lineage()
     found = located.store.cuts(known, lineage)[::-1] if located.store.exists() else []
     if not found and located.job is not None and isinstance(point := own_checkpoint(located.job), Gone):
-        message, hint = why_none(located.job, point)
+        message, hint = why_none(located.job, point, over=JobHandle(located.job.id).known().over)
         raise JobError(message, hint=hint)
     return found
 

@@ -13,7 +13,7 @@ from dlrover_lite.core.errors import DlroverLiteError
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
-    from dlrover_lite.jobs.store import Job, Result
+    from dlrover_lite.jobs.store import Result
     from dlrover_lite.protocol.messages import NodeStatus, Status
 
 __all__ = ["jobs", "status", "stop"]
@@ -27,10 +27,10 @@ _LEAST_FIRST = ("peak", "throttled", "cores", "samples/s", "slots", "memory")
 def jobs(as_json: bool) -> None:
     """List all jobs, the newest last."""
     from dlrover_lite.cli.output import emit_json, note, table
+    from dlrover_lite.client.handle import list_jobs
     from dlrover_lite.core.words import at_time, count, duration, metric
-    from dlrover_lite.jobs.store import list_jobs
 
-    found = [_job_json(job) for job in list_jobs()]
+    found = [_job_json(handle) for handle in list_jobs()]
     if as_json:
         emit_json({"jobs": found})
         return
@@ -52,29 +52,26 @@ def jobs(as_json: bool) -> None:
     table(columns, rows, drop=("duration", "started", "auc", "samples"))
 
 
-def _job_json(job: Job) -> dict[str, Any]:
+def _job_json(handle: JobHandle) -> dict[str, Any]:
     """Return one entry of ``jobs --json``. A job whose files can't be read is in the list too."""
-    from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.jobs import final_status
 
     entry: dict[str, Any] = dict.fromkeys(
         ("id", "state", "started_at", "ended_at", "seconds", "samples", "total_samples")
     )
-    entry |= {"id": job.id, "state": "unreadable", "auc": None, "directory": str(job.directory)}
+    entry |= {"id": handle.id, "state": "unreadable", "auc": None, "directory": str(handle.directory)}
     try:
-        record, result = job.record(), job.result()
-        entry |= {"state": job.state(), "started_at": record.started_at or record.created_at}
-        if lost := entry["state"] == "lost":
-            result = final_status.lost(job)
-        entry["ended_at"] = result.ended_at if result and not lost else record.ended_at
-        if result or entry["state"] in ("starting", "running"):
-            # from files: nobody's checkpoints are looked at
-            now = final_status.final(job, result) if result else JobHandle(job).status()
-            seconds = (entry["ended_at"] or time.time()) - entry["started_at"]
-            entry["seconds"] = (now.elapsed_seconds or None) if lost else seconds
-            if now.state == "queued":
-                entry["state"] = "queued"
-            entry |= {"samples": now.samples, "total_samples": now.total_samples, "auc": _auc(now)}
+        known = handle.known()
+        result, lost = known.result, known.state == "lost"
+        entry |= {"state": known.state, "started_at": known.started_at or known.created_at}
+        entry["ended_at"] = result.ended_at if result and not lost else known.ended_at
+        # from files: nobody's checkpoints are looked at
+        now = final_status.final(handle.job, result) if result else handle.status()
+        seconds = (entry["ended_at"] or time.time()) - entry["started_at"]
+        entry["seconds"] = (now.elapsed_seconds or None) if lost else seconds
+        if now.state == "queued":
+            entry["state"] = "queued"
+        entry |= {"samples": now.samples, "total_samples": now.total_samples, "auc": _auc(now)}
     except DlroverLiteError:
         pass  # what is known stays
     return entry
@@ -203,12 +200,12 @@ def stop(job: str, now: bool, kill: bool) -> None:
     from dlrover_lite.client.handle import JobHandle
 
     handle = JobHandle.find(job)
-    if handle.job.is_over():
+    if handle.known().over:
         click.echo(f"{handle.id} has ended already ({handle.state()}).")
         return
     note(f"{'Killing' if kill else 'Stopping'} {handle.id}")
     while (result := _stopped(handle, kill, now)) is None:
-        pass  # it had no keeper to tell yet
+        pass  # there was nothing to tell yet
     if result.state in ("succeeded", "failed"):
         click.echo(f"{handle.id} has {result.state} meanwhile.")
     else:
@@ -220,9 +217,8 @@ def stop(job: str, now: bool, kill: bool) -> None:
 
 
 def _stopped(handle: JobHandle, kill: bool, now: bool) -> Result | None:
-    known = handle.job.record().keeper is not None
-    handle.stop(kill=kill, now=now)
+    told = handle.stop(kill=kill, now=now)
     try:
-        return handle.wait(None if known else 0.2, progress=False)
+        return handle.wait(None if told else 0.2, progress=False)
     except TimeoutError:
         return None

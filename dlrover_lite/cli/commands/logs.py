@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,12 +12,11 @@ from dlrover_lite.core.errors import UsageError
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.jobs.backend import Log
 
 __all__ = ["logs"]
 
 POLL_SECONDS = 0.25
-_CHUNK_BYTES = 1 << 18
-_LONGEST_LINE_BYTES = 1 << 16
 _ROLES = {"keeper": ("keeper", "template"), "master": ("master",), "ps": ("ps-",), "worker": ("worker-",)}
 """Beginnings of the names of logs, by role."""
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
@@ -44,19 +41,19 @@ def logs(job: str, follow: bool, role: str | None, node: str | None, lines: int 
     if node is not None and not follow:
         _check_node(handle, node)
     printer = _Printer()
-    files: dict[str, LogFile] = {}
+    known: dict[str, Log] = {}
     ended = not follow
     while True:
         # The order matters: what was written before the end must still be read after it.
         for name in sorted(_wanted(handle, role, node), key=_order):
-            if name not in files:
-                files[name] = LogFile(handle.job.log(name), last_lines=lines)
-            for line in files[name].new_lines(at_end=ended):
+            if name not in known:
+                known[name] = handle.log(name, last_lines=lines)
+            for line in known[name].new_lines(at_end=ended):
                 printer.print(name, line)
         lines = None  # of logs that appear later nothing is old
         sys.stdout.flush()
         if ended:
-            if node is not None and not files:
+            if node is not None and not known:
                 _check_node(handle, node)
             return
         try:
@@ -67,16 +64,14 @@ def logs(job: str, follow: bool, role: str | None, node: str | None, lines: int 
 
 
 def _wanted(handle: JobHandle, role: str | None, node: str | None) -> list[str]:
-    names = handle.logs()
-    if node is not None:
-        names = {name: path for name, path in names.items() if name == node}
+    names = [name for name in handle.log_names() if node in (None, name)]
     return [name for name in names if role is None or name.startswith(_ROLES[role])]
 
 
 def _check_node(handle: JobHandle, node: str) -> None:
     from difflib import get_close_matches
 
-    known = sorted(handle.logs(), key=_order)
+    known = sorted(handle.log_names(), key=_order)
     if node not in known:
         close = get_close_matches(node, known, n=1)
         hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
@@ -90,65 +85,6 @@ def _order(name: str) -> tuple[int, str, int]:
     if name in first:
         return first.index(name), "", 0
     return len(first), stem, int(number) if number.isdecimal() else 0
-
-
-class LogFile:
-    """A file that grows, and may be cut off or replaced meanwhile. Needs memory for one chunk, whatever its size."""
-
-    def __init__(self, path: Path, *, last_lines: int | None = None) -> None:
-        self._path = path
-        self._position = 0
-        self._inode = 0
-        self._rest = b""
-        """The beginning of a line whose end isn't there yet."""
-        if last_lines is not None:
-            self._position = _start_of_last_lines(path, last_lines)
-
-    def new_lines(self, *, at_end: bool = False) -> Iterator[str]:
-        """Yield whole lines written since the last call; with ``at_end`` also a last one without a newline."""
-        try:
-            file = self._path.open("rb")
-        except FileNotFoundError:
-            return
-        with file:
-            status = Path(self._path).stat()
-            if status.st_size < self._position or (self._inode and status.st_ino != self._inode):
-                self._position, self._rest = 0, b""
-            self._inode = status.st_ino
-            file.seek(self._position)
-            while chunk := file.read(_CHUNK_BYTES):
-                self._position += len(chunk)
-                *whole, self._rest = (self._rest + chunk).split(b"\n")
-                for line in whole:
-                    yield line.decode(errors="replace")
-                if len(self._rest) > _LONGEST_LINE_BYTES:
-                    yield self._rest.decode(errors="replace")
-                    self._rest = b""
-        if at_end and self._rest:
-            yield self._rest.decode(errors="replace")
-            self._rest = b""
-
-
-def _start_of_last_lines(path: Path, count: int) -> int:
-    """Return where the last ``count`` lines start; read from the end."""
-    try:
-        with path.open("rb") as file:
-            position = end = file.seek(0, 2)
-            newlines = 0
-            while position > 0:
-                step = min(_CHUNK_BYTES, position)
-                position -= step
-                file.seek(position)
-                chunk = file.read(step)
-                at = len(chunk)
-                while (at := chunk.rfind(b"\n", 0, at)) >= 0:
-                    # The newline at the very end ends the last line; it doesn't start another.
-                    newlines += position + at != end - 1
-                    if count in (0, newlines):
-                        return end if count == 0 else position + at + 1
-    except FileNotFoundError:
-        return 0
-    return 0 if count else end
 
 
 class _Printer:

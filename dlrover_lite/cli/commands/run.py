@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from signal import SIGHUP
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,12 +13,11 @@ from dlrover_lite.cli.options import MOST_NUMBER, overrides, recipe_changes
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 
 if TYPE_CHECKING:
-    from dlrover_lite.backends.local.options import KeeperOptions
     from dlrover_lite.cli.follow import Signals
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.client.resuming import Chosen
+    from dlrover_lite.jobs.backend import RunOptions
     from dlrover_lite.jobs.store import Result
-    from dlrover_lite.protocol.brain_mode import BrainMode
     from dlrover_lite.recipe.schema import Recipe
     from dlrover_lite.transport.endpoints import TransportKind
 
@@ -95,22 +93,22 @@ def run(
     from dlrover_lite.cli.follow import Signals
     from dlrover_lite.cli.output import note
     from dlrover_lite.cli.summary import what_runs
-    from dlrover_lite.client.handle import default_options
     from dlrover_lite.client.validation import warnings
+    from dlrover_lite.jobs.backend import RunOptions
+    from dlrover_lite.protocol.brain_mode import brain_mode
 
     if autoscale is not None:
         settings = (*settings, f"autoscale={autoscale}")
     if check_index is not None and (resume or origin is not None or recipe is None):
         raise click.UsageError("--check-index is for a RECIPE, without --resume and --from.")
     _check_options(recipe, settings, data, resume=resume, origin=origin, cut=cut, only_parameters=only_parameters)
-    brain: BrainMode | None = "embedded" if no_daemon else None
-    options_for = partial(default_options, brain=brain, transport=transport)
+    options = RunOptions(brain_mode("embedded" if no_daemon else None), transport)
     if resume:
-        start = _to_resume(recipe or "last", cut, options_for)
+        start = _to_resume(recipe or "last", cut, options)
     elif origin is not None:
-        start = _to_begin_with(origin, cut, recipe, overrides(settings, data), only_parameters, options_for)
+        start = _to_begin_with(origin, cut, recipe, overrides(settings, data), only_parameters, options)
     else:
-        start = _to_run(recipe or "", overrides(settings, data), options_for)
+        start = _to_run(recipe or "", overrides(settings, data), options)
     for warning in warnings(start.recipe):
         note(f"Warning: {warning}")
     for line in start.said:
@@ -132,10 +130,6 @@ def run(
     again += [word for path in data for word in ("--data", path)]
     again += [word for setting in settings for word in ("--set", setting)]
     return _report(handle, result, again, as_json, signals.first)
-
-
-_OptionsFor: TypeAlias = "Callable[[Recipe], KeeperOptions]"
-"""How a keeper runs a job of a recipe, by what was chosen on the command line."""
 
 
 class _Start(NamedTuple):
@@ -171,26 +165,24 @@ def _check_options(
         raise click.UsageError("Missing argument 'RECIPE'.")
 
 
-def _to_run(recipe: str, changes: dict[str, Any], options_for: _OptionsFor) -> _Start:
+def _to_run(recipe: str, changes: dict[str, Any], options: RunOptions) -> _Start:
     from dlrover_lite.cli.output import note
     from dlrover_lite.client.handle import launch, this_machine
     from dlrover_lite.recipe.load import load_recipe, resolved_yaml
 
     loaded = load_recipe(recipe, changes, machine=this_machine())
-    options, text = options_for(loaded), resolved_yaml(loaded)
+    text = resolved_yaml(loaded)
     return _Start(loaded, [], lambda detach: launch(loaded, text, detach=detach, options=options, say=note))
 
 
-def _to_resume(reference: str, cut: int | None, options_for: _OptionsFor) -> _Start:
+def _to_resume(reference: str, cut: int | None, options: RunOptions) -> _Start:
     """Choose what a job goes on from. Raises JobError when it can't go on."""
     from dlrover_lite.cli.output import note
     from dlrover_lite.client import resuming
-    from dlrover_lite.client.handle import go_on
-    from dlrover_lite.jobs.store import find_job
+    from dlrover_lite.client.handle import JobHandle, go_on
 
-    job = find_job(reference)
+    job = JobHandle.find(reference).job
     chosen = resuming.chosen_for(job, cut)
-    options = options_for(job.recipe)
     said = _said(chosen, f"{job.id} goes on from")
     return _Start(job.recipe, said, lambda detach: go_on(job, chosen, detach=detach, options=options, say=note))
 
@@ -201,7 +193,7 @@ def _to_begin_with(
     recipe: str | None,
     changes: dict[str, Any],
     only_parameters: bool,
-    options_for: _OptionsFor,
+    options: RunOptions,
 ) -> _Start:
     """Choose what a new job begins with. Raises JobError when the recipe doesn't fit."""
     from dlrover_lite.cli.output import note
@@ -218,8 +210,7 @@ def _to_begin_with(
         loaded = resuming.fitting_recipe(resuming.recipe_of(located, chosen), changes)
     resuming.check_fits(chosen, loaded, only_parameters=only_parameters)
     beginning = resuming.beginning_of(chosen, only_parameters=only_parameters)
-
-    options, text = options_for(loaded), resolved_yaml(loaded)
+    text = resolved_yaml(loaded)
 
     def go(detach: bool) -> JobHandle:
         return launch(loaded, text, detach=detach, beginning=beginning, options=options, say=note)
@@ -295,7 +286,7 @@ def _stay(handle: JobHandle, signals: Signals) -> Result:
         nonlocal closed
         closed = True
         silence(sys.stderr)
-        if signals.first is None:  # a second word would kill
+        if signals.first is None:  # else it has been told
             handle.stop()
 
     line = ProgressLine(sys.stderr)

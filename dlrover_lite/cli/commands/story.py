@@ -31,9 +31,8 @@ def story(subject: str, job: str, as_json: bool) -> None:
     newest are kept. JOB is an id, the start of one, or "last" (default).
     """
     from dlrover_lite.cli.output import emit_json, note
-    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle, list_jobs
     from dlrover_lite.jobs.events import parse_subject
-    from dlrover_lite.jobs.store import list_jobs
     from dlrover_lite.protocol.messages import to_builtins
 
     if subject == "eval" and "/" in job:  # two words, as the story itself names them
@@ -43,8 +42,8 @@ def story(subject: str, job: str, as_json: bool) -> None:
     wanted = str(parse_subject(subject))
     handle = JobHandle.find(job)
     found = handle.story(wanted, on_damage=note)
-    record = handle.job.record()
-    began = record.started_at or record.created_at
+    known = handle.known()
+    began = known.started_at or known.created_at
     if as_json:
         emit_json({"job": handle.id, "subject": wanted, "started_at": began, **to_builtins(found)})
         return

@@ -1,4 +1,4 @@
-"""Where things are kept: state and cache directories of the platform, all moved by ``DLROVER_LITE_HOME``."""
+"""Where things are kept: state and cache directories of the platform, all moved by ``DLROVER_LITE_HOME``; and this package itself."""
 
 from __future__ import annotations
 
@@ -47,3 +47,17 @@ def _make(directory: Path, names: tuple[str, ...]) -> Path:
         directory /= name
         make_private(directory)
     return directory
+
+
+def python_environment() -> dict[str, str]:
+    """Return the environment for a Python of ours: this process's, and where this package is found if it isn't installed but on our path by
+    other means."""
+    import sysconfig
+
+    package_root = str(Path(__file__).parents[3])
+    if package_root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        return dict(os.environ)
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if package_root not in paths:
+        paths.append(package_root)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,10 +16,12 @@ from dlrover_lite.brain.store.watch import Watch
 from dlrover_lite.brain_server.daemon import look_at
 from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.jobs.store import Job, list_jobs
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsView
 from dlrover_lite.tui.sources.live_job import LiveJob, owner_of
 from dlrover_lite.tui.view_state import JobsFold, LocalStatus
+
+if TYPE_CHECKING:
+    from dlrover_lite.client.handle import JobHandle
 
 __all__ = ["LiveSource"]
 
@@ -106,23 +108,26 @@ class LiveSource:
     def _look_around(self, now: float, *, first: bool) -> None:
         """Look for jobs without a brain, and for those that have ended with nobody to tell: at all at ``first``, as there may have been no
         brain for long; later at those that say nothing any more or have left a result."""
-        for job in list_jobs():
-            if job.id in self._strays or not self._fold.knows(job.id):
-                self._put_stray(job)
+        from dlrover_lite.client.handle import list_jobs
+
+        for handle in list_jobs():
+            if handle.id in self._strays or not self._fold.knows(handle.id):
+                self._put_stray(handle)
         silent = set(self._fold.silent(now))
         for name, directory in self._fold.live():
             known = self._fold.news_of(name)
             if known is not None and (first or name in silent or os.path.exists(f"{directory}/result.json")):  # noqa: PTH110 - as above
                 self._put_ended(known)
 
-    def _put_stray(self, job: Job) -> None:
+    def _put_stray(self, handle: JobHandle) -> None:
+        job = handle.job
         try:
-            record, state, result = job.record(), job.state(), job.result()
-            recipe = job.recipe
+            known, recipe = handle.known(), job.recipe
         except JobError:  # it is being removed, or damaged
             return
+        state, result = known.state, known.result if known.state != "lost" else None
         message = result.message if result else ""
-        ended = result.ended_at if result else record.ended_at
+        ended = result.ended_at if result else known.ended_at
         self._fold.put(
             JobNews(
                 id=job.id,
@@ -130,8 +135,8 @@ class LiveSource:
                 owner=owner_of(job.directory),
                 model=recipe.model.use,
                 state=state,
-                created_at=record.created_at,
-                started_at=record.started_at,
+                created_at=known.created_at,
+                started_at=known.started_at,
                 ended_at=ended if state in OVER else None,
                 samples=0,
                 message=message,

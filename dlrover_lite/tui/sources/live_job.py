@@ -120,22 +120,23 @@ class LiveJob:
 
     def _from_files(self) -> JobNews | None:
         """Read the news of a job that no brain knows from its files."""
-        from dlrover_lite.jobs.store import find_job
+        from dlrover_lite.client.handle import JobHandle
 
         try:
-            job = find_job(self.id)
-            record, recipe, result = job.record(), job.recipe, job.result()
+            handle = JobHandle.find(self.id)
+            job, known = handle.job, handle.known()
+            recipe = job.recipe
             news = JobNews(
                 id=job.id,
                 name=recipe.name,
                 owner=owner_of(job.directory),
                 model=recipe.model.use,
-                state=job.state(),
-                created_at=record.created_at,
-                started_at=record.started_at,
-                ended_at=record.ended_at,
+                state=known.state,
+                created_at=known.created_at,
+                started_at=known.started_at,
+                ended_at=known.ended_at,
                 samples=0,
-                message=result.message if result else "",
+                message=known.result.message if known.result and known.state != "lost" else "",
                 directory=str(job.directory),
             )
         except JobError:
@@ -168,9 +169,8 @@ class LiveJob:
     def _its_handle(self, news: JobNews) -> JobHandle:
         if self._handle is None:
             from dlrover_lite.client.handle import JobHandle
-            from dlrover_lite.jobs.store import Job
 
-            self._handle = JobHandle(Job(Path(news.directory)))
+            self._handle = JobHandle(news.id)
         return self._handle
 
     def _ask_seldom(self, news: JobNews, status: Status) -> None:
