@@ -22,10 +22,10 @@ from dlrover_lite.recipe.schema import Optimizer
 __all__ = [
     "MANIFEST",
     "Applied",
+    "AppliedAtSnapshot",
     "Consumed",
     "Layout",
     "Manifest",
-    "Marks",
     "PartEntry",
     "configuration_of",
     "configure",
@@ -54,7 +54,7 @@ class Applied(msgspec.Struct, frozen=True):
     slots: bytes
 
 
-class Marks(msgspec.Struct, frozen=True):
+class AppliedAtSnapshot(msgspec.Struct, frozen=True):
     """What a parameter server remembered when its snapshot began: in its slots, these are not to be applied again."""
 
     consumed: Consumed = Consumed()
@@ -84,7 +84,7 @@ class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
     index_crc32: int
     clocks: list[int] = []
     """Epoch of each group: that of what had changed until then (version 1: pushes)."""
-    marks: Marks = Marks()
+    marks: AppliedAtSnapshot = AppliedAtSnapshot()
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ from dlrover_lite.checkpoint.layout import (
     pack_head,
     pack_tail,
 )
-from dlrover_lite.checkpoint.manifest import Marks, PartEntry
+from dlrover_lite.checkpoint.manifest import AppliedAtSnapshot, PartEntry
 from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import positions_of, slots_of
@@ -241,7 +241,7 @@ class PartWriter:
         zeros = padding(position + size, size, last=last)
         return [*pieces, bytes(zeros)] if zeros else pieces
 
-    def finish(self, marks: Marks = Marks(), clocks: Sequence[int] = ()) -> PartEntry:  # noqa: B008 - frozen
+    def finish(self, marks: AppliedAtSnapshot = AppliedAtSnapshot(), clocks: Sequence[int] = ()) -> PartEntry:  # noqa: B008 - frozen
         """Finish the part: it is durably there, under its name. Return what the manifest is to say of it. ``clocks``: of each group, for
         whoever writes the next cut."""
         for group in list(self._aside):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-__all__ = ["ComputeThread", "Done"]
+__all__ = ["ComputeThread", "FinishedTask"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -18,7 +18,7 @@ R = TypeVar("R")
 _JOIN_SECONDS = 5.0
 
 
-class Done(Generic[T, R]):
+class FinishedTask(Generic[T, R]):
     """A finished task: ``result``, or the exception it raised."""
 
     def __init__(self, task: T) -> None:
@@ -39,7 +39,7 @@ class ComputeThread(Generic[T, R]):
         self._function = function
         self._clock = clock
         self._tasks: SimpleQueue[T | None] = SimpleQueue()
-        self._done: SimpleQueue[Done[T, R]] = SimpleQueue()
+        self._done: SimpleQueue[FinishedTask[T, R]] = SimpleQueue()
         self._readable, self._writable = os.pipe()
         os.set_blocking(self._readable, False)
         os.set_blocking(self._writable, False)
@@ -62,7 +62,7 @@ class ComputeThread(Generic[T, R]):
     def submit(self, task: T) -> None:
         self._tasks.put(task)
 
-    def finished(self) -> list[Done[T, R]]:
+    def finished(self) -> list[FinishedTask[T, R]]:
         """Return what has been computed since the last call."""
         with suppress(BlockingIOError):
             while os.read(self._readable, 4096):
@@ -75,7 +75,7 @@ class ComputeThread(Generic[T, R]):
     def _run(self) -> None:
         waiting_since = self._clock()
         while (task := self._tasks.get()) is not None:
-            done: Done[T, R] = Done(task)
+            done: FinishedTask[T, R] = FinishedTask(task)
             began, cpu_before = self._clock(), time.thread_time()
             done.idle_seconds = began - waiting_since
             try:

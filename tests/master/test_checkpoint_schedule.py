@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dlrover_lite.master.checkpoints import checkpoint_schedule as machine
 from dlrover_lite.master.checkpoints.checkpoint_schedule import (
+    CheckpointSchedule,
     Commit,
-    Cuts,
     Drop,
     Hurry,
     Instruction,
@@ -52,11 +52,11 @@ class Job:
 
     def __init__(self, **state: Any) -> None:
         self.now = 0.0
-        self.cuts = Cuts(**{"every_seconds": EVERY, "due_at": EVERY, **state})
+        self.cuts = CheckpointSchedule(**{"every_seconds": EVERY, "due_at": EVERY, **state})
         self.done: list[Instruction] = []
 
-    def take(self, following: Cuts | tuple[Cuts, list[Instruction]]) -> list[Instruction]:
-        self.cuts, steps = (following, []) if isinstance(following, Cuts) else following
+    def take(self, following: CheckpointSchedule | tuple[CheckpointSchedule, list[Instruction]]) -> list[Instruction]:
+        self.cuts, steps = (following, []) if isinstance(following, CheckpointSchedule) else following
         self.done += steps
         return steps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlrover_lite.checkpoint.manifest import Applied, Consumed, Manifest, Marks, PartEntry, configuration_of
+from dlrover_lite.checkpoint.manifest import Applied, AppliedAtSnapshot, Consumed, Manifest, PartEntry, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.records import epochs_of
@@ -44,7 +44,7 @@ def write_cut(
                 for epoch, k in names or []
                 if (mask := engine.marks.applied(epoch, k))
             ]
-            marks = Marks(known[ps] if known else ledger or Consumed(), applied)
+            marks = AppliedAtSnapshot(known[ps] if known else ledger or Consumed(), applied)
             parts.append(part.finish(marks, clocks=[group.cut().epoch for group in engine.groups]))
     assert engines[0].configuration is not None
     manifest = Manifest(

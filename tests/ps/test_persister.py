@@ -37,7 +37,7 @@ from dlrover_lite.ps.snapshots import snapshot_orders as cuts_module
 from dlrover_lite.ps.snapshots import snapshot_writer as persisting
 from dlrover_lite.ps.snapshots import writer_pace as pace
 from dlrover_lite.ps.snapshots.copy_on_write_log import COUNT, TAKEN
-from dlrover_lite.ps.snapshots.snapshot_orders import Cuts
+from dlrover_lite.ps.snapshots.snapshot_orders import SnapshotOrders
 from dlrover_lite.ps.snapshots.snapshot_writer import Persisting
 from dlrover_lite.ps.snapshots.writer_pace import Leftover
 from dlrover_lite.ps.snapshots.writer_process import SnapshotWriterProcess
@@ -79,7 +79,7 @@ class Server:
         self.pushes = 0
         self.said: list[str] = []
         self.late_seconds = 0.0
-        self.cuts = Cuts(
+        self.cuts = SnapshotOrders(
             0, self.engine, lambda: time.monotonic() + self.late_seconds, self.said.append, persister=persister
         )
         self.store = CheckpointStore(str(directory / "checkpoints"))

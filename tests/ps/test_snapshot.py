@@ -17,7 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.checkpoint.layout import BLOCK_BYTES
-from dlrover_lite.checkpoint.manifest import Marks, PartEntry
+from dlrover_lite.checkpoint.manifest import AppliedAtSnapshot, PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.errors import JobError
@@ -126,7 +126,7 @@ def use_of(engine: Engine) -> str:
     return engine.configuration.optimizer.use
 
 
-def marks_of(engine: Engine) -> Marks:
+def marks_of(engine: Engine) -> AppliedAtSnapshot:
     """By what the engine says of each minibatch."""
     with snapshot_of(engine) as snapshot:
         marks = snapshot._marks

@@ -13,7 +13,7 @@ from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import Died, armed
 from dlrover_lite.core.records import TABLE_EPOCH
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
-from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, Marks, Part, mask_of, to_bitmap
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, AppliedMinibatches, Part, mask_of, to_bitmap
 from dlrover_lite.ps.journal.server_state import MAJOR, MINOR
 from dlrover_lite.ps.journal.state_words import Header
 from dlrover_lite.ps.memory.arena import Arena
@@ -281,7 +281,7 @@ def part(slots: int, groups: int = 1, keys: int = 0) -> Part:
 
 def test_parts_of_interrupted_pushes_go_with_their_minibatch_or_slots() -> None:
     for end in ("consumed", "below", "forgotten", "applied"):
-        marks = Marks()
+        marks = AppliedMinibatches()
         marks.add_part(part(ALL_SLOTS, keys=50))
         marks.add_part(part(ALL_SLOTS, keys=50))
         assert len(marks.parts(0, 3)) == 1
@@ -311,15 +311,15 @@ def test_parts_of_interrupted_pushes_go_with_their_minibatch_or_slots() -> None:
     ],
 )
 def test_senseless_parts_are_refused(bad: Part) -> None:
-    source = Marks()
+    source = AppliedMinibatches()
     source._parts = [bad]  # as a broken peer's
-    marks = Marks()
+    marks = AppliedMinibatches()
     with pytest.raises(ValueError, match=r"make no sense|a set of slots"):
         marks.unpack(_raw_parcel(source))
     assert marks.parts(0, 1) == []
 
 
-def _raw_parcel(marks: Marks) -> bytes:
+def _raw_parcel(marks: AppliedMinibatches) -> bytes:
     import msgspec
 
     return msgspec.msgpack.encode([0, [], [], marks._parts])

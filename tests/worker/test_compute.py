@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.worker.compute import ComputeThread, Done
+from dlrover_lite.worker.compute import ComputeThread, FinishedTask
 
 
 def readable(compute: ComputeThread[int, float], timeout_seconds: float) -> bool:
     return bool(select.select([compute.fileno()], [], [], timeout_seconds)[0])
 
 
-def results(compute: ComputeThread[int, float], count: int) -> list[Done[int, float]]:
+def results(compute: ComputeThread[int, float], count: int) -> list[FinishedTask[int, float]]:
     """Of the first ``count`` tasks, within as many wake-ups: one may find what an earlier one has taken already."""
-    found: list[Done[int, float]] = []
+    found: list[FinishedTask[int, float]] = []
     for _ in range(count):
         assert readable(compute, 30)
         found += compute.finished()

@@ -21,8 +21,8 @@ import msgspec
 from dlrover_lite.protocol.messages import SnapshotReport
 
 __all__ = [
+    "CheckpointSchedule",
     "Commit",
-    "Cuts",
     "Drop",
     "Hurry",
     "Instruction",
@@ -125,10 +125,10 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 Instruction = Open | Take | Hurry | Drop | Commit | Tell
-Next = tuple["Cuts", list[Instruction]]
+Next = tuple["CheckpointSchedule", list[Instruction]]
 
 
-class Cuts(msgspec.Struct, frozen=True):
+class CheckpointSchedule(msgspec.Struct, frozen=True):
     """Methods return the next state and what to do; what is said too late or twice changes nothing. ``now``: seconds of a steady clock."""
 
     every_seconds: float
@@ -185,13 +185,13 @@ class Cuts(msgspec.Struct, frozen=True):
 
     # --- events ---------------------------------------------------------------------------------------------------------
 
-    def request(self, now: float) -> tuple[Cuts, int]:
+    def request(self, now: float) -> tuple[CheckpointSchedule, int]:
         """Request a cut of all there is by now. Return its number: the first complete cut from this number on holds it."""
         if self.phase in ("opening", "waiting"):
             return self._with(hurried=True), self.cut
         return self._with(wanted=True, hurried=True, not_before=min(self.not_before, now)), self.next
 
-    def stop(self, now: float, *, begun: bool) -> Cuts:
+    def stop(self, now: float, *, begun: bool) -> CheckpointSchedule:
         """Let the job stop, after a last cut if there is something to keep. Said again it changes nothing."""
         if self.stop_until is not None or self.over:
             return self
@@ -214,7 +214,7 @@ class Cuts(msgspec.Struct, frozen=True):
             case _:
                 return self._judge_destination(now)
 
-    def found(self, newest: int, used: int) -> Cuts:
+    def found(self, newest: int, used: int) -> CheckpointSchedule:
         """Record what was at the destination when the job began, or went on: the newest complete cut, and the highest number used."""
         return self._with(newest=max(self.newest, newest), next=max(self.next, used + 1))
 
@@ -226,12 +226,12 @@ class Cuts(msgspec.Struct, frozen=True):
             Tell(f"can't take checkpoints for now: {why}")
         ]
 
-    def opened(self, cut: int, now: float) -> Cuts:
+    def opened(self, cut: int, now: float) -> CheckpointSchedule:
         if not self._is("opening", cut):
             return self
         return self._with(phase="waiting", since=now, hangs=False)
 
-    def refused(self, cut: int, used: int) -> Cuts:
+    def refused(self, cut: int, used: int) -> CheckpointSchedule:
         """Note that the number is in use at the destination, and those up to ``used`` too."""
         if not self._is("opening", cut):
             return self
@@ -243,7 +243,7 @@ class Cuts(msgspec.Struct, frozen=True):
             return self, []
         return self._abandon(now, why, hint, failure=True)
 
-    def committed(self, cut: int) -> Cuts:
+    def committed(self, cut: int) -> CheckpointSchedule:
         """Note that the cut is durable."""
         if not self._is("committing", cut):
             return self
@@ -352,10 +352,10 @@ class Cuts(msgspec.Struct, frozen=True):
         after = self._idle(wanted=True, hurried=True, not_before=now + delay, failures=failures, problem=problem)
         return after, told
 
-    def _idle(self, **changes: object) -> Cuts:
+    def _idle(self, **changes: object) -> CheckpointSchedule:
         return self._with(
             phase="idle", cut=0, servers=[], parts={}, written=(0, 0, 0), move_waits_since=None, hangs=False
         )._with(**changes)
 
-    def _with(self, **changes: object) -> Cuts:
+    def _with(self, **changes: object) -> CheckpointSchedule:
         return msgspec.structs.replace(self, **changes)

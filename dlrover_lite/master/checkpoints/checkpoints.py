@@ -25,8 +25,8 @@ from dlrover_lite.master.checkpoints.checkpoint_files import (
     spill_bytes,
 )
 from dlrover_lite.master.checkpoints.checkpoint_schedule import (
+    CheckpointSchedule,
     Commit,
-    Cuts,
     Drop,
     Hurry,
     Instruction,
@@ -145,14 +145,14 @@ class Checkpoints:
         self.cuts = self._resumed(self._kept)
         self._io.submit(self._store.look, self._looked)
 
-    def _resumed(self, known: CutNumbers) -> Cuts:
+    def _resumed(self, known: CutNumbers) -> CheckpointSchedule:
         """Return the state to go on with. A cut that an earlier master was at has come to nothing: its number isn't used again."""
         every, newest = self._chosen.every_seconds, known.newest
         # A clock that was put forward or back may make the next cut come sooner, but not later.
         since = 0.0 if newest is None else min(max(0.0, self._wall_clock() - newest.at), every)
         if known.under_way:
             self._story.node("master", f"checkpoint {known.under_way} is given up: the master has been restarted")
-        return Cuts(
+        return CheckpointSchedule(
             every,
             due_at=self._clock() + every - since,
             next=known.next,
@@ -259,7 +259,7 @@ class Checkpoints:
             reports={node: report.snapshot for node, report in servers.reports.items() if report.snapshot is not None},
         )
 
-    def _go(self, following: tuple[Cuts, list[Instruction]], fleet: Fleet | None = None) -> None:
+    def _go(self, following: tuple[CheckpointSchedule, list[Instruction]], fleet: Fleet | None = None) -> None:
         before, (self.cuts, instructions) = self.cuts, following
         if (problem := self.cuts.problem) is not None and problem is not before.problem:
             self._problem = CheckpointProblem(

@@ -1,4 +1,4 @@
-"""Marks in memory that outlives the process: those of ``marks.Marks``, at every moment as they are or as they were."""
+"""Applied minibatches in memory that outlives the process: those of ``AppliedMinibatches``, at every moment as they are or as they were."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dlrover_lite.core.slots import BITMAP_BYTES
 from dlrover_lite.ps.journal.applied_minibatches import Name, Part
 from dlrover_lite.ps.journal.state_words import Header, damaged
 
-__all__ = ["MarkEntries"]
+__all__ = ["AppliedEntries"]
 
 _HALF_BYTES = 8 * (Header.HALVES[1] - Header.HALVES[0])
 
 
-class MarkEntries:
+class AppliedEntries:
     """Sets of slots by name. An entry: whether there is one, the name, the set's words. Interrupted pushes are rare and few: all that is
     known of them is written anew when it changes, in that half of its region that doesn't count, and counts from one store on."""
 

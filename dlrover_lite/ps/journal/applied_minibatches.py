@@ -18,7 +18,7 @@ from dlrover_lite.core.intervals import IntervalSet, Range
 from dlrover_lite.core.slots import BITMAP_BYTES, SLOTS, unpack
 from dlrover_lite.tables.hashing import SLOT_SHIFT
 
-__all__ = ["ALL_SLOTS", "Marks", "Part", "mask_of", "to_bitmap"]
+__all__ = ["ALL_SLOTS", "AppliedMinibatches", "Part", "mask_of", "to_bitmap"]
 
 ALL_SLOTS = (1 << SLOTS) - 1
 
@@ -97,7 +97,7 @@ class _Parcel(msgspec.Struct, frozen=True, array_like=True):
     parts: list[Part] = []
 
 
-class Marks:
+class AppliedMinibatches:
     """The applied minibatches of one parameter server. What is consumed is consumed in all slots; what isn't, is known slot by slot. What
     is consumed isn't in ``kept``: the master's orders say it, before anything is pushed."""
 

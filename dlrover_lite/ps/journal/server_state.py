@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.core.slots import BITMAP_BYTES
 from dlrover_lite.protocol.ps_messages import Configure
-from dlrover_lite.ps.journal.applied_entries import MarkEntries
+from dlrover_lite.ps.journal.applied_entries import AppliedEntries
 from dlrover_lite.ps.journal.journal import Journal
 from dlrover_lite.ps.journal.state_words import Header, damaged
 from dlrover_lite.ps.memory.state_memory import Arenas
@@ -46,7 +46,7 @@ class State:
         else:
             self._words[Header.FORMAT] = MAJOR << 32 | MINOR
             self._words[Header.MAGIC] = _MAGIC
-        self.marks = MarkEntries(self._words)
+        self.marks = AppliedEntries(self._words)
         self.journal = Journal(
             arenas.open("journal"), arenas.open("pushed"), self._words[Header.PROGRESS : Header.PROGRESS + 1]
         )
@@ -135,7 +135,7 @@ def _check(words: NDArray[np.uint64]) -> None:
             f"the memory of a parameter server has format {major}.{minor}, and this version reads {MAJOR}.{MINOR}",
             hint="Run the job with the version of dlrover-lite that it was started with.",
         )
-    if not major or int(words[Header.UNDER_WAY]) > 1 or int(words[Header.ENTRIES]) > MarkEntries.MOST:
+    if not major or int(words[Header.UNDER_WAY]) > 1 or int(words[Header.ENTRIES]) > AppliedEntries.MOST:
         raise damaged("its header makes no sense")
 
 

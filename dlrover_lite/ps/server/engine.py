@@ -13,7 +13,7 @@ from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.protocol.ps_messages import Configure, TableSpec
-from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, Marks, Part, to_bitmap
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, AppliedMinibatches, Part, to_bitmap
 from dlrover_lite.ps.journal.server_state import State
 from dlrover_lite.ps.memory.state_memory import Arenas, Memory
 from dlrover_lite.ps.server.slot_load import Loads
@@ -60,7 +60,7 @@ class Engine:
         """Slots of which no push is taken."""
         self.tracked = 0
         """Slots whose changed rows are logged, for a move."""
-        self.marks = Marks(self._state.marks)
+        self.marks = AppliedMinibatches(self._state.marks)
         self.loads = Loads(clock)
         self.clock = clock
         self._specs: list[GroupSpec] = []

@@ -35,7 +35,7 @@ from dlrover_lite.ps.migration.migration_target import MigrationTarget
 from dlrover_lite.ps.server.busy_meter import BusyMeter
 from dlrover_lite.ps.server.engine import Engine, Frozen, NotOwned, Slice
 from dlrover_lite.ps.snapshots.restore import Restoring, Unreachable
-from dlrover_lite.ps.snapshots.snapshot_orders import Cuts
+from dlrover_lite.ps.snapshots.snapshot_orders import SnapshotOrders
 from dlrover_lite.ps.snapshots.writer_process import SnapshotWriterProcess
 from dlrover_lite.tables.layout import dense_groups
 from dlrover_lite.transport.client import Client
@@ -112,7 +112,7 @@ class PsService:
         self._clock = clock
         self._say = say
         self._tidying = Cleanup(engine)
-        self._cuts = Cuts(number_of(node), engine, clock, say, persister=persister)
+        self._cuts = SnapshotOrders(number_of(node), engine, clock, say, persister=persister)
         self.meter = BusyMeter(clock)
         self._held: dict[tuple[int, int], Request] = {}
         """Requests held back until the master has spoken."""

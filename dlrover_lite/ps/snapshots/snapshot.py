@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dlrover_lite.checkpoint.manifest import Applied, Consumed, Marks, PartEntry
+from dlrover_lite.checkpoint.manifest import Applied, AppliedAtSnapshot, Consumed, PartEntry
 from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
@@ -105,6 +105,8 @@ class Snapshot:
         return self.spill
 
 
-def _marks(engine: Engine) -> Marks:
+def _marks(engine: Engine) -> AppliedAtSnapshot:
     below, ranges, applied = engine.marks.noted(engine.owned)
-    return Marks(Consumed(below, ranges), [Applied(epoch, k, to_bitmap(slots)) for epoch, k, slots in applied])
+    return AppliedAtSnapshot(
+        Consumed(below, ranges), [Applied(epoch, k, to_bitmap(slots)) for epoch, k, slots in applied]
+    )

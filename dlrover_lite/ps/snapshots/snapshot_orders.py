@@ -16,10 +16,10 @@ from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.ps.snapshots.copy_on_write_log import CopyOnWriteLog, SpillMemory
 from dlrover_lite.ps.snapshots.snapshot import Snapshot, prepare_spill
 from dlrover_lite.ps.snapshots.snapshot_reader import Overflown
-from dlrover_lite.ps.snapshots.writer_messages import Ended, Failed, FromPersister, Persist, Ready, Writing, Written
+from dlrover_lite.ps.snapshots.writer_messages import Failed, FromPersister, Persist, Ready, Released, Writing, Written
 from dlrover_lite.ps.snapshots.writer_process import PersisterEnded, SnapshotWriterProcess
 
-__all__ = ["Cuts"]
+__all__ = ["SnapshotOrders"]
 
 IDLE_SECONDS = 60.0
 """Seconds without work after which a persister is ended."""
@@ -27,7 +27,7 @@ RELEASE_SECONDS = 10.0
 """Seconds after which a persister is killed that was told to stop and doesn't, since a destination holds it up."""
 
 
-class Cuts:
+class SnapshotOrders:
     """One server's part in cuts. ``ps``: the number of this server. ``start`` starts a persister, if there is none; ``persister``: the
     first one."""
 
@@ -249,7 +249,7 @@ class Cuts:
             self.give_up(error.message, error.hint)
 
     def _take(self, message: FromPersister) -> None:
-        if isinstance(message, Ready | Ended):
+        if isinstance(message, Ready | Released):
             self._is_ready, self._idle_since, self._released_at = True, self._clock(), None
             return
         if self._snapshot is None or self._order is None or message.cut != self._order.cut:

@@ -23,7 +23,6 @@ from dlrover_lite.ps.snapshots.snapshot_reader import CutReader, Overflown
 from dlrover_lite.ps.snapshots.writer_messages import (
     FILES_AT_ONCE,
     MESSAGE_BYTES,
-    Ended,
     Failed,
     Files,
     FromPersister,
@@ -31,6 +30,7 @@ from dlrover_lite.ps.snapshots.writer_messages import (
     Persist,
     Ready,
     Release,
+    Released,
     ToPersister,
     Writing,
     Written,
@@ -177,7 +177,7 @@ class Persisting:
         if self._spill is not None:
             self._spill.close()
             self._spill = None
-        self._tell(Ended(cut))
+        self._tell(Released(cut))
 
     def _hear(self, timeout_seconds: float | None) -> ToPersister | None:
         """Return the next message; None when there is none within the time, or it was about files only."""

@@ -13,7 +13,6 @@ from dlrover_lite.ps.snapshots.copy_on_write_log import GroupCut
 __all__ = [
     "FILES_AT_ONCE",
     "MESSAGE_BYTES",
-    "Ended",
     "Failed",
     "Files",
     "FromPersister",
@@ -21,6 +20,7 @@ __all__ = [
     "Persist",
     "Ready",
     "Release",
+    "Released",
     "ToPersister",
     "Writing",
     "Written",
@@ -61,7 +61,7 @@ class Hurry(msgspec.Struct, frozen=True, tag=True):
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
-    """Done with this cut: if it is still being written, stop and leave nothing there; give back the memory of its spill. Answer Ended."""
+    """Done with this cut: if it is still written, stop and leave nothing there; give back the memory of its spill. Answer Released."""
 
     cut: Count
 
@@ -91,14 +91,14 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     hint: Text
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True):
+class Released(msgspec.Struct, frozen=True, tag=True):
     """Nothing is left of ``Persist``: the next one may come."""
 
     cut: Count
 
 
 ToPersister = Files | Persist | Hurry | Release
-FromPersister = Ready | Writing | Written | Failed | Ended
+FromPersister = Ready | Writing | Written | Failed | Released
 
 
 def send(channel: socket.socket, message: ToPersister | FromPersister, fds: Sequence[int] = ()) -> None:

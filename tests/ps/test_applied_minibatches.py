@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.core import slots as slot_sets
-from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, Marks, mask_of, to_bitmap
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, AppliedMinibatches, mask_of, to_bitmap
 
 SOME = [0, 1, 7, 8, 2047, 4094, 4095]
 masks = st.sets(st.sampled_from(SOME)).map(lambda slots: sum(1 << slot for slot in slots))
@@ -49,7 +49,7 @@ steps = st.one_of(
 @settings(max_examples=100, deadline=None)
 @given(st.lists(steps, max_size=40))
 def test_marks_are_those_added_consumed_or_received(todo: list[tuple]) -> None:
-    marks, model = Marks(), Model()
+    marks, model = AppliedMinibatches(), Model()
     for step in todo:
         match step:
             case ("add", (epoch, k), mask):
@@ -64,7 +64,7 @@ def test_marks_are_those_added_consumed_or_received(todo: list[tuple]) -> None:
                 marks.forget(mask)
                 model.applied = {(e, k, slot) for e, k, slot in model.applied if not mask >> slot & 1}
             case ("move", mask):
-                target = Marks()
+                target = AppliedMinibatches()
                 target.unpack(marks.parcel(mask))
                 for epoch, k in {(e, k) for e in range(4) for k in range(7)}:
                     there = model.mask(epoch, k)
@@ -75,7 +75,7 @@ def test_marks_are_those_added_consumed_or_received(todo: list[tuple]) -> None:
 
 
 def test_marks_of_consumed_minibatches_take_no_memory() -> None:
-    marks = Marks()
+    marks = AppliedMinibatches()
     for k in range(1000):
         marks.add(0, k, 1)
         marks.add(1, k, 2)
@@ -90,7 +90,7 @@ def test_marks_of_consumed_minibatches_take_no_memory() -> None:
 
 @pytest.mark.parametrize("parcel", [b"", b"\xc1", b"\x93\x00\x90\x91\x93\x00\x00\xc4\x01x"])
 def test_senseless_marks_are_refused(parcel: bytes) -> None:
-    marks = Marks()
+    marks = AppliedMinibatches()
     with pytest.raises(ValueError, match=r"make no sense|a set of slots"):
         marks.unpack(parcel)
     assert len(marks) == 0
