@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dlrover_lite.core.slots import SlotSet
     from dlrover_lite.core.units import Resources
     from dlrover_lite.jobs.profiles import Gap
+    from dlrover_lite.protocol.hosts import Host
     from dlrover_lite.protocol.messages import AutoscaleStatus, SlotsReport, Status, Story, Topology
     from dlrover_lite.protocol.nodes import Enforcement
     from dlrover_lite.protocol.plans import Plan
@@ -44,6 +45,7 @@ __all__ = [
     "resolve",
     "resume",
     "run",
+    "these_hosts",
     "this_machine",
 ]
 
@@ -109,11 +111,18 @@ def this_machine() -> Resources:
     return machine_resources()
 
 
+def these_hosts() -> list[Host]:
+    """Return the hosts that the nodes of jobs which are started here may run on: this machine."""
+    from dlrover_lite.backends.local.machine import this_host
+
+    return [this_host()]
+
+
 def planned(recipe: Recipe) -> Plan:
     """Return the nodes that a job of this recipe would get on this machine."""
     from dlrover_lite.protocol.plans import initial_plan
 
-    return initial_plan(recipe.resources, this_machine())
+    return initial_plan(recipe.resources, these_hosts())
 
 
 def enforcement() -> Enforcement:

@@ -41,6 +41,7 @@ from dlrover_lite.master.work.shards import SLOW_START_MINIBATCHES, ShardService
 from dlrover_lite.master_process.brain_start import linked, tell_end
 from dlrover_lite.protocol.brain_mode import BRAIN_VARIABLE, brain_mode
 from dlrover_lite.protocol.demands import autoscale_of, demand_of
+from dlrover_lite.protocol.hosts import total_of
 from dlrover_lite.protocol.messages import MasterRequests, Status, StatusRequest, StoryRequest, to_builtins
 from dlrover_lite.protocol.nodes import Backend
 from dlrover_lite.protocol.questions import status_of
@@ -91,7 +92,7 @@ def _listen(record: JobRecord, connector: Connector) -> Server:
 
 def _run(job: Job, server: Server, backend: Backend, stop: _Stop, connector: Connector) -> Outcome:
     recipe = job.recipe
-    capacity = backend.capacity()
+    hosts = backend.capacity()
     data = look_at_data(recipe)
     plan = data.plan
     cuts = destination(recipe, job.id, job.directory) if isinstance(recipe.checkpoint, Checkpoint) else ""
@@ -102,12 +103,12 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, connector: Con
     def tell(line: str) -> None:
         story.node("master", line)
 
-    demand = demand_of(recipe, capacity, samples=plan.samples)
+    demand = demand_of(recipe, hosts, samples=plan.samples)
     with linked(job, mode, rows=plan.samples, demand=demand, connector=connector, say=tell, log=log) as brain:
         began = job.ledger().exists()
         status = blank(job.id, epochs=recipe.training.epochs, total_samples=plan.samples * recipe.training.epochs)
         room = QueuedJob(server, story, status, mode=autoscale_of(recipe), stop=stop, show=lambda now: _show(job, now))
-        nodes = first_plan(recipe, capacity, None if began else brain, room, say=tell)
+        nodes = first_plan(recipe, hosts, None if began else brain, room, say=tell)
         if not began and room.is_over():
             return _stopped(job, room, brain, story)
         if not began:
@@ -115,7 +116,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, connector: Con
             for warning in data.ids.warnings:
                 tell(warning)
         disk = _disk(story, server, room, stop)
-        return _generations(job, server, backend, stop, nodes, capacity, data, cuts, story, brain, disk)
+        return _generations(job, server, backend, stop, nodes, total_of(hosts), data, cuts, story, brain, disk)
 
 
 def _disk(story: EventLog, server: Server, room: QueuedJob, stop: Callable[[], bool]) -> FullDisk:

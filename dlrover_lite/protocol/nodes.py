@@ -13,6 +13,7 @@ import msgspec
 
 from dlrover_lite.core.bounds import ByKey, Bytes, Cores, Count, ExitCode, Items, Name, Seconds, Text, Timestamp, Url
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.hosts import Host
 
 Role = Literal["master", "ps", "worker"]
 ExitReason = Literal["Succeeded", "UserError", "OOMKilled", "Killed", "Preempted", "StartupTimeout", "Hung", "Unknown"]
@@ -98,8 +99,8 @@ class Enforcement(msgspec.Struct, frozen=True):
 class Backend(Protocol):
     """What runs the nodes of a job. All calls raise BackendError when the backend can't be reached, or refuses."""
 
-    def capacity(self) -> Resources:
-        """Return what this job's nodes may use together at most."""
+    def capacity(self) -> list[Host]:
+        """Return the hosts that there are, with what this job's nodes may use together on each at most."""
 
     def launch(self, spec: NodeSpec) -> None:
         """Start the node unless one with this id was ever started."""

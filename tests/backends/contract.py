@@ -86,10 +86,11 @@ class BackendContract:
     overlooks_unmapped_memory = False
     """What no process has mapped counts for nobody."""
 
-    def test_capacity_has_cores_and_memory(self, scripted: Scripted) -> None:
-        capacity = scripted.backend.capacity()
-        assert capacity.cores > 0
-        assert capacity.memory > 0
+    def test_capacity_names_each_host_once_with_its_cores_and_memory(self, scripted: Scripted) -> None:
+        hosts = scripted.backend.capacity()
+        assert len({host.name for host in hosts}) == len(hosts) > 0
+        for host in hosts:
+            assert host.name and host.resources.cores > 0 and host.resources.memory > 0
 
     def test_a_node_starts_and_ends(self, scripted: Scripted) -> None:
         node = scripted.launch("exit:0")
@@ -200,6 +201,7 @@ class BackendContract:
         readings = scripted.backend.readings()
         assert sorted(readings.nodes) == sorted(readings.on) == sorted(nodes)
         hosts = {host.host: host for host in readings.hosts}
+        assert set(hosts) <= {host.name for host in scripted.backend.capacity()}
         for name in {readings.on[node] for node in nodes}:
             own = sum(readings.nodes[node].cpu_seconds for node in nodes if readings.on[node] == name)
             assert own >= 0.3

@@ -32,6 +32,7 @@ from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shards import ShardPlan, ShardService
 from dlrover_lite.protocol.demands import Autoscale
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.messages import (
     Export,
     Finished,
@@ -93,8 +94,8 @@ class Backend:
         self._version = 0
         self._changed = threading.Condition()
 
-    def capacity(self) -> Resources:
-        return CAPACITY
+    def capacity(self) -> list[Host]:
+        return [Host("here", CAPACITY)]
 
     def enforcement(self) -> Enforcement:
         return Enforcement("nothing", ["anything"])

@@ -18,6 +18,7 @@ from dlrover_lite.master.autoscale.first_plan import FirstPlan, first_plan, next
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.queued_job import QueuedJob, blank
 from dlrover_lite.protocol.brain_messages import Advice, RegisterJob
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.messages import (
     MasterReplies,
     MasterRequests,
@@ -36,7 +37,7 @@ from dlrover_lite.transport.server import Server
 from tests.brain.service_rig import PATIENCE, Rig, registration
 
 RECIPE = schema.Recipe(version=1, name="ads", model=schema.Model(use="dcn"), data=schema.SyntheticData(samples=1000))
-CAPACITY = Resources(4.0, 8 * GIB)
+HERE = [Host("here", Resources(4.0, 8 * GIB))]
 PLAN = Plan(ps=RolePlan(1, Resources(0.25, GIB)), worker=RolePlan(1, Resources(0.25, GIB)))
 _numbers = itertools.count()
 
@@ -96,7 +97,7 @@ class Waiting:
         return reply.body
 
     def first(self) -> FirstPlan:
-        return first_plan(RECIPE, CAPACITY, self.link, self.room, say=self.told.append)
+        return first_plan(RECIPE, HERE, self.link, self.room, say=self.told.append)
 
     def advise(self, number: int, action: str, reason: str, plan: Plan | None = None) -> None:
         self.brain.answer = Advice(number, {"action": action, "reason": reason, "plan": msgspec.to_builtins(plan)})
