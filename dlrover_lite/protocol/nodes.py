@@ -32,6 +32,8 @@ class NodeSpec(msgspec.Struct, frozen=True):
     """An ended node of the same role: this one takes over its limits, what it has left of memory, and what is still charged for that."""
     listen: Url = ""
     """Where a node that others talk to listens: its backend says so, and the node tells the master what came of it."""
+    host: Name = ""
+    """Host that it is wanted on; empty: wherever there is room. One that takes over what another has left is where that is."""
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -103,7 +105,7 @@ class Backend(Protocol):
         """Return the hosts that there are, with what this job's nodes may use together on each at most."""
 
     def launch(self, spec: NodeSpec) -> None:
-        """Start the node unless one with this id was ever started."""
+        """Start the node unless one with this id was ever started. Raises BackendError when it is wanted on a host that isn't there."""
 
     def resize(self, node: str, resources: Resources) -> None:
         """Change a node's limits in place; on a node that has ended it changes those that a follower takes over.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 import pytest
 
 from dlrover_lite.core.errors import BackendError
@@ -91,6 +92,21 @@ class BackendContract:
         assert len({host.name for host in hosts}) == len(hosts) > 0
         for host in hosts:
             assert host.name and host.resources.cores > 0 and host.resources.memory > 0
+
+    def test_a_node_runs_on_the_host_that_it_is_wanted_on(self, scripted: Scripted) -> None:
+        for host in scripted.backend.capacity():
+            spec = msgspec.structs.replace(scripted.spec("work:0.1"), host=host.name)
+            scripted.backend.launch(spec)
+            scripted.wait_for_output(spec.id, "measured")
+            assert scripted.backend.readings().on[spec.id] == host.name
+            scripted.end(spec.id)
+
+    def test_a_node_wanted_on_a_host_that_is_not_there_is_refused(self, scripted: Scripted) -> None:
+        spec = msgspec.structs.replace(scripted.spec("stay"), host="no-such-host")
+        with pytest.raises(BackendError, match="no-such-host"):
+            scripted.backend.launch(spec)
+        seen = scripted.backend.observe()
+        assert seen is not None and spec.id not in seen.nodes
 
     def test_a_node_starts_and_ends(self, scripted: Scripted) -> None:
         node = scripted.launch("exit:0")

@@ -139,6 +139,11 @@ class KeeperService:
             return
         if self._keeper.phase != "running":
             raise BackendError(f"Node {spec.id} can't be launched any more: the job is being stopped")
+        if spec.host not in ("", self._host.name):
+            raise BackendError(
+                f"Node {spec.id} can't be launched on {spec.host}: this job's nodes all run on {self._host.name}",
+                hint="Launch it without a host.",
+            )
         spec = msgspec.structs.replace(spec, listen=listen_endpoint(spec.master_endpoint, spec.id))
         _check_resources(spec.id, spec.resources)
         self._keeper.nodes.check(spec)
