@@ -51,7 +51,7 @@ def job(number: int, random: np.random.Generator) -> JobView:
     return JobView(
         job=f"job-{number:05}",
         bounds=BOUNDS,
-        model=model_data(fitted, batch_size=1024, free_cores=1e4),
+        model=model_data(fitted, batch_size=1024, free_cores={"a": 1e4}),
         need=MemoryNeed(worker=GIB // 2, ps=GIB // 4, tables=int(random.integers(1, 64)) * GIB, most_per_ps=16 * GIB),
         priority=float(random.choice([1.0, 1.0, 2.0, 4.0])),
         remaining_samples=float(random.lognormal(20, 1)),

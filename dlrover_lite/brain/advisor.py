@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.effect import cost_of_change, judge
 from dlrover_lite.brain.healing.health import heal
 from dlrover_lite.brain.healing.mitigation import HealInputs
@@ -31,9 +32,10 @@ from dlrover_lite.protocol.acts import Resize, Tell
 from dlrover_lite.protocol.brain_messages import Advice, EndJob, RegisterJob, Report
 from dlrover_lite.protocol.demands import Demand, Done, Standing
 from dlrover_lite.protocol.features import JobFeatures
+from dlrover_lite.protocol.hosts import Host, largest_of, total_of
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
-from dlrover_lite.protocol.profiles import Level, Profile
+from dlrover_lite.protocol.profiles import HostUse, Level, Profile
 
 __all__ = ["Advisor", "Arrival", "Told"]
 
@@ -275,7 +277,7 @@ class Advisor:
             return
         if known.plan is None or candidate(known.plan) != one.decision.choice:
             return
-        view = known.view(free_cores=self._free_cores(known), at=known.profiles[-1].at)
+        view = known.view(free_cores=self._free_cores(known, self._capacity()), at=known.profiles[-1].at)
         windows = [p for p in known.profiles if p.at - p.seconds >= one.decision.at]
         if view.measured is None or len(windows) < _JUDGED_AFTER:
             return
@@ -350,14 +352,9 @@ class Advisor:
             else:  # its master says it, where people look
                 known.tell(Numbered(number, one))
 
-    def _room(self) -> Resources:
-        """Return the resources that no job has."""
-        capacity = self._capacity()
-        held = [one for known in self._jobs.values() for one in known.held()]
-        return Resources(
-            max(0.0, capacity.cores - sum(one.cores for one in held)),
-            max(0, capacity.memory - sum(one.memory for one in held)),
-        )
+    def _room(self) -> Capacity:
+        """Return what no job has."""
+        return self._capacity().without([one for known in self._jobs.values() for one in known.held()])
 
     def round(self, at: float) -> Round:
         """Do stage 2 over all jobs; those that wait for their first plan are among them."""
@@ -367,8 +364,11 @@ class Advisor:
         for known in self._jobs.values():
             if known.plan is None and known.waits_since is None and known.room != (room := self._left_for(known)):
                 known.begin(room, at)
-        views: list[JobView] = [known.view(free_cores=self._free_cores(known), at=at) for known in self._jobs.values()]
-        return RoundInputs(at=at, capacity=self._capacity(), jobs=tuple(views), policy=self._policy)
+        capacity = self._capacity()
+        views: list[JobView] = [
+            known.view(free_cores=self._free_cores(known, capacity), at=at) for known in self._jobs.values()
+        ]
+        return RoundInputs(at=at, capacity=capacity.total, hosts=capacity.hosts, jobs=tuple(views), policy=self._policy)
 
     def first(self, job: str, at: float) -> tuple[Decision, RoundInputs]:
         """Decide what a job that has arrived would get now. The decision has its index, and nothing is stored."""
@@ -413,34 +413,43 @@ class Advisor:
 
     # --- what there is --------------------------------------------------------------------------------------------------
 
-    def _capacity(self, of: RegisteredJob | None = None) -> Resources:
-        """Return the capacity for all jobs together: as the person prefers, or what the machine has."""
-        liked = preferences.read(self._store)
-        known = [*self._jobs.values(), *([of] if of is not None else [])]
-        cores = liked.capacity_cores or max((one.demand.capacity.cores for one in known), default=0.0)
-        memory = int(liked.capacity_gib * (1 << 30)) or max((one.demand.capacity.memory for one in known), default=0)
-        return Resources(cores, memory)
+    def _capacity(self, of: RegisteredJob | None = None) -> Capacity:
+        """Return what there is for all jobs together: as the person prefers, or what the hosts have. Masters tell of a host what their job
+        may use there: the most that any of them tells counts."""
+        told = [host for one in [*self._jobs.values(), *([of] if of is not None else [])] for host in one.demand.hosts]
+        names = sorted({host.name for host in told} - {""}) or [""]
+        each = {name: [host for host in told if host.name == name or len(names) == 1] for name in names}
+        hosts = tuple(Host(name, largest_of(its)) for name, its in each.items())
+        liked, there = preferences.read(self._store), total_of(hosts)
+        total = Resources(liked.capacity_cores or there.cores, int(liked.capacity_gib * (1 << 30)) or there.memory)
+        return Capacity(total, hosts if len(hosts) > 1 else (Host(hosts[0].name, total),))
 
-    def _left_for(self, known: RegisteredJob) -> Resources:
+    def _left_for(self, known: RegisteredJob) -> Capacity:
         """Compute what a job that comes can have: what the others leave when each has the least, and the same part of the memory. It is at
         least the smallest plan, for which the job waits otherwise."""
         capacity = self._capacity(known)
+        there = capacity.total
         others = sum(other.least_cores for other in self._jobs.values() if other is not known)
-        cores = min(capacity.cores, max(capacity.cores - others, smallest_cores(known.demand)))
-        return Resources(cores, int(capacity.memory * cores / capacity.cores) if capacity.cores else capacity.memory)
+        cores = min(there.cores, max(there.cores - others, smallest_cores(known.demand)))
+        memory = int(there.memory * cores / there.cores) if there.cores else there.memory
+        return capacity.within(Resources(cores, memory))
 
-    def _free_cores(self, of: RegisteredJob) -> float:
-        """Compute the cores of the job's host that nobody but the brain's jobs takes, and at least half of them: the kernel gives those who
-        ask their share, however much strangers take while nobody does."""
-        cores = self._capacity(of).cores
-        if not of.profiles:
-            return cores
-        host = of.profiles[-1].hosts[0] if of.profiles[-1].hosts else None
-        if host is None:
-            return cores
-        ours = sum(other.cores_used for other in self._jobs.values() if other is not of)
-        strangers = max(0.0, host.other_cores - ours)
-        return min(cores, max(host.cores - strangers, of.cores_used, host.cores / 2))
+    def _free_cores(self, of: RegisteredJob, capacity: Capacity) -> dict[str, float]:
+        """Compute the cores of each host that nobody but the brain's jobs takes."""
+        measured = of.profiles[-1].hosts if of.profiles else ()
+        uses = {
+            host: next((use for use in measured if capacity.means(host, use.host)), None) for host in capacity.hosts
+        }
+        return {host.name: self._free_on(host, use, of) for host, use in uses.items()}
+
+    def _free_on(self, host: Host, use: HostUse | None, of: RegisteredJob) -> float:
+        """Compute the cores of a host that nobody but the brain's jobs takes, and at least half of them: the kernel gives those who ask
+        their share, however much strangers take while nobody does. ``use``: as the job has measured it last."""
+        if use is None:
+            return host.resources.cores
+        ours = sum(other.cores_used(use.host) for other in self._jobs.values() if other is not of)
+        strangers = max(0.0, use.other_cores - ours)
+        return min(host.resources.cores, max(use.cores - strangers, of.cores_used(use.host), use.cores / 2))
 
 
 def _features(arrival: Arrival) -> JobFeatures:

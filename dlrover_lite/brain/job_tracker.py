@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
+from dlrover_lite.brain.capacity import Capacity, less
 from dlrover_lite.brain.effect import Effect, doubt_after
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.models.memory_model import LEAST_PS, LEAST_WORKER, SPILL_PART, worker_limit
@@ -21,6 +23,7 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.acts import Replace, Resize, WorkRole
 from dlrover_lite.protocol.demands import Demand, Done, Standing, within
 from dlrover_lite.protocol.features import JobFeatures
+from dlrover_lite.protocol.hosts import by_name
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import Level, Profile
 
@@ -57,7 +60,7 @@ class Numbered(msgspec.Struct, frozen=True):
 
 
 def bounds_of(demand: Demand) -> Bounds:
-    """Return the plans that the recipe and the machine leave open."""
+    """Return the plans that the recipe and the hosts leave open."""
     cores = within(demand).cores
     sizes = tuple(size for size in _sizes(cores) if to_milli(size) < to_milli(cores)) or (min(_FINEST, cores / 2),)
     small = tuple(size for size in sizes if size <= 1.0)  # one thread does a parameter server's work on rows
@@ -125,8 +128,8 @@ class RegisteredJob:
     """Decisions that act, the newest last."""
     history: tuple[PastJob, ...] = ()
     """Past jobs that were known when this one came."""
-    room: Resources | None = None
-    """Resources that the job's first plan was made for."""
+    room: Capacity | None = None
+    """What the job's first plan was made for."""
     treated: dict[int, Treatment] = field(default_factory=dict)
     """Treatments by number of the decision, the newest last."""
     levels: list[Level] = field(default_factory=list)
@@ -147,17 +150,18 @@ class RegisteredJob:
     reason: str = ""
     """Reason of the last decision that was stored, so that the same one isn't stored twice."""
 
-    def begin(self, capacity: Resources, at: float) -> StartInputs:
-        """Work out what the job's first plan follows from. ``capacity``: what others leave it."""
+    def begin(self, room: Capacity, at: float) -> StartInputs:
+        """Work out what the job's first plan follows from. ``room``: what others leave it."""
         most, history = within(self.demand), self.history
-        self.room = capacity
+        self.room, ours = room, room.within(most)
         inputs = StartInputs(
             at=at,
             job=self.job,
             features=self.features,
             bounds=bounds_of(self.demand),
             history=history,
-            capacity=Resources(min(most.cores, capacity.cores), min(most.memory, capacity.memory)),
+            capacity=ours.total,
+            free=by_name(ours.hosts),
             total_samples=self.demand.total_samples,
             priority=self.priority,
         )
@@ -190,7 +194,7 @@ class RegisteredJob:
 
     # --- as stage 2 takes it --------------------------------------------------------------------------------------------
 
-    def view(self, *, free_cores: float, at: float) -> JobView:
+    def view(self, *, free_cores: Mapping[str, float], at: float) -> JobView:
         """Make the job's view for stage 2: ``first_view`` as long as it hasn't begun; fixed where its plan can't be changed now."""
         assert self.first_view is not None
         if self.plan is None and self.waits_since is None:
@@ -297,13 +301,13 @@ class RegisteredJob:
             return candidate(self.plan).cores
         return smallest_cores(self.demand)
 
-    def held(self) -> list[Resources]:
-        """List what the job's nodes have, those included that are still to come."""
+    def held(self) -> list[tuple[str, Resources]]:
+        """List what the job's nodes have, each with its host; of those that are still to come it isn't known: ""."""
         nodes = self.standing.nodes if self.standing is not None else ()
-        held = [node.resources for node in nodes]
+        held = [(node.host, node.resources) for node in nodes]
         if self.plan is not None:
             for role, planned in (("ps", self.plan.ps), ("worker", self.plan.worker)):
-                held += [planned.each] * max(0, planned.count - sum(node.role == role for node in nodes))
+                held += [("", planned.each)] * max(0, planned.count - sum(node.role == role for node in nodes))
         return held
 
     @property
@@ -386,18 +390,18 @@ class RegisteredJob:
         newest = self.scale_costs[-5:]
         return sum(newest) / len(newest) if newest else SCALE_SECONDS
 
-    @property
-    def cores_used(self) -> float:
-        """Cores that the job's nodes used in the last profile."""
+    def cores_used(self, host: str) -> float:
+        """Return the cores that the job's nodes on a host used in the last profile; a node of which the host isn't known may be there."""
         if not self.profiles:
             return 0.0
         last = self.profiles[-1]
-        return (sum(use.cpu_seconds for use in last.workers) + sum(use.cpu_seconds for use in last.ps)) / last.seconds
+        workers, ps = ([use.cpu_seconds for use in uses if use.host in ("", host)] for uses in (last.workers, last.ps))
+        return (sum(workers) + sum(ps)) / last.seconds
 
 
-def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInputs | None:
+def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float) -> HealInputs | None:
     """Collect what stage 3 looks at; None while nothing is known of the nodes that run. Without profiles, where the last one is of other
-    nodes, only memory can be looked after. ``room``: resources that no job has."""
+    nodes, only memory can be looked after. ``room``: what no job has."""
     standing, demand = known.standing, known.demand
     if standing is None:
         return None
@@ -408,20 +412,21 @@ def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInpu
     levels = known.levels if known.levels and {use.node for use in known.levels[-1].ps} == servers else []
     if not present and not levels:
         return None
-    most, held = within(demand), known.held()
-    left = Resources(
-        min(room.cores, max(0.0, most.cores - sum(one.cores for one in held))),
-        min(room.memory, max(0, most.memory - sum(one.memory for one in held))),
+    most = within(demand)
+    left = room.within(less(most, [its for _, its in known.held()]))
+    free, named = by_name(left.hosts), {node.host for node in standing.nodes if node.host}
+    if len(free) == 1:  # it is called as its nodes are told
+        free = dict.fromkeys(named, left.total) if len(named) == 1 else {}
+    in_place = left.total.memory >= _LEAST_RELIEF * sum(
+        node.resources.memory for node in standing.nodes if node.role == "ps"
     )
-    hosts = {node.host for node in standing.nodes if node.host}
-    in_place = left.memory >= _LEAST_RELIEF * sum(node.resources.memory for node in standing.nodes if node.role == "ps")
     return HealInputs(
         job=known.job,
         at=at,
         profiles=tuple(known.profiles) if present else (),
         levels=tuple(levels),
         nodes=tuple(NodeNow(node.node, node.role, node.host, node.resources, node.used) for node in standing.nodes),
-        free=dict.fromkeys(sorted(hosts), left) if len(hosts) == 1 else {},
+        free=free,
         facts=demand.facts,
         most=most,
         least=_least(demand),

@@ -15,7 +15,7 @@ from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain_server.daemon import look_at
 from dlrover_lite.brain_server.files import BrainFiles
-from dlrover_lite.client.handle import JobHandle, Recipes, resolve, this_machine
+from dlrover_lite.client.handle import JobHandle, Recipes, resolve, these_hosts
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.users import user_name
 from dlrover_lite.core.words import at_time, cleaned
@@ -77,7 +77,7 @@ def first_plan(recipe: Recipe, samples: int | None) -> FirstPlan:
     """Find the first plan as a job's master does (``master.autoscale.first_plan``): by the brain where the recipe leaves that open, as
     `plan` shows; else by the recipe, with a rule of thumb. ``samples``: of one epoch; None: not known, so that there is nothing to
     decide by."""
-    ours = initial_plan(recipe.resources, this_machine())
+    ours = initial_plan(recipe.resources, these_hosts())
     if autoscale_of(recipe) == "off":
         return FirstPlan(ours, False)
     if samples is None:
@@ -109,7 +109,7 @@ def foresee(recipe: Recipe, samples: int) -> Foreseen:
             Arrival(
                 job=name,
                 features=msgspec.to_builtins(features_of(recipe, rows=samples, owner=user_name())),
-                demand=demand_of(recipe, this_machine(), samples=samples),
+                demand=demand_of(recipe, these_hosts(), samples=samples),
                 priority=recipe.priority,
                 began=at,
             ),

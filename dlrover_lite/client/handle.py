@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dlrover_lite.core.slots import SlotSet
     from dlrover_lite.core.units import Resources
     from dlrover_lite.jobs.profiles import Gap
+    from dlrover_lite.protocol.hosts import Host
     from dlrover_lite.protocol.messages import AutoscaleStatus, SlotsReport, Status, Story, Topology
     from dlrover_lite.protocol.plans import Plan
     from dlrover_lite.protocol.profiles import Profile
@@ -36,6 +37,7 @@ __all__ = [
     "resolve",
     "resume",
     "run",
+    "these_hosts",
     "this_machine",
 ]
 
@@ -99,16 +101,21 @@ def job_backend() -> JobBackend:
     return LocalJobs()
 
 
+def these_hosts() -> list[Host]:
+    """Return the hosts that the nodes of jobs which are started here may run on."""
+    return job_backend().capacity()
+
+
 def this_machine() -> Resources:
     """Return the cores and memory that jobs can have here."""
-    return job_backend().capacity()
+    return total_of(these_hosts())
 
 
 def planned(recipe: Recipe) -> Plan:
     """Return the nodes that a job of this recipe would get on this machine."""
     from dlrover_lite.protocol.plans import initial_plan
 
-    return initial_plan(recipe.resources, this_machine())
+    return initial_plan(recipe.resources, these_hosts())
 
 
 class JobHandle:

@@ -37,6 +37,10 @@ class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cores: Cores
     memory: Bytes
 
+    def within(self, most: Resources) -> Resources:
+        """Return as much of it as ``most`` allows."""
+        return Resources(min(self.cores, most.cores), min(self.memory, most.memory))
+
 
 def parse_memory(text: str | int) -> int:
     """Parse ``"512MiB"``, ``"1.5 GiB"``, ``"2GB"`` or a plain number into bytes.

@@ -17,7 +17,7 @@ from dlrover_lite.protocol.brain_mode import BrainMode
 from dlrover_lite.transport.endpoints import TransportKind
 
 if TYPE_CHECKING:
-    from dlrover_lite.core.units import Resources
+    from dlrover_lite.protocol.hosts import Host
     from dlrover_lite.recipe.schema import Recipe
     from dlrover_lite.transport.connector import Connector
 
@@ -81,8 +81,8 @@ class JobBackend(Protocol):
     the backend can't be reached, or refuses; the message says which.
     """
 
-    def capacity(self) -> Resources:
-        """Return what a single job can have here at most."""
+    def capacity(self) -> list[Host]:
+        """Return the hosts that there are, with what the nodes of a single job may use together on each at most."""
 
     def dry_run(self, recipe: Recipe) -> None:
         """Check whether a job of this recipe could be started now; nothing is started or stored. Raises JobError where it couldn't be.

@@ -6,6 +6,7 @@ What it stands on is handed in: the backend, the brain's line, clocks, the disk.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +14,6 @@ from typing import NamedTuple
 import msgspec
 
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.profiles import ProfileLog
 from dlrover_lite.jobs.store import Beginning, Job, Result
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
@@ -39,6 +39,7 @@ from dlrover_lite.master.work.shard_plan import JobData
 from dlrover_lite.master.work.shards import SLOW_START_MINIBATCHES, ShardService
 from dlrover_lite.protocol.brain_messages import EndJob
 from dlrover_lite.protocol.demands import autoscale_of
+from dlrover_lite.protocol.hosts import Host, total_of
 from dlrover_lite.protocol.messages import Status, StatusRequest, StopRequest, StoryRequest, to_builtins
 from dlrover_lite.protocol.nodes import Backend
 from dlrover_lite.protocol.outcomes import outcome_of
@@ -64,7 +65,7 @@ class Master:
         self,
         job: Job,
         data: JobData,
-        capacity: Resources,
+        hosts: Sequence[Host],
         backend: Backend,
         edge: Edge,
         *,
@@ -73,7 +74,8 @@ class Master:
         checkpoints: str = "",
         now: float,
     ) -> None:
-        """Prepare the job. ``checkpoints``: where they are kept, a directory or URL; empty: nowhere. ``now``: seconds of a steady clock."""
+        """Prepare the job. ``hosts``: what its nodes can have. ``checkpoints``: where they are kept, a directory or URL; empty: nowhere.
+        ``now``: seconds of a steady clock."""
         self.outcome: Outcome | None = None
         """How the job has ended; None: it hasn't."""
         self.awaits_brain = False
@@ -81,7 +83,7 @@ class Master:
         self._job = job
         self._recipe = job.recipe
         self._data = data
-        self._capacity = capacity
+        self._hosts, self._capacity = hosts, total_of(hosts)
         self._backend = backend
         self._edge = edge
         self._story = story
@@ -119,7 +121,7 @@ class Master:
         job, began = self._job, self._job.ledger().exists()
         self.awaits_brain = True
         nodes = yield from first_plan(
-            self._recipe, self._capacity, None if began else self._brain, self._room, say=self._tell
+            self._recipe, self._hosts, None if began else self._brain, self._room, say=self._tell
         )
         self.awaits_brain = False
         if not began:

@@ -86,7 +86,7 @@ def _listen(record: JobRecord, connector: Connector) -> Server:
 
 def _run(job: Job, server: Server, backend: Backend, stop: _Stop, connector: Connector) -> Outcome:
     recipe = job.recipe
-    capacity = backend.capacity()
+    hosts = backend.capacity()
     data = look_at_data(recipe)
     cuts = destination(recipe, job.id, job.directory) if isinstance(recipe.checkpoint, Checkpoint) else ""
     before = stories.read(job.directory, on_damage=print).entries
@@ -102,7 +102,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, connector: Con
         free=lambda directory: shutil.disk_usage(directory).free,
         pace=_pace(),
     )
-    demand = demand_of(recipe, capacity, samples=data.plan.samples)
+    demand = demand_of(recipe, hosts, samples=data.plan.samples)
 
     def tell(line: str) -> None:
         story.node("master", line)
@@ -111,7 +111,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, connector: Con
         master = Master(
             job,
             data,
-            capacity,
+            hosts,
             backend,
             edge,
             story=story,

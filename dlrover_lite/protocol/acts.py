@@ -64,6 +64,7 @@ class AddPs(msgspec.Struct, frozen=True, tag="add ps"):
     resources: Resources
     share: Rate
     host: Name = ""
+    """Host where it is to start; "": wherever there is room."""
 
 
 class Tell(msgspec.Struct, frozen=True, tag="tell"):

@@ -48,7 +48,7 @@ __all__ = [
     "understood",
 ]
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of the messages below; rises with a change that an older peer can't leave unread."""
 OLDEST = 1
 """The oldest version of the messages that is understood."""

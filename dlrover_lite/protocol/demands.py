@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from dlrover_lite.core.bounds import Bytes, Count, Name, Rate, Row, Seconds, Text, Timestamp
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.hosts import Host, total_of
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.recipe.schema import CensusData, Recipe, RoleResources, SyntheticData
 
@@ -42,8 +44,11 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """What a job asks for. Nothing of it changes while the job runs."""
 
-    capacity: Resources
-    """Capacity of the machine or cluster that the job runs on."""
+    hosts: Row[Host] = ()
+    """What the job's nodes may use on each host that there is."""
+    capacity: Resources | None = None
+    """What a master of the version before tells, which doesn't name its only host, and what it has left in the database: it becomes
+    ``hosts``."""
     total: Resources | None = None
     """The recipe's ceiling for all nodes of the job; None: it sets none."""
     ps: RolePlan | None = None
@@ -56,6 +61,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     facts: TableFacts = TableFacts()
     checkpoints: bool = False
     """The job takes checkpoints: it can give way to another job and go on later, and snapshots need memory of their own."""
+
+    def __post_init__(self) -> None:
+        if self.capacity is not None:
+            msgspec.structs.force_setattr(self, "hosts", (Host("", self.capacity),))
+            msgspec.structs.force_setattr(self, "capacity", None)
 
 
 class StandingNode(msgspec.Struct, frozen=True):
@@ -105,9 +115,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
 def within(demand: Demand) -> Resources:
     """Return the most that all the job's nodes may have together."""
-    if demand.total is None:
-        return demand.capacity
-    return Resources(min(demand.total.cores, demand.capacity.cores), min(demand.total.memory, demand.capacity.memory))
+    there = total_of(demand.hosts)
+    return there if demand.total is None else demand.total.within(there)
 
 
 def autoscale_of(recipe: Recipe) -> Autoscale:
@@ -117,11 +126,11 @@ def autoscale_of(recipe: Recipe) -> Autoscale:
     return "on" if recipe.resources.ps is None or recipe.resources.worker is None else "off"
 
 
-def demand_of(recipe: Recipe, capacity: Resources, *, samples: int) -> Demand:
+def demand_of(recipe: Recipe, hosts: Sequence[Host], *, samples: int) -> Demand:
     """Make the demand of a job with this recipe. ``samples``: number of samples in one epoch."""
     limits = recipe.resources
     return Demand(
-        capacity=capacity,
+        hosts=tuple(hosts),
         total=limits.total,
         ps=fixed(limits.ps),
         worker=fixed(limits.worker),

@@ -13,6 +13,7 @@ import msgspec
 
 from dlrover_lite.core.bounds import ByKey, Bytes, Cores, Count, ExitCode, Items, Name, Seconds, Text, Timestamp, Url
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.hosts import Host
 
 Role = Literal["master", "ps", "worker"]
 ExitReason = Literal["Succeeded", "UserError", "OOMKilled", "Killed", "Preempted", "StartupTimeout", "Hung", "Unknown"]
@@ -31,6 +32,8 @@ class NodeSpec(msgspec.Struct, frozen=True):
     """An ended node of the same role: this one takes over its limits, what it has left of memory, and what is still charged for that."""
     listen: Url = ""
     """Where a node that others talk to listens: its backend says so, and the node tells the master what came of it."""
+    host: Name = ""
+    """Host that it is wanted on; empty: wherever there is room. One that takes over what another has left is where that is."""
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -98,11 +101,11 @@ class Enforcement(msgspec.Struct, frozen=True):
 class Backend(Protocol):
     """What runs the nodes of a job. All calls raise BackendError when the backend can't be reached, or refuses."""
 
-    def capacity(self) -> Resources:
-        """Return what this job's nodes may use together at most."""
+    def capacity(self) -> list[Host]:
+        """Return the hosts that there are, with what this job's nodes may use together on each at most."""
 
     def launch(self, spec: NodeSpec) -> None:
-        """Start the node unless one with this id was ever started."""
+        """Start the node unless one with this id was ever started. Raises BackendError when it is wanted on a host that isn't there."""
 
     def resize(self, node: str, resources: Resources) -> None:
         """Change a node's limits in place; on a node that has ended it changes those that a follower takes over.

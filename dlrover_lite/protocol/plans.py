@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from dlrover_lite.core.bounds import Count
 from dlrover_lite.core.units import Resources, format_bytes
+from dlrover_lite.protocol.hosts import Host, largest_of, total_of
 from dlrover_lite.recipe.schema import ResourceLimits, RoleResources
 
 __all__ = ["Plan", "RolePlan", "ScalingRefusal", "initial_plan", "more_than_there_is", "scaling_refusal"]
@@ -39,9 +41,10 @@ class Plan(msgspec.Struct, frozen=True):
         return f"{role('ps', self.ps)}, {role('worker', self.worker)}"
 
 
-def initial_plan(limits: ResourceLimits, capacity: Resources) -> Plan:
+def initial_plan(limits: ResourceLimits, hosts: Sequence[Host]) -> Plan:
     """Plan what the recipe fixes, and for a role left to ``auto`` go by a rule of thumb within the ceiling: as many workers as cores, one
-    PS for every eight of them, a quarter of the cores and half of the memory for the PS."""
+    PS for every eight of them, a quarter of the cores and half of the memory for the PS; no node larger than the largest host."""
+    capacity, most = total_of(hosts), largest_of(hosts)
     cores = min(limits.total.cores, capacity.cores) if limits.total else capacity.cores
     memory = min(limits.total.memory, capacity.memory) if limits.total else capacity.memory
     workers = limits.worker.count if limits.worker else max(1, math.floor(cores))
@@ -49,9 +52,9 @@ def initial_plan(limits: ResourceLimits, capacity: Resources) -> Plan:
     ps_cores = _cores(limits.ps) or cores * _PS_SHARE_OF_CORES
     worker_cores = _cores(limits.worker) or max(cores - ps_cores, cores * (1 - _PS_SHARE_OF_CORES))
     return Plan(
-        ps=_fixed(limits.ps) or RolePlan(servers, _each(servers, ps_cores, memory * _PS_SHARE_OF_MEMORY)),
+        ps=_fixed(limits.ps) or RolePlan(servers, _each(servers, ps_cores, memory * _PS_SHARE_OF_MEMORY).within(most)),
         worker=_fixed(limits.worker)
-        or RolePlan(workers, _each(workers, worker_cores, memory * _WORKER_SHARE_OF_MEMORY)),
+        or RolePlan(workers, _each(workers, worker_cores, memory * _WORKER_SHARE_OF_MEMORY).within(most)),
     )
 
 

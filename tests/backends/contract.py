@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 import pytest
 
 from dlrover_lite.core.errors import BackendError
@@ -86,10 +87,26 @@ class BackendContract:
     overlooks_unmapped_memory = False
     """What no process has mapped counts for nobody."""
 
-    def test_capacity_has_cores_and_memory(self, scripted: Scripted) -> None:
-        capacity = scripted.backend.capacity()
-        assert capacity.cores > 0
-        assert capacity.memory > 0
+    def test_capacity_names_each_host_once_with_its_cores_and_memory(self, scripted: Scripted) -> None:
+        hosts = scripted.backend.capacity()
+        assert len({host.name for host in hosts}) == len(hosts) > 0
+        for host in hosts:
+            assert host.name and host.resources.cores > 0 and host.resources.memory > 0
+
+    def test_a_node_runs_on_the_host_that_it_is_wanted_on(self, scripted: Scripted) -> None:
+        for host in scripted.backend.capacity():
+            spec = msgspec.structs.replace(scripted.spec("work:0.1"), host=host.name)
+            scripted.backend.launch(spec)
+            scripted.wait_for_output(spec.id, "measured")
+            assert scripted.backend.readings().on[spec.id] == host.name
+            scripted.end(spec.id)
+
+    def test_a_node_wanted_on_a_host_that_is_not_there_is_refused(self, scripted: Scripted) -> None:
+        spec = msgspec.structs.replace(scripted.spec("stay"), host="no-such-host")
+        with pytest.raises(BackendError, match="no-such-host"):
+            scripted.backend.launch(spec)
+        seen = scripted.backend.observe()
+        assert seen is not None and spec.id not in seen.nodes
 
     def test_a_node_starts_and_ends(self, scripted: Scripted) -> None:
         node = scripted.launch("exit:0")
@@ -200,6 +217,7 @@ class BackendContract:
         readings = scripted.backend.readings()
         assert sorted(readings.nodes) == sorted(readings.on) == sorted(nodes)
         hosts = {host.host: host for host in readings.hosts}
+        assert set(hosts) <= {host.name for host in scripted.backend.capacity()}
         for name in {readings.on[node] for node in nodes}:
             own = sum(readings.nodes[node].cpu_seconds for node in nodes if readings.on[node] == name)
             assert own >= 0.3

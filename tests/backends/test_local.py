@@ -320,7 +320,8 @@ def test_the_recipes_ceiling_limits_the_capacity(context: zmq.Context[Any]) -> N
     limits = ResourceLimits(total=JobCeiling(0.5, 1 << 24))
     handle = launch_with(options("idle"), recipe(resources=limits))
     scripted = scripted_backend(handle, context)
-    assert scripted.backend.capacity() == Resources(0.5, 1 << 24)
+    (host,) = scripted.backend.capacity()
+    assert host.resources == Resources(0.5, 1 << 24)
     scripted.close()
     handle.stop(kill=True)
     assert handle.wait(PATIENCE_SECONDS).state == "stopped"

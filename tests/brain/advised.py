@@ -18,14 +18,14 @@ from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.demands import Demand, Done, Standing, StandingNode
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.plans import Plan, RolePlan
-from tests.brain.simulated import START, Job
+from tests.brain.simulated import START, Job, hosts
 
 FEATURES = JobFeatures(model="wide_deep", tables=26, dims=416, batch_size=512, rows=20_000_000, optimizer="adagrad")
 MACHINE = Resources(8.0, 16 * GIB)
 
 
 def demand(**fields: Any) -> Demand:
-    return Demand(**{"capacity": MACHINE, "total_samples": 4e7, "epoch_samples": 2e7, **fields})
+    return Demand(**{"hosts": hosts(a=MACHINE), "total_samples": 4e7, "epoch_samples": 2e7, **fields})
 
 
 def role(count: int, cores: float = 1.0, memory: int = GIB) -> RolePlan:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.effect import judge
 from dlrover_lite.brain.explain.decision_text import explain, lines_of
 from dlrover_lite.brain.explain.explanation import explained
@@ -36,7 +37,7 @@ from tests.brain.models import load as load_sides
 from tests.brain.models import view as plain_view
 from tests.brain.recording import Heal, Initial, Scale, Step, decided
 from tests.brain.scenarios import base_view, running
-from tests.brain.simulated import START, Job
+from tests.brain.simulated import START, Job, hosts
 
 __all__ = ["explanations", "of_step"]
 
@@ -122,8 +123,8 @@ def _stays() -> Iterator[str]:
     for asked, fields in cases:
         wanted = demand(**{"checkpoints": True, **asked})
         known = RegisteredJob("ads", FEATURES, wanted, START, plan=plan_of(job), **fields)
-        known.begin(MACHINE, START)
-        view = known.view(free_cores=8.0, at=START)
+        known.begin(Capacity(MACHINE, hosts(a=MACHINE)), START)
+        view = known.view(free_cores={"a": 8.0}, at=START)
         yield f"it can't give way: {view.stays}"
         yield f"its plan can't be changed now: {view.held}"
 
@@ -171,7 +172,7 @@ def _two_plans() -> tuple[tuple[Profile, ...], JobView, RoundInputs]:
     first = job.windows(4)
     job.plan = TWO
     profiles = (*first, *job.windows(5))
-    view = observed_view(base_view("job"), profiles, free_cores=8.0, total_samples=4e7)
+    view = observed_view(base_view("job"), profiles, free_cores={"a": 8.0}, total_samples=4e7)
     other = running(Job(ONE, name="other", seed=3), priority=2.0)
     return profiles, view, RoundInputs(at=job.at + 1, capacity=Resources(8.0, 16 * GIB), jobs=(view, other))
 
@@ -210,8 +211,9 @@ def _facts() -> Iterator[str]:
         one = msgspec.structs.replace(view, **fields)
         for jobs in ((one,), (one, *others)):
             for capacity in (inputs.capacity, Resources(1.0, 16 * GIB)):
-                round_ = msgspec.structs.replace(inputs, jobs=jobs, capacity=capacity)
-                yield from (f"{fact.name}: {fact.text}" for fact in facts_of_round(round_, one, last))
+                for there in ((), hosts(a=capacity, b=capacity)):
+                    round_ = msgspec.structs.replace(inputs, jobs=jobs, capacity=capacity, hosts=there)
+                    yield from (f"{fact.name}: {fact.text}" for fact in facts_of_round(round_, one, last))
 
 
 def _facts_of_nodes() -> Iterator[str]:

@@ -62,7 +62,7 @@ def base_view(name: str, **fields: Any) -> JobView:
 def running(job: Job, windows: int = 6, total: float = 4e7, **fields: Any) -> JobView:
     """A view of a job that has run for so many windows."""
     return observed_view(
-        base_view(job.name, **fields), job.windows(windows), free_cores=job.host_cores, total_samples=total
+        base_view(job.name, **fields), job.windows(windows), free_cores={"a": job.host_cores}, total_samples=total
     )
 
 
@@ -143,7 +143,7 @@ def alone(
         view = observed_view(
             base_view(job.name, ran_seconds=job.at - START),
             profiles,
-            free_cores=job.host_cores,
+            free_cores={"a": job.host_cores},
             total_samples=total,
         )
         inputs = RoundInputs(at=job.at, capacity=capacity, jobs=(view,), policy=policy or Policy())

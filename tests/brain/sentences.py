@@ -24,6 +24,7 @@ from tests.brain.models import data
 from tests.brain.models import load as load_sides
 from tests.brain.models import view as plain_view
 from tests.brain.recording import DIRECTORY, Heal, Step, decided, load
+from tests.brain.simulated import hosts
 from tests.brain.test_health import inputs as nodes
 from tests.brain.test_health import windows
 from tests.brain.test_spare_rules import inputs_of, job_of
@@ -55,8 +56,8 @@ def view(job: str, **fields: Any) -> JobView:
     return plain_view(job, **{"need": ROOMY, **fields})
 
 
-def reasons(cores: float, *views: JobView, memory: int = 64 * GIB, policy: Policy | None = None) -> Iterator[str]:
-    inputs = RoundInputs(at=0.0, capacity=Resources(cores, memory), jobs=views, policy=policy or Policy())
+def reasons(cores: float, *views: JobView, memory: int = 64 * GIB, **fields: Any) -> Iterator[str]:
+    inputs = RoundInputs(at=0.0, capacity=Resources(cores, memory), jobs=views, **fields)
     for one in decide(inputs, load_sides).decisions:
         yield one.reason
 
@@ -74,6 +75,8 @@ def _alone() -> Iterator[str]:
         3.0, view("ads", now=Candidate(4, 1, 0.5, 0.75), model=data(spread=0.7), scale_seconds=5.0, remaining_samples=1e8)
     )  # fmt: skip
     yield from reasons(4.0, view("ads", need=MemoryNeed(worker=100 * GIB)))
+    two = hosts(a=Resources(2.0, 24 * GIB), b=Resources(2.0, 40 * GIB))
+    yield from reasons(4.0, view("ads", need=MemoryNeed(worker=50 * GIB)), hosts=two)
     yield from reasons(4.0, view("ads", now=Candidate(4, 1, 0.5, 0.75)), memory=250 * MIB)
 
 

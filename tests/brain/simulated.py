@@ -11,12 +11,18 @@ from dlrover_lite.brain.healing.mitigation import NodeNow
 from dlrover_lite.brain.models.memory_model import index_bytes
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
 from tests.brain import queueing
 from tests.brain.queueing import Costs, Plan
 
 START = 100_000.0
 """Few digits, so that seconds are left when it is stored with seven."""
+
+
+def hosts(**each: Resources) -> tuple[Host, ...]:
+    """What there is on hosts with these names."""
+    return tuple(Host(name, resources) for name, resources in each.items())
 
 
 @dataclass

@@ -20,13 +20,14 @@ from dlrover_lite.brain.store.records import FitRecord, JobEntry
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.demands import StandingNode
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.records import PlanRecord
-from tests.brain.advised import FEATURES, Office, demand, done, nodes_of, plan_of, role
+from tests.brain.advised import FEATURES, MACHINE, Office, demand, done, nodes_of, plan_of, role
 from tests.brain.queueing import Costs
 from tests.brain.service_rig import profile
-from tests.brain.simulated import Job
+from tests.brain.simulated import Job, hosts
 
 ONE_EACH = {"ps": role(1), "worker": role(1)}
 OUTCOME = JobOutcome(seconds=60.0, peak_memory={"worker": 400 * MIB, "ps": 200 * MIB})
@@ -101,7 +102,7 @@ def test_registering_a_job_twice_makes_one_job(office: Office) -> None:
 
 
 def test_a_job_is_queued_while_there_is_no_room_and_begins_when_one_ends(office: Office) -> None:
-    machine = {"capacity": Resources(3.0, 16 * GIB)}
+    machine = {"hosts": hosts(a=Resources(3.0, 16 * GIB))}
     office.arrives("ads-1", demand=demand(**machine, **ONE_EACH))
     office.turn()
     office.begins("ads-1")
@@ -280,6 +281,24 @@ def test_a_restarted_brain_finds_running_jobs_in_the_database(office: Office) ->
     office.store.commit()
     with pytest.raises(HistoryError, match="What ads-4 asks for can't be read"):
         readable(office.store)
+
+
+def test_a_running_job_of_the_version_before_is_found_and_decided_for(office: Office) -> None:
+    """What it asks for is stored with a capacity, without hosts."""
+    asked = msgspec.to_builtins(demand())
+    asked |= {"capacity": asked.pop("hosts")[0]["resources"]}
+    features = {**msgspec.to_builtins(FEATURES), "demand": asked}
+    office.store.put_job(JobEntry(id="ads-1", name="ads", state="running", created_at=1.0, features=features))
+    office.store.commit()
+    ((_, found),) = readable(office.store)
+    assert found.demand == demand(hosts=(Host("", MACHINE),))
+    office.adviser.arrived(found, office.now)
+    office.turn()
+    first = office.told()
+    assert first is not None and first.action == "start"
+    office.arrives("ads-2", demand=demand())  # of a master that names the host: it is the same one
+    inputs = office.adviser.inputs(office.now)
+    assert (inputs.capacity, inputs.hosts) == (MACHINE, hosts(a=MACHINE))
 
 
 def test_rows_of_another_version_keep_no_job_from_its_plan(office: Office) -> None:

@@ -18,15 +18,17 @@ from dlrover_lite.brain.store.records import JobEntry
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.acts import Act, Replace, Resize, SmallerShards, Tell
 from dlrover_lite.protocol.demands import Demand, Done, Standing, StandingNode, TableFacts
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import Level, PsLevel, TableUse
+from tests.brain.simulated import hosts
 from tests.brain.test_health import profile
 
 JOB, START = "job", 1_000_000.0
 BASE = 80 * MIB
 PLAN = Plan(ps=RolePlan(2, Resources(0.5, 200 * MIB)), worker=RolePlan(1, Resources(1.0, GIB)))
 DEMAND = Demand(
-    capacity=Resources(4.0, 4 * GIB),
+    hosts=hosts(here=Resources(4.0, 4 * GIB)),
     ps=PLAN.ps,
     worker=PLAN.worker,
     total_samples=4e6,
@@ -171,7 +173,7 @@ def test_a_decision_that_was_never_heard_is_made_again_after_a_restart(store: Co
 
 
 def test_lack_of_memory_for_relief_is_told_once(store: ConfigStore) -> None:
-    brain = adviser(store, capacity=Resources(4.0, 2 * PLAN.ps.each.memory + GIB))
+    brain = adviser(store, hosts=hosts(here=Resources(4.0, 2 * PLAN.ps.each.memory + GIB)))
     for second in range(1, 12):
         hear(brain, level(float(second)), at=second + 0.5)
     assert not any(one.decision.acts for one in brain.waiting().values())
@@ -185,17 +187,23 @@ def test_lack_of_memory_for_relief_is_told_once(store: ConfigStore) -> None:
 class Slow:
     """A job whose measurements come one after the other, and whose master does at once what it is told."""
 
-    def __init__(self, store: ConfigStore, *, least: int = GIB, **measured: Any) -> None:
-        """``least``: bytes that the recipe gives each node; all have 1 GiB."""
+    def __init__(
+        self,
+        store: ConfigStore,
+        *,
+        least: int = GIB,
+        there: tuple[Host, ...] = hosts(a=Resources(8.0, 16 * GIB)),
+        **measured: Any,
+    ) -> None:
+        """``least``: bytes that the recipe gives each node; all have 1 GiB, and are on ``a``."""
         workers, servers = (RolePlan(count, Resources(cores, GIB)) for count, cores in ((3, 1.0), (2, 0.5)))
         self.plan = Plan(ps=servers, worker=workers)
         nodes = [StandingNode(f"ps-{i}", "ps", "a", servers.each) for i in range(2)]
         nodes += [StandingNode(f"worker-{i}", "worker", "a", workers.each) for i in range(3)]
         self.standing = Standing(plan=self.plan, nodes=tuple(nodes))
         self.brain = Advisor(store)
-        capacity = Resources(8.0, 16 * GIB)
         fixed = [RolePlan(role.count, Resources(role.each.cores, least)) for role in (servers, workers)]
-        demand = Demand(capacity=capacity, ps=fixed[0], worker=fixed[1], total_samples=1e9, epoch_samples=1e9)
+        demand = Demand(hosts=there, ps=fixed[0], worker=fixed[1], total_samples=1e9, epoch_samples=1e9)
         features = msgspec.to_builtins(FEATURES)
         self.brain.arrived(Arrival(job=JOB, features=features, demand=demand, began=90.0, plan=self.plan), 90.0)
         self.measured = measured
@@ -248,6 +256,15 @@ def test_slow_worker_is_replaced_a_few_times_then_gets_smaller_shards(
     assert isinstance(last, SmallerShards) and last.factor == pytest.approx(0.3, abs=0.05)
 
 
+@pytest.mark.parametrize(("free_on_b", "host"), [(4.0, "b"), (0.5, "a")])
+def test_a_slow_worker_is_replaced_on_another_host_that_has_room(
+    store: ConfigStore, free_on_b: float, host: str
+) -> None:
+    there = hosts(a=Resources(8.0, 16 * GIB), b=Resources(free_on_b, 16 * GIB))
+    (act,) = Slow(store, there=there, rates=(0.3, 1.0, 1.0)).decided(3)
+    assert act == Replace(Resources(1.0, GIB), host)
+
+
 def test_a_much_slower_worker_is_replaced_at_the_first_profile(store: ConfigStore) -> None:
     """Though plans have been looked at a moment before."""
     job = Slow(store)
@@ -278,12 +295,12 @@ def test_spare_memory_is_taken_back_for_others(store: ConfigStore) -> None:
     job = Slow(store, least=100 * MIB, growth=0.05)
     job.uses(300 * MIB)
     assert job.decided(2) == []
-    before = job.brain._room().memory
+    before = job.brain._room().total.memory
     (act,) = job.decided(1)
     less = Resources(1.0, 375 * MIB)
     assert act == Resize(less, {"worker-1": less, "worker-2": less})  # of the servers too little is known yet
     job.uses(300 * MIB, **{f"worker-{at}": less.memory for at in range(3)})
-    assert job.brain._room().memory - before == 3 * (GIB - less.memory)
+    assert job.brain._room().total.memory - before == 3 * (GIB - less.memory)
     (act,) = job.decided(5)  # now more is known of these; and nothing is undone
     assert isinstance(act, Resize) and set(act.others) == {"ps-1"} and act.resources.memory < 0.45 * GIB
 
@@ -308,7 +325,7 @@ def test_a_plan_is_changed_before_memory_is_taken(store: ConfigStore) -> None:
 def test_warnings_about_memory_follow_the_treatments_carried_out(store: ConfigStore) -> None:
     """Of a job whose tables outgrow all that it may have."""
     least = 2 * PLAN.ps.each.memory + PLAN.worker.each.memory
-    brain = adviser(store, capacity=Resources(4.0, least + 60 * MIB))
+    brain = adviser(store, hosts=hosts(here=Resources(4.0, least + 60 * MIB)))
     heard = 0
     said: list[str] = []
     for second in range(1, 20):

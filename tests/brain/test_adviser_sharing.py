@@ -21,7 +21,7 @@ from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from tests.brain.queueing import Costs
-from tests.brain.simulated import START, Job
+from tests.brain.simulated import START, Job, hosts
 
 FEATURES = JobFeatures(
     model="wide_deep", tables=26, dims=416, batch_size=1024, rows=20_000_000, optimizer="adagrad", owner="ann", name="x"
@@ -48,7 +48,7 @@ class Office:
     def comes(self, name: str, *, priority: float = 1.0, plan: Plan | None = None, **demand: Any) -> None:
         told = Demand(
             **{
-                "capacity": Resources(16.0, 64 * GIB),
+                "hosts": hosts(a=Resources(16.0, 64 * GIB)),
                 "total_samples": 4e8,
                 "epoch_samples": 4e8,
                 "checkpoints": True,

@@ -28,7 +28,7 @@ def a_fit(exponent=6.0):
 
 @pytest.mark.parametrize("exponent", [1.5, 6.0, 20.0, 2.3])
 def test_the_sides_rank_plans_as_predictions_do(exponent):
-    model = load_model(model_data(a_fit(exponent), batch_size=1024, free_cores=4.0))
+    model = load_model(model_data(a_fit(exponent), batch_size=1024, free_cores={"a": 4.0}))
     assert isinstance(model, SeparableModel)
     found = model.sides(LATTICE.servers.astype(float), LATTICE.worker_sizes, LATTICE.ps_cores)
     of_worker = found.of_worker[:, LATTICE.size_of_side] * LATTICE.workers ** -float(found.power)
@@ -41,7 +41,7 @@ def test_the_sides_rank_plans_as_predictions_do(exponent):
 
 def test_a_form_without_sides_is_looked_at_point_by_point():
     fitted = fit([], form=ADDITIVE, prior=Prior(ADDED))
-    model = load_model(model_data(fitted, batch_size=1024, free_cores=4.0))
+    model = load_model(model_data(fitted, batch_size=1024, free_cores={"a": 4.0}))
     assert not isinstance(model, SeparableModel)
     front = exact_front(LATTICE, model, most_cores=4.0)
     assert front is not None
@@ -51,10 +51,11 @@ def test_a_form_without_sides_is_looked_at_point_by_point():
 
 
 def test_stored_models_predict_the_same_again():
-    data = model_data(a_fit(), batch_size=1024, free_cores=4.0, hosts=2.0)
+    data = model_data(a_fit(), batch_size=1024, free_cores={"a": 6.0, "b": 2.0})
     again = load_model(msgspec.json.decode(msgspec.json.encode(data), type=ModelData))
     assert isinstance(again, Bottleneck)
     assert again == load_model(data)
+    assert (again.free_cores, again.hosts) == (4.0, 2.0)
     parts = LATTICE.parts(np.arange(5))
     assert again.extrapolated(*parts).all()  # nothing has been measured
 

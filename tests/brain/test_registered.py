@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.job_tracker import (
     MOST_PROFILES,
     SCALE_SECONDS,
@@ -25,14 +26,19 @@ from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.demands import Demand, Standing, StandingNode
 from dlrover_lite.protocol.plans import Plan
 from tests.brain.advised import FEATURES, MACHINE, demand, nodes_of, plan_of, role
-from tests.brain.simulated import START, Job
+from tests.brain.simulated import START, Job, hosts
 
 PLAN, PLAN2 = Candidate(2, 1, 1.0, 0.5), Candidate(2, 2, 1.0, 0.5)
 
 
+def on_a(resources: Resources) -> Capacity:
+    """So much, on the host that all nodes are on."""
+    return Capacity(resources, hosts(a=resources))
+
+
 def registered(**fields: Any) -> RegisteredJob:
     known = RegisteredJob(**{"job": "ads-1", "features": FEATURES, "demand": demand(), "began": START, **fields})
-    known.begin(MACHINE, START)
+    known.begin(on_a(MACHINE), START)
     return known
 
 
@@ -62,7 +68,7 @@ def test_bounds_hold_plans_and_what_the_recipe_fixes(
     cores: float, total: float | None, workers: int | None, servers: int | None
 ) -> None:
     asked = Demand(
-        capacity=Resources(cores, 16 * GIB),
+        hosts=hosts(a=Resources(cores, 16 * GIB)),
         total=None if total is None else Resources(total, GIB),
         worker=None if workers is None else role(workers, 0.75),
         ps=None if servers is None else role(servers, 1.25),
@@ -121,27 +127,28 @@ def test_last_interval_counts_as_present_only_if_of_the_present_plan() -> None:
 
 def test_cores_used_are_those_of_the_last_interval() -> None:
     known, _ = running(0)
-    assert known.cores_used == 0.0
+    assert known.cores_used("a") == 0.0
     known, _ = running()
-    assert 0 < known.cores_used <= PLAN.cores
+    assert 0 < known.cores_used("a") <= PLAN.cores
+    assert known.cores_used("b") == 0.0
 
 
 # --- as the next decision takes it ----------------------------------------------------------------------------------------------
 
 
 def test_a_job_without_a_plan_waits() -> None:
-    view = registered().view(free_cores=8.0, at=START + 30)
+    view = registered().view(free_cores={"a": 8.0}, at=START + 30)
     assert (view.now, view.measured, view.waited_seconds) == (None, None, 30.0)
     assert view.need.worker > 0 and view.need.ps > 0
 
 
 def test_view_of_a_job_before_and_after_its_plan_is_measured() -> None:
     known, _ = running()
-    view = known.view(free_cores=8.0, at=START + 100)
+    view = known.view(free_cores={"a": 8.0}, at=START + 100)
     assert view.now == PLAN and view.measured is not None and not view.fixed
     assert (view.ran_seconds, view.scale_seconds, view.doubt) == (100.0, SCALE_SECONDS, 1.0)
     known.plan = Plan(ps=role(1, 0.5), worker=role(3))
-    view = known.view(free_cores=8.0, at=START + 100)
+    view = known.view(free_cores={"a": 8.0}, at=START + 100)
     assert view.now == Candidate(3, 1, 1.0, 0.5) and view.measured is None and view.fixed
     assert view.last_change is not None and (view.last_change.left, view.last_change.fresh_windows) == (PLAN, 0)
 
@@ -150,16 +157,16 @@ def test_view_of_a_job_before_and_after_its_plan_is_measured() -> None:
 def test_predictions_use_the_jobs_pipeline_depth(depth: int) -> None:
     known, _ = running(features=msgspec.structs.replace(FEATURES, pipeline_depth=depth))
     assert known.first_view is not None
-    for view in (known.first_view, known.view(free_cores=4.0, at=START + 100)):
+    for view in (known.first_view, known.view(free_cores={"a": 4.0}, at=START + 100)):
         assert view.model is not None
         assert view.model.parameters["fit"]["engine"]["depth"] == depth
 
 
 def test_a_worker_gets_room_above_the_most_that_any_has_used() -> None:
     known, job = running()
-    small = known.view(free_cores=8.0, at=START)
+    small = known.view(free_cores={"a": 8.0}, at=START)
     known.stands(standing(job, worker_peak=2 * GIB))
-    large = known.view(free_cores=8.0, at=START)
+    large = known.view(free_cores={"a": 8.0}, at=START)
     assert large.need.worker > 2 * GIB > small.need.worker
 
 
@@ -169,14 +176,14 @@ def test_no_less_worker_memory_before_the_first_evaluation() -> None:
 
     def worker(**stands: Any) -> int:
         known.stands(standing(job, worker_peak=200 * MIB, **stands))
-        return known.view(free_cores=8.0, at=START).need.worker
+        return known.view(free_cores={"a": 8.0}, at=START).need.worker
 
     assert worker(evaluated=False) == GIB  # as all have it
     assert worker(evaluated=False, nodes=()) == GIB  # none is up: as the plan has it
     more = tuple(msgspec.structs.replace(node, resources=Resources(1.0, 3 * GIB)) for node in nodes_of(job))
     assert worker(evaluated=False, nodes=more) == 3 * GIB  # one that was given more
     known.gave_way(START)
-    assert known.view(free_cores=8.0, at=START).need.worker == 3 * GIB  # it goes on as it was
+    assert known.view(free_cores={"a": 8.0}, at=START).need.worker == 3 * GIB  # it goes on as it was
     assert worker(evaluated=True) == worker_limit(200 * MIB)
     assert worker(evaluated=False) == worker_limit(200 * MIB)  # another master hasn't seen one
 
@@ -189,7 +196,7 @@ def test_a_role_fixed_by_the_recipe_has_the_recipes_memory() -> None:
     assert need.of(PLAN2) == 6 * GIB + 200 * MIB
     known, job = running(demand=demand(ps=role(1, 0.5, 3 * GIB), worker=role(2, 1.0, 100 * MIB)))
     known.stands(standing(job, worker_peak=200 * MIB))
-    need = known.view(free_cores=8.0, at=START).need
+    need = known.view(free_cores={"a": 8.0}, at=START).need
     assert need.per_ps(1) == 3 * GIB, "as much as the recipe says at the least"
     assert need.worker == worker_limit(200 * MIB), "while it runs, as much as it has come to need"
 
@@ -208,7 +215,7 @@ def test_a_job_may_be_changed_unless_off_paused_or_busy(asked: Any, stands: dict
     known, job = running(demand=demand(autoscale=asked))
     known.standing = standing(job, **stands)
     assert known.may_change == may
-    assert known.view(free_cores=8.0, at=START).fixed != may
+    assert known.view(free_cores={"a": 8.0}, at=START).fixed != may
     known.waits = Numbered(1, Decision(job="ads-1", at=START, action="change", reason="told, and not heard"))
     assert not known.may_change
 
@@ -225,21 +232,21 @@ def test_expected_cost_of_a_change_is_that_of_the_last_ones() -> None:
 
 def test_health_is_looked_at_when_the_nodes_that_run_were_measured() -> None:
     known, job = running()
-    inputs = heal_inputs(known, Resources(1.0, GIB), at=START + 10)
+    inputs = heal_inputs(known, on_a(Resources(1.0, GIB)), at=START + 10)
     assert inputs is not None
     assert {node.node for node in inputs.nodes} == {"worker-0", "worker-1", "ps-0"}
     assert inputs.free == {"a": Resources(1.0, GIB)}
     assert inputs.evaluated and inputs.worker_peak == known.worker_peak
     known.standing = standing(job, evaluated=False, worker_peak=7 * GIB)
     known.stands(known.standing)
-    waits = heal_inputs(known, Resources(1.0, GIB), at=START + 10)
+    waits = heal_inputs(known, on_a(Resources(1.0, GIB)), at=START + 10)
     assert waits is not None and not waits.evaluated and waits.worker_peak == 7 * GIB
     new = StandingNode("worker-2", "worker", "a", Resources(1.0, GIB))
     known.standing = standing(job, nodes=(*nodes_of(job), new))
-    memory_alone = heal_inputs(known, Resources(1.0, GIB), at=START)
+    memory_alone = heal_inputs(known, on_a(Resources(1.0, GIB)), at=START)
     assert memory_alone is not None and memory_alone.profiles == () and memory_alone.levels
     known.standing = None
-    assert heal_inputs(known, Resources(1.0, GIB), at=START) is None
+    assert heal_inputs(known, on_a(Resources(1.0, GIB)), at=START) is None
 
 
 def test_time_of_relief_by_moving_rows_follows_the_measured_rate() -> None:
@@ -248,7 +255,7 @@ def test_time_of_relief_by_moving_rows_follows_the_measured_rate() -> None:
 
     def seconds(**fields: Any) -> float:
         known.standing = standing(job, **fields)
-        inputs = heal_inputs(known, Resources(1.0, 0), at=START + 10)  # nothing is left for a relief in place
+        inputs = heal_inputs(known, on_a(Resources(1.0, 0)), at=START + 10)  # nothing is left for a relief in place
         assert inputs is not None
         return inputs.seconds_to_act
 
@@ -257,11 +264,11 @@ def test_time_of_relief_by_moving_rows_follows_the_measured_rate() -> None:
     assert seconds() == pytest.approx(15 + share / (128 << 20))
     assert seconds(move_rate=share / 100) == pytest.approx(115)
     assert seconds(move_rate=share) == pytest.approx(16)
-    in_place = heal_inputs(known, Resources(1.0, GIB), at=START + 10)
+    in_place = heal_inputs(known, on_a(Resources(1.0, GIB)), at=START + 10)
     assert in_place is not None and in_place.seconds_to_act == known.seconds_to_resize
 
 
 def test_a_node_gets_no_more_than_the_recipe_leaves() -> None:
     known, _ = running(demand=demand(total=Resources(2.75, 4 * GIB)))
-    inputs = heal_inputs(known, Resources(6.0, 12 * GIB), at=START)
+    inputs = heal_inputs(known, on_a(Resources(6.0, 12 * GIB)), at=START)
     assert inputs is not None and inputs.free == {"a": Resources(0.25, GIB)}

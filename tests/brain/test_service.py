@@ -25,6 +25,7 @@ from dlrover_lite.protocol.brain_messages import (
     StopBrain,
 )
 from dlrover_lite.protocol.demands import Demand
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.outcomes import JobOutcome, outcome_of
 from dlrover_lite.protocol.plans import RolePlan
 from dlrover_lite.protocol.records import PlanRecord
@@ -177,7 +178,7 @@ def test_a_row_that_the_database_refuses_harms_no_other(rig, monkeypatch):
 
 
 def test_a_job_that_waits_for_a_plan_is_queued(rig):
-    demand = Demand(capacity=Resources(2.0, 1 << 30))
+    demand = Demand(hosts=(Host("a", Resources(2.0, 1 << 30)),))
     rig.ask(registration(demand=demand))
     assert queries.jobs(rig.store)[0].state == "queued"
     rig.ask(registration(demand=demand, plan=PLAN))

@@ -176,7 +176,7 @@ def test_a_surer_plan_is_taken_where_the_best_is_not_certain():
     fitted = fit(observations(Costs(), 3, [queueing.Plan(2, 1, 1.0, 0.5, 16.0)]))
     bounds = Bounds(max_workers=16, max_servers=4, worker_sizes=even_sizes(2.0, 8), ps_sizes=even_sizes(1.0, 4))
     job = JobView(
-        job="a", bounds=bounds, model=model_data(fitted, batch_size=1024, free_cores=16.0), remaining_samples=4e7,
+        job="a", bounds=bounds, model=model_data(fitted, batch_size=1024, free_cores={"a": 16.0}), remaining_samples=4e7,
         now=Candidate(2, 1, 1.0, 0.5), scale_seconds=5.0,
     )  # fmt: skip
     found = decide(RoundInputs(at=0.0, capacity=Resources(4.0, 10**12), jobs=(job,)), load_model).of("a")

@@ -8,8 +8,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dlrover_lite.brain.effect import judge
@@ -123,6 +125,20 @@ def test_decisions_are_numbered_replayed_and_judged(store):
     assert judged.effect == effect
     assert [one.number for one in queries.decisions(store, "a", newest=1)] == [2]
     assert queries.decisions(store, "c") == []
+
+
+def test_inputs_of_the_version_before_are_decided_from_as_they_were(store):
+    """They don't name hosts."""
+    decided = decide(INPUTS, load)
+    store.add_round(decided, ["a"])
+    told = msgspec.to_builtins(INPUTS)
+    del told["hosts"]
+    with store.transaction():
+        store.db.conn.execute("update rounds set inputs = ?", (zlib.compress(msgspec.json.encode(told)),))
+    (stored,) = queries.decisions(store, "a")
+    inputs = queries.inputs_of(store, stored)
+    assert inputs == INPUTS and inputs.hosts == ()
+    assert replay(stored.decision, inputs, load).same
 
 
 # --- looking for jobs -------------------------------------------------------------------------------------------------------

@@ -20,11 +20,12 @@ from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.records import PlanRecord
 from tests.backends.support import until
+from tests.brain.simulated import hosts
 
 FEATURES = msgspec.to_builtins(
     JobFeatures(model="dcn", tables=26, dims=416, batch_size=64, rows=1000, optimizer="adam", owner="ada", name="ads")
 )
-DEMAND = Demand(capacity=Resources(4.0, 8 * GIB), total_samples=1e6, epoch_samples=1e6, checkpoints=True)
+DEMAND = Demand(hosts=hosts(a=Resources(4.0, 8 * GIB)), total_samples=1e6, epoch_samples=1e6, checkpoints=True)
 PLAN = Plan(ps=RolePlan(1, Resources(0.25, GIB)), worker=RolePlan(1, Resources(0.25, GIB)))
 
 

@@ -24,6 +24,7 @@ from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shard_plan import look_at_data
 from dlrover_lite.master.work.shards import ShardService
 from dlrover_lite.models.serving import read_manifest
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.plans import initial_plan
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
@@ -198,7 +199,7 @@ def test_a_generation_begins_with_the_kinds_of_its_checkpoint(trained: Any, only
     now = look_at_data(job.recipe)
     story = EventLog(lambda entries: None, lambda: 0.0, [])
     machine = Resources(2.0, 4 << 30)
-    plan = initial_plan(job.recipe.resources, machine)
+    plan = initial_plan(job.recipe.resources, [Host("here", machine)])
     begin_generation(
         job,
         now.plan,

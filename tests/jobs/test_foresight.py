@@ -19,6 +19,7 @@ from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.core.units import GIB, Resources, format_bytes
 from dlrover_lite.protocol.demands import demand_of
 from dlrover_lite.protocol.features import features_of
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.messages import AutoscaleStatus
 from dlrover_lite.protocol.plans import Plan, RolePlan, initial_plan
 from dlrover_lite.protocol.records import PlanRecord
@@ -26,12 +27,13 @@ from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResour
 from tests.brain import simulated
 
 MACHINE = Resources(4.0, 8 * GIB)
+HERE = [Host("here", MACHINE)]
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(foresight, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(foresight, "these_hosts", lambda: HERE)
 
 
 def recipe(**sections: Any) -> Recipe:
@@ -44,7 +46,7 @@ def runs(job: str, *, workers: int = 1, cores: float = 1.0, directory: str = "")
     one = recipe()
     features = {
         **msgspec.to_builtins(features_of(one, rows=1000)),
-        "demand": msgspec.to_builtins(demand_of(one, MACHINE, samples=1000)),
+        "demand": msgspec.to_builtins(demand_of(one, HERE, samples=1000)),
     }
     files = BrainFiles()
     files.make()
@@ -73,8 +75,8 @@ def test_first_plan_is_the_one_the_brain_would_choose() -> None:
 def test_first_plan_by_rule_when_the_brain_has_nothing_to_decide() -> None:
     role = RoleResources(count=1, cores=0.5, memory=GIB)
     fixed = ResourceLimits(ps=role, worker=role)
-    assert first_plan(recipe(resources=fixed), 1000) == FirstPlan(initial_plan(fixed, MACHINE), False)
-    rule = initial_plan(ResourceLimits(), MACHINE)
+    assert first_plan(recipe(resources=fixed), 1000) == FirstPlan(initial_plan(fixed, HERE), False)
+    rule = initial_plan(ResourceLimits(), HERE)
     assert first_plan(recipe(autoscale="off"), 1000) == FirstPlan(rule, False)
     assert first_plan(recipe(), None) == FirstPlan(rule, False, "the number of samples isn't known yet")
     half = first_plan(recipe(resources=ResourceLimits(worker=role)), 1000)

@@ -29,6 +29,7 @@ from dlrover_lite.master.phases import Outbox, Phase
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shards import ShardPlan, ShardService
 from dlrover_lite.protocol.demands import Autoscale
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.messages import (
     Export,
     Finished,
@@ -88,8 +89,8 @@ class Backend:
         self._observed: dict[str, Observed] = {}
         self._version = 0
 
-    def capacity(self) -> Resources:
-        return CAPACITY
+    def capacity(self) -> list[Host]:
+        return [Host("here", CAPACITY)]
 
     def enforcement(self) -> Enforcement:
         return Enforcement("nothing", ["anything"])

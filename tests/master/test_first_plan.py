@@ -13,10 +13,11 @@ from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.master.autoscale.first_plan import FirstPlan, first_plan
 from dlrover_lite.master.phases import Phase
 from dlrover_lite.protocol.brain_messages import Advice
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.plans import Plan, RolePlan, initial_plan
 from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
 
-MACHINE = Resources(4.0, 8 * GIB)
+HERE = [Host("here", Resources(4.0, 8 * GIB))]
 ONE = RoleResources(count=1, cores=0.5, memory=GIB)
 CHOSEN = Plan(ps=RolePlan(1, Resources(0.5, 300)), worker=RolePlan(3, Resources(1.0, 400)))
 START = {"action": "start", "reason": "it is fast", "plan": msgspec.to_builtins(CHOSEN)}
@@ -65,7 +66,7 @@ def found(brain: Any, *, stop: bool = False, **sections: Any) -> tuple[FirstPlan
     recipe = Recipe(version=1, name="ads", model=Model(use="dcn"), data=SyntheticData(samples=100), **sections)
     said: list[str] = []
     room: Any = Room(stop)
-    return outcome_of(first_plan(recipe, MACHINE, brain, room, say=said.append)), said + room.said
+    return outcome_of(first_plan(recipe, HERE, brain, room, say=said.append)), said + room.said
 
 
 def outcome_of(phase: Phase[FirstPlan]) -> FirstPlan:
@@ -77,7 +78,14 @@ def outcome_of(phase: Phase[FirstPlan]) -> FirstPlan:
         return over.value  # type: ignore[no-any-return]
 
 
-OURS = initial_plan(ResourceLimits(), MACHINE)
+OURS = initial_plan(ResourceLimits(), HERE)
+
+
+def test_no_node_of_the_rule_of_thumb_is_larger_than_a_host() -> None:
+    """Eight small hosts: the only parameter server would have half of all their memory."""
+    hosts = [Host(f"host-{number}", Resources(0.5, GIB)) for number in range(8)]
+    plan = initial_plan(ResourceLimits(), hosts)
+    assert plan == Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=RolePlan(4, Resources(0.5, GIB // 2)))
 
 
 def test_first_plan_is_the_brains_with_its_decision() -> None:
@@ -100,7 +108,7 @@ def test_a_job_without_autoscaling_asks_the_brain_for_no_plan() -> None:
 def test_a_job_with_a_fixed_plan_asks_the_brain_for_room() -> None:
     fixed = ResourceLimits(ps=ONE, worker=ONE)
     first, _ = found(Brain(START), autoscale="on", resources=fixed)
-    assert (first.number, first.plan) == (1, initial_plan(fixed, MACHINE))
+    assert (first.number, first.plan) == (1, initial_plan(fixed, HERE))
 
 
 def test_first_plan_without_a_brain_is_a_rule_of_thumb() -> None:

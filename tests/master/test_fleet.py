@@ -310,6 +310,26 @@ def test_a_named_worker_is_drained() -> None:
     assert fleet.plan.worker.count == 2
 
 
+def test_nodes_remember_the_host_that_they_are_wanted_on() -> None:
+    fleet, instructions = begun().drain("worker-0", 1.0, replace=True, host="b")
+    assert [launch.node.host for launch in of(Launch, instructions)] == ["b"]
+    fleet, instructions = fleet.scale_ps(3, 1.0, host="c")
+    assert [launch.node.host for launch in of(Launch, instructions)] == ["c"]
+    again = msgspec.json.decode(msgspec.json.encode(fleet), type=Fleet)
+    asked = of(Launch, again.restored(2.0)[1])
+    assert {one.node.id: one.node.host for one in asked if one.node.host} == {"worker-3": "b", "ps-2": "c"}
+    fleet, instructions = ends(fleet, "worker-3")
+    assert [launch.node.host for launch in of(Launch, instructions)] == [""]
+
+
+def test_fleets_of_the_version_before_are_read() -> None:
+    """Their nodes were wanted on no host."""
+    told = msgspec.to_builtins(begun())
+    for node in told["by_id"].values():
+        del node["host"]
+    assert msgspec.convert(told, Fleet) == begun()
+
+
 def test_ends_of_nodes_after_the_job_are_successes() -> None:
     fleet = begun().finished()
     for node in list(fleet.by_id):

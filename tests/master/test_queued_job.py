@@ -18,6 +18,7 @@ from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.phases import Outbox, Phase
 from dlrover_lite.master.queued_job import QueuedJob, blank
 from dlrover_lite.protocol.brain_messages import Advice, RegisterJob
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.messages import (
     MasterReplies,
     MasterRequests,
@@ -34,7 +35,7 @@ from dlrover_lite.transport.memory import MemoryConnector
 from tests.brain.service_rig import Rig, registration
 
 RECIPE = schema.Recipe(version=1, name="ads", model=schema.Model(use="dcn"), data=schema.SyntheticData(samples=1000))
-CAPACITY = Resources(4.0, 8 * GIB)
+HERE = [Host("here", Resources(4.0, 8 * GIB))]
 PLAN = Plan(ps=RolePlan(1, Resources(0.25, GIB)), worker=RolePlan(1, Resources(0.25, GIB)))
 
 
@@ -105,7 +106,7 @@ class Waiting:
         return reply.body
 
     def first(self) -> FirstPlan:
-        return self.ends(first_plan(RECIPE, CAPACITY, self.link, self.room, say=self.told.append))
+        return self.ends(first_plan(RECIPE, HERE, self.link, self.room, say=self.told.append))
 
     def next(self, before: Plan) -> FirstPlan:
         """Wait for the plan of a job that has given way."""

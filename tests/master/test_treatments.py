@@ -59,8 +59,9 @@ def pair(make: Any) -> Rig:
     return rig
 
 
-def sizes(rig: Rig) -> dict[str, Resources]:
-    return {spec.id: spec.resources for spec in rig.backend.launched}
+def wanted(rig: Rig, node: str) -> tuple[Resources, str]:
+    """What the backend was asked for: the node's size and its host."""
+    return next((spec.resources, spec.host) for spec in rig.backend.launched if spec.id == node)
 
 
 def test_several_nodes_get_more_memory_while_another_node_starts(pair: Rig) -> None:
@@ -74,16 +75,16 @@ def test_several_nodes_get_more_memory_while_another_node_starts(pair: Rig) -> N
     assert [one.state for one in brain.done] == ["done"] and states(pair.follow(until=bool))["worker-2"] == "started"
 
 
-def test_an_added_server_has_the_decided_size_and_share_of_memory(pair: Rig) -> None:
+def test_an_added_server_has_the_decided_size_host_and_share_of_memory(pair: Rig) -> None:
     brain = Brain(pair)
     row_bytes = np.zeros(4096)
     row_bytes[:2048] = 1000.0
     row_bytes[:100] = 5000.0
     pair.report("ps-0", loads=loads(row_bytes), version=1)
     before = owned(pair.follow(*PAIR, until=at_rest))
-    brain.say("ps-0", AddPs(SIZE, 0.25), "memory ahead")
+    brain.say("ps-0", AddPs(SIZE, 0.25, "there"), "memory ahead")
     pair.follow(*PAIR, until=lambda status: "ps-2" in states(status))
-    assert sizes(pair)["ps-2"] == SIZE and owned(pair.follow(until=bool)) == before
+    assert wanted(pair, "ps-2") == (SIZE, "there") and owned(pair.follow(until=bool)) == before
     pair.up("ps-2")
     status = pair.follow(*PAIR, "ps-2", until=lambda _: brain.done)
     after = owned(status)
@@ -110,14 +111,14 @@ def test_slots_are_chosen_by_memory_or_load_as_their_move_needs(pair: Rig) -> No
 
 
 @pytest.mark.parametrize("node", ["ps-0", "worker-0"])
-def test_a_replacement_has_the_decided_size(pair: Rig, node: str) -> None:
+def test_a_replacement_has_the_decided_size_and_host(pair: Rig, node: str) -> None:
     brain = Brain(pair)
-    brain.say(node, Replace(SIZE))
+    brain.say(node, Replace(SIZE, "there"))
     follower = node.replace("0", "2")
     pair.backend.wait_for_launch(follower) if node == "ps-0" else pair.follow(
         *PAIR, until=lambda status: follower in states(status)
     )
-    assert sizes(pair)[follower] == SIZE
+    assert wanted(pair, follower) == (SIZE, "there")
     pair.up(follower)
     servers = (*PAIR, follower) if node == "ps-0" else PAIR
     pair.follow(*servers, until=lambda _: brain.done)

@@ -28,6 +28,7 @@ from dlrover_lite.master.work.shard_plan import JobData, ShardPlan
 from dlrover_lite.protocol.brain_messages import Advice, BrainRequests, RegisterJob
 from dlrover_lite.protocol.demands import demand_of
 from dlrover_lite.protocol.features import features_of
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.messages import (
     Ack,
     Export,
@@ -60,6 +61,7 @@ __all__ = ["World"]
 EPOCH = 1_700_000_000.0
 MASTER, BRAIN = "memory://master", "memory://brain"
 CAPACITY = Resources(8.0, 16 * GIB)
+HOSTS = [Host("here", CAPACITY)]
 WORKER_CPU_SECONDS, PS_CPU_SECONDS = 0.2, 0.04
 """CPU seconds that a minibatch takes of a worker, and of all parameter servers together."""
 _RETRY_SECONDS = 2.0
@@ -267,8 +269,8 @@ class SimulatedBackend:
 
     # --- the interface ----------------------------------------------------------------------------------------------------
 
-    def capacity(self) -> Resources:
-        return CAPACITY
+    def capacity(self) -> list[Host]:
+        return HOSTS
 
     def launch(self, spec: NodeSpec) -> None:
         if spec.id not in self._observed:
@@ -365,7 +367,7 @@ class MasterActor:
         data = JobData(world.plan, reconcile([], None, whose="the job"))
         self._brain = self._link(story)
         self._master: Master | None = Master(
-            job, data, CAPACITY, world.backend, edge, story=story, brain=self._brain, now=world.clock.now
+            job, data, HOSTS, world.backend, edge, story=story, brain=self._brain, now=world.clock.now
         )
         self.wake_at = world.clock.now
 
@@ -411,7 +413,7 @@ class World:
             created_at=EPOCH,
             started_at=EPOCH,
             features=msgspec.to_builtins(features),
-            demand=demand_of(recipe, CAPACITY, samples=plan.samples),
+            demand=demand_of(recipe, HOSTS, samples=plan.samples),
         )
 
         def link(story: EventLog) -> BrainLink:

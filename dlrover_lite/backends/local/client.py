@@ -25,6 +25,7 @@ from dlrover_lite.backends.local.protocol import (
 )
 from dlrover_lite.core.errors import BackendError, DeadlineExceeded, RemoteError
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Observation, Readings, Usage
 from dlrover_lite.transport.connector import Connector
 
@@ -43,8 +44,8 @@ class LocalBackend:
         self._client = connector.client(endpoint, KeeperReplies, peer="the keeper")
         self._deadline_seconds = deadline_seconds
 
-    def capacity(self) -> Resources:
-        return self._ask(ReadCapacity(), CapacityAnswer).resources
+    def capacity(self) -> list[Host]:
+        return self._ask(ReadCapacity(), CapacityAnswer).hosts
 
     def launch(self, spec: NodeSpec) -> None:
         self._ask(Launch(spec), Done)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, with_controller
-from dlrover_lite.backends.local.machine import cpu_quotas, machine_resources
+from dlrover_lite.backends.local.machine import cpu_quotas, this_host
 from dlrover_lite.protocol.nodes import HostUsage
 
 __all__ = ["HostMeter"]
@@ -23,13 +22,13 @@ class HostMeter:
 
     def __init__(self, found: list[Hierarchy] | None = None) -> None:
         found = hierarchies() if found is None else found
-        self._host = platform.node() or "localhost"
+        here = this_host(found)
+        self.name, self._cores = here.name, here.resources.cores
         self._cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-        self._cores = machine_resources(found).cores
         self._read = self._of_group(found) or self._of_machine
 
     def read(self) -> HostUsage:
-        return HostUsage(self._host, self._cores, self._read())
+        return HostUsage(self.name, self._cores, self._read())
 
     def _of_group(self, found: list[Hierarchy]) -> Callable[[], float] | None:
         """Return what reads the account of the tightest group around us; None if there is none, or it can't be read."""

@@ -13,14 +13,14 @@ import msgspec
 from dlrover_lite.backends.local.job_logs import LogFile
 from dlrover_lite.backends.local.launching import check_process_limits, release_ended, start_keeper
 from dlrover_lite.backends.local.leftovers import sweep
-from dlrover_lite.backends.local.machine import machine_resources
+from dlrover_lite.backends.local.machine import this_host
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
-from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs import store
 from dlrover_lite.jobs.backend import Address, JobSummary, RunOptions, StopCause
 from dlrover_lite.jobs.store import Beginning, Job, JobRecord, Result, State
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.recipe.schema import Recipe
 
 __all__ = ["LocalJobs", "create_job", "summary_of"]
@@ -37,8 +37,8 @@ class LocalJobs:
     def __init__(self, keeper: KeeperOptions | None = None) -> None:
         self._keeper = keeper
 
-    def capacity(self) -> Resources:
-        return machine_resources()
+    def capacity(self) -> list[Host]:
+        return [this_host()]
 
     def dry_run(self, recipe: Recipe) -> None:
         check_process_limits(recipe)

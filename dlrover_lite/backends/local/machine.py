@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.hosts import Host
 
-__all__ = ["cpu_quotas", "machine_resources"]
+__all__ = ["cpu_quotas", "machine_resources", "this_host"]
+
+
+def this_host(found: list[Hierarchy] | None = None) -> Host:
+    """Return this machine with its name, and ``machine_resources``."""
+    return Host(platform.node() or "localhost", machine_resources(found))
 
 
 def machine_resources(found: list[Hierarchy] | None = None) -> Resources:

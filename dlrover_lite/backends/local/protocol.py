@@ -15,6 +15,7 @@ from dlrover_lite.core.bounds import Count, ExitCode, Items, Name, Pid, Seconds,
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.files.durable import UnsafeName, checked_name
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Observation, Readings, Usage
 from dlrover_lite.transport.frames import UNREADABLE
 from dlrover_lite.transport.message import Message
@@ -75,7 +76,7 @@ class AllAnswer(Message, frozen=True):
 
 
 class CapacityAnswer(Message, frozen=True):
-    resources: Resources
+    hosts: Items[Host]
 
 
 class EnforcementAnswer(Message, frozen=True):

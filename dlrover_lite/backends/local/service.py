@@ -35,6 +35,7 @@ from dlrover_lite.backends.local.protocol import (
 from dlrover_lite.core.errors import BackendError, DlroverLiteError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Job
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.nodes import NodeSpec, Readings
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.endpoints import listen_endpoint
@@ -125,7 +126,7 @@ class KeeperService:
             case ReadAll():
                 return AllAnswer(self._readings())
             case ReadCapacity():
-                return CapacityAnswer(self._capacity())
+                return CapacityAnswer([self._capacity()])
             case ReadEnforcement():
                 return EnforcementAnswer(self._keeper.fences.enforcement())
         raise AssertionError(f"no answer to {type(body).__name__}")
@@ -138,6 +139,11 @@ class KeeperService:
             return
         if self._keeper.phase != "running":
             raise BackendError(f"Node {spec.id} can't be launched any more: the job is being stopped")
+        if spec.host not in ("", self._host.name):
+            raise BackendError(
+                f"Node {spec.id} can't be launched on {spec.host}: this job's nodes all run on {self._host.name}",
+                hint="Launch it without a host.",
+            )
         spec = msgspec.structs.replace(spec, listen=listen_endpoint(spec.master_endpoint, spec.id))
         _check_resources(spec.id, spec.resources)
         self._keeper.nodes.check(spec)
@@ -152,11 +158,9 @@ class KeeperService:
         host = self._host.read()
         return Readings(nodes, dict.fromkeys(nodes, host.host), [host])
 
-    def _capacity(self) -> Resources:
+    def _capacity(self) -> Host:
         machine, total = machine_resources(), self._keeper.job.recipe.resources.total
-        if total is None:
-            return machine
-        return Resources(min(machine.cores, total.cores), min(machine.memory, total.memory))
+        return Host(self._host.name, machine if total is None else machine.within(total))
 
 
 def _check_resources(node: str, resources: Resources) -> None:

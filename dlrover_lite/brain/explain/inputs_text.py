@@ -93,7 +93,8 @@ def _capacity(inputs: RoundInputs, view: JobView) -> str:
     own = ""
     if most is not None and (most.cores < inputs.capacity.cores or most.memory < inputs.capacity.memory):
         own = f"; this one may have {_amount(most)} at most"
-    return f"{_amount(inputs.capacity)} for all jobs{own}"
+    hosts = f" on {len(inputs.hosts)} hosts" if len(inputs.hosts) > 1 else ""
+    return f"{_amount(inputs.capacity)}{hosts} for all jobs{own}"
 
 
 def _free(view: JobView) -> str:

@@ -13,6 +13,7 @@ from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
 from dlrover_lite.brain.planning.plan_grid import Candidate, to_milli
 from dlrover_lite.brain.planning.plan_values import Options
 from dlrover_lite.core.units import format_bytes
+from dlrover_lite.protocol.hosts import largest_of
 
 __all__ = ["Reasons"]
 
@@ -34,10 +35,14 @@ class Reasons:
         bounds, capacity = view.bounds, self.inputs.capacity
         cores = bounds.min_workers * min(bounds.worker_sizes) + bounds.min_servers * min(bounds.ps_sizes)
         memory = view.need.of(Candidate(bounds.min_workers, bounds.min_servers, 1, 1))
-        return (
+        needs = (
             f"its smallest plan needs more than there is: {_amount(cores)} and {format_bytes(memory)}, of {_amount(capacity.cores)} "
             f"and {format_bytes(capacity.memory)}"
         )
+        if len(self.inputs.hosts) <= 1:
+            return needs
+        most = largest_of(self.inputs.hosts)
+        return f"{needs}, with {_amount(most.cores)} and {format_bytes(most.memory)} on one host at the most"
 
     def preemption(self, view: JobView) -> str:
         """Say for whom a job gives way, or for want of what."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -26,8 +27,9 @@ class FittedModel(msgspec.Struct, frozen=True, kw_only=True):
     fit: Fit
     batch_size: float
     free_cores: float
-    """Cores of each host that are free for this job's nodes."""
+    """Cores that are free for this job's nodes, the mean over hosts."""
     hosts: float = 1.0
+    """Number of hosts: nodes are taken to be spread evenly over them."""
     speed: float = 1.0
 
     def predict(
@@ -72,9 +74,11 @@ class Bottleneck(FittedModel, frozen=True, kw_only=True):
         return Sides(*found, fitted.exponent)
 
 
-def model_data(fit: Fit, *, batch_size: float, free_cores: float, hosts: float = 1.0, speed: float = 1.0) -> ModelData:
-    """Turn a fitted model into data, to be decided from and stored."""
-    model = FittedModel(fit=fit, batch_size=batch_size, free_cores=free_cores, hosts=hosts, speed=speed)
+def model_data(fit: Fit, *, batch_size: float, free_cores: Mapping[str, float], speed: float = 1.0) -> ModelData:
+    """Turn a fitted model into data, to be decided from and stored. ``free_cores``: those that are free for the job's nodes, by host."""
+    hosts = float(len(free_cores))
+    mean = sum(free_cores.values()) / hosts
+    model = FittedModel(fit=fit, batch_size=batch_size, free_cores=mean, hosts=hosts, speed=speed)
     return ModelData(_KIND, msgspec.to_builtins(model))
 
 

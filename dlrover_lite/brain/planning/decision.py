@@ -134,7 +134,7 @@ def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
     views, capacity, policy = inputs.jobs, inputs.capacity, inputs.policy
     options: dict[str, Options] = {}
     for view in views:
-        if (one := options_of(view, load(view.model), capacity, policy)) is not None:
+        if (one := options_of(view, load(view.model), capacity, policy, inputs.hosts)) is not None:
             options[view.job] = one
     needs = {job: _need(one, keeps=one.view.fixed or bool(one.view.declined)) for job, one in options.items()}
     reluctant = {job: _need(one) for job, one in options.items() if one.view.declined and not one.view.fixed}

@@ -11,6 +11,7 @@ from msgspec import Meta
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.hosts import Host
 
 __all__ = ["FORMAT", "Action", "JobView", "LastChange", "ModelData", "Policy", "RoundInputs", "Stage", "index_of"]
 
@@ -119,7 +120,9 @@ class RoundInputs(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Seconds since the epoch; nothing is computed from it."""
     capacity: Resources
-    """Capacity of the machine or cluster, for all these jobs together."""
+    """The most that all these jobs may have together: what all hosts have, or what the person prefers."""
+    hosts: tuple[Host, ...] = ()
+    """What there is on each host; empty: all of the capacity is on one."""
     jobs: tuple[JobView, ...]
     policy: Policy = Policy()
     format: int = FORMAT
@@ -133,6 +136,7 @@ def index_of(inputs: RoundInputs, job: str) -> str:
     world = {
         "format": inputs.format,
         "capacity": inputs.capacity,
+        "hosts": inputs.hosts,
         "policy": inputs.policy,
         "own": None if own is None else msgspec.structs.replace(own, job="", waited_seconds=0.0),
         "others": sorted(

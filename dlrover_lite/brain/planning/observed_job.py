@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 import msgspec
@@ -42,8 +42,7 @@ def observed_view(
     view: JobView,
     profiles: Sequence[Profile],
     *,
-    free_cores: float,
-    hosts: int = 1,
+    free_cores: Mapping[str, float],
     prior: Prior | None = None,
     depth: float = DEPTH,
     total_samples: float | None = None,
@@ -57,7 +56,7 @@ def observed_view(
     change, the work left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of each
     worker, what changes cost. ``view`` itself is returned if nothing was trained yet.
 
-    ``free_cores``: those of each host that this job's nodes could use; ``prior``: from jobs like it (stage 1); ``depth``: of its workers'
+    ``free_cores``: those that this job's nodes could use, by host; ``prior``: from jobs like it (stage 1); ``depth``: of its workers'
     pipelines.
     """
     trained = [profile for profile in profiles if profile.samples > 0 and candidate_of(profile) is not None]
@@ -77,9 +76,7 @@ def observed_view(
         need = need_of(found, samples, worker=view.need.worker, most_per_ps=view.need.most_per_ps)
     return msgspec.structs.replace(
         view,
-        model=model_data(
-            fit(seen, prior=prior, depth=depth), batch_size=last.batch_size, free_cores=free_cores, hosts=float(hosts)
-        ),
+        model=model_data(fit(seen, prior=prior, depth=depth), batch_size=last.batch_size, free_cores=free_cores),
         need=need,
         remaining_samples=None if total_samples is None else max(0.0, total_samples - last.samples_so_far),
         now=now,

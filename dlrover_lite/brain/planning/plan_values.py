@@ -11,12 +11,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from dlrover_lite.brain.planning.job_view import JobView, Policy
 from dlrover_lite.brain.planning.pareto import Parts, Points, ThroughputModel, fastest, points_of
-from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, FloatArray, IntArray, lattice_of
+from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, FloatArray, IntArray, lattice_of, to_milli
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.hosts import Host, largest_of
 
 __all__ = ["Options", "hull", "options_of"]
 
@@ -54,11 +56,18 @@ class Options(NamedTuple):
         return int(self.points.milli[at]) <= milli and int(self.memory[at]) <= memory
 
 
-def options_of(view: JobView, model: ThroughputModel, capacity: Resources, policy: Policy) -> Options | None:
+def options_of(
+    view: JobView, model: ThroughputModel, capacity: Resources, policy: Policy, hosts: Sequence[Host] = ()
+) -> Options | None:
     """Find the plans that a job can have; None when not even its smallest plan fits into the whole capacity; one that runs then keeps the
-    plan it has."""
+    plan it has. Where there are several ``hosts``, no node may be larger than the largest."""
     if view.most is not None:
-        capacity = Resources(min(capacity.cores, view.most.cores), min(capacity.memory, view.most.memory))
+        capacity = capacity.within(view.most)
+    if len(hosts) > 1:
+        narrowed = _on_hosts(view, largest_of(hosts))
+        if narrowed is None and view.now is None:
+            return None
+        view = narrowed or view
     lattice = lattice_of(view.bounds)
     fitting = lattice.fitting(view.need, capacity.memory)
     flat = _search(policy)(lattice, model, most_cores=capacity.cores, fitting=fitting)
@@ -78,6 +87,23 @@ def options_of(view: JobView, model: ThroughputModel, capacity: Resources, polic
     columns = _joined(parts, (more_w, more_p, more_worker_cores, more_ps_cores))
     points = points_of(model, columns)
     return _valued(view, points, points.find(smallest), policy)
+
+
+def _on_hosts(view: JobView, most: Resources) -> JobView | None:
+    """Return the view with only those plans whose nodes have ``most`` each; None if there are none."""
+    bounds, need = view.bounds, view.need
+    worker_sizes, ps_sizes = (
+        tuple(size for size in sizes if to_milli(size) <= to_milli(most.cores))
+        for sizes in (bounds.worker_sizes, bounds.ps_sizes)
+    )
+    if not worker_sizes or not ps_sizes or need.worker > most.memory:
+        return None
+    most_per_ps = most.memory if need.most_per_ps is None else min(most.memory, need.most_per_ps)
+    return msgspec.structs.replace(
+        view,
+        bounds=msgspec.structs.replace(bounds, worker_sizes=worker_sizes, ps_sizes=ps_sizes),
+        need=msgspec.structs.replace(need, most_per_ps=most_per_ps),
+    )
 
 
 def _search(policy: Policy) -> Callable[..., IntArray]:

@@ -24,6 +24,7 @@ from dlrover_lite.brain.planning.decision import Decision, decide
 from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs
 from dlrover_lite.brain.planning.plan_grid import Bounds, FloatArray, MemoryNeed, to_milli
 from dlrover_lite.core.units import MIB, Resources
+from dlrover_lite.protocol.hosts import Host
 
 __all__ = ["PastJob", "PastMemory", "StartInputs", "basis", "initial_plan", "initial_view"]
 
@@ -87,9 +88,8 @@ class StartInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Past jobs, the oldest first."""
     capacity: Resources
     """Resources that this job may have: what others leave, and no more than its recipe's ceiling."""
-    free_cores: float | None = None
-    """Cores of each host that nobody else takes; None: ``capacity``'s."""
-    hosts: int = 1
+    free: dict[str, Resources] = {}
+    """What this job may have of each host, by name; empty: all of the capacity is on one."""
     total_samples: float | None = None
     """Number of samples to train on, over all epochs; None: not known."""
     priority: float = 1.0
@@ -110,7 +110,8 @@ def initial_plan(inputs: StartInputs) -> Decision:
     """
     known = _known(inputs)
     view = _view(inputs, known)
-    one = RoundInputs(at=inputs.at, capacity=inputs.capacity, jobs=(view,), policy=inputs.policy)
+    hosts = tuple(Host(name, free) for name, free in inputs.free.items())
+    one = RoundInputs(at=inputs.at, capacity=inputs.capacity, hosts=hosts, jobs=(view,), policy=inputs.policy)
     decision = decide(one).decisions[0]
     return msgspec.structs.replace(decision, stage="initial", reason=f"{known.words}: {decision.reason}")
 
@@ -144,12 +145,10 @@ def _known(inputs: StartInputs) -> _Known:
 def _view(inputs: StartInputs, known: _Known) -> JobView:
     bounds = inputs.bounds if known.prior is not None else _cold_bounds(inputs)
     prior = known.prior or _guess(inputs.features)
-    free = inputs.capacity.cores / inputs.hosts if inputs.free_cores is None else inputs.free_cores
     model = model_data(
         fit([], prior=prior, depth=float(inputs.features.pipeline_depth)),
         batch_size=inputs.features.batch_size,
-        free_cores=free,
-        hosts=float(inputs.hosts),
+        free_cores={host: free.cores for host, free in _free(inputs).items()},
     )
     return JobView(
         job=inputs.job,
@@ -159,6 +158,10 @@ def _view(inputs: StartInputs, known: _Known) -> JobView:
         priority=inputs.priority,
         remaining_samples=inputs.total_samples,
     )
+
+
+def _free(inputs: StartInputs) -> dict[str, Resources]:
+    return inputs.free or {"": inputs.capacity}
 
 
 def _guess(features: JobFeatures) -> Prior:
@@ -214,11 +217,11 @@ def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> Mem
         for one in near
         if (memory := past[one.job].memory) is not None and memory.rows
     ]
-    total = inputs.capacity.memory
     if not memories:
+        total, on_one_host = inputs.capacity.memory, max(free.memory for free in _free(inputs).values())
         return MemoryNeed(
             worker=int(total * _COLD_MEMORY / max(bounds.min_workers, min(bounds.max_workers, inputs.capacity.cores))),
-            tables=min(int(total * _COLD_MEMORY), _most_of_tables(inputs.features)),
+            tables=min(int(on_one_host * _COLD_MEMORY), _most_of_tables(inputs.features)),
         )
     ages = [age for _, age in memories]
 

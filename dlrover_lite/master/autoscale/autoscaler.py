@@ -76,6 +76,8 @@ class Replace(msgspec.Struct, frozen=True, tag="replace"):
 
     node: str
     each: Resources
+    host: str = ""
+    """Host that the other one is wanted on; empty: wherever there is room."""
 
 
 class Join(msgspec.Struct, frozen=True, tag="join"):
@@ -83,6 +85,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
 
     each: Resources
     count: int
+    host: str = ""
 
 
 class MoveHot(msgspec.Struct, frozen=True, tag="move hot"):

@@ -166,7 +166,7 @@ class Executor:
         return Goal(number=advice.number, steps=steps, what=f"{treatment.node}: {what}") if steps else None
 
     def _steps(self, treatment: AdvisedTreatment) -> tuple[Step, ...]:
-        """List the steps of a treatment; none for what is only told. Its host isn't asked for: no backend has several yet."""
+        """List the steps of a treatment; none for what is only told."""
         node, cause = treatment.node, treatment.cause
         match treatment.act:
             case acts.Resize(resources, others):
@@ -174,13 +174,13 @@ class Executor:
                 if cause == "memory to spare":
                     return (*(Resize(name, its) for name, its in wanted.items()), *self._new_sizes(wanted))
                 return tuple(Resize(name, self._no_less_now(name, its)) for name, its in wanted.items())
-            case acts.Replace(resources):
-                return (Replace(node, resources),)
+            case acts.Replace(resources, host):
+                return (Replace(node, resources, host),)
             case acts.MoveSlots(share, to):
                 return (MoveHot(node, share, to, "memory" if cause == "memory ahead" else "load"),)
-            case acts.AddPs(resources, share):
+            case acts.AddPs(resources, share, host):
                 count = self._reconciler.fleet.plan.ps.count + 1
-                return (Join(resources, count), MoveHot(node, share, {}, "memory"))
+                return (Join(resources, count, host), MoveHot(node, share, {}, "memory"))
             case acts.SmallerShards(factor):
                 return (SmallShards(node, factor),)
             case acts.Tell():
@@ -331,10 +331,10 @@ class Executor:
                 return self._ask(ResizeRequest(node, resources.cores, resources.memory))
             case Scale(role, count):
                 return self._ask(ScaleRequest(workers=count) if role == "worker" else ScaleRequest(ps=count))
-            case Replace(node, each):
-                return _why_not(self._control.replace(node, each))
-            case Join(each, _):
-                return _why_not(self._control.join(each))
+            case Replace(node, each, host):
+                return _why_not(self._control.replace(node, each, host))
+            case Join(each, _, host):
+                return _why_not(self._control.join(each, host))
             case MoveHot():
                 return self._move(step)
             case SmallShards(node, factor):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from dlrover_lite.core.expected_end import PredictedRate
-from dlrover_lite.core.units import Resources
 from dlrover_lite.master.autoscale.autoscaler import PlanPrediction
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.phases import Phase
@@ -16,6 +15,7 @@ from dlrover_lite.master.profiling.job_end import predicted_rate
 from dlrover_lite.master.queued_job import QueuedJob
 from dlrover_lite.protocol.brain_messages import Advice, understood
 from dlrover_lite.protocol.demands import autoscale_of, fixed
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.plans import Plan, initial_plan
 from dlrover_lite.recipe.schema import Recipe, RoleResources
 
@@ -44,7 +44,7 @@ class FirstPlan(NamedTuple):
 
 def first_plan(
     recipe: Recipe,
-    capacity: Resources,
+    hosts: Sequence[Host],
     brain: BrainLink | None,
     room: QueuedJob,
     *,
@@ -52,7 +52,7 @@ def first_plan(
 ) -> Phase[FirstPlan]:
     """Return the brain's plan, where it is asked for and there is one that answers; else the recipe's, with a rule of thumb for what it
     leaves open. Waits as long as the brain wants it to; ``room`` says whether that was for nothing, since the job is to stop."""
-    ours = FirstPlan(initial_plan(recipe.resources, capacity))
+    ours = FirstPlan(initial_plan(recipe.resources, hosts))
     if brain is None or autoscale_of(recipe) == "off":
         return ours
     brain.waits(None)

@@ -111,6 +111,7 @@ class Fleet(msgspec.Struct, frozen=True):
 
     plan: Plan
     capacity: Resources
+    """Resources that all nodes may have together, on whatever hosts."""
     by_id: dict[str, Node] = {}
     """All nodes that the job has ever had, by id, in the order they were launched."""
     pending: list[Pending] = []
@@ -290,23 +291,38 @@ class Fleet(msgspec.Struct, frozen=True):
         fleet, instructions = fleet._fill("worker", now)
         return fleet, done + instructions
 
-    def scale_ps(self, count: int, now: float, *, leaving: Collection[str] = (), each: Resources | None = None) -> Next:
-        """Have ``count`` PS from now on beside those ``leaving``: new ones are launched, of the plan's size or with ``each``. Who is too
-        many must be among the leaving."""
-        return self._plan("ps", count, leaving)._fill("ps", now, leaving, each)
+    def scale_ps(
+        self,
+        count: int,
+        now: float,
+        *,
+        leaving: Collection[str] = (),
+        each: Resources | None = None,
+        host: str = "",
+    ) -> Next:
+        """Have ``count`` PS from now on beside those ``leaving``: new ones are launched, of the plan's size or with ``each``, on
+        ``host`` where one is named. Who is too many must be among the leaving."""
+        return self._plan("ps", count, leaving)._fill("ps", now, leaving, each, host)
 
     def drain(
-        self, node: str, now: float, *, why: str = "", replace: bool = False, each: Resources | None = None
+        self,
+        node: str,
+        now: float,
+        *,
+        why: str = "",
+        replace: bool = False,
+        each: Resources | None = None,
+        host: str = "",
     ) -> Next:
         """Let one node leave: a worker, and there is one less from now on unless it is replaced (by one with ``each``, or of the plan's
-        size); or a PS that has been emptied."""
+        size, on ``host`` if one is named); or a PS that has been emptied."""
         role = self.by_id[node].role
         fleet, changed, done = self._step(node, "drain", now, f"to leave: {why}" if why else "is asked to leave")
         if not changed or role == "ps":
             return fleet, done
         if not replace:
             return fleet._plan("worker", self.plan.worker.count - 1), done
-        fleet, instructions = fleet._fill("worker", now, each=each)
+        fleet, instructions = fleet._fill("worker", now, each=each, host=host)
         return fleet, done + instructions
 
     def resize(self, node: str, wanted: Resources) -> Next:
@@ -371,13 +387,20 @@ class Fleet(msgspec.Struct, frozen=True):
         kept += [late for late in self.coming_back(role) if not late.follows][:room]
         return msgspec.structs.replace(self, plan=plan, pending=kept)
 
-    def _fill(self, role: WorkRole, now: float, leaving: Collection[str] = (), each: Resources | None = None) -> Next:
+    def _fill(
+        self,
+        role: WorkRole,
+        now: float,
+        leaving: Collection[str] = (),
+        each: Resources | None = None,
+        host: str = "",
+    ) -> Next:
         """Launch what is missing."""
         fleet: Fleet = self
         done: list[Instruction] = []
         plan = self.planned(role)
         for _ in range(plan.count - len(self.staying_of(role, leaving)) - len(self.coming_back(role, leaving))):
-            fleet, instructions = fleet._launch(role, each or plan.each, now)
+            fleet, instructions = fleet._launch(role, each or plan.each, now, host=host)
             done += instructions
         return fleet, done
 
@@ -461,10 +484,10 @@ class Fleet(msgspec.Struct, frozen=True):
         """Return the memory that is left for another node in place of ``node``, in bytes."""
         return self.capacity.memory - self.memory_beside(node)
 
-    def _launch(self, role: WorkRole, resources: Resources, now: float, follows: str = "") -> Next:
-        node = Node(f"{role}-{len(self.of(role))}", role, resources, since=now, follows=follows)
-        whose = f" in the place of {follows}" if follows else ""
-        note = Note(node.id, f"launched with {describe(resources)}{whose}")
+    def _launch(self, role: WorkRole, resources: Resources, now: float, follows: str = "", host: str = "") -> Next:
+        node = Node(f"{role}-{len(self.of(role))}", role, resources, since=now, follows=follows, host=host)
+        whose, where = f" in the place of {follows}" if follows else "", f" on {host}" if host else ""
+        note = Note(node.id, f"launched with {describe(resources)}{whose}{where}")
         replaced = [ServerReplaced(follows, node.id)] if follows else []
         return self._with(node), [note, *replaced, Launch(node)]
 

@@ -71,6 +71,8 @@ class Node(msgspec.Struct, frozen=True):
     detail: str = ""
     wanted: Resources | None = None
     """Resources that the node is to be resized to; None: nothing else than it has."""
+    host: str = ""
+    """Host that the node is wanted on; empty: wherever there is room. Who takes its place later isn't bound to that."""
 
     @property
     def most(self) -> Resources:

@@ -145,14 +145,18 @@ class Reconciler:
         """Scale to a number of workers; return what follows from it, in words."""
         return self._told(self.fleet.scale(workers, self._clock()))
 
-    def scale_ps(self, count: int, *, each: Resources | None = None) -> list[str]:
+    def scale_ps(self, count: int, *, each: Resources | None = None, host: str = "") -> list[str]:
         """Have so many PS beside those that leave, newcomers of the plan's size or with ``each``; what follows from it, in words."""
-        return self._told(self.fleet.scale_ps(count, self._clock(), leaving=self._servers.leaving, each=each))
+        return self._told(
+            self.fleet.scale_ps(count, self._clock(), leaving=self._servers.leaving, each=each, host=host)
+        )
 
-    def drain(self, node: str, *, why: str = "", replace: bool = False, each: Resources | None = None) -> list[str]:
-        """Let a worker leave, or a PS that holds nothing; return what follows from it, in words. ``each``: of the one that takes its
-        place."""
-        return self._told(self.fleet.drain(node, self._clock(), why=why, replace=replace, each=each))
+    def drain(
+        self, node: str, *, why: str = "", replace: bool = False, each: Resources | None = None, host: str = ""
+    ) -> list[str]:
+        """Let a worker leave, or a PS that holds nothing; return what follows from it, in words. ``each`` and ``host``: of the one that
+        takes its place."""
+        return self._told(self.fleet.drain(node, self._clock(), why=why, replace=replace, each=each, host=host))
 
     def kill(self, node: str) -> list[str]:
         """End a node at once; another one takes its place. Return what follows from it, in words."""
@@ -344,7 +348,9 @@ class Reconciler:
         failpoint("master.launch.noted")
         if not self.fleet.done:
             try:
-                self._backend.launch(NodeSpec(node.id, node.role, node.resources, self._endpoint, node.follows))
+                self._backend.launch(
+                    NodeSpec(node.id, node.role, node.resources, self._endpoint, node.follows, host=node.host)
+                )
             except BackendError as error:
                 self._on_refusal(error)
             else:

@@ -216,14 +216,14 @@ class SlotControl:
 
     # --- wishes of the brain ----------------------------------------------------------------------------------------------
 
-    def join(self, each: Resources) -> Scaled | Failure:
-        """Add one more PS, with ``each``; slots stay where they are."""
+    def join(self, each: Resources, host: str = "") -> Scaled | Failure:
+        """Add one more PS, with ``each``, on ``host`` if one is named; slots stay where they are."""
         refused = newcomer_refusal(each, self._fleet, total=self._total) or (_OVER if self._over else None)
-        return refused or Scaled(self._reconciler.scale_ps(self._fleet.plan.ps.count + 1, each=each))
+        return refused or Scaled(self._reconciler.scale_ps(self._fleet.plan.ps.count + 1, each=each, host=host))
 
-    def replace(self, node: str, each: Resources) -> Scaled | Failure:
-        """Replace a node that is slow by another one with ``each``."""
-        return self._drain(node, replace=True, each=each, why="replaced, as it is slow", slow=True)
+    def replace(self, node: str, each: Resources, host: str = "") -> Scaled | Failure:
+        """Replace a node that is slow by another one with ``each``, on ``host`` if one is named."""
+        return self._drain(node, replace=True, each=each, host=host, why="replaced, as it is slow", slow=True)
 
     @property
     def _over(self) -> bool:
@@ -342,6 +342,7 @@ class SlotControl:
         replace: bool,
         *,
         each: Resources | None = None,
+        host: str = "",
         why: str = "drained by request",
         slow: bool = False,
     ) -> Scaled | Failure:
@@ -361,10 +362,10 @@ class SlotControl:
         if replace and (refused := replacement_refusal(node, fleet, each)) is not None:
             return refused
         if node.role != "ps":
-            return Scaled(self._reconciler.drain(name, why=why, replace=replace, each=each))
+            return Scaled(self._reconciler.drain(name, why=why, replace=replace, each=each, host=host))
         if replace:
             self._servers.take(self._state.leave([name], why if each else f"{why}, to be replaced", slow=slow))
-            return Scaled([self._leaves(name), *self._reconciler.scale_ps(role.count, each=each)])
+            return Scaled([self._leaves(name), *self._reconciler.scale_ps(role.count, each=each, host=host)])
         actions = self._let_go([name], why)
         return Scaled(actions + self._reconciler.scale_ps(role.count - 1))
 

@@ -111,7 +111,6 @@ class LiveMemory(Reader):
         if not self._levels:
             return
         from dlrover_lite.brain.explain.memory_outlook import outlook
-        from dlrover_lite.core.units import Resources
         from dlrover_lite.protocol.demands import Demand
 
-        self._curve = outlook(self._levels, self._demand or Demand(capacity=Resources(0.0, 0)), self._limits)
+        self._curve = outlook(self._levels, self._demand or Demand(), self._limits)

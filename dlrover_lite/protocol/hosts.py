@@ -1,0 +1,38 @@
+"""The hosts that nodes may run on, and what each of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dlrover_lite.core.bounds import Name
+from dlrover_lite.core.units import Resources
+
+__all__ = ["Host", "by_name", "largest_of", "total_of"]
+
+
+class Host(msgspec.Struct, frozen=True):
+    """A machine that nodes run on."""
+
+    name: Name
+    """Name of the host; empty: not known, and the only one."""
+    resources: Resources
+    """Resources that nodes may use there together."""
+
+
+def total_of(hosts: Iterable[Host]) -> Resources:
+    """Return what all hosts have together."""
+    each = [host.resources for host in hosts]
+    return Resources(sum((one.cores for one in each), 0.0), sum(one.memory for one in each))
+
+
+def largest_of(hosts: Iterable[Host]) -> Resources:
+    """Return the most cores, and the most memory, that any host has: no node can have more."""
+    each = [host.resources for host in hosts]
+    return Resources(max((one.cores for one in each), default=0.0), max((one.memory for one in each), default=0))
+
+
+def by_name(hosts: Iterable[Host]) -> dict[str, Resources]:
+    """Return what each host has, by its name."""
+    return {host.name: host.resources for host in hosts}
