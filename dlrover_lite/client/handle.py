@@ -108,6 +108,8 @@ def these_hosts() -> list[Host]:
 
 def this_machine() -> Resources:
     """Return the cores and memory that jobs can have here."""
+    from dlrover_lite.protocol.hosts import total_of
+
     return total_of(these_hosts())
 
 
