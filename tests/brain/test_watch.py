@@ -12,13 +12,13 @@ from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.news import WatchedJob, WatchedJobs
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain.store.watch import RATES, Watch
 from dlrover_lite.brain.store.watch_job import JobWatch
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.news import WatchedJob, WatchedJobs
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord

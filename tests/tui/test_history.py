@@ -14,11 +14,11 @@ from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.news import Chosen, JobNews, PlanNews
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain.store.timeline import Happened, Known, Measured, Timeline, Used, jobs_known, timeline
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.news import Chosen, JobNews, PlanNews
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.brain.store.news import Chosen, JobNews, PlanNews
 from dlrover_lite.brain.store.watch import JOB_COLUMNS, Reader, decoded, job_news
 from dlrover_lite.brain.store.watch_job import chosen
 from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.protocol.news import Chosen, JobNews, PlanNews
 
 __all__ = ["Happened", "Known", "Measured", "Timeline", "Used", "jobs_known", "timeline"]
 

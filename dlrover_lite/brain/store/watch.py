@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dlrover_lite.brain.store.news import (
+from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.protocol.news import (
     DecisionNews,
     JobNews,
     PlanNews,
     RateNews,
     WatchedJobs,
 )
-from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from dlrover_lite.brain.store.news import Chosen, JobNews, NodeNews, PlanNews, RateNews, WatchedJob
 from dlrover_lite.brain.store.watch import JOB_COLUMNS, Reader, decoded, job_news
 from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.protocol.news import Chosen, JobNews, NodeNews, PlanNews, RateNews, WatchedJob
 from dlrover_lite.protocol.plans import Plan
 
 __all__ = ["DECISIONS", "JobWatch", "choice_of", "chosen"]

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from dlrover_lite.brain.store.news import JobNews
 from dlrover_lite.brain.store.watch import Watch
 from dlrover_lite.brain_server.daemon import look_at
 from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import Job, list_jobs
+from dlrover_lite.protocol.news import JobNews
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsView
 from dlrover_lite.tui.sources.live_job import LiveJob, owner_of
 from dlrover_lite.tui.view_state import JobsFold, LocalStatus

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlrover_lite.brain.store.news import Chosen, DecisionNews, JobNews, WatchedJobs
 from dlrover_lite.brain.store.watch_job import JobWatch
 from dlrover_lite.core.errors import DlroverLiteError, JobError
+from dlrover_lite.protocol.news import Chosen, DecisionNews, JobNews, WatchedJobs
 from dlrover_lite.tui.model import Autoscaling, JobDetail, Problem, PsStrip, Rate
 from dlrover_lite.tui.pages.detail import (
     NodesFold,
