@@ -9,8 +9,8 @@ from typing import IO
 
 import msgspec
 
+from dlrover_lite.brain.store.job_news import choice_of
 from dlrover_lite.brain.store.timeline import Happened, Known, Measured, Timeline, Used
-from dlrover_lite.brain.store.watch_job import choice_of
 from dlrover_lite.core.expected_end import (
     ExpectedEnd,
     PlanIntervals,
