@@ -474,10 +474,9 @@ def _is_more_memory(decision: Decision) -> bool:
 def readable(store: ConfigStore) -> list[tuple[str, Arrival]]:
     """List the jobs that run, as the database has them, each with its directory. Raises HistoryError."""
     found = []
-    for entry in queries.jobs(store, queries.JobFilter(state="starting,running,queued")):
+    for entry, plan in queries.jobs_with_plans(store, queries.JobFilter(state="starting,running,queued")):
         if (demand := entry.features.get("demand")) is None:
             continue
-        plan = queries.newest_plan(store, entry.id, "granted")
         try:
             told = msgspec.convert(demand, Demand)
         except msgspec.ValidationError as error:
@@ -489,7 +488,7 @@ def readable(store: ConfigStore) -> list[tuple[str, Arrival]]:
             began=entry.started_at or entry.created_at,
             priority=entry.priority,
             samples=entry.samples,
-            plan=plan.plan if plan and entry.state != "queued" else None,
+            plan=plan if entry.state != "queued" else None,
         )
         found.append((entry.directory, arrival))
     return found

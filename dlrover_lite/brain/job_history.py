@@ -9,7 +9,7 @@ import msgspec
 from dlrover_lite.brain.models.throughput import Fit, fit
 from dlrover_lite.brain.planning.prescale import PastJob, PastMemory
 from dlrover_lite.brain.store import queries
-from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.brain.store.records import FitRecord
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.outcomes import JobOutcome
@@ -17,6 +17,7 @@ from dlrover_lite.protocol.profiles import host_speeds, observe
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.job_tracker import RegisteredJob
+    from dlrover_lite.brain.store.database import ConfigStore
 
 __all__ = ["past_jobs", "remember"]
 
@@ -74,12 +75,12 @@ def _memory(known: RegisteredJob, outcome: JobOutcome) -> PastMemory | None:
     )
 
 
-def past_jobs(store: ConfigStore, *, at: float, without: str = "", by_then: bool = False) -> list[PastJob]:
+def past_jobs(history: Rows, *, at: float, without: str = "", by_then: bool = False) -> list[PastJob]:
     """List the past jobs that something was learnt of, the oldest first. ``by_then``: only those that had ended by the time ``at``. What
     can't be read any more is left out. Raises HistoryError."""
-    memories = {entry.id: record for entry, record in queries.fitted_jobs(store, _MEMORY, newest=_MOST)}
+    memories = {entry.id: record for entry, record in queries.fitted_jobs(history, _MEMORY, newest=_MOST)}
     found = []
-    for entry, record in queries.fitted_jobs(store, _KIND, newest=_MOST):
+    for entry, record in queries.fitted_jobs(history, _KIND, newest=_MOST):
         if entry.id == without or entry.ended_at is None or (by_then and entry.ended_at > at):
             continue
         try:

@@ -23,7 +23,7 @@ from dlrover_lite.core.version import __version__
 
 __all__ = ["DaemonOptions", "DaemonReady", "look_at", "serve", "stopped_by_signals"]
 
-_SOCKET = "brain.sock"
+_SOCKET, _HISTORY_SOCKET = "brain.sock", "history.sock"
 _LOCK_SECONDS = 10.0
 """Seconds to wait for the daemon before to be gone: it has said that it goes, or was killed."""
 _MOST_LOG = 1 << 20
@@ -66,6 +66,7 @@ def serve(
     from dlrover_lite.brain.store.database import ConfigStore
     from dlrover_lite.brain_server.decision_thread import DecisionThread
     from dlrover_lite.brain_server.files import BrainFiles, BrainRecord
+    from dlrover_lite.brain_server.history_thread import HistoryThread
     from dlrover_lite.brain_server.service import Service
     from dlrover_lite.core.processes import identify
     from dlrover_lite.protocol.brain_messages import BrainRequests
@@ -110,8 +111,13 @@ def serve(
             say=say,
         )
         stack.callback(service.close)
+        history = HistoryThread(connector, f"ipc://{runtime / _HISTORY_SOCKET}", files.database)
+        history.start()
+        stack.callback(history.close)
         stack.callback(files.remove_record)
-        files.write_record(BrainRecord(process, options.version, endpoint, str(runtime), time.time()))
+        files.write_record(
+            BrainRecord(process, options.version, endpoint, str(runtime), time.time(), history=history.endpoint)
+        )
         ready(DaemonReady(os.getpid(), idle))
 
         def has_to_end() -> str:

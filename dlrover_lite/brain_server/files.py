@@ -45,6 +45,8 @@ class BrainRecord(msgspec.Struct, frozen=True):
     runtime_directory: str
     started_at: float
     """Seconds since the epoch."""
+    history: str = ""
+    """Endpoint at which questions about the history are answered; empty: they aren't, by an older version."""
 
 
 class BrainFiles:

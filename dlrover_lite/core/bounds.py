@@ -19,6 +19,7 @@ __all__ = [
     "ExitCode",
     "IdBits",
     "Items",
+    "Json",
     "Name",
     "Nice",
     "Number",
@@ -76,6 +77,9 @@ SlotBits = Annotated[bytes, Meta(max_length=512)]
 Owners = Annotated[bytes, Meta(max_length=8192)]
 """A uint16 for each slot."""
 Blob = Annotated[bytes, Meta(max_length=1 << 25)]
+
+Json = Annotated[str, Meta(max_length=1 << 25)]
+"""JSON as it is stored, to be understood by whoever reads it."""
 
 Items = Annotated[list[T], Meta(max_length=1 << 20)]
 Row = Annotated[tuple[T, ...], Meta(max_length=1 << 20)]

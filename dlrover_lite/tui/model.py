@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve
-from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.core.expected_end import ExpectedEnd
+from dlrover_lite.protocol.news import Chosen
 
 __all__ = [
     "OVER",

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dlrover_lite.brain.store.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.core.expected_end import ExpectedEnd
+from dlrover_lite.protocol.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.tui.model import OVER, Cost, JobRow, LastDecision, Look, Rate
 from dlrover_lite.tui.text import clean
 

@@ -70,7 +70,7 @@ def test_past_jobs_come_oldest_first_without_the_job_itself(store: ConfigStore) 
 def test_a_job_that_was_not_measured_is_no_past_job(store: ConfigStore) -> None:
     ended(store, "ads-1", windows=0)
     assert past_jobs(store, at=START) == []
-    assert queries.newest_fit(store, "ads-1", "bottleneck") is None
+    assert queries.fitted_jobs(store, "bottleneck") == []
 
 
 def test_a_past_job_without_known_memory_keeps_its_speed(store: ConfigStore) -> None:

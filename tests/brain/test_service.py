@@ -65,7 +65,7 @@ def test_acknowledged_reports_are_in_the_database(rig, make):
         assert (job.state, job.samples, job.features, job.directory) == ("running", 2000, {"tables": 26}, "/jobs/ads-1")
         assert [profile_of(one) for one in queries.profiles(other, "ads-1")] == [profile(30.0)]
         assert queries.node_events(other, "ads-1") == happened
-        assert queries.newest_plan(other, "ads-1", "granted") == plan
+        assert queries.plans(other, "ads-1", kind="granted")[-1] == plan
         assert rig.ask(EndJob("ads-1", "succeeded", 50.0, 4000, outcome=outcome)) == BrainAck()
         (job,) = queries.jobs(other)
     assert (job.state, job.ended_at, job.samples, job.outcome) == ("succeeded", 50.0, 4000, outcome)

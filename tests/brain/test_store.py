@@ -84,13 +84,12 @@ def test_stored_records_are_read_back_unchanged(store):
     assert queries.jobs(store) == [job]
     assert queries.profiles(store, job.id) == profiles
     assert queries.profiles(store, job.id, since=10.0, newest=1) == profiles[2:]
-    assert queries.newest_plan(store, job.id, "desired").at == 2.0
-    assert queries.newest_plan(store, job.id, "granted").plan == plan
-    assert queries.newest_plan(store, "nobody", "granted") is None
+    assert queries.plans(store, job.id, kind="desired", newest=1)[0].at == 2.0
+    assert queries.jobs_with_plans(store, queries.JobFilter()) == [(job, plan)]
+    assert queries.plans(store, "nobody") == []
     assert queries.node_events(store, job.id) == [event]
-    assert queries.newest_fit(store, job.id, "bottleneck") == fits[1]
-    assert queries.newest_fit(store, job.id, "memory") is None
     assert queries.fitted_jobs(store, "bottleneck") == [(job, fits[1])]
+    assert queries.fitted_jobs(store, "memory") == []
 
 
 def test_uncommitted_jobs_are_forgotten(path):
@@ -199,7 +198,7 @@ def test_pruning_removes_old_jobs_with_their_records(store):
     prune(store, Keep(profile_seconds=5 * DAY), now=400 * DAY)
     assert queries.profiles(store, recent.id) == []
     assert len(queries.profiles(store, runs.id)) == 2
-    assert queries.newest_fit(store, recent.id, "bottleneck") is not None
+    assert [job.id for job, _ in queries.fitted_jobs(store, "bottleneck")] == [recent.id, runs.id]
     assert queries.inputs_of(store, queries.decisions(store, "a")[0]) == INPUTS
     prune(store, Keep(jobs=0), now=400 * DAY)
     assert [job.id for job in queries.jobs(store)] == [runs.id]

@@ -1,7 +1,8 @@
-"""Looks at the config database tell what is new, once, whoever has written it."""
+"""Looks at the history tell what is new, once, whoever has written it, and by whichever way it is asked."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,20 @@ from dlrover_lite.brain.effect import judge
 from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.planning.pareto import Band
+from dlrover_lite.brain.store import pages
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.news import WatchedJob, WatchedJobs
+from dlrover_lite.brain.store.history import FileHistory, History
+from dlrover_lite.brain.store.jobs_news import RATES
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
-from dlrover_lite.brain.store.watch import RATES, Watch
-from dlrover_lite.brain.store.watch_job import JobWatch
+from dlrover_lite.brain.store.watch import JobWatch, Watch
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.news import WatchedJob, WatchedJobs
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
+from tests.brain.asked import WAYS, opened
 from tests.brain.models import load, view
 
 PLAN = Plan(RolePlan(1, Resources(0.5, GIB)), RolePlan(2, Resources(1.0, GIB)))
@@ -30,6 +34,17 @@ PLAN = Plan(RolePlan(1, Resources(0.5, GIB)), RolePlan(2, Resources(1.0, GIB)))
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "brain.sqlite"
+
+
+@pytest.fixture(params=WAYS)
+def history(request: pytest.FixtureRequest, path: Path) -> Iterator[History]:
+    with opened(request.param, path) as one:
+        yield one
+
+
+@pytest.fixture(params=[1000, 1], ids=["whole", "page by page"])
+def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGE_ROWS", request.param)
 
 
 def _job(name: str, state: str = "running", **fields: Any) -> JobEntry:
@@ -61,15 +76,16 @@ def _decide(path: Path, job: str) -> int:
         return store.add_round(decided, [job])[job]
 
 
-def test_watching_without_a_database_tells_nothing_and_makes_none(path: Path) -> None:
-    watch, of_job = Watch(path), JobWatch(path, "one")
+def test_watching_without_a_database_tells_nothing_and_makes_none(history: History, path: Path) -> None:
+    watch, of_job = Watch(history), JobWatch(history, "one")
     assert watch.look().empty
     assert of_job.look().empty
     assert not path.exists()
 
 
-def test_each_look_at_jobs_tells_only_what_is_new(path: Path) -> None:
-    watch = Watch(path)
+@pytest.mark.usefixtures("rows")
+def test_each_look_at_jobs_tells_only_what_is_new(history: History, path: Path) -> None:
+    watch = Watch(history)
     _commit(path, _job("one"), _job("two"), _profile("one", 10.0))
     first = watch.look()
     assert first.anew
@@ -83,75 +99,75 @@ def test_each_look_at_jobs_tells_only_what_is_new(path: Path) -> None:
     assert [(job.id, job.samples) for job in news.jobs] == [("two", 7)]
     assert [(plan.job, plan.plan) for plan in news.plans] == [("two", PLAN)]
     assert not news.rates
-    watch.close()
 
 
-def test_desired_plans_are_not_told_as_granted(path: Path) -> None:
+def test_desired_plans_are_not_told_as_granted(history: History, path: Path) -> None:
     _commit(path, _job("one"), PlanRecord(job="one", at=1.0, kind="desired", plan=PLAN))
-    watch = Watch(path)
+    watch = Watch(history)
     assert watch.look().plans == ()
-    watch.close()
 
 
-def test_first_look_tells_only_newest_intervals_of_running_jobs(path: Path) -> None:
+@pytest.mark.usefixtures("rows")
+def test_first_look_tells_only_newest_intervals_of_running_jobs(history: History, path: Path) -> None:
     times = [float(at) for at in range(1, RATES + 20)]
     _commit(path, _job("one"), _job("over", "succeeded", outcome=JobOutcome(samples_per_second=3.0)))
     _commit(path, *(_profile(job, at) for job in ("one", "over") for at in times))
-    watch = Watch(path)
+    watch = Watch(history)
     first = watch.look()
     assert [rate.at for rate in first.rates] == times[-RATES:]
     assert {rate.job for rate in first.rates} == {"one"}
     assert next(job for job in first.jobs if job.id == "over").outcome.samples_per_second == 3.0
-    watch.close()
 
 
-def test_jobs_that_are_pruned_are_gone(path: Path) -> None:
+@pytest.mark.usefixtures("rows")
+def test_jobs_that_are_pruned_are_gone(history: History, path: Path) -> None:
     _commit(path, _job("one"), _job("two"))
-    watch = Watch(path)
+    watch = Watch(history)
     watch.look()
     with ConfigStore(path) as store:
         store.db.execute("delete from jobs where id = 'one'")
     assert watch.look().gone == ("one",)
-    watch.close()
 
 
-def test_only_the_newest_decision_of_each_job_is_told_at_first(path: Path) -> None:
+@pytest.mark.usefixtures("rows")
+def test_only_the_newest_decision_of_each_job_is_told_at_first(history: History, path: Path) -> None:
     _commit(path, _job("one"))
     _decide(path, "one")
     _decide(path, "one")
-    watch = Watch(path)
+    watch = Watch(history)
     assert [(one.job, one.number) for one in watch.look().decisions] == [("one", 2)]
     _decide(path, "one")
     assert [(one.job, one.number) for one in watch.look().decisions] == [("one", 3)]
-    watch.close()
 
 
-def test_a_replaced_database_file_is_told_anew(path: Path) -> None:
+def test_a_replaced_database_file_is_told_anew(history: History, path: Path) -> None:
     _commit(path, _job("one"))
-    watch = Watch(path)
+    watch = Watch(history)
     watch.look()
-    for file in path.parent.iterdir():
+    for file in path.parent.glob("brain.sqlite*"):
         file.rename(path.parent / f"away-{file.name}")
-    assert watch.look().gone == ("one",)
+    assert watch.look() == WatchedJobs(anew=True)
+    assert watch.look() == WatchedJobs()
     _commit(path, _job("two"))
     news = watch.look()
     assert news.anew
     assert [job.id for job in news.jobs] == ["two"]
-    watch.close()
 
 
-def test_an_unreadable_database_is_reported_until_it_is_replaced(path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_an_unreadable_database_is_reported_until_it_is_replaced(path: Path, way: str) -> None:
     path.write_bytes(b"no database at all, but long enough to be taken for one" * 100)
-    watch = Watch(path)
-    with pytest.raises(HistoryError, match="can't be read"):
-        watch.look()
-    path.unlink()
-    _commit(path, _job("one"))
-    assert [job.id for job in watch.look().jobs] == ["one"]
-    watch.close()
+    with opened(way, path, read=FileHistory) as history:
+        watch = Watch(history)
+        with pytest.raises(HistoryError, match="can't be read"):
+            watch.look()
+        path.unlink()
+        _commit(path, _job("one"))
+        assert [job.id for job in watch.look().jobs] == ["one"]
 
 
-def test_a_job_is_told_in_detail(path: Path) -> None:
+@pytest.mark.usefixtures("rows")
+def test_a_job_is_told_in_detail(history: History, path: Path) -> None:
     _commit(
         path,
         _job("one"),
@@ -162,7 +178,7 @@ def test_a_job_is_told_in_detail(path: Path) -> None:
         NodeRecord(job="one", at=3.0, node="worker-2", event="launched", data={"follows": "worker-0"}),
         NodeRecord(job="two", at=3.0, node="worker-0", event="up"),
     )
-    watch = JobWatch(path, "one")
+    watch = JobWatch(history, "one")
     first = watch.look()
     assert [job.id for job in first.jobs] == ["one"]
     assert [rate.at for rate in first.rates] == [10.0]
@@ -172,13 +188,13 @@ def test_a_job_is_told_in_detail(path: Path) -> None:
     assert watch.look() == WatchedJob()
     _commit(path, _profile("one", 20.0))
     assert [rate.at for rate in watch.look().rates] == [20.0]
-    watch.close()
 
 
-def test_a_decision_is_told_again_when_it_was_measured_or_done(path: Path) -> None:
+@pytest.mark.usefixtures("rows")
+def test_a_decision_is_told_again_when_it_was_measured_or_done(history: History, path: Path) -> None:
     _commit(path, _job("one"))
     number = _decide(path, "one")
-    watch = JobWatch(path, "one")
+    watch = JobWatch(history, "one")
     (first,) = watch.look().decisions
     assert (first.number, first.measured, first.done) == (number, None, "")
     with ConfigStore(path) as store:
@@ -197,15 +213,62 @@ def test_a_decision_is_told_again_when_it_was_measured_or_done(path: Path) -> No
     assert (again.measured, again.done) == (500.0, "done")
     assert again.error == pytest.approx(500.0 / decision.predicted.throughput.expected - 1)
     assert not watch.look().decisions
-    watch.close()
 
 
-def test_decisions_of_other_versions_are_left_out(path: Path) -> None:
+def test_decisions_of_other_versions_are_left_out(history: History, path: Path) -> None:
     _commit(path, _job("one"))
     _decide(path, "one")
     _decide(path, "one")
     with ConfigStore(path) as store:
         store.db.execute("update decisions set data = '{}' where number = 1")
-    watch = JobWatch(path, "one")
+    watch = JobWatch(history, "one")
     assert [one.number for one in watch.look().decisions] == [2]
-    watch.close()
+
+
+def test_each_watch_is_told_all_whoever_else_watches(history: History, path: Path) -> None:
+    _commit(path, _job("one"), _profile("one", 10.0))
+    early = Watch(history)
+    early.look()
+    _commit(path, _job("two"), _job("one", samples=5), _profile("one", 20.0))
+    late = Watch(history)
+    assert {job.id for job in late.look().jobs} == {"one", "two"}
+    with ConfigStore(path) as store:
+        store.db.execute("delete from jobs where id = 'two'")
+    news = early.look()
+    assert [(job.id, job.samples) for job in news.jobs] == [("one", 5)]
+    assert (news.gone, [rate.at for rate in news.rates]) == (("two",), [20.0])
+    assert late.look() == WatchedJobs(gone=("two",))
+
+
+def test_all_is_told_anew_when_the_newest_rows_are_gone(history: History, path: Path) -> None:
+    _commit(path, _job("one"), _job("two"), _profile("one", 10.0), _profile("two", 10.0))
+    watch = Watch(history)
+    watch.look()
+    with ConfigStore(path) as store:
+        store.db.execute("delete from profiles where job = 'two'")
+    news = watch.look()
+    assert news.anew and [(rate.job, rate.at) for rate in news.rates] == [("one", 10.0)]
+    _commit(path, _profile("one", 20.0))  # it gets the number of the one that is gone
+    assert [rate.at for rate in watch.look().rates] == [20.0]
+
+
+def test_a_look_that_fails_on_its_way_is_told_by_the_next(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGE_ROWS", 1)
+    _commit(path, _job("one"), _job("two"))
+
+    class Fails(FileHistory):
+        left = 1
+
+        def ask(self, question: Any, kind: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise HistoryError("not now")
+            return super().ask(question, kind)
+
+    history = Fails(path)
+    watch = Watch(history)
+    with pytest.raises(HistoryError, match="not now"):
+        watch.look()
+    history.left = 100
+    assert {job.id for job in watch.look().jobs} == {"one", "two"}
+    history.close()

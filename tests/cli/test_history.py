@@ -28,6 +28,7 @@ from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 from tests.backends.support import until
+from tests.brain.asked import answering, never
 from tests.cli.conftest import ENDLESS, start, write_recipe
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, status_of
@@ -170,6 +171,32 @@ def test_history_refuses_unknown_jobs_and_filters(
 ) -> None:
     assert main(arguments) == code
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["history"],
+        ["history", "--json"],
+        ["history", "--filter", "model=dc*", "--json"],
+        ["history", "ads"],
+        ["history", "ads-1", "--json"],
+        ["history", "last"],
+        ["history", "nobody"],
+        ["explain", "ads-1"],
+        ["explain", "ads-1", "--json"],
+        ["explain", "ads-1", "7"],
+        ["tui", "--replay", "ads-1", "--once"],
+    ],
+    ids=" ".join,
+)
+def test_what_the_brain_says_is_what_its_files_say(
+    past: None, capsys: Capture, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    expected = main(arguments), capsys.readouterr()
+    with answering(BrainFiles()):
+        monkeypatch.setattr("dlrover_lite.brain_server.history_client.up_to_date", never)
+        assert (main(arguments), capsys.readouterr()) == expected
 
 
 def test_history_without_any_job_says_so_and_makes_no_files(home: Path, capsys: Capture) -> None:

@@ -24,9 +24,12 @@ from dlrover_lite.backends.local import cgroups
 from dlrover_lite.backends.local.jobs import create_job
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import JobEntry
+from dlrover_lite.brain.store.watch import Watch
 from dlrover_lite.brain_server import brain_process, daemon
 from dlrover_lite.brain_server.daemon import look_at
 from dlrover_lite.brain_server.files import BrainFiles
+from dlrover_lite.brain_server.history_client import BrainHistory
 from dlrover_lite.client.handle import launch
 from dlrover_lite.core.errors import BrainError, HistoryError, UsageError
 from dlrover_lite.core.processes import identify
@@ -40,6 +43,8 @@ from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.polling import wait_for_messages
+from tests.backends.support import until
+from tests.brain.asked import never
 from tests.brain.service_rig import PATIENCE, profile, registration
 from tests.limits.support import own_v1, own_v2
 
@@ -84,6 +89,24 @@ def test_brain_is_started_found_and_stopped(home: Path, monkeypatch: pytest.Monk
     assert brain_process.stop() is None and brain_process.ask_status() is None
     assert runtime_directories() == []
     assert "ends: stopped by request" in BrainFiles().log.read_text()
+
+
+def test_a_brain_answers_about_the_history_until_it_ends(home: Path) -> None:
+    files = BrainFiles()
+    brain_process.ensure()
+    with ConfigStore(files.database) as store:
+        store.put_job(JobEntry(id="ads-1", name="ads", state="succeeded", created_at=time.time(), ended_at=time.time()))
+        store.commit()
+    with BrainHistory(files, read=never) as history:
+        assert queries.job_ids(history) == ["ads-1"]
+        watch = Watch(history)
+        assert [job.id for job in watch.look().jobs] == ["ads-1"] and watch.look().empty
+        os.kill(brain_process.ask_status().pid, signal.SIGKILL)  # type: ignore[union-attr]
+        until(lambda: not files.lives(), "the brain to end")
+        with pytest.raises(AssertionError, match="was read"):
+            watch.look()
+        brain_process.ensure()
+        assert watch.look().anew and watch.look().empty
 
 
 def test_starting_brains_at_once_gives_one_brain() -> None:

@@ -108,7 +108,7 @@ def test_plans_nodes_and_profiles_are_told_to_the_brain(line: Line) -> None:
     line.settle()
     (job,) = queries.jobs(line.rig.store)
     assert (job.state, job.model, job.samples) == ("running", "dcn", 100)
-    assert queries.newest_plan(line.rig.store, "ads-1", "granted").plan == FLEET.plan  # type: ignore[union-attr]
+    assert queries.plans(line.rig.store, "ads-1", kind="granted")[-1].plan == FLEET.plan
     line.link.keep(profile(5.0))
     line.fleet, _ = FLEET.hello("ps-0", "", 1.0)
     line.fleet, _ = line.fleet.resized("worker-0", Resources(0.5, GIB))

@@ -19,11 +19,11 @@ from dlrover_lite.brain.explain.explanation_data import (
     PlanFit,
     Used,
 )
-from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.units import GIB, MIB
 from dlrover_lite.core.unknown_ids import warnings_of
+from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui.model import (
     Autoscaling,
     Cost,

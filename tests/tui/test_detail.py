@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.brain.store.news import NodeNews
 from dlrover_lite.jobs.final_status import starting
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.messages import (
@@ -23,6 +22,7 @@ from dlrover_lite.protocol.messages import (
     Status,
     Topology,
 )
+from dlrover_lite.protocol.news import NodeNews
 from dlrover_lite.tui.model import Evaluated, NodeRow
 from dlrover_lite.tui.pages.detail import NodesFold, cuts_of, evaluated_of, shards_of, strips_of
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dlrover_lite.brain.store.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.tui.view_state import KEPT_RATES, SILENT_SECONDS, JobsFold, LocalNode, LocalStatus
 

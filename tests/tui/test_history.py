@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,19 @@ from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.news import Chosen, JobNews, PlanNews
+from dlrover_lite.brain.store.history import FileHistory, History
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
-from dlrover_lite.brain.store.timeline import Happened, Known, Measured, Timeline, Used, jobs_known, timeline
+from dlrover_lite.brain.store.timeline import Happened, Known, Measured, Timeline, Used, timeline
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.news import Chosen, JobNews, PlanNews
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 from dlrover_lite.tui.model import JobDetail
 from dlrover_lite.tui.recordings.history import MISSING, recorded, write
 from dlrover_lite.tui.recordings.recorded import RecordedSource, Recording
+from tests.brain.asked import WAYS, opened
 from tests.brain.models import load, view
 
 BEGIN = 1_000_000.0
@@ -101,9 +104,15 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(params=WAYS)
+def history(request: pytest.FixtureRequest, path: Path) -> Iterator[History]:
+    with opened(request.param, path) as one:
+        yield one
+
+
 @pytest.fixture
-def past(path: Path) -> Timeline:
-    found = timeline(path, "one")
+def past(history: History) -> Timeline:
+    found = timeline(history, "one")
     assert found is not None
     return found
 
@@ -123,11 +132,12 @@ def played(past: Timeline) -> Played:
     return Played(recorded(past))
 
 
-def test_jobs_of_the_history_are_known_and_others_not(path: Path, tmp_path: Path) -> None:
-    assert jobs_known(path) == ["two", "one"]
-    assert timeline(path, "none") is None
-    assert jobs_known(tmp_path / "none.sqlite") == []
-    assert timeline(tmp_path / "none.sqlite", "one") is None
+def test_jobs_of_the_history_are_known_and_others_not(history: History, tmp_path: Path) -> None:
+    assert queries.job_ids(history) == ["two", "one"]
+    assert timeline(history, "none") is None
+    nothing = FileHistory(tmp_path / "none.sqlite")
+    assert queries.job_ids(nothing) == []
+    assert timeline(nothing, "one") is None
 
 
 def test_a_job_begins_trains_and_ends(played: Played) -> None:
@@ -190,11 +200,11 @@ def test_effect_of_a_decision_is_told_from_when_it_was_known(played: Played) -> 
     assert [(mark.at, mark.symbol) for mark in played.player.marks] == [(BEGIN + 1, "●")]
 
 
-def test_a_recorded_history_has_explanations_of_each_moment(path: Path, past: Timeline) -> None:
+def test_a_recorded_history_has_explanations_of_each_moment(history: History, past: Timeline) -> None:
     from dlrover_lite.tui.sources.live_explained import explanation
 
     file = io.BytesIO()
-    write(past, file, lambda job, number, at: explanation(path, job, number, until=at))
+    write(past, file, lambda job, number, at: explanation(history, job, number, until=at))
     played = Played(Recording(file.getvalue(), "it"))
     for at, brought in ((10, False), (40, True)):
         played.at(at)
@@ -204,12 +214,12 @@ def test_a_recorded_history_has_explanations_of_each_moment(path: Path, past: Ti
         assert any(plan.mark == "*" for plan in found.plans)
 
 
-def test_records_stored_by_another_version_are_left_out(path: Path) -> None:
+def test_records_stored_by_another_version_are_left_out(history: History, path: Path) -> None:
     with ConfigStore(path) as store:
         store.db.execute("update profiles set data = '{\"workers\": 3}'")
         store.db.execute("update decisions set data = '{}'")
         store.db.execute("update jobs set features = '[]'")
-    found = timeline(path, "one")
+    found = timeline(history, "one")
     assert found is not None
     detail = Played(recorded(found)).at(50)
     assert [rate.value for rate in detail.rates] == [200.0, 200.0]
@@ -217,8 +227,8 @@ def test_records_stored_by_another_version_are_left_out(path: Path) -> None:
     assert detail.row.total_samples is None
 
 
-def test_a_job_with_nothing_but_a_name_is_played(path: Path) -> None:
-    found = timeline(path, "two")
+def test_a_job_with_nothing_but_a_name_is_played(history: History) -> None:
+    found = timeline(history, "two")
     assert found is not None
     played = Played(recorded(found))
     assert played.player.begin == played.player.end == BEGIN + 5
@@ -234,14 +244,14 @@ def test_close_moments_of_a_very_long_history_are_merged(past: Timeline, monkeyp
     assert Played(recording).at(60).row.state == "succeeded"
 
 
-def test_a_job_that_waits_is_queued(path: Path) -> None:
+def test_a_job_that_waits_is_queued(history: History, path: Path) -> None:
     with ConfigStore(path) as store:
         store.db.execute("delete from node_events")
         store.db.execute("delete from profiles")
         store.db.execute(
             "update decisions set data = json_set(data, '$.action', 'queue', '$.reason', 'it waits'), effect = null"
         )
-    found = timeline(path, "one")
+    found = timeline(history, "one")
     assert found is not None
     row = Played(recorded(found)).at(10).row
     assert (row.state, row.message) == ("queued", "it waits")

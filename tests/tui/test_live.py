@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from dlrover_lite.backends.local.jobs import create_job
 from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.history import FileHistory
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain_server.files import BrainFiles
+from dlrover_lite.brain_server.history_client import BrainHistory
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.final_status import starting
 from dlrover_lite.jobs.store import Job, Result
@@ -22,17 +25,27 @@ from dlrover_lite.tui.model import Rate
 from dlrover_lite.tui.pages.once import frame
 from dlrover_lite.tui.sources.live import LiveSource
 from tests.backends.support import recipe
+from tests.brain.asked import WAYS, answering, never
 from tests.brain.models import load, view
 
 NOW = 2_000_000_000.0
 
 
-@pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrainFiles:
+@pytest.fixture(params=WAYS)
+def files(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrainFiles]:
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
     found = BrainFiles()
     found.make()
-    return found
+    if request.param == "files":
+        yield found
+    else:
+        with answering(found):
+            yield found
+
+
+def _asked(files: BrainFiles) -> BrainHistory:
+    """The brain is asked where it lives, and its files are read only where it doesn't."""
+    return BrainHistory(files, read=never if files.lives() else FileHistory)
 
 
 class Clock:
@@ -49,7 +62,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def source(files: BrainFiles, clock: Clock):  # type: ignore[no-untyped-def]
-    one = LiveSource(files, clock=clock)
+    one = LiveSource(files, history=_asked, clock=clock)
     yield one
     one.close()
 

@@ -1,4 +1,4 @@
-"""What is foreseen of a job's memory follows what the database tells, and is made again only when that is new."""
+"""What is foreseen of a job's memory follows what the brain tells, and is made again only when that is new."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from dlrover_lite.brain.explain.explanation_data import MemoryCurve
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.history import History
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord, profile_record
+from dlrover_lite.brain.store.watch import JobWatch
 from dlrover_lite.core.units import GIB, MIB
 from dlrover_lite.protocol.records import NodeRecord
 from dlrover_lite.tui.sources.live_memory import LiveMemory
 from tests.brain.advised import FEATURES, demand
+from tests.brain.asked import WAYS, opened
 from tests.brain.simulated import START, Job
 
 
@@ -25,11 +29,22 @@ def store(tmp_path: Path) -> Iterator[ConfigStore]:
         yield store
 
 
-@pytest.fixture
-def live(store: ConfigStore) -> Iterator[LiveMemory]:
-    one = LiveMemory(store.path, "ads-1")
-    yield one
-    one.close()
+class Live:
+    """A job's memory, and the watch that tells what is new of it."""
+
+    def __init__(self, history: History) -> None:
+        self.watch = JobWatch(history, "ads-1")
+        self.memory = LiveMemory(history, "ads-1")
+
+    def look(self) -> MemoryCurve | None:
+        self.memory.take(self.watch.look())
+        return self.memory.look()
+
+
+@pytest.fixture(params=WAYS)
+def live(request: pytest.FixtureRequest, store: ConfigStore) -> Iterator[Live]:
+    with opened(request.param, store.path) as history:
+        yield Live(history)
 
 
 def begins(store: ConfigStore, **features: Any) -> Job:
@@ -48,7 +63,7 @@ def trains(store: ConfigStore, job: Job, windows: int) -> None:
     store.commit()
 
 
-def test_memory_curve_follows_new_profiles(store: ConfigStore, live: LiveMemory) -> None:
+def test_memory_curve_follows_new_profiles(store: ConfigStore, live: Live) -> None:
     job = begins(store)
     assert live.look() is None
     trains(store, job, 4)
@@ -63,7 +78,7 @@ def test_memory_curve_follows_new_profiles(store: ConfigStore, live: LiveMemory)
     assert two is not None and len(two.used) == 5
 
 
-def test_memory_limits_are_steps_at_resizes(store: ConfigStore, live: LiveMemory) -> None:
+def test_memory_limits_are_steps_at_resizes(store: ConfigStore, live: Live) -> None:
     job = begins(store)
     trains(store, job, 3)
     more = NodeRecord(job="ads-1", at=job.at + 1, node="ps-1", event="resized", data={"memory": GIB + 100 * MIB})
@@ -74,7 +89,7 @@ def test_memory_limits_are_steps_at_resizes(store: ConfigStore, live: LiveMemory
     assert [step.bytes for step in one.limits] == [GIB, GIB + 100 * MIB]
 
 
-def test_a_memory_limit_that_will_be_exceeded_is_told_before(store: ConfigStore, live: LiveMemory) -> None:
+def test_a_memory_limit_that_will_be_exceeded_is_told_before(store: ConfigStore, live: Live) -> None:
     job = begins(store)
     trains(store, job, 3)
     less = NodeRecord(job="ads-1", at=job.at, node="ps-1", event="resized", data={"memory": job.used("ps-1") + MIB})
@@ -85,7 +100,7 @@ def test_a_memory_limit_that_will_be_exceeded_is_told_before(store: ConfigStore,
     assert one.used[-1].at < one.full_at <= one.ahead[-1].at
 
 
-def test_memory_is_foreseen_for_an_hour_if_the_jobs_length_is_unknown(store: ConfigStore, live: LiveMemory) -> None:
+def test_memory_is_foreseen_for_an_hour_if_the_jobs_length_is_unknown(store: ConfigStore, live: Live) -> None:
     job = begins(store, demand=None)
     trains(store, job, 3)
     one = live.look()
@@ -93,7 +108,7 @@ def test_memory_is_foreseen_for_an_hour_if_the_jobs_length_is_unknown(store: Con
     assert one.ahead[-1].at == pytest.approx(one.used[-1].at + 3600.0, abs=1.0)
 
 
-def test_unreadable_records_are_passed_over(store: ConfigStore, live: LiveMemory) -> None:
+def test_unreadable_records_are_passed_over(store: ConfigStore, live: Live) -> None:
     job = begins(store, demand={"capacity": "none"})
     odd = ProfileRecord(job="ads-1", at=START + 1, seconds=10.0, samples_per_second=1.0, workers=1, servers=1)
     store.add_profile(odd)
@@ -102,7 +117,7 @@ def test_unreadable_records_are_passed_over(store: ConfigStore, live: LiveMemory
     assert one is not None and len(one.used) == 3
 
 
-def test_no_memory_curve_without_a_database(tmp_path: Path) -> None:
-    live = LiveMemory(tmp_path / "none.sqlite", "ads-1")
-    assert live.look() is None
-    live.close()
+@pytest.mark.parametrize("way", WAYS)
+def test_no_memory_curve_without_a_database(tmp_path: Path, way: str) -> None:
+    with opened(way, tmp_path / "brain.sqlite") as history:
+        assert Live(history).look() is None

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui.model import Explanation, JobDetail, JobsView, LastDecision, NodeRow, Problem, Rate
 from dlrover_lite.tui.recordings import recorder as recorder_module
 from dlrover_lite.tui.recordings.frames import applied, look

@@ -4,7 +4,7 @@ memory as it was foreseen, past jobs that a first plan was made from.
 ::
 
     shown = explained(decision, inputs, profiles=known)     # pure
-    shown, policy = read(store, stored)                     # with all that the database still has of it
+    shown, policy = read(history, stored)                   # with all that is still kept of it
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dlrover_lite.brain.models.similarity import neighbours, weights_of
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs
 from dlrover_lite.brain.store import queries
-from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.brain.store.records import StoredDecision, profile_of
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.acts import MEMORY_CAUSES, Resize
@@ -149,46 +149,46 @@ def _memory_of_treatment(
     return curves[:1]
 
 
-# --- from the database ----------------------------------------------------------------------------------------------
+# --- from the history ----------------------------------------------------------------------------------------------
 
 
-def read(store: ConfigStore, stored: StoredDecision) -> tuple[Explained, Policy | None]:
-    """Read what the database still has of a decision, and what was weighed how, where that is known. Raises HistoryError when it can't be
+def read(history: Rows, stored: StoredDecision) -> tuple[Explained, Policy | None]:
+    """Read what is still kept of a decision, and what was weighed how, where that is known. Raises HistoryError when it can't be
     read."""
     decision = stored.decision
     inputs: RoundInputs | HealInputs | None = None
     with suppress(HistoryError):  # pruned, or of another version
-        inputs = queries.inputs_of(store, stored)
+        inputs = queries.inputs_of(history, stored)
     profiles: list[Profile] = []
     if not isinstance(inputs, HealInputs):
-        profiles = _profiles(store, decision)
-    entries = queries.jobs(store, queries.JobFilter(id=decision.job))
+        profiles = _profiles(history, decision)
+    entries = queries.jobs(history, queries.JobFilter(id=decision.job))
     features = entries[0].features if entries else {}
     shown = explained(
         decision,
         inputs,
         profiles=profiles,
-        limits=limits_of(store, decision.job, until=decision.at),
-        like=_like(store, decision, features) if decision.stage == "initial" else (),
+        limits=limits_of(history, decision.job, until=decision.at),
+        like=_like(history, decision, features) if decision.stage == "initial" else (),
         demand=demand_in(features),
     )
     return shown, inputs.policy if isinstance(inputs, RoundInputs) else None
 
 
-def _profiles(store: ConfigStore, decision: Decision) -> list[Profile]:
+def _profiles(history: Rows, decision: Decision) -> list[Profile]:
     """Read the newest profiles that were known by then: an interval is told after its end."""
     before = math.nextafter(decision.at, 0.0)
     found: list[Profile] = []
-    for record in queries.profiles(store, decision.job, until=before, newest=max(_KEPT, NEWEST)):
+    for record in queries.profiles(history, decision.job, until=before, newest=max(_KEPT, NEWEST)):
         with suppress(HistoryError):  # of another version
             found.append(profile_of(record))
     return found
 
 
-def limits_of(store: ConfigStore, job: str, *, until: float = math.inf) -> dict[str, tuple[Used, ...]]:
+def limits_of(history: Rows, job: str, *, until: float = math.inf) -> dict[str, tuple[Used, ...]]:
     """Return the memory limits of a job's nodes, each with the time from which it holds. Raises HistoryError."""
     found: dict[str, list[Used]] = {}
-    for event in queries.node_events(store, job):
+    for event in queries.node_events(history, job):
         memory = event.data.get("memory")
         if event.at <= until and isinstance(memory, int):
             found.setdefault(event.node, []).append(Used(event.at, memory))
@@ -205,13 +205,13 @@ def demand_in(features: dict[str, Any]) -> Demand | None:
         return None
 
 
-def _like(store: ConfigStore, decision: Decision, features: dict[str, Any]) -> tuple[Like, ...]:
+def _like(history: Rows, decision: Decision, features: dict[str, Any]) -> tuple[Like, ...]:
     """List the past jobs that are like this one, as they were by then."""
     try:
         own = msgspec.convert(features, JobFeatures)
     except msgspec.ValidationError:  # stored by another version, or not known
         return ()
-    past = past_jobs(store, at=decision.at, without=decision.job, by_then=True)
+    past = past_jobs(history, at=decision.at, without=decision.job, by_then=True)
     near = neighbours(own, [(one.job, one.features, one.fit) for one in past])
     return tuple(
         Like(one.job, one.distance, weight, one.fit.observations)

@@ -13,17 +13,19 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from sqlite_utils import Database
 
+from dlrover_lite.brain.store.pages import answer
 from dlrover_lite.brain.store.records import FitRecord, JobEntry, ProfileRecord
 from dlrover_lite.brain.store.schema import APPLICATION_ID, migrations, unknown_to_us
 from dlrover_lite.core.errors import HistoryBusy, HistoryError, RowRefused
 from dlrover_lite.core.files.durable import close_to_others, create_private
 from dlrover_lite.core.files.locks import Lock, held_by
 from dlrover_lite.core.units import MIB, format_bytes
+from dlrover_lite.protocol.history_messages import RowsQuestion
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from dlrover_lite.brain.planning.job_view import RoundInputs
     from dlrover_lite.protocol.demands import Done
 
-__all__ = ["BUSY_SECONDS", "ConfigStore", "unpack_inputs"]
+__all__ = ["BUSY_SECONDS", "ConfigStore"]
 
 BUSY_SECONDS = 30.0
 _OPENING_SECONDS = 10.0
@@ -46,6 +48,7 @@ _SHARED_MEMORY = 32 * 1024
 _KEPT_PROFILES = 200_000
 """The most profiles that wait to be written, while the disk is full, say: older ones are then dropped."""
 
+A = TypeVar("A")
 Row = tuple[Any, ...]
 
 _JOB = JobEntry.__struct_fields__
@@ -155,6 +158,13 @@ class ConfigStore:
             with suppress(sqlite3.Error):  # SQLite has rolled back by itself where nothing is open any more
                 execute("rollback")
             raise
+
+    def ask(self, question: RowsQuestion, kind: type[A]) -> A:
+        """Return the answer to a question for rows (``history.Rows``), of what is committed. Raises HistoryError."""
+        with self.errors():
+            found = answer(self.db.conn.execute, question)
+        assert isinstance(found, kind)
+        return found
 
     # --- what is written --------------------------------------------------------------------------------------------------
 
@@ -269,23 +279,6 @@ class ConfigStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def unpack_inputs(packed: bytes, kind: str = "round") -> RoundInputs | HealInputs:
-    """Unpack what ``add_round`` packed, or ("heal") ``add_treatments``. Raises HistoryError for what can't be read any more."""
-    from dlrover_lite.brain.healing.mitigation import HealInputs
-    from dlrover_lite.brain.planning.job_view import RoundInputs
-
-    try:
-        text = zlib.decompress(packed)
-        if kind == "heal":
-            return msgspec.json.decode(text, type=HealInputs)
-        return msgspec.json.decode(text, type=RoundInputs)
-    except (zlib.error, msgspec.DecodeError) as error:
-        raise HistoryError(
-            f"The inputs of a stored decision can't be read: {error}",
-            hint="They were stored by another version; decide anew.",
-        ) from error
 
 
 def _json(value: object) -> str:

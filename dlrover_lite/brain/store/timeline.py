@@ -1,19 +1,35 @@
-"""One job in the config database, from its beginning to its end: all that has happened to it, with the times at which it became known."""
+"""One job of the history, from its beginning to its end: all that has happened to it, with the times at which it became known."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.brain.store.news import Chosen, JobNews, PlanNews
-from dlrover_lite.brain.store.watch import JOB_COLUMNS, Reader, decoded, job_news
-from dlrover_lite.brain.store.watch_job import chosen
+from dlrover_lite.brain.store.history import Rows
+from dlrover_lite.brain.store.job_news import chosen
+from dlrover_lite.brain.store.jobs_news import job_news
+from dlrover_lite.brain.store.queries import kept
+from dlrover_lite.brain.store.reader import decoded
 from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.protocol.history_messages import (
+    DecisionsPage,
+    DecisionsQuestion,
+    EventsPage,
+    EventsQuestion,
+    JobFilter,
+    JobsPage,
+    JobsQuestion,
+    PlansPage,
+    PlansQuestion,
+    ProfilesPage,
+    ProfilesQuestion,
+)
+from dlrover_lite.protocol.news import Chosen, JobNews, PlanNews
+from dlrover_lite.protocol.plans import Plan
 
-__all__ = ["Happened", "Known", "Measured", "Timeline", "Used", "jobs_known", "timeline"]
+__all__ = ["Happened", "Known", "Measured", "Timeline", "Used", "timeline"]
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -104,84 +120,55 @@ class _Node(msgspec.Struct):
     follows: str = ""
 
 
-def timeline(path: Path, job: str) -> Timeline | None:
-    """Read the timeline of a job; None for one that the database at ``path`` doesn't know. Raises HistoryError when it can't be read."""
-    reader = _History(path)
-    try:
-        return reader.timeline(job)
-    finally:
-        reader.close()
+def timeline(history: Rows, job: str) -> Timeline | None:
+    """Read the timeline of a job; None for one that isn't known. Raises HistoryError when it can't be read."""
+    jobs = kept(history, JobsQuestion(JobFilter(id=job)), JobsPage)
+    if not jobs:
+        return None
+    total: float | None = None
+    with suppress(HistoryError):  # of another version
+        total = decoded(jobs[0].features, _Features).demand.total_samples
+    return Timeline(
+        job_news([getattr(jobs[0], name) for name in JobNews.__struct_fields__]),
+        None if total is None else round(total),
+        measured=tuple(_measured(history, job)),
+        plans=tuple(_plans(history, job)),
+        decisions=tuple(sorted(_decisions(history, job), key=lambda known: known.at)),
+        nodes=tuple(_nodes(history, job)),
+    )
 
 
-def jobs_known(path: Path) -> list[str]:
-    """List the ids of all jobs of the database at ``path``, the newest first; none where there is no database. Raises as ``timeline``."""
-    reader = _History(path)
-    try:
-        return reader.jobs()
-    finally:
-        reader.close()
+def _measured(history: Rows, job: str) -> Iterator[Measured]:
+    for profile in kept(history, ProfilesQuestion(job), ProfilesPage)[::-1]:
+        one = _Profile()
+        with suppress(HistoryError):  # of another version: then how fast it was is all that is known
+            one = decoded(profile.data, _Profile)
+        at, seconds, rate = profile.at, profile.seconds, profile.samples_per_second
+        yield Measured(at, seconds, rate, one.batch_size, one.samples_so_far, one.workers, one.ps)
 
 
-class _History(Reader):
-    def jobs(self) -> list[str]:
-        with self.opened():
-            if self._connection is None:
-                return []
-            return [job for (job,) in self.all("select id from jobs order by created_at desc, id")]
+def _plans(history: Rows, job: str) -> Iterator[PlanNews]:
+    for plan in kept(history, PlansQuestion(job, "granted"), PlansPage)[::-1]:
+        yield PlanNews(job, plan.at, decoded(plan.data, Plan))
 
-    def timeline(self, job: str) -> Timeline | None:
-        with self.opened():
-            if self._connection is None:
-                return None
-            rows = self.all(f"select {JOB_COLUMNS}, features from jobs where id = ?", (job,))
-            if not rows:
-                return None
-            *fields, features = rows[0]
-            total: float | None = None
-            with suppress(HistoryError):  # of another version
-                total = decoded(features, _Features).demand.total_samples
-            return Timeline(
-                job_news(tuple(fields)),
-                None if total is None else round(total),
-                measured=tuple(self._measured(job)),
-                plans=tuple(self._plans(job)),
-                decisions=tuple(sorted(self._decisions(job), key=lambda known: known.at)),
-                nodes=tuple(self._nodes(job)),
-            )
 
-    def _measured(self, job: str) -> Iterator[Measured]:
-        question = "select at, seconds, samples_per_second, data from profiles where job = ? order by at"
-        for at, seconds, rate, data in self.all(question, (job,)):
-            one = _Profile()
-            with suppress(HistoryError):  # of another version: then how fast it was is all that is known
-                one = decoded(data, _Profile)
-            yield Measured(at, seconds, rate, one.batch_size, one.samples_so_far, one.workers, one.ps)
+def _decisions(history: Rows, job: str) -> Iterator[Known]:
+    for one in kept(history, DecisionsQuestion(job), DecisionsPage)[::-1]:
+        with suppress(HistoryError):  # of another version
+            made = chosen(one.number, one.data, None, None)
+            yield Known(made.at, made)
+            done_at = None if one.done is None else decoded(one.done, _At).at
+            effect_at = None if one.effect is None else decoded(one.effect, _At).at
+            for at in sorted(at for at in (done_at, effect_at) if at is not None):
+                known = (
+                    (one.effect if effect_at is not None and effect_at <= at else None),
+                    (one.done if done_at is not None and done_at <= at else None),
+                )
+                yield Known(max(at, made.at), chosen(one.number, one.data, *known))
 
-    def _plans(self, job: str) -> Iterator[PlanNews]:
-        from dlrover_lite.protocol.plans import Plan
 
-        for at, data in self.all(
-            "select at, data from plans where job = ? and kind = 'granted' order by at, id", (job,)
-        ):
-            yield PlanNews(job, at, decoded(data, Plan))
-
-    def _decisions(self, job: str) -> Iterator[Known]:
-        question = "select number, data, effect, done from decisions where job = ? order by number"
-        for number, data, effect, done in self.all(question, (job,)):
-            with suppress(HistoryError):  # of another version
-                made = chosen(number, data, None, None)
-                yield Known(made.at, made)
-                done_at = None if done is None else decoded(done, _At).at
-                effect_at = None if effect is None else decoded(effect, _At).at
-                for at in sorted(at for at in (done_at, effect_at) if at is not None):
-                    known = (
-                        (effect if effect_at is not None and effect_at <= at else None),
-                        (done if done_at is not None and done_at <= at else None),
-                    )
-                    yield Known(max(at, made.at), chosen(number, data, *known))
-
-    def _nodes(self, job: str) -> Iterator[Happened]:
-        question = "select at, node, event, reason, data from node_events where job = ? order by at, id"
-        for at, node, event, reason, data in self.all(question, (job,)):
-            one = decoded(data, _Node)
-            yield Happened(at, node, event, reason, one.role, one.cores, one.memory, one.follows)
+def _nodes(history: Rows, job: str) -> Iterator[Happened]:
+    for event in kept(history, EventsQuestion(job), EventsPage)[::-1]:
+        one = decoded(event.data, _Node)
+        what = event.at, event.node, event.event, event.reason
+        yield Happened(*what, one.role, one.cores, one.memory, one.follows)

@@ -38,13 +38,13 @@ def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> N
     from dlrover_lite.cli.output import emit_json
     from dlrover_lite.core.words import at_time, cleaned, give_or_take
 
-    store = open_history()
-    if store is None:
+    opened = open_history()
+    if opened is None:
         raise JobError("There is no history yet.", hint="The brain keeps it: see dlrover-lite brain status")
-    with store:
-        entry = find_entry(store, job)
-        one = _chosen(queries.decisions(store, entry.id, number=number), entry.id, number)
-        shown, policy = read(store, one)
+    with opened:
+        entry = find_entry(opened, job)
+        one = _chosen(queries.decisions(opened, entry.id, number=number), entry.id, number)
+        shown, policy = read(opened, one)
     if as_json:
         found = _as_object(one, lines_of(one.decision, policy=policy, most=None), shown)
         emit_json({**found, "expected_end": _expected_end(entry.id)})

@@ -11,8 +11,9 @@ from dlrover_lite.cli.options import MOST_NUMBER
 from dlrover_lite.core.errors import JobError
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.store.database import ConfigStore
+    from dlrover_lite.brain.store.history import Rows
     from dlrover_lite.brain.store.records import JobEntry, StoredDecision
+    from dlrover_lite.brain_server.history_client import BrainHistory
     from dlrover_lite.protocol.plans import Plan
     from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 
@@ -45,17 +46,17 @@ def history(job: str, conditions: tuple[str, ...], limit: int | None, as_json: b
 
     if job and (conditions or limit is not None):
         raise click.UsageError("--filter and --limit choose from all jobs; of one job, its whole story is told.")
-    store = open_history()
-    if store is None:
+    opened = open_history()
+    if opened is None:
         if job:
             raise JobError("There is no history yet.", hint="The brain keeps it: see dlrover-lite brain status")
         entries: list[tuple[JobEntry, Plan | None]] = []
     else:
-        with store:
+        with opened:
             if job:
-                _tell(store, find_entry(store, job), as_json)
+                _tell(opened, find_entry(opened, job), as_json)
                 return
-            entries = _entries(store, conditions, limit)
+            entries = _entries(opened, conditions, limit)
     if as_json:
         emit_json({"jobs": [_as_object(entry, plan) for entry, plan in entries]})
     elif not entries:
@@ -64,19 +65,19 @@ def history(job: str, conditions: tuple[str, ...], limit: int | None, as_json: b
         _print_jobs(entries)
 
 
-def open_history() -> ConfigStore | None:
-    """Open the history; None where there is none: looking doesn't make one."""
+def open_history() -> BrainHistory | None:
+    """Open the history: the brain's answers, or what its files say; None where there is none: looking doesn't make one."""
     from dlrover_lite.brain_server.files import BrainFiles
 
     files = BrainFiles()
     if not files.database.exists():
         return None
-    from dlrover_lite.brain.store.database import ConfigStore
+    from dlrover_lite.brain_server.history_client import BrainHistory, up_to_date
 
-    return ConfigStore(files.database)
+    return BrainHistory(files, read=up_to_date)
 
 
-def _entries(store: ConfigStore, conditions: tuple[str, ...], limit: int | None) -> list[tuple[JobEntry, Plan | None]]:
+def _entries(opened: Rows, conditions: tuple[str, ...], limit: int | None) -> list[tuple[JobEntry, Plan | None]]:
     """List the entries, oldest first, each with the plan it had last."""
     import msgspec
 
@@ -85,10 +86,7 @@ def _entries(store: ConfigStore, conditions: tuple[str, ...], limit: int | None)
     which = queries.parse_filter(conditions, now=time.time())
     if limit is not None or which.limit is None:
         which = msgspec.structs.replace(which, limit=limit or 20)
-    found = [
-        (_as_it_is(entry), queries.newest_plan(store, entry.id, "granted")) for entry in queries.jobs(store, which)
-    ]
-    return [(entry, record.plan if record else None) for entry, record in found[::-1]]
+    return [(_as_it_is(entry), plan) for entry, plan in queries.jobs_with_plans(opened, which)[::-1]]
 
 
 def _as_it_is(entry: JobEntry) -> JobEntry:
@@ -128,27 +126,24 @@ def _samples_by_files(directory: str) -> int:
     return samples if isinstance(samples, int) else 0
 
 
-def find_entry(store: ConfigStore, reference: str) -> JobEntry:
+def find_entry(opened: Rows, reference: str) -> JobEntry:
     """Find the entry of a job. Raises JobError naming the nearest ids."""
     from difflib import get_close_matches
 
     from dlrover_lite.brain.store import queries
 
+    known = queries.job_ids(opened)
+    found = [job for job in known if job == reference] or [job for job in known if job.startswith(reference)]
     if reference == "last":
-        found = queries.jobs(store, queries.JobFilter(limit=1))
-    else:
-        entries = queries.jobs(store)
-        found = [entry for entry in entries if entry.id == reference] or [
-            entry for entry in entries if entry.id.startswith(reference)
-        ]
-    if len(found) == 1:
-        return _as_it_is(found[0])
-    if found:
-        shown = ", ".join(entry.id for entry in found[:5])
+        found = known[:1]
+    if len(found) == 1 and (entries := queries.jobs(opened, queries.JobFilter(id=found[0]))):
+        return _as_it_is(entries[0])
+    if len(found) > 1:
+        shown = ", ".join(found[:5])
         raise JobError(
             f"{len(found)} jobs of the history start with {reference!r}: {shown}{', …' if len(found) > 5 else ''}"
         )
-    near = get_close_matches(reference, [entry.id for entry in queries.jobs(store)], n=3, cutoff=0.5)
+    near = get_close_matches(reference, known, n=3, cutoff=0.5)
     hint = f"The nearest: {', '.join(near)}" if near else "All: dlrover-lite history"
     raise JobError(f"The history knows no job {reference!r}", hint=hint)
 
@@ -229,13 +224,13 @@ def _as_object(entry: JobEntry, plan: Plan | None) -> dict[str, Any]:
 # --- one job ------------------------------------------------------------------------------------------------------------------
 
 
-def _tell(store: ConfigStore, entry: JobEntry, as_json: bool) -> None:
+def _tell(opened: Rows, entry: JobEntry, as_json: bool) -> None:
     from dlrover_lite.brain.store import queries
     from dlrover_lite.cli.output import emit_json, hanging, terminal_width
     from dlrover_lite.core.words import at_time, cleaned
 
-    plans, decisions = queries.plans(store, entry.id), _decisions(store, entry.id)
-    events = queries.node_events(store, entry.id)
+    plans, decisions = queries.plans(opened, entry.id), queries.decisions(opened, entry.id)
+    events = queries.node_events(opened, entry.id)
     granted = [record for record in plans if record.kind == "granted"]
     if as_json:
         emit_json(
@@ -256,15 +251,6 @@ def _tell(store: ConfigStore, entry: JobEntry, as_json: bool) -> None:
     width = terminal_width()
     for at, what in sorted(_lines(entry, plans, decisions, events), key=lambda line: line[0]):
         click.echo("\n".join(hanging(f"{at_time(at)}  ", what, width)))
-
-
-def _decisions(store: ConfigStore, job: str) -> list[StoredDecision]:
-    """List a job's decisions. Whether there are any is looked up first: reading them takes a moment."""
-    from dlrover_lite.brain.store import queries
-
-    with store.errors():
-        (there,) = store.db.conn.execute("select count(*) from decisions where job = ?", (job,)).fetchone()
-    return queries.decisions(store, job) if there else []
 
 
 def _decision_object(one: StoredDecision) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def tui(
     It needs textual: pip install 'dlrover-lite[tui]'. --once doesn't. With NO_COLOR set it has no colours.
 
     With --record FILE, what is shown is kept in a file, of the jobs that are opened in detail, with the explanations of their
-    decisions. --replay FILE plays it, here or elsewhere; --replay JOB plays what the brain's database keeps of a job that runs
+    decisions. --replay FILE plays it, here or elsewhere; --replay JOB plays what the brain keeps of a job that runs
     or has ended. --replay JOB --record FILE makes a file of that, and ends. Recordings have no logs, and not where files are.
     With --once, a replay's frame is that of --at, or of its end.
 
@@ -173,20 +173,23 @@ def _source(recording: Recording, speed: float, explain: Explain | None = None) 
 
 def _history(reference: str) -> tuple[str, Timeline, Explain]:
     """Return a job with its history. Raises JobError for what is neither a file nor a job that the brain knows."""
-    from dlrover_lite.brain.store.timeline import jobs_known, timeline
+    from dlrover_lite.brain.store.queries import job_ids
+    from dlrover_lite.brain.store.timeline import timeline
     from dlrover_lite.brain_server.files import BrainFiles
+    from dlrover_lite.brain_server.history_client import BrainHistory
 
-    database = BrainFiles().database
     hint = "A job of: dlrover-lite history. Or a file, made by: dlrover-lite tui --record FILE"
-    job = _named(reference, jobs_known(database), hint)
-    past = timeline(database, job)
+    with BrainHistory(BrainFiles()) as history:
+        job = _named(reference, job_ids(history), hint)
+        past = timeline(history, job)
     if past is None:  # it was pruned just now
         raise JobError(f"There is no job {job!r} any more", hint=hint)
 
     def explain(job: str, number: int, at: float) -> Explanation | None:
         from dlrover_lite.tui.sources.live_explained import explanation
 
-        return explanation(database, job, number, until=at)
+        with BrainHistory(BrainFiles()) as history:
+            return explanation(history, job, number, until=at)
 
     return job, past, explain
 

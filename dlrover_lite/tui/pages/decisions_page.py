@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.core.words import at_time, compact, short_duration
+from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobDetail
 from dlrover_lite.tui.pages.job_page import mark_of

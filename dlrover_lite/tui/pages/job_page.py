@@ -9,9 +9,9 @@ from statistics import median_low
 
 from dlrover_lite.brain.explain import explanation_text
 from dlrover_lite.brain.explain.explanation_data import MemoryCurve
-from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import compact, count, duration, metric, plural
+from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import Cuts, Evaluated, JobDetail, NodeRow, PsStrip, Rate, Shards
 from dlrover_lite.tui.pages.charts import Mark, Measured, bar, curve, sparkline, strip

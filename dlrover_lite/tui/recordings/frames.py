@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from dlrover_lite.brain.store.news import Chosen
+from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, NodeRow, Problem, Rate
 
 __all__ = [

@@ -9,9 +9,8 @@ from typing import IO
 
 import msgspec
 
-from dlrover_lite.brain.store.news import Chosen, DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
+from dlrover_lite.brain.store.job_news import choice_of
 from dlrover_lite.brain.store.timeline import Happened, Known, Measured, Timeline, Used
-from dlrover_lite.brain.store.watch_job import choice_of
 from dlrover_lite.core.expected_end import (
     ExpectedEnd,
     PlanIntervals,
@@ -20,6 +19,7 @@ from dlrover_lite.core.expected_end import (
     TrainedInterval,
     expected_end,
 )
+from dlrover_lite.protocol.news import Chosen, DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobsView, NodeRow, Rate
 from dlrover_lite.tui.recordings.recorded import Explain, Recording

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from dlrover_lite.brain.store.news import Chosen
+from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import DECISIONS, EVERYWHERE
 from dlrover_lite.tui.model import JobDetail

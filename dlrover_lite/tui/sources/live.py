@@ -1,4 +1,4 @@
-"""The jobs of this machine as they are: from the brain's database, the files of jobs, and the master of the one looked at."""
+"""The jobs of this machine as they are: from the brain, the files of jobs, and the master of the one looked at."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dlrover_lite.brain.store.news import JobNews
 from dlrover_lite.brain.store.watch import Watch
 from dlrover_lite.brain_server.daemon import look_at
 from dlrover_lite.brain_server.files import BrainFiles
+from dlrover_lite.brain_server.history_client import BrainHistory
 from dlrover_lite.core.errors import JobError
+from dlrover_lite.protocol.news import JobNews
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsView
 from dlrover_lite.tui.sources.live_job import LiveJob, owner_of
 from dlrover_lite.tui.view_state import JobsFold, LocalStatus
@@ -32,12 +33,21 @@ _decoder = msgspec.json.Decoder(LocalStatus)
 
 
 class LiveSource:
-    """The jobs of this machine. Reads only what is new: the database's news, and status files that have been written since."""
+    """The jobs of this machine. Reads only what is new: the history's news, and status files that have been written since."""
 
-    def __init__(self, files: BrainFiles | None = None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        files: BrainFiles | None = None,
+        *,
+        history: Callable[[BrainFiles], BrainHistory] = BrainHistory,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``history`` opens the history of these files, for one thread."""
         self._files = files or BrainFiles()
+        self._open = history
         self._clock = clock
-        self._watch = Watch(self._files.database)
+        self._history = self._open(self._files)
+        self._watch = Watch(self._history)
         self._fold = JobsFold()
         self._written: dict[str, int] = {}
         """Time when each status file that was read was written, in ns."""
@@ -68,7 +78,7 @@ class LiveSource:
     def job(self, job: str) -> JobDetail | None:
         if self._job is None or self._job.id != job:
             self.forget()
-            self._job = LiveJob(self._files.database, job, clock=self._clock)
+            self._job = LiveJob(self._open(self._files), job, clock=self._clock)
         return self._job.look()
 
     def look_again(self) -> None:
@@ -79,7 +89,8 @@ class LiveSource:
     def explain(self, job: str, number: int) -> Explanation | None:
         from dlrover_lite.tui.sources.live_explained import explanation
 
-        return explanation(self._files.database, job, number)
+        with self._open(self._files) as history:
+            return explanation(history, job, number)
 
     def forget(self) -> None:
         if self._job is not None:
@@ -88,9 +99,9 @@ class LiveSource:
 
     def close(self) -> None:
         self.forget()
-        self._watch.close()
+        self._history.close()
 
-    # --- what the database doesn't tell -----------------------------------------------------------------------------
+    # --- what the history doesn't tell -----------------------------------------------------------------------------
 
     def _read_statuses(self) -> None:
         for job, directory in self._fold.live():

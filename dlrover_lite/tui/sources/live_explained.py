@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from dlrover_lite.brain.explain.decision_text import explain, lines_of
 from dlrover_lite.brain.explain.explanation import read
 from dlrover_lite.brain.store import queries
-from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.tui.model import Explanation, WeighedPlan
 from dlrover_lite.tui.text import clean
 
 __all__ = ["explanation"]
 
 
-def explanation(database: Path, job: str, number: int, *, until: float | None = None) -> Explanation | None:
+def explanation(history: Rows, job: str, number: int, *, until: float | None = None) -> Explanation | None:
     """Return the explanation of a decision; None where it isn't kept any more. What became known later than ``until`` is left out. Raises
     HistoryError for what can't be read."""
-    if not database.exists():
+    found = queries.decisions(history, job, number=number)
+    if not found:
         return None
-    with ConfigStore(database) as store:
-        found = queries.decisions(store, job, number=number)
-        if not found:
-            return None
-        one = found[0]
-        rests_on, policy = read(store, one)
+    one = found[0]
+    rests_on, policy = read(history, one)
     effect = one.effect if one.effect is not None and (until is None or one.effect.at <= until) else None
     text = explain(one.decision, effect, policy=policy)
     paragraphs = tuple(clean(line) for line in text.partition("\n\n")[0].splitlines())

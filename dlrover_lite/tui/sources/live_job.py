@@ -1,4 +1,4 @@
-"""One job of this machine in detail: asked of its master, and read from the database and its files."""
+"""One job of this machine in detail: asked of its master and of the brain, and read from its files."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlrover_lite.brain.store.news import Chosen, DecisionNews, JobNews, WatchedJobs
-from dlrover_lite.brain.store.watch_job import JobWatch
+from dlrover_lite.brain.store.history import History
+from dlrover_lite.brain.store.watch import JobWatch
 from dlrover_lite.core.errors import DlroverLiteError, JobError
+from dlrover_lite.protocol.news import Chosen, DecisionNews, JobNews, WatchedJobs
 from dlrover_lite.tui.model import Autoscaling, JobDetail, Problem, PsStrip, Rate
 from dlrover_lite.tui.pages.detail import (
     NodesFold,
@@ -36,11 +37,13 @@ _SELDOM_SECONDS = 3.0
 class LiveJob:
     """One job of this machine. What was learned stays: a look adds what is new."""
 
-    def __init__(self, database: Path, job: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, history: History, job: str, *, clock: Callable[[], float] = time.time) -> None:
+        """``history`` is this job's own, and closed with it."""
         self.id = job
         self._clock = clock
-        self._watch = JobWatch(database, job)
-        self._memory = LiveMemory(database, job)
+        self._history = history
+        self._watch = JobWatch(history, job)
+        self._memory = LiveMemory(history, job)
         self._fold = JobsFold()
         self._nodes = NodesFold()
         self._rates: list[Rate] = []
@@ -57,8 +60,7 @@ class LiveJob:
         """Whether no brain has told of the job."""
 
     def close(self) -> None:
-        self._watch.close()
-        self._memory.close()
+        self._history.close()
 
     def look_again(self) -> None:
         """Note that something was just done to it: what is seldom asked for is asked for with the next look. From any thread."""
@@ -104,6 +106,7 @@ class LiveJob:
         news = self._watch.look()
         if news.empty:
             return
+        self._memory.take(news)
         if news.anew:
             self._rates.clear()
             self._decisions.clear()

@@ -1,16 +1,27 @@
-"""What the parameter servers of a job will need, foreseen again with each interval that was measured, as the brain does it: from its
-database. It imports numpy, when there is something to foresee."""
+"""What the parameter servers of a job will need, foreseen again with each interval that was measured, as the brain does it: from the
+history. It imports numpy, when there is something to foresee."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dlrover_lite.brain.explain.explanation_data import MemoryCurve, Used
-from dlrover_lite.brain.store.watch import Reader
+from dlrover_lite.brain.store.history import Rows
+from dlrover_lite.brain.store.queries import kept
+from dlrover_lite.protocol.history_messages import (
+    JobFilter,
+    JobsPage,
+    JobsQuestion,
+    KeptProfile,
+    ProfilesPage,
+    ProfilesQuestion,
+)
+from dlrover_lite.protocol.news import WatchedJob
 
 if TYPE_CHECKING:
     from dlrover_lite.protocol.demands import Demand
@@ -22,85 +33,74 @@ _KEPT = 256
 """Maximum number of intervals that are kept; of more, every second of the older half is dropped."""
 
 
-class _Limit(msgspec.Struct):
-    """As much of a node event's data as is needed here."""
-
-    memory: int | None = None
-
-
 class _Features(msgspec.Struct):
     """As much of a job's features as is needed here: what it asks for is understood later."""
 
     demand: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class LiveMemory(Reader):
-    """Foresees the memory of one ``job``. A look reads what is new; without any it returns the same curve as before."""
+class LiveMemory:
+    """Foresees the memory of one ``job``. Without any news the curve is the same as before."""
 
-    def __init__(self, path: Path, job: str) -> None:
-        super().__init__(path)
+    def __init__(self, history: Rows, job: str) -> None:
         self.job = job
+        self._history = history
         self._curve: MemoryCurve | None = None
         self._forget()
 
     def _forget(self) -> None:
-        self._at, self._event = 0.0, 0
+        self._at = 0.0
         self._levels: list[Level] = []
         self._limits: dict[str, list[Used]] = {}
         self._demand: Demand | None = None
+        self._unread = self._is_old = False
+
+    def take(self, news: WatchedJob) -> None:
+        """Take what is new of the job."""
+        if news.anew:
+            self._forget()
+        self._unread |= bool(news.rates)
+        for one in news.nodes:
+            if one.memory is not None and one.event in ("launched", "resized"):
+                self._limits.setdefault(one.node, []).append(Used(one.at, one.memory))
+                self._is_old = True
 
     def look(self) -> MemoryCurve | None:
-        """Return the curve; None while nothing can be foreseen. Raises HistoryError when the database can't be read."""
-        with self.opened() as anew:
-            if self._connection is None or not self.changed(anew):
-                return self._curve
-            if anew:
-                self._forget()
-            stored = self._stored()
-            is_new = self._take_limits() or bool(stored)
-            asked = b"null" if self._demand is not None or not stored else self._asked()
-        if is_new:
-            self._take(stored, asked)
+        """Return the curve; None while nothing can be foreseen. Raises HistoryError when the history can't be read."""
+        if self._unread:
+            self._read()
+        if self._is_old:
             self._foresee()
+            self._is_old = False
         return self._curve
 
-    def _stored(self) -> list[str]:
-        """Return the profiles that are new, the oldest first."""
-        question = "select at, data from profiles where job = ? and at > ? order by at desc limit ?"
-        rows = self.all(question, (self.job, self._at, _KEPT))
-        if rows:
-            self._at = rows[0][0]
-        return [data for _, data in rows[::-1]]
-
-    def _take_limits(self) -> bool:
-        question = (
-            "select id, at, node, data from node_events where job = ? and id > ? and event in ('launched', 'resized') "
-            "order by id"
-        )
-        rows = self.all(question, (self.job, self._event))
-        for number, at, node, data in rows:
-            self._event = number
-            with suppress(msgspec.MsgspecError):  # of another version
-                if (memory := msgspec.json.decode(data, type=_Limit).memory) is not None:
-                    self._limits.setdefault(node, []).append(Used(at, memory))
-        return bool(rows)
+    def _read(self) -> None:
+        """Read the profiles that are new."""
+        since = math.nextafter(self._at, math.inf)
+        stored = kept(self._history, ProfilesQuestion(self.job, since, most=_KEPT), ProfilesPage)
+        asked = b"null" if self._demand is not None or not stored else self._asked()
+        self._unread = False
+        if stored:
+            self._at = stored[0].at
+            self._take_profiles(stored[::-1], asked)
+            self._is_old = True
 
     def _asked(self) -> bytes:
         """Return what the job asks for, as it is stored."""
-        for (features,) in self.all("select features from jobs where id = ?", (self.job,)):
+        for entry in kept(self._history, JobsQuestion(JobFilter(id=self.job)), JobsPage):
             with suppress(msgspec.MsgspecError):
-                return bytes(msgspec.json.decode(features, type=_Features).demand)
+                return bytes(msgspec.json.decode(entry.features, type=_Features).demand)
         return b"null"
 
-    def _take(self, stored: list[str], asked: bytes) -> None:
+    def _take_profiles(self, stored: Sequence[KeptProfile], asked: bytes) -> None:
         from dlrover_lite.protocol.demands import Demand
         from dlrover_lite.protocol.profiles import Level, Profile
 
         with suppress(msgspec.MsgspecError):
             self._demand = msgspec.json.decode(asked, type=Demand | None) or self._demand
-        for data in stored:
+        for one in stored:
             with suppress(msgspec.MsgspecError):
-                profile = msgspec.json.decode(data, type=Profile)
+                profile = msgspec.json.decode(one.data, type=Profile)
                 if profile.ps and profile.seconds > 0:
                     self._levels.append(Level.of(profile))
         if len(self._levels) > _KEPT:

@@ -1,9 +1,10 @@
-"""What a look at the config database tells, as data. Times are seconds since the epoch."""
+"""What is new of jobs since somebody asked last, as data. Times are seconds since the epoch."""
 
 from __future__ import annotations
 
 import msgspec
 
+from dlrover_lite.core.bounds import Bytes, Count, Name, Number, Rate, Row, Seconds, Text, Timestamp, Url
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
 
@@ -13,114 +14,116 @@ __all__ = ["Chosen", "DecisionNews", "JobNews", "NodeNews", "PlanNews", "RateNew
 class JobNews(msgspec.Struct, frozen=True):
     """A job that is new, or of which something has changed."""
 
-    id: str
-    name: str
-    owner: str
-    model: str
-    state: str
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
-    samples: int
-    message: str
-    directory: str
+    id: Name
+    name: Name
+    owner: Name
+    model: Url
+    state: Name
+    created_at: Timestamp
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
+    samples: Count
+    message: Text
+    directory: Url
     outcome: JobOutcome = JobOutcome()
 
 
 class RateNews(msgspec.Struct, frozen=True):
     """An interval that was measured."""
 
-    job: str
-    at: float
+    job: Name
+    at: Timestamp
     """Time at which the interval ended."""
-    seconds: float
-    samples_per_second: float
+    seconds: Seconds
+    samples_per_second: Rate
 
 
 class PlanNews(msgspec.Struct, frozen=True):
     """The plan that a job was given from then on."""
 
-    job: str
-    at: float
+    job: Name
+    at: Timestamp
     plan: Plan
 
 
 class DecisionNews(msgspec.Struct, frozen=True):
     """A decision as a list has it."""
 
-    job: str
-    number: int
-    at: float
-    action: str
-    reason: str
+    job: Name
+    number: Count
+    at: Timestamp
+    action: Name
+    reason: Text
 
 
 class NodeNews(msgspec.Struct, frozen=True):
     """Something that happened to a node: launched, up, resized or ended."""
 
-    at: float
-    node: str
-    event: str
-    reason: str
-    follows: str = ""
+    at: Timestamp
+    node: Name
+    event: Name
+    reason: Text
+    follows: Name = ""
     """The node in whose place this one was launched."""
+    memory: Bytes | None = None
+    """Bytes of memory that the node was given; None: it isn't about that."""
 
 
 class Chosen(msgspec.Struct, frozen=True):
     """A decision as it is shown in full, without the plans that it was chosen from."""
 
-    number: int
-    at: float
-    stage: str
-    action: str
-    reason: str
-    before: str
+    number: Count
+    at: Timestamp
+    stage: Name
+    action: Name
+    reason: Text
+    before: Text
     """The plan until then, in words; empty: none."""
-    choice: str
+    choice: Text
     grows: bool
     """The choice takes more cores than before."""
-    predicted: float | None
+    predicted: Number | None
     """Predicted samples/s."""
-    lower: float | None
-    upper: float | None
-    gain_seconds: float | None
+    lower: Number | None
+    upper: Number | None
+    gain_seconds: Number | None
     """Seconds saved against staying."""
-    measured: float | None
+    measured: Number | None
     """Measured samples/s, once the decision has taken effect."""
-    error: float | None
+    error: Number | None
     """Measured over predicted, less 1."""
-    done: str = ""
+    done: Name = ""
     """What became of the decision: done, given up, rejected, superseded; empty: nothing is known yet."""
-    why: str = ""
+    why: Text = ""
 
 
 class WatchedJobs(msgspec.Struct, frozen=True):
     """What is new of all jobs. After ``anew`` nothing that was told before holds."""
 
     anew: bool = False
-    jobs: tuple[JobNews, ...] = ()
-    gone: tuple[str, ...] = ()
-    rates: tuple[RateNews, ...] = ()
-    plans: tuple[PlanNews, ...] = ()
-    decisions: tuple[DecisionNews, ...] = ()
+    jobs: Row[JobNews] = ()
+    gone: Row[Name] = ()
+    rates: Row[RateNews] = ()
+    plans: Row[PlanNews] = ()
+    decisions: Row[DecisionNews] = ()
 
     @property
     def empty(self) -> bool:
-        return not (self.anew or self.jobs or self.gone or self.rates or self.plans or self.decisions)
+        return self == WatchedJobs()
 
 
 class WatchedJob(msgspec.Struct, frozen=True):
     """What is new of one job."""
 
     anew: bool = False
-    jobs: tuple[JobNews, ...] = ()
+    jobs: Row[JobNews] = ()
     """The job, if it has changed."""
-    rates: tuple[RateNews, ...] = ()
-    plans: tuple[PlanNews, ...] = ()
-    decisions: tuple[Chosen, ...] = ()
+    rates: Row[RateNews] = ()
+    plans: Row[PlanNews] = ()
+    decisions: Row[Chosen] = ()
     """New decisions, and those of which more is known; by number."""
-    nodes: tuple[NodeNews, ...] = ()
+    nodes: Row[NodeNews] = ()
 
     @property
     def empty(self) -> bool:
-        return not (self.anew or self.jobs or self.rates or self.plans or self.decisions or self.nodes)
+        return self == WatchedJob()
