@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.master.autoscale import autoscaler
 from dlrover_lite.master.autoscale.autoscaler import (
+    AddServer,
     Autoscaler,
     Goal,
-    Join,
     NodeNow,
-    Replace,
-    Resize,
-    Scale,
-    SetSize,
+    ReplaceNode,
+    ResizeNode,
+    ScaleRole,
+    SetNodeSize,
     Step,
     World,
 )
@@ -89,24 +89,24 @@ class Machine:
             return "not now"
         self.refusals = 0
         match step:
-            case SetSize(role, each):
+            case SetNodeSize(role, each):
                 self.plan = msgspec.structs.replace(
                     self.plan, **{role: msgspec.structs.replace(getattr(self.plan, role), each=each)}
                 )
-            case Resize(name, resources):
+            case ResizeNode(name, resources):
                 if name in self.nodes:
                     self.wanted[name] = resources
                     self.nodes[name] = self.nodes[name]._replace(resizing=True)
-            case Scale(role, count):
+            case ScaleRole(role, count):
                 self.plan = msgspec.structs.replace(
                     self.plan, **{role: msgspec.structs.replace(getattr(self.plan, role), count=count)}
                 )
                 self.settled = role != "ps"
                 self.fill()
-            case Join(_, count):
+            case AddServer(_, count):
                 self.plan = msgspec.structs.replace(self.plan, ps=msgspec.structs.replace(self.plan.ps, count=count))
                 self.fill()
-            case Replace(name, _):
+            case ReplaceNode(name, _):
                 if name in self.nodes:
                     self.nodes[name] = self.nodes[name]._replace(leaving=True)
                     self.fill()
@@ -227,7 +227,7 @@ def test_steps_that_release_resources_come_before_those_that_take() -> None:
         machine.turn()
         machine.settle()
     kinds = [(type(step), getattr(step, "role", getattr(step, "node", ""))) for step in machine.asked]
-    assert kinds.index((Scale, "worker")) < min(at for at, (kind, _) in enumerate(kinds) if kind is Resize)
+    assert kinds.index((ScaleRole, "worker")) < min(at for at, (kind, _) in enumerate(kinds) if kind is ResizeNode)
     assert machine.done[0].state == "done" and machine.done[0].seconds > 0
 
 
@@ -326,7 +326,7 @@ def test_a_suggestion_stays_only_if_the_job_goes_on_by_itself(heard: int, by_its
 
 def test_steps_without_a_target_are_done_in_order() -> None:
     machine = Machine(plan(2, 0.5, 1, 0.5), no_luck)
-    steps = (Resize("ps-0", Resources(1.0, GIB)), Replace("worker-1", Resources(0.5, GIB)))
+    steps = (ResizeNode("ps-0", Resources(1.0, GIB)), ReplaceNode("worker-1", Resources(0.5, GIB)))
     machine.advise(None, steps=steps)
     while machine.state.goal is not None:
         machine.turn()
@@ -342,9 +342,9 @@ def test_servers_that_stay_have_room_before_any_leaves() -> None:
         machine.turn()
         machine.settle()
     reached(machine, plan(1, 1.0, 1, 1.0, 2 * GIB))
-    of_servers = [step for step in machine.asked if not isinstance(step, SetSize) and "worker" not in str(step)]
+    of_servers = [step for step in machine.asked if not isinstance(step, SetNodeSize) and "worker" not in str(step)]
     assert of_servers[:3] == [
-        Resize("ps-0", Resources(0.5, 2 * GIB)),
-        Resize("ps-1", Resources(0.5, 2 * GIB)),
-        Scale("ps", 1),
+        ResizeNode("ps-0", Resources(0.5, 2 * GIB)),
+        ResizeNode("ps-1", Resources(0.5, 2 * GIB)),
+        ScaleRole("ps", 1),
     ]

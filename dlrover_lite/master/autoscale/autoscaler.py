@@ -21,20 +21,20 @@ from dlrover_lite.protocol.demands import Autoscale, Done
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
 __all__ = [
+    "AddServer",
     "Autoscaler",
+    "GiveWay",
     "Goal",
-    "Join",
-    "LetGo",
-    "MoveHot",
+    "LeaseLess",
+    "MoveShare",
     "NodeNow",
     "PlanPrediction",
-    "Replace",
-    "Resize",
-    "Scale",
-    "SetSize",
-    "SmallShards",
+    "ReplaceNode",
+    "ResizeNode",
+    "ScaleRole",
+    "SetNodeSize",
     "Step",
-    "TakeCut",
+    "TakeCheckpoint",
     "World",
 ]
 
@@ -52,26 +52,26 @@ Role = Literal["ps", "worker"]
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
-class SetSize(msgspec.Struct, frozen=True, tag="set size"):
+class SetNodeSize(msgspec.Struct, frozen=True, tag="set size"):
     """Give nodes of the role that come from now on this size."""
 
     role: Role
     each: Resources
 
 
-class Resize(msgspec.Struct, frozen=True, tag="resize"):
+class ResizeNode(msgspec.Struct, frozen=True, tag="resize"):
     """Change the resources of a running node in place."""
 
     node: str
     resources: Resources
 
 
-class Scale(msgspec.Struct, frozen=True, tag="scale"):
+class ScaleRole(msgspec.Struct, frozen=True, tag="scale"):
     role: Role
     count: int
 
 
-class Replace(msgspec.Struct, frozen=True, tag="replace"):
+class ReplaceNode(msgspec.Struct, frozen=True, tag="replace"):
     """Replace a node by another one of this size."""
 
     node: str
@@ -80,7 +80,7 @@ class Replace(msgspec.Struct, frozen=True, tag="replace"):
     """Host that the other one is wanted on; empty: wherever there is room."""
 
 
-class Join(msgspec.Struct, frozen=True, tag="join"):
+class AddServer(msgspec.Struct, frozen=True, tag="join"):
     """Add one more PS of this size, so that there are ``count``; it gets no slots by that."""
 
     each: Resources
@@ -88,7 +88,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     host: str = ""
 
 
-class MoveHot(msgspec.Struct, frozen=True, tag="move hot"):
+class MoveShare(msgspec.Struct, frozen=True, tag="move hot"):
     """Move slots with ``share`` of the node's load, or of the memory of its rows, those with the most first, to others: each with its
     part."""
 
@@ -99,24 +99,24 @@ class MoveHot(msgspec.Struct, frozen=True, tag="move hot"):
     of: Literal["load", "memory"] = "load"
 
 
-class SmallShards(msgspec.Struct, frozen=True, tag="small shards"):
+class LeaseLess(msgspec.Struct, frozen=True, tag="small shards"):
     """Lease a worker ``factor`` times as many minibatches at once as it would get."""
 
     node: str
     factor: float
 
 
-class TakeCut(msgspec.Struct, frozen=True, tag="take cut"):
+class TakeCheckpoint(msgspec.Struct, frozen=True, tag="take cut"):
     """Have a complete checkpoint that holds so many samples at least."""
 
     samples: int
 
 
-class LetGo(msgspec.Struct, frozen=True, tag="let go"):
+class GiveWay(msgspec.Struct, frozen=True, tag="let go"):
     """Let all nodes go, and wait for another plan: the job goes on from its newest checkpoint then."""
 
 
-Step = SetSize | Resize | Scale | Replace | Join | MoveHot | SmallShards | TakeCut | LetGo
+Step = SetNodeSize | ResizeNode | ScaleRole | ReplaceNode | AddServer | MoveShare | LeaseLess | TakeCheckpoint | GiveWay
 
 
 # --- what there is --------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         if (
             not by_itself
             or heard
-            or (goal is not None and any(isinstance(step, TakeCut | LetGo) for step in goal.steps))
+            or (goal is not None and any(isinstance(step, TakeCheckpoint | GiveWay) for step in goal.steps))
         ):
             goal = None
         return msgspec.structs.replace(
@@ -309,7 +309,7 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         """Handle what came of the step that was asked for: "" if it is granted, else why not."""
         goal = self.goal
         assert goal is not None and goal.step is not None
-        if not refused and isinstance(goal.step, LetGo):
+        if not refused and isinstance(goal.step, GiveWay):
             return self._end(goal, "done", "", now, world)
         if not refused:
             return Turn(self._with(msgspec.structs.replace(goal, asked=True, since=now)))
@@ -359,7 +359,7 @@ def _role(plan: Plan, role: Role) -> RolePlan:
 
 def _at_any_time(goal: Goal, step: Step) -> bool:
     """Return whether a step may run while other nodes come or go: memory that runs out can't wait, and a slow node needs less at once."""
-    return goal.target is None and isinstance(step, Resize | SmallShards)
+    return goal.target is None and isinstance(step, ResizeNode | LeaseLess)
 
 
 def _next(goal: Goal, world: World) -> Step | None:
@@ -375,18 +375,18 @@ def _missing(target: Plan, world: World) -> Iterator[tuple[Step, bool]]:
     for role in _ROLES:
         wanted, planned = _role(target, role), _role(world.plan, role)
         if planned.each != wanted.each:
-            yield SetSize(role, wanted.each), True
+            yield SetNodeSize(role, wanted.each), True
     for role in _ROLES:
         wanted, planned = _role(target, role), _role(world.plan, role)
         for node in world.staying(role):
             size = _size(node.resources, wanted.each)
             if role == "ps" and wanted.count < planned.count and size.memory > node.resources.memory:
                 # before any leaves: there has to be room for what it holds
-                yield Resize(node.id, Resources(node.resources.cores, size.memory)), True
+                yield ResizeNode(node.id, Resources(node.resources.cores, size.memory)), True
             elif size != node.resources:
-                yield Resize(node.id, size), size.cores <= node.resources.cores
+                yield ResizeNode(node.id, size), size.cores <= node.resources.cores
         if planned.count != wanted.count:
-            yield Scale(role, wanted.count), wanted.count < planned.count
+            yield ScaleRole(role, wanted.count), wanted.count < planned.count
 
 
 def _size(now: Resources, wanted: Resources) -> Resources:
@@ -397,45 +397,45 @@ def _size(now: Resources, wanted: Resources) -> Resources:
 def _is_done(step: Step, world: World) -> bool:
     """Return whether a step is done, or can't be done any more since the node is gone: what follows is derived from the present state."""
     match step:
-        case SetSize(role, each):
+        case SetNodeSize(role, each):
             return _role(world.plan, role).each == each
-        case Resize(name, _):
+        case ResizeNode(name, _):
             return not any(node.id == name and node.resizing for node in world.nodes)
-        case Scale(role, count):
+        case ScaleRole(role, count):
             planned = _role(world.plan, role).count
             return planned != count or (len(world.staying(role)) == count and world.calm)
-        case Join(_, count):
+        case AddServer(_, count):
             planned = world.plan.ps.count
             return planned != count or (len(world.staying("ps")) == count and world.calm)
-        case Replace(name, _):
+        case ReplaceNode(name, _):
             return world.calm and not any(node.id == name for node in world.nodes)
-        case MoveHot():
+        case MoveShare():
             return world.settled
-        case SmallShards():
+        case LeaseLess():
             return True
-        case TakeCut(samples):
+        case TakeCheckpoint(samples):
             return world.saved >= samples
-        case LetGo():
+        case GiveWay():
             return False
 
 
 def _words(step: Step) -> str:
     match step:
-        case SetSize(role, each):
+        case SetNodeSize(role, each):
             return f"the size of new {role} nodes ({each.cores:g} cores)"
-        case Resize(node, resources):
+        case ResizeNode(node, resources):
             return f"resizing {node} to {resources.cores:g} cores"
-        case Scale(role, count):
+        case ScaleRole(role, count):
             return f"scaling to {count} {role}"
-        case Replace(node, _):
+        case ReplaceNode(node, _):
             return f"replacing {node}"
-        case Join(each, _):
+        case AddServer(each, _):
             return f"one more parameter server ({each.cores:g} cores)"
-        case MoveHot(node, share, _, of):
+        case MoveShare(node, share, _, of):
             return f"moving {share:.0%} of the {of} of {node}"
-        case SmallShards(node, _):
+        case LeaseLess(node, _):
             return f"smaller shards for {node}"
-        case TakeCut():
+        case TakeCheckpoint():
             return "a last checkpoint"
-        case LetGo():
+        case GiveWay():
             return "letting the nodes go"

@@ -11,19 +11,19 @@ import numpy as np
 from dlrover_lite.core import slots
 from dlrover_lite.core.units import Resources
 from dlrover_lite.master.autoscale.autoscaler import (
+    AddServer,
     Autoscaler,
+    GiveWay,
     Goal,
-    Join,
-    LetGo,
-    MoveHot,
+    LeaseLess,
+    MoveShare,
     NodeNow,
-    Replace,
-    Resize,
-    Scale,
-    SetSize,
-    SmallShards,
+    ReplaceNode,
+    ResizeNode,
+    ScaleRole,
+    SetNodeSize,
     Step,
-    TakeCut,
+    TakeCheckpoint,
     Turn,
     World,
 )
@@ -155,7 +155,7 @@ class Executor:
             target = self._no_less(decision.plan)
             return Goal(number=advice.number, target=target, what=what, predicted=predicted_rate(decision.predicted))
         if decision.action == "preempt":
-            steps: tuple[Step, ...] = (TakeCut(self._shards.consumed_samples), LetGo())
+            steps: tuple[Step, ...] = (TakeCheckpoint(self._shards.consumed_samples), GiveWay())
             return Goal(number=advice.number, steps=steps, what=what)
         if treatment is None:
             return None
@@ -172,17 +172,17 @@ class Executor:
             case acts.Resize(resources, others):
                 wanted = {node: resources, **others}
                 if cause == "memory to spare":
-                    return (*(Resize(name, its) for name, its in wanted.items()), *self._new_sizes(wanted))
-                return tuple(Resize(name, self._no_less_now(name, its)) for name, its in wanted.items())
+                    return (*(ResizeNode(name, its) for name, its in wanted.items()), *self._new_sizes(wanted))
+                return tuple(ResizeNode(name, self._no_less_now(name, its)) for name, its in wanted.items())
             case acts.Replace(resources, host):
-                return (Replace(node, resources, host),)
+                return (ReplaceNode(node, resources, host),)
             case acts.MoveSlots(share, to):
-                return (MoveHot(node, share, to, "memory" if cause == "memory ahead" else "load"),)
+                return (MoveShare(node, share, to, "memory" if cause == "memory ahead" else "load"),)
             case acts.AddPs(resources, share, host):
                 count = self._reconciler.fleet.plan.ps.count + 1
-                return (Join(resources, count, host), MoveHot(node, share, {}, "memory"))
+                return (AddServer(resources, count, host), MoveShare(node, share, {}, "memory"))
             case acts.SmallerShards(factor):
-                return (SmallShards(node, factor),)
+                return (LeaseLess(node, factor),)
             case acts.Tell():
                 return ()
 
@@ -200,7 +200,7 @@ class Executor:
             if there and all(node in lowered for node in there) and not fleet.comebacks.get(role, {}).get("OOMKilled"):
                 memory = max(lowered[node].memory for node in there)
                 if memory < planned.each.memory:
-                    yield SetSize("ps" if role == "ps" else "worker", Resources(planned.each.cores, memory))
+                    yield SetNodeSize("ps" if role == "ps" else "worker", Resources(planned.each.cores, memory))
 
     def _no_less(self, target: Plan) -> Plan:
         """Return the target with no less memory than planned for roles whose nodes had too little of it."""
@@ -324,34 +324,34 @@ class Executor:
     def _do(self, step: Step) -> str:
         """Begin a step. Return why it can't be; "" if it is begun."""
         match step:
-            case SetSize(role, each):
+            case SetNodeSize(role, each):
                 self._reconciler.set_size(role, each)
                 return ""
-            case Resize(node, resources):
+            case ResizeNode(node, resources):
                 return self._ask(ResizeRequest(node, resources.cores, resources.memory))
-            case Scale(role, count):
+            case ScaleRole(role, count):
                 return self._ask(ScaleRequest(workers=count) if role == "worker" else ScaleRequest(ps=count))
-            case Replace(node, each, host):
+            case ReplaceNode(node, each, host):
                 return _why_not(self._control.replace(node, each, host))
-            case Join(each, _, host):
+            case AddServer(each, _, host):
                 return _why_not(self._control.join(each, host))
-            case MoveHot():
+            case MoveShare():
                 return self._move(step)
-            case SmallShards(node, factor):
+            case LeaseLess(node, factor):
                 self._shards.lease_less(node, factor)
                 return ""
-            case TakeCut():
+            case TakeCheckpoint():
                 cuts = self._checkpoints()
                 answer = cuts.request() if cuts is not None else OFF
                 return answer.message if isinstance(answer, Failure) else ""
-            case LetGo():
+            case GiveWay():
                 assert self.state.goal is not None
                 return self._let_go(self.state.goal.what, self.state.goal.number)
 
     def _ask(self, wish: Wish) -> str:
         return _why_not(self._control.answer(wish))
 
-    def _move(self, step: MoveHot) -> str:
+    def _move(self, step: MoveShare) -> str:
         """Move slots, those with the most load first, each to the node with the most of its part still to get. Return why that can't be, or
         ""."""
         state = self._servers.state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlrover_lite.master.autoscale.autoscaler import Goal, MoveHot, Replace, Resize, SmallShards, World
+from dlrover_lite.master.autoscale.autoscaler import Goal, LeaseLess, MoveShare, ReplaceNode, ResizeNode, World
 from dlrover_lite.transport.frames import Failure
 
 __all__ = ["misfit", "refusal", "superseded"]
@@ -28,7 +28,7 @@ def misfit(goal: Goal, world: World) -> str:
         return "the job has that plan already"
     there = {node.id: node for node in world.nodes}
     for step in goal.steps:
-        if not isinstance(step, Resize | Replace | MoveHot | SmallShards):
+        if not isinstance(step, ResizeNode | ReplaceNode | MoveShare | LeaseLess):
             continue
         if step.node not in there:
             return f"{step.node} has ended"
