@@ -15,9 +15,12 @@ from dlrover_lite.protocol.brain_messages import REFUSED
 from dlrover_lite.protocol.history_messages import HistoryQuestion
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Failure, Request
+from dlrover_lite.transport.polling import wait_for_messages
 from dlrover_lite.transport.server import Server
 
 __all__ = ["HistoryThread"]
+
+_LONGEST_WAIT_SECONDS = 3600.0
 
 
 class HistoryThread:
@@ -28,7 +31,6 @@ class HistoryThread:
         self._server: Server = connector.server(endpoint, HistoryQuestion)
         self._history = FileHistory(path)
         self._woken, self._wake = os.pipe()
-        self._server.watch(self._woken)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
         self.endpoint = self._server.endpoint
@@ -45,7 +47,8 @@ class HistoryThread:
     def _run(self) -> None:
         try:
             while not self._closing:
-                for request in self._server.receive(None):
+                wait_for_messages([*self._server.sockets, self._woken], _LONGEST_WAIT_SECONDS)
+                for request in self._server.receive(0.0):
                     self._server.reply(request, self._attempt(request))
         finally:
             self._server.close()

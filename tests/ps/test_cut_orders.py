@@ -87,6 +87,22 @@ def test_a_cut_needs_no_new_map_version_and_moves_wait_for_it(
     assert rig.value("a", 7) == -4.0
 
 
+def test_a_cut_prepares_memory_only_beside_training(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlrover_lite.ps.snapshots.copy_on_write_log.TOUCHED_AT_ONCE_BYTES", 4096)
+    until(rig, order_of(1, tmp_path), "written")
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not rig.services[0]._cuts._is_ready:
+        assert time.monotonic() < end
+        hear(rig, None)
+    rig.push_everywhere(0, 3, {"a": {7: 1.0}})
+    assert hear(rig, order_of(2, tmp_path)) is None, "its memory comes little by little"
+    hear(rig, None)
+    rig.now += 1.0
+    report = hear(rig, order_of(3, tmp_path))
+    assert report is not None and report.state == "taking", "nobody would wait for memory"
+    until(rig, order_of(3, tmp_path), "written")
+
+
 def test_the_master_hears_soon_of_what_has_become_of_a_cut(rig: Rig, tmp_path: Path) -> None:
     service = rig.services[0]
     orders = msgspec.structs.replace(rig.orders(0), snapshot=order_of(1, tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -23,6 +24,8 @@ __all__ = ["SnapshotOrders"]
 
 IDLE_SECONDS = 60.0
 """Seconds without work after which a persister is ended."""
+TRAINING_SECONDS = 0.25
+"""Seconds for which training goes on at least after a request has been answered."""
 RELEASE_SECONDS = 10.0
 """Seconds after which a persister is killed that was told to stop and doesn't, since a destination holds it up."""
 
@@ -55,6 +58,8 @@ class SnapshotOrders:
         self._ending: list[SnapshotWriterProcess] = []
         self._is_ready = False
         """The persister waits for an order."""
+        self._answered, self._answered_at = 0, -math.inf
+        """Pulls and pushes that had been answered when it was last looked, and when there were more than before."""
         self._idle_since = clock()
         self._released_at: float | None = None
         """Time when the persister was told to let go of a cut, if it hasn't yet."""
@@ -111,6 +116,8 @@ class SnapshotOrders:
     def work(self, *, may_begin: bool) -> None:
         """Hear what the persister says; begin with what was ordered, if rows may be expected to stay where they are."""
         self._hear()
+        if (answered := self._engine.loads.answered) != self._answered:
+            self._answered, self._answered_at = answered, self._clock()
         if self._snapshot is not None:
             self._snapshot.note_training()
             if self._snapshot.overflown:
@@ -152,8 +159,11 @@ class SnapshotOrders:
         return self._is_ready and engine.configuration is not None and not engine.marks.interrupted
 
     def _prepare_or_begin(self) -> None:
-        """Prepare memory first, and then begin: training would wait for it while the snapshot is taken."""
+        """Prepare memory first, and then begin: training would wait for it while the snapshot is taken. Where nothing is trained, begin."""
         assert self._order is not None
+        if self._clock() - self._answered_at >= TRAINING_SECONDS:
+            self._begin()
+            return
         try:
             if self._prepared is None:
                 self._prepared = prepare_spill(self._engine, self._order.spill_bytes)
