@@ -133,7 +133,7 @@ class AllJobs:
 
     def _changed(self, since: int) -> Iterator[Row]:
         """Yield the changes since that one, in the order of their numbers, each with its number."""
-        found = []
+        found: list[Row] = []
         for version, row in reversed(self._rows.values()):
             if version <= since:
                 break
@@ -164,4 +164,5 @@ def _newest_decision(execute: Execute, job: str, until: int) -> list[Row]:
 
 def job_news(row: Sequence[Any]) -> JobNews:
     """Make news of a row of ``JOB_COLUMNS``."""
-    return JobNews(*row[:-1], decoded(row[-1], JobOutcome))
+    fields = (*row[:-1], decoded(row[-1], JobOutcome))
+    return JobNews(*fields)
