@@ -6,12 +6,14 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 
 from dlrover_lite.brain.store.history import FileHistory, History
+from dlrover_lite.brain_server import history_client
 from dlrover_lite.brain_server.files import BrainFiles, BrainRecord
 from dlrover_lite.brain_server.history_client import BrainHistory
 from dlrover_lite.brain_server.history_thread import HistoryThread
@@ -44,8 +46,13 @@ def answering(files: BrainFiles) -> Iterator[None]:
     with tempfile.TemporaryDirectory() as directory, Connector() as connector:
         thread = HistoryThread(connector, f"ipc://{directory}/s", files.database)
         thread.start()
-        with closing(thread), living(files, thread.endpoint):
+        with closing(thread), living(files, thread.endpoint), patient():
             yield
+
+
+def patient() -> AbstractContextManager[object]:
+    """A machine that is busy is no brain that doesn't answer."""
+    return patch.object(history_client, "ANSWER_SECONDS", PATIENCE)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from dlrover_lite.brain_server.service import SILENT_SECONDS, Ended
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol import brain_messages
 from dlrover_lite.protocol.brain_messages import (
+    PROTOCOL,
     Advice,
     BrainAck,
     BrainHello,
@@ -249,7 +250,14 @@ def test_brain_without_idle_limit_stays_until_stopped(make):
 
 @pytest.mark.parametrize(
     ("version", "protocol", "goes"),
-    [("1.2.0", 1, False), ("1.1.9", 1, False), ("1.2.1", 1, True), ("1.10.0", 1, True), ("0.1", 2, True)],
+    [
+        ("1.2.0", PROTOCOL, False),
+        ("1.1.9", PROTOCOL, False),
+        ("1.2.1", PROTOCOL, True),
+        ("1.10.0", PROTOCOL, True),
+        ("0.1", PROTOCOL + 1, True),
+        ("1.3.0", PROTOCOL - 1, False),
+    ],
 )
 def test_brain_hands_over_to_newer_versions_only(make, version, protocol, goes):
     rig = make(version="1.2.0")

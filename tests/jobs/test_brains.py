@@ -44,7 +44,7 @@ from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.polling import wait_for_messages
 from tests.backends.support import until
-from tests.brain.asked import never
+from tests.brain.asked import never, patient
 from tests.brain.service_rig import PATIENCE, profile, registration
 from tests.limits.support import own_v1, own_v2
 
@@ -97,7 +97,7 @@ def test_a_brain_answers_about_the_history_until_it_ends(home: Path) -> None:
     with ConfigStore(files.database) as store:
         store.put_job(JobEntry(id="ads-1", name="ads", state="succeeded", created_at=time.time(), ended_at=time.time()))
         store.commit()
-    with BrainHistory(files, read=never) as history:
+    with BrainHistory(files, read=never) as history, patient():
         assert queries.job_ids(history) == ["ads-1"]
         watch = Watch(history)
         assert [job.id for job in watch.look().jobs] == ["ads-1"] and watch.look().empty

@@ -167,11 +167,12 @@ def test_a_master_of_another_user_is_an_error_not_a_crash(row: JobRow, monkeypat
 
 
 def test_autoscaling_state_is_read_again_after_an_action(tmp_path: Path, row: JobRow, master: Master) -> None:
+    from dlrover_lite.brain.store.history import FileHistory
     from dlrover_lite.tui.sources.live_job import LiveJob
 
     now = [1000.0]
     master.answer = AutoscaleStatus("on")
-    live = LiveJob(tmp_path / "none.sqlite", row.id, clock=lambda: now[0])
+    live = LiveJob(FileHistory(tmp_path / "none.sqlite"), row.id, clock=lambda: now[0])
     detail = live.look()
     assert detail is not None
     assert detail.autoscaling == Autoscaling("on")

@@ -164,4 +164,5 @@ def _newest_decision(execute: Execute, job: str, until: int) -> list[Row]:
 
 def job_news(row: Sequence[Any]) -> JobNews:
     """Make news of a row of ``JOB_COLUMNS``."""
-    return JobNews(*[*row[:-1], decoded(row[-1], JobOutcome)])
+    fields = (*row[:-1], decoded(row[-1], JobOutcome))
+    return JobNews(*fields)
