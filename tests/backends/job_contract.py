@@ -77,9 +77,9 @@ class JobBackendContract:
         scripted.end_all()
 
     def test_capacity_has_cores_and_memory(self, jobs: ScriptedJobs) -> None:
-        capacity = jobs.backend.capacity()
-        assert capacity.cores > 0
-        assert capacity.memory > 0
+        hosts = jobs.backend.capacity()
+        assert len({host.name for host in hosts}) == len(hosts) > 0
+        assert all(host.resources.cores > 0 and host.resources.memory > 0 for host in hosts)
 
     def test_a_dry_run_starts_and_stores_nothing(self, jobs: ScriptedJobs) -> None:
         before = jobs.backend.list()

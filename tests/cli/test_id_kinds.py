@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -205,7 +205,6 @@ def test_a_generation_begins_with_the_kinds_of_its_checkpoint(trained: Any, only
         now.plan,
         plan,
         machine,
-        cast(Any, None),
         story,
         decision=0,
         began="",
