@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, with_controller
-from dlrover_lite.backends.local.machine import cpu_quotas, this_host
+from dlrover_lite.backends.local.machine import cpu_quotas, host_name, machine_resources
 from dlrover_lite.protocol.nodes import HostUsage
 
 __all__ = ["HostMeter"]
@@ -22,9 +22,9 @@ class HostMeter:
 
     def __init__(self, found: list[Hierarchy] | None = None) -> None:
         found = hierarchies() if found is None else found
-        here = this_host(found)
-        self.name, self._cores = here.name, here.resources.cores
+        self.name = host_name()
         self._cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+        self._cores = machine_resources(found).cores
         self._read = self._of_group(found) or self._of_machine
 
     def read(self) -> HostUsage:

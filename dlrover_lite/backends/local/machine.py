@@ -10,12 +10,17 @@ from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, un
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
 
-__all__ = ["cpu_quotas", "machine_resources", "this_host"]
+__all__ = ["cpu_quotas", "host_name", "machine_resources", "this_host"]
 
 
-def this_host(found: list[Hierarchy] | None = None) -> Host:
-    """Return this machine with its name, and ``machine_resources``."""
-    return Host(platform.node() or "localhost", machine_resources(found))
+def this_host() -> Host:
+    """Return this machine as the only host of the local backend."""
+    return Host(host_name(), machine_resources())
+
+
+def host_name() -> str:
+    """Return the name of this machine."""
+    return platform.node() or "localhost"
 
 
 def machine_resources(found: list[Hierarchy] | None = None) -> Resources:

@@ -218,10 +218,11 @@ def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> Mem
         if (memory := past[one.job].memory) is not None and memory.rows
     ]
     if not memories:
-        total, on_one_host = inputs.capacity.memory, max(free.memory for free in _free(inputs).values())
+        each = int(max(free.memory for free in _free(inputs).values()) * _COLD_MEMORY)  # of one host, even the largest
+        count = max(bounds.min_workers, min(bounds.max_workers, inputs.capacity.cores))
         return MemoryNeed(
-            worker=int(total * _COLD_MEMORY / max(bounds.min_workers, min(bounds.max_workers, inputs.capacity.cores))),
-            tables=min(int(on_one_host * _COLD_MEMORY), _most_of_tables(inputs.features)),
+            worker=min(each, int(inputs.capacity.memory * _COLD_MEMORY / count)),
+            tables=min(each, _most_of_tables(inputs.features)),
         )
     ages = [age for _, age in memories]
 
