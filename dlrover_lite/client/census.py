@@ -37,7 +37,8 @@ def exported(job: Job) -> Path:
         raise UsageError(f"{job.id} is no census: its model is {recipe.model.use}.", hint=_RUN_ONE)
     from dlrover_lite.client.handle import JobHandle
 
-    state = JobHandle(job.id).state()
+    result = job.result()  # a job's directory may have been moved, with all that is in it
+    state = JobHandle(job.id).state() if result is None else result.state
     if state in ("starting", "running"):
         raise UsageError(
             f"{job.id} still runs: what it has counted is exported at its end.",
@@ -59,9 +60,7 @@ def exported(job: Job) -> Path:
             f"{job.id} can't be checked: its export is without optimizer state.",
             hint="Run it again with --set export.optimizer_state=yes",
         )
-    result = job.result()
     directory = Path(result.export) if result is not None and result.export is not None else job.export
-    # A job's directory may have been moved, with all that is in it.
     directory = directory if directory.is_dir() else job.export
     if not (directory / "model.json").is_file():
         raise UsageError(f"{job.id} can't be checked: its exported model is gone from {directory}.", hint=_RUN_ONE)

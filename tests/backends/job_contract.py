@@ -149,14 +149,12 @@ class JobBackendContract:
         assert jobs.backend.kill(job)
         assert jobs.ended(job).state == "stopped"
 
-    def test_the_first_cause_of_a_stop_counts(self, jobs: ScriptedJobs) -> None:
-        job = jobs.submit("deaf")
-        jobs.wait_for_line(job, "master", "up")
+    def test_the_result_tells_the_cause_of_a_stop(self, jobs: ScriptedJobs) -> None:
+        job = jobs.submit("idle")
         jobs.backend.stop(job, cause="terminal closed")
-        jobs.backend.stop(job)
-        jobs.backend.kill(job)
-        result = jobs.ended(job).result
-        assert result is not None and "terminal" in result.message
+        stopped = jobs.ended(job)
+        assert stopped.state == "stopped"
+        assert stopped.result is not None and "the terminal" in stopped.result.message
 
     def test_a_killed_job_is_over_though_its_master_is_deaf(self, jobs: ScriptedJobs) -> None:
         job = jobs.submit("deaf")

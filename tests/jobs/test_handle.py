@@ -67,6 +67,8 @@ def test_a_job_stops_when_asked_with_a_result(own_directories: Path) -> None:
     record = handle.job.record()
     assert (record.state, record.master_exit_code) == ("ended", -15)
     assert {"keeper", "master", "template", "worker-0"} <= handle.logs().keys()
+    assert list(handle.logs()) == handle.log_names()
+    assert "master is up" in handle.log("master").new_lines()
     assert_nothing_is_left(handle.job, own_directories)
     assert not handle.stop()  # of an ended job: nothing happens
 

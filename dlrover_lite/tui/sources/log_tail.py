@@ -27,10 +27,10 @@ class LogTail:
     def read(self) -> tuple[str, ...]:
         """Return all lines that are kept; the same object as before if nothing is new. Raises JobError when the log can't be read."""
         new = [_cleaned(line) for line in self._log.new_lines()]
-        if self._log.restarts != self._restarts:
+        if anew := self._log.restarts != self._restarts:
             self._restarts = self._log.restarts
             self._lines.clear()
-        if new or self._log.begun != self._begun or not self._told:
+        if new or anew or self._log.begun != self._begun or not self._told:
             self._begun = self._log.begun
             self._lines.extend(new)
             begun = (_cleaned(self._begun),) if self._begun else ()
