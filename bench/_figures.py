@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["AGES", "Record", "add", "newest", "overdue", "page", "read", "version", "write_page"]
+__all__ = ["AGES", "Record", "add", "newest", "overdue", "page", "read", "unknown", "version", "write_page"]
 
 HERE = Path(__file__).resolve().parent
 RECORDS = HERE / "figures.jsonl"
@@ -103,6 +103,11 @@ def _changed_on(code: Sequence[str]) -> datetime.date:
     return datetime.date.fromisoformat(_git("log", "-1", "--format=%cs", "--", *code))
 
 
+def unknown(records: Iterable[Record]) -> list[str]:
+    """Return the names of figures that ``MEANINGS`` says nothing of."""
+    return sorted({record.figure for record in records} - MEANINGS.keys())
+
+
 def page(records: Sequence[Record]) -> str:
     """Write the page: of each figure the runs with the commit that was measured last, in the order of ``MEANINGS``; then what follows
     from them.
@@ -112,9 +117,8 @@ def page(records: Sequence[Record]) -> str:
     by_figure: dict[str, list[Record]] = {}
     for record in records:
         by_figure.setdefault(record.figure, []).append(record)
-    unknown = sorted(by_figure.keys() - MEANINGS.keys())
-    if unknown:
-        raise KeyError(f"bench/figure_meanings.toml says nothing of {', '.join(unknown)}")
+    if strangers := unknown(records):
+        raise KeyError(f"bench/figure_meanings.toml says nothing of {', '.join(strangers)}")
     rows = [_row(by_figure[name]) for name in MEANINGS if name in by_figure]
     missing = [f"`{name}`" for name in MEANINGS if name not in by_figure]
     tail = f"\nNot measured yet: {', '.join(missing)}.\n" if missing else ""
@@ -160,3 +164,7 @@ def _number(value: float) -> str:
 
 def write_page() -> None:
     PAGE.write_text(page(read()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_page()

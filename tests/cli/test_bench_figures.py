@@ -6,6 +6,7 @@ import datetime
 import importlib
 import json
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -74,6 +75,23 @@ def test_a_figure_without_an_explanation_is_refused(figures: ModuleType, tmp_pat
     figures.add([measured("train.unheard_of", 1.0)], "0000001", records)
     with pytest.raises(KeyError, match="unheard_of"):
         figures.page(figures.read(records))
+
+
+def test_a_figure_that_nothing_explains_is_kept_and_named(
+    figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It must not cost the scripts after it."""
+    every, records = importlib.import_module("all"), tmp_path / "figures.jsonl"
+    found = iter([[measured("train.unheard_of", 1.0)], [measured("train.ratio", 1.6)]])
+    monkeypatch.setattr(every, "run", lambda *_, **__: (next(found), True))
+    monkeypatch.setattr(figures, "version", lambda: "0000001")
+    for name in ("add", "read"):
+        original = getattr(figures, name)
+        monkeypatch.setattr(figures, name, lambda *given, original=original: original(*given, records))
+    monkeypatch.setattr(sys, "argv", ["all.py", "--record", "cli", "wire"])
+    assert every.main() == 1
+    assert [record.figure for record in figures.read()] == ["train.unheard_of", "train.ratio"]
+    assert "train.unheard_of: kept, but not in docs/figures.md" in capsys.readouterr().err
 
 
 def test_every_figure_of_checkpoints_is_explained_before_it_is_measured(figures: ModuleType) -> None:
