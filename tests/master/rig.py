@@ -78,6 +78,8 @@ class Backend:
         self.let_go: list[str] = []
         """Terminated when they had ended: nobody wants their memory."""
         self.refuses = False
+        self.unknown_host = ""
+        """Host on which it launches nothing."""
         self.is_slow_to_end = False
         """Nodes that are terminated end when the test says so."""
         self.resized: list[tuple[str, Resources]] = []
@@ -103,6 +105,8 @@ class Backend:
     def launch(self, spec: NodeSpec) -> None:
         if self.refuses:
             raise BackendError(f"{spec.id} can't be launched any more")
+        if spec.host and spec.host == self.unknown_host:
+            raise BackendError(f"there is no host {spec.host}")
         if spec.id not in [other.id for other in self.launched]:
             self.launched.append(spec)
             self._change(spec.id, Observed(started_at=0.0))

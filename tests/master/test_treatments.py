@@ -127,6 +127,15 @@ def test_a_replacement_has_the_decided_size_and_host(pair: Rig, node: str) -> No
     assert pair.master.fleet.plan.ps.each == RESOURCES == pair.master.fleet.plan.worker.each
 
 
+def test_a_node_is_launched_elsewhere_if_its_host_is_refused(pair: Rig) -> None:
+    pair.backend.unknown_host = "gone"
+    brain = Brain(pair)
+    brain.say("worker-0", Replace(SIZE, "gone"))
+    pair.backend.wait_for_launch("worker-2")
+    assert wanted(pair, "worker-2") == (SIZE, "")
+    assert "is not launched on gone, but wherever there is room: there is no host gone" in texts(pair, "worker-2")
+
+
 @pytest.mark.parametrize("few", [True, False])
 def test_a_slow_servers_replacement_gets_its_slots(pair: Rig, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, if that is little. Its slots keep it busy four times as long as those of the other one, by

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from pathlib import Path
 
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
@@ -19,8 +18,9 @@ def this_host() -> Host:
 
 
 def host_name() -> str:
-    """Return the name of this machine."""
-    return platform.node() or "localhost"
+    """Return the name of this machine among the hosts of a backend: the same whatever it calls itself on its network, so that nobody takes
+    it for two."""
+    return "localhost"
 
 
 def machine_resources(found: list[Hierarchy] | None = None) -> Resources:

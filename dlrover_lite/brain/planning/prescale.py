@@ -218,11 +218,11 @@ def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> Mem
         if (memory := past[one.job].memory) is not None and memory.rows
     ]
     if not memories:
-        each = int(max(free.memory for free in _free(inputs).values()) * _COLD_MEMORY)  # of one host, even the largest
+        on_one = int(max(free.memory for free in _free(inputs).values()) * _COLD_MEMORY)  # host
         count = max(bounds.min_workers, min(bounds.max_workers, inputs.capacity.cores))
         return MemoryNeed(
-            worker=min(each, int(inputs.capacity.memory * _COLD_MEMORY / count)),
-            tables=min(each, _most_of_tables(inputs.features)),
+            worker=min(on_one, int(inputs.capacity.memory * _COLD_MEMORY / count)),
+            tables=min(on_one, _most_of_tables(inputs.features)),
         )
     ages = [age for _, age in memories]
 

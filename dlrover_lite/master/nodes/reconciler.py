@@ -347,10 +347,9 @@ class Reconciler:
     def _launch(self, node: Node) -> None:
         failpoint("master.launch.noted")
         if not self.fleet.done:
+            spec = NodeSpec(node.id, node.role, node.resources, self._endpoint, node.follows, host=node.host)
             try:
-                self._backend.launch(
-                    NodeSpec(node.id, node.role, node.resources, self._endpoint, node.follows, host=node.host)
-                )
+                self._launch_somewhere(spec)
             except BackendError as error:
                 self._on_refusal(error)
             else:
@@ -360,6 +359,16 @@ class Reconciler:
                 return
         never = Observed(ended_at=0.0, reason="Unknown", detail="never started")  # the backend will never see it
         self._take(self._judged(node.id, never))
+
+    def _launch_somewhere(self, spec: NodeSpec) -> None:
+        """Launch a node on the host that is wished for; where that can't be, wherever there is room. Raises BackendError."""
+        try:
+            self._backend.launch(spec)
+        except BackendError as error:
+            if not spec.host:
+                raise
+            self._story.node(spec.id, f"is not launched on {spec.host}, but wherever there is room: {error.message}")
+            self._backend.launch(msgspec.structs.replace(spec, host=""))
 
     def _judged(self, node: str, seen: Observed) -> Next:
         servers = self._servers
