@@ -35,13 +35,16 @@ def pictures_are_svg() -> None:
 
 
 @pytest.fixture
-def with_logs(tmp_path: Path) -> FixedSource:
-    logs = tmp_path / "logs"
-    logs.mkdir()
+def with_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FixedSource:
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
+    directory = tmp_path / "state" / "jobs" / ADS.id
+    logs = directory / "logs"
+    logs.mkdir(parents=True)
+    (directory / "job.json").touch()
     (logs / "master.log").write_text("the master\n")
     (logs / "worker-0.log").write_text("".join(f"line {i}\n" for i in range(100)))
     source = FixedSource()
-    source.change(ADS.id, directory=str(tmp_path))
+    source.change(ADS.id, directory=str(directory))
     detail = source.details[ADS.id]
     source.details[ADS.id] = msgspec.structs.replace(detail, row=source.view.jobs[ADS.id])
     return source
