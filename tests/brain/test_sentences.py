@@ -43,6 +43,7 @@ MODULES = (
 )
 """Where reasons and explanations are written, below ``brain/``."""
 OTHERS = {
+    "advisor": "what keeps it from deciding",
     "planning/decision": "what a replay finds different",
     "planning/plan_grid": "why bounds hold no plan",
 }

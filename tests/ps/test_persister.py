@@ -292,9 +292,15 @@ def test_an_order_that_is_gone_is_abandoned(server: Server, monkeypatch: pytest.
     assert server.pid == persister
 
 
-def test_spill_memory_is_prepared_little_by_little_before_it_is_needed(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def training(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something is trained beside the snapshots, however long that was ago."""
+    monkeypatch.setattr(cuts_module, "TRAINING_SECONDS", 1e9)
+    server.engine.loads.answered += 1
+
+
+@pytest.mark.usefixtures("training")
+def test_spill_memory_is_prepared_little_by_little_before_it_is_needed(server: Server) -> None:
     server.order(1)
     server.until(lambda: server.cuts._prepared is not None)
     prepared, turns = server.cuts._prepared, 1
@@ -317,6 +323,7 @@ def test_spill_memory_is_prepared_little_by_little_before_it_is_needed(
         os.close(fd)
 
 
+@pytest.mark.usefixtures("training")
 def test_spill_memory_prepared_for_nothing_is_given_back(server: Server) -> None:
     server.order(1)
     server.until(lambda: server.cuts._prepared is not None)

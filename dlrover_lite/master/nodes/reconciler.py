@@ -306,7 +306,7 @@ class Reconciler:
             self.fleet = fleet
             self._keep(fleet)
         if follows:
-            self._after_commit(partial(failpoint, "master.relaunch.noted"))
+            self._after_commit(lambda: failpoint("master.relaunch.noted"))
         for instruction in instructions:
             self._follow(instruction)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
-from functools import partial
 
 import numpy as np
 
@@ -85,7 +84,7 @@ class SlotControl:
             self._plan()
         if self._servers.start(self._fleet):
             failpoint("master.move.decided")
-            self._after_commit(partial(failpoint, "master.move.begun"))
+            self._after_commit(lambda: failpoint("master.move.begun"))
         for node in self._state.leaving:
             if not self._state.owns(node) and not self._state.busy(node):
                 self._reconciler.drain(node)
