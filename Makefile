@@ -18,7 +18,7 @@ demo: $(READY)
 	@echo 'To type these commands as they stand, first: export PATH="$(CURDIR)/.venv/bin:$$PATH" DLROVER_LITE_HOME="$(CURDIR)/.home"'
 
 test: $(READY)
-	@.venv/bin/python -m pytest -n 3
+	@.venv/bin/python -m pytest -n 4
 
 lint: $(READY)
 	.venv/bin/ruff check .
