@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 RECORDS = HERE / "figures.jsonl"
 MEANINGS: dict[str, str] = tomllib.loads((HERE / "figure_meanings.toml").read_text(encoding="utf-8"))
 AGES: dict[str, dict[str, Any]] = tomllib.loads((HERE / "figure_ages.toml").read_text(encoding="utf-8"))
-"""By group, the part of a figure's name before the dot: which code it measures, and by how many days it may be older than that."""
+"""Code that the figures of each group (the part of their names before the dot) measure, and the days by which they may be older."""
 ON_PAPER = HERE / "figures_on_paper.md"
 """What follows from the figures for sizes that no machine here has; written by hand."""
 PAGE = HERE.parent / "docs" / "figures.md"

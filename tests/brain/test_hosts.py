@@ -73,7 +73,7 @@ def test_hosts_of_all_jobs_count_once_each_with_the_most_that_is_told(office: Of
 
 
 def test_a_first_plan_has_no_node_larger_than_a_host() -> None:
-    """By what is to be spared for tables, the only PS would be larger than any host."""
+    """The only PS would be larger than any host, if it got what is to be spared for tables."""
     small = {f"host-{number}": Resources(2.0, 2 * GIB) for number in range(16)}
     found = initial_plan(starting(capacity=Resources(32.0, 32 * GIB), free=small))
     assert found.action == "start" and found.plan is not None and found.choice is not None
