@@ -18,14 +18,13 @@ from dlrover_lite.ps.snapshots.copy_on_write_log import CopyOnWriteLog, SpillMem
 from dlrover_lite.ps.snapshots.snapshot import Snapshot, prepare_spill
 from dlrover_lite.ps.snapshots.snapshot_reader import Overflown
 from dlrover_lite.ps.snapshots.writer_messages import Failed, FromPersister, Persist, Ready, Released, Writing, Written
+from dlrover_lite.ps.snapshots.writer_pace import TRAINING_SECONDS
 from dlrover_lite.ps.snapshots.writer_process import PersisterEnded, SnapshotWriterProcess
 
 __all__ = ["SnapshotOrders"]
 
 IDLE_SECONDS = 60.0
 """Seconds without work after which a persister is ended."""
-TRAINING_SECONDS = 0.25
-"""Seconds for which training goes on at least after a request has been answered."""
 RELEASE_SECONDS = 10.0
 """Seconds after which a persister is killed that was told to stop and doesn't, since a destination holds it up."""
 

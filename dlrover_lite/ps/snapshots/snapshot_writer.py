@@ -36,12 +36,9 @@ from dlrover_lite.ps.snapshots.writer_messages import (
     Written,
     send,
 )
-from dlrover_lite.ps.snapshots.writer_pace import Leftover, Pace
+from dlrover_lite.ps.snapshots.writer_pace import TRAINING_SECONDS, Leftover, Pace
 
 __all__ = ["Persisting", "waits_of_this_process"]
-
-TRAINING_SECONDS = 0.25
-"""Seconds for which training goes on at least after a request has been answered."""
 
 
 def waits_of_this_process(path: Path = Path("/proc/self/schedstat")) -> tuple[float, float] | None:

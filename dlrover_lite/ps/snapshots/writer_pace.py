@@ -7,8 +7,10 @@ taken from training, or have the server's control group run into its limit.
 
 from __future__ import annotations
 
-__all__ = ["LEAST_BYTES_PER_SECOND", "MOST_REST_SECONDS", "Leftover", "Pace"]
+__all__ = ["LEAST_BYTES_PER_SECOND", "MOST_REST_SECONDS", "TRAINING_SECONDS", "Leftover", "Pace"]
 
+TRAINING_SECONDS = 0.25
+"""Seconds for which training goes on at least after a request has been answered."""
 LEAST_BYTES_PER_SECOND = float(64 << 20)
 """Minimum bytes per second that a part is written at, however much time there is: what changes meanwhile costs, too."""
 MOST_REST_SECONDS = 0.02
