@@ -98,9 +98,10 @@ def test_a_cut_prepares_memory_only_beside_training(rig: Rig, tmp_path: Path, mo
     assert hear(rig, order_of(2, tmp_path)) is None, "its memory comes little by little"
     hear(rig, None)
     rig.now += 1.0
-    report = hear(rig, order_of(3, tmp_path))
+    order = order_of(3, tmp_path)
+    report = hear(rig, order)
     assert report is not None and report.state == "taking", "nobody would wait for memory"
-    until(rig, order_of(3, tmp_path), "written")
+    until(rig, order, "written")
 
 
 def test_the_master_hears_soon_of_what_has_become_of_a_cut(rig: Rig, tmp_path: Path) -> None:
