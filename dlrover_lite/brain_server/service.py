@@ -119,7 +119,7 @@ class Service:
         self._idle_since = self._look_at = now
         self._prune_at = now
         self._jobs: dict[str, _Registered] = {}
-        for entry in queries.jobs(store, queries.JobFilter(state=_UNENDED)):
+        for entry in queries.jobs(store, queries.JobsQuestion(state=_UNENDED)):
             self._jobs[entry.id] = _Registered(entry.directory, entry.samples, now - SILENT_SECONDS, told=False)
 
     def run(self, stop: Callable[[], str] = lambda: "") -> str:

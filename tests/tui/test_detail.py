@@ -69,7 +69,10 @@ def test_nodes_are_listed_servers_first_and_ended_ones_last() -> None:
 def test_restarts_of_a_node_count_its_predecessors() -> None:
     fold = NodesFold()
     fold.happened(
-        [NodeNews(1.0, "worker-1", "launched", "", "worker-0"), NodeNews(2.0, "worker-2", "launched", "", "worker-1")]
+        [
+            NodeNews(1.0, "worker-1", "launched", follows="worker-0"),
+            NodeNews(2.0, "worker-2", "launched", follows="worker-1"),
+        ]
     )
     fold.put(_status(_worker("worker-2"), _worker("worker-9")))
     assert {row.id: row.restarts for row in fold.rows} == {"worker-2": 2, "worker-9": 0}

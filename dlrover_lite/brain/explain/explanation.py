@@ -162,7 +162,7 @@ def read(history: Rows, stored: StoredDecision) -> tuple[Explained, Policy | Non
     profiles: list[Profile] = []
     if not isinstance(inputs, HealInputs):
         profiles = _profiles(history, decision)
-    entries = queries.jobs(history, queries.JobFilter(id=decision.job))
+    entries = queries.jobs(history, queries.JobsQuestion(id=decision.job))
     features = entries[0].features if entries else {}
     shown = explained(
         decision,

@@ -14,11 +14,9 @@ from dlrover_lite.brain.explain.explanation_data import MemoryCurve, Used
 from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.brain.store.queries import kept
 from dlrover_lite.protocol.history_messages import (
-    JobFilter,
-    JobsPage,
     JobsQuestion,
+    KeptJob,
     KeptProfile,
-    ProfilesPage,
     ProfilesQuestion,
 )
 from dlrover_lite.protocol.news import WatchedJob
@@ -77,7 +75,7 @@ class LiveMemory:
     def _read(self) -> None:
         """Read the profiles that are new."""
         since = math.nextafter(self._at, math.inf)
-        stored = kept(self._history, ProfilesQuestion(self.job, since, most=_KEPT), ProfilesPage)
+        stored = kept(self._history, ProfilesQuestion(self.job, since, most=_KEPT), KeptProfile)
         asked = b"null" if self._demand is not None or not stored else self._asked()
         self._unread = False
         if stored:
@@ -87,7 +85,7 @@ class LiveMemory:
 
     def _asked(self) -> bytes:
         """Return what the job asks for, as it is stored."""
-        for entry in kept(self._history, JobsQuestion(JobFilter(id=self.job)), JobsPage):
+        for entry in kept(self._history, JobsQuestion(id=self.job), KeptJob):
             with suppress(msgspec.MsgspecError):
                 return bytes(msgspec.json.decode(entry.features, type=_Features).demand)
         return b"null"
