@@ -73,18 +73,17 @@ def _plan(plan: WeighedPlan, _width: int) -> Line:
 
 _COLUMNS: tuple[Column[WeighedPlan], ...] = (
     Column("plan", "WORKERS, PS", _plan, least=20, wanted=22),
-    Column("cores", "CORES", lambda plan, _: line(f"{plan.cores:g}"), least=6, wanted=6, right=True, rank=3),
-    Column("memory", "MEMORY", lambda plan, _: line(format_bytes(plan.memory)), least=9, wanted=9, right=True, rank=4),
-    Column("rate", "SAMPLES/S", lambda plan, _: line(compact(plan.rate)), least=9, wanted=9, right=True),
+    Column("cores", "CORES", lambda plan, _: line(f"{plan.cores:g}"), least=6, right=True, rank=3),
+    Column("memory", "MEMORY", lambda plan, _: line(format_bytes(plan.memory)), least=9, right=True, rank=4),
+    Column("rate", "SAMPLES/S", lambda plan, _: line(compact(plan.rate)), least=9, right=True),
     Column(
         "band",
         "80% BAND",
         lambda plan, _: line((f"{compact(plan.lower)} to {compact(plan.upper)}", "dim")),
         least=18,
-        wanted=18,
         rank=5,
     ),
-    Column("seconds", "TO GO", lambda plan, _: line(duration(plan.seconds)), least=11, wanted=11, right=True, rank=2),
+    Column("seconds", "TO GO", lambda plan, _: line(duration(plan.seconds)), least=11, right=True, rank=2),
     Column("verdict", "WHY", lambda plan, _: line(plan.verdict), least=36, wanted=60, most=120, rank=1),
 )
 

@@ -16,7 +16,7 @@ from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import Cuts, Evaluated, JobDetail, NodeRow, PsStrip, Rate, Shards
 from dlrover_lite.tui.pages.charts import Mark, Measured, bar, curve, sparkline, strip
 from dlrover_lite.tui.pages.memory_chart import memory_chart, span_of
-from dlrover_lite.tui.table import Column, Table
+from dlrover_lite.tui.table import Column, Table, numbers
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
 
 __all__ = ["ACTING", "chart", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table"]
@@ -293,6 +293,10 @@ def nodes_table() -> Table[NodeRow]:
     return Table(_COLUMNS, lambda row: f"{row.id} {row.role} {row.state} {row.note}")
 
 
+def _state(row: NodeRow, _width: int) -> Line:
+    return formats.state(row.state)
+
+
 def _bar_of(used: float | None, limit: float, text: Line, width: int) -> Line:
     """Put a bar before a text where there is room."""
     size = length(text)
@@ -319,6 +323,10 @@ def _work(row: NodeRow, _width: int) -> Line:
     return line(f"{compact(row.rate)}/s")
 
 
+def _leased(row: NodeRow, _width: int) -> Line:
+    return formats.number(row.leased)
+
+
 def _share(row: NodeRow, width: int) -> Line:
     if row.share is None:
         return ()
@@ -337,81 +345,16 @@ def _throttled(row: NodeRow, _width: int) -> Line:
 
 
 _COLUMNS: tuple[Column[NodeRow], ...] = (
-    Column("node", "NODE", lambda row, _: line(row.id), None, least=9, wanted=10, most=16, key="J"),
-    Column(
-        "state",
-        "STATE",
-        lambda row, _: formats.state(row.state),
-        lambda row: row.state,
-        least=10,
-        wanted=11,
-        most=28,
-        rank=3,
-        key="S",
-    ),
-    Column(
-        "cpu",
-        "CPU",
-        _cpu,
-        lambda row: row.used_cores,
-        least=8,
-        wanted=15,
-        most=30,
-        right=True,
-        rank=1,
-        key="C",
-        down=True,
-    ),
-    Column(
-        "memory",
-        "MEMORY",
-        _memory,
-        lambda row: row.used_memory,
-        least=13,
-        wanted=20,
-        most=36,
-        right=True,
-        rank=1,
-        key="M",
-        down=True,
-    ),
-    Column(
-        "work",
-        "WORK",
-        _work,
-        lambda row: row.rate or row.slots,
-        least=11,
-        wanted=11,
-        right=True,
-        rank=2,
-        key="T",
-        down=True,
-    ),
+    Column("node", "NODE", lambda row, _: line(row.id), None, least=9, wanted=10, most=16),
+    Column("state", "STATE", _state, lambda row: row.state, least=10, wanted=11, most=28, rank=3),
+    numbers("cpu", "CPU", _cpu, lambda row: row.used_cores, least=8, wanted=15, most=30, rank=1),
+    numbers("memory", "MEMORY", _memory, lambda row: row.used_memory, least=13, wanted=20, most=36, rank=1),
+    numbers("work", "WORK", _work, lambda row: row.rate or row.slots, least=11, rank=2),
     Column("share", "SHARE", _share, lambda row: row.share, least=5, wanted=6, right=True, rank=4),
-    Column(
-        "leased",
-        "LEASED",
-        lambda row, _: formats.number(row.leased),
-        lambda row: row.leased,
-        least=6,
-        wanted=6,
-        right=True,
-        rank=6,
-    ),
+    Column("leased", "LEASED", _leased, lambda row: row.leased, least=6, right=True, rank=6),
     Column("throttled", "HELD", _throttled, lambda row: row.throttled, least=4, wanted=5, right=True, rank=7),
-    Column(
-        "restarts",
-        "RESTARTS",
-        _restarts,
-        lambda row: row.restarts,
-        least=8,
-        wanted=8,
-        right=True,
-        rank=5,
-        key="R",
-        down=True,
-    ),
-    Column("note", "", lambda row, _: line((row.note, "warn")), None, least=10, wanted=10, most=60, rank=8),
+    numbers("restarts", "RESTARTS", _restarts, lambda row: row.restarts, least=8, rank=5),
+    Column("note", "", lambda row, _: line((row.note, "warn")), None, least=10, most=60, rank=8),
 )
 
 
