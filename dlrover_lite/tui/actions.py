@@ -81,25 +81,30 @@ def why_not(action: str, aim: Aim, *, user: str = "") -> str:
         return ""
     if row.state == "queued":
         return f"{row.id} waits for a plan, and has no nodes so far"
-    rule = _RULES.get(action)
-    return rule(row, aim.detail, aim.node) if rule is not None else ""
-
-
-def _autoscaling(row: JobRow, detail: JobDetail | None, _node: NodeRow | None) -> str:
-    if detail is None:
-        return f"Open {row.id} first"
-    if detail.autoscaling is None:
-        return f"How autoscaling of {row.id} stands isn't known yet"
-    return f"Autoscaling is off for {row.id}: its recipe says so" if detail.autoscaling.mode == "off" else ""
-
-
-def _accept(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
-    if (why := _autoscaling(row, detail, node)) or detail is None or (now := detail.autoscaling) is None:
-        return why
-    if now.suggests and now.paused:
-        return f"Autoscaling of {row.id} is paused: let it go on first (p), then accept what it suggests"
-    if now.suggests:
+    if action == "checkpoint":
+        off = aim.detail is not None and bool(aim.detail.nodes) and aim.detail.checkpoints is None
+        return f"{row.id} takes no checkpoints: its recipe says so" if off else ""
+    if action == "scale":
         return ""
+    if aim.detail is None:
+        return f"Open {row.id} first"
+    if action in ("hold", "accept", "reject"):
+        return _why_not_autoscaling(action, row, aim.detail.autoscaling)
+    return _why_not_node(action, aim.node, aim.detail)
+
+
+def _why_not_autoscaling(action: str, row: JobRow, now: Autoscaling | None) -> str:
+    if now is None:
+        return f"How autoscaling of {row.id} stands isn't known yet"
+    if now.mode == "off":
+        return f"Autoscaling is off for {row.id}: its recipe says so"
+    if action == "reject" and now.decision is None:
+        return f"Nothing is suggested or under way for {row.id} just now"
+    if action != "accept":
+        return ""
+    if now.suggests:
+        held = f"Autoscaling of {row.id} is paused: let it go on first (p), then accept what it suggests"
+        return held if now.paused else ""
     if now.under_way:
         return f"Decision {now.decision} for {row.id} is under way already"
     if now.mode == "on":
@@ -107,54 +112,19 @@ def _accept(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
     return f"Nothing is suggested for {row.id} just now"
 
 
-def _reject(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
-    if (why := _autoscaling(row, detail, node)) or detail is None or (now := detail.autoscaling) is None:
-        return why
-    return "" if now.decision is not None else f"Nothing is suggested or under way for {row.id} just now"
-
-
-def _drain(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
-    if (why := _node(row, detail, node)) or detail is None or node is None:
-        return why
-    if node.state in _LEAVING:
-        return f"{node.id} is about to leave already"
-    peers = [other for other in detail.nodes if other.role == node.role and other.alive and other.state not in _LEAVING]
-    only = f"{node.id} can't be drained: it is the only {_ROLES.get(node.role, node.role)}"
-    return only if len(peers) <= 1 else ""
-
-
-def _kill(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
-    why = _node(row, detail, node)
-    return f"{node.id} is being killed already" if not why and node is not None and node.state == "ending" else why
-
-
-def _resize(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
-    why = _node(row, detail, node)
-    return f"{node.id} is about to leave" if not why and node is not None and node.state in _LEAVING else why
-
-
-def _node(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
-    if detail is None:
-        return f"Open {row.id} first"
+def _why_not_node(action: str, node: NodeRow | None, detail: JobDetail) -> str:
     if node is None:
         return "No node is chosen"
-    return "" if node.alive else f"{node.id} has ended"
-
-
-def _checkpoint(row: JobRow, detail: JobDetail | None, _node: NodeRow | None) -> str:
-    known = detail is not None and bool(detail.nodes)
-    return f"{row.id} takes no checkpoints: its recipe says so" if known and detail and detail.cuts is None else ""
-
-
-_RULES: dict[str, Callable[[JobRow, JobDetail | None, NodeRow | None], str]] = {
-    "hold": _autoscaling,
-    "accept": _accept,
-    "reject": _reject,
-    "drain": _drain,
-    "kill": _kill,
-    "resize": _resize,
-    "checkpoint": _checkpoint,
-}
+    if not node.alive:
+        return f"{node.id} has ended"
+    if action == "kill":
+        return f"{node.id} is being killed already" if node.state == "ending" else ""
+    if node.state in _LEAVING:
+        return f"{node.id} is about to leave{' already' if action == 'drain' else ''}"
+    stay = [other for other in detail.nodes if other.role == node.role and other.alive and other.state not in _LEAVING]
+    if action == "drain" and len(stay) <= 1:
+        return f"{node.id} can't be drained: it is the only {_ROLES.get(node.role, node.role)}"
+    return ""
 
 
 # --- how --------------------------------------------------------------------------------------------------------------

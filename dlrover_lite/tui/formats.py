@@ -7,7 +7,7 @@ import time
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.units import GIB, format_bytes
 from dlrover_lite.core.words import compact, give_or_take, next_look, pause
-from dlrover_lite.tui.model import Cut, JobRow, Look
+from dlrover_lite.tui.model import Checkpoint, JobRow, Look
 from dlrover_lite.tui.text import Line, Span, Tone, line
 
 __all__ = ["clock", "cores_of", "cost_of", "ends", "held_up", "look", "memory_of", "number", "percent", "state"]
@@ -120,7 +120,7 @@ def look(one: Look | None, now: float) -> Line:
     return line((next_look(one.at, one.why, now), "dim" if one.at is None else "accent"))
 
 
-def held_up(one: Cut, width: int) -> str:
+def held_up(one: Checkpoint, width: int) -> str:
     """Write how long training was held up, at the longest step: ``, held up 14 ms (11 ms without)``; empty where that isn't known, or there
     is no room."""
     if one.held_up is None:

@@ -15,9 +15,9 @@ from dlrover_lite.protocol.news import Chosen
 __all__ = [
     "OVER",
     "Autoscaling",
+    "Checkpoint",
+    "Checkpoints",
     "Cost",
-    "Cut",
-    "Cuts",
     "Evaluated",
     "Explanation",
     "JobDetail",
@@ -212,7 +212,7 @@ class PsStrip(msgspec.Struct, frozen=True):
     ones, 0 where it has none."""
 
 
-class Cut(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True):
     """A checkpoint that is complete."""
 
     number: int
@@ -227,8 +227,8 @@ class Cut(msgspec.Struct, frozen=True):
     """Seconds of the same while as much time passed without a checkpoint."""
 
 
-class Cuts(msgspec.Struct, frozen=True):
-    newest: Cut | None = None
+class Checkpoints(msgspec.Struct, frozen=True):
+    newest: Checkpoint | None = None
     under_way: str = ""
     """The checkpoint under way, in words."""
     problem: str = ""
@@ -336,7 +336,7 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     moving_slots: int = 0
     moves_end_in: float | None = None
     """Seconds until all moves under way have ended, None where that isn't known."""
-    cuts: Cuts | None = None
+    checkpoints: Checkpoints | None = msgspec.field(default=None, name="cuts")  # as recordings have it
     memory: MemoryCurve | None = None
     """Memory of the parameter server that comes nearest to its limit; None: nothing can be foreseen so far."""
     epoch: int = 0

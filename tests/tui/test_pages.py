@@ -288,7 +288,7 @@ def test_newest_evaluation_is_shown_with_unknown_ids_and_advice() -> None:
 
 @pytest.mark.parametrize("height", [3, 4, 5, 8])
 def test_little_room_still_shows_unknown_ids_and_the_last_decision(height: int) -> None:
-    facts = job_page.facts(msgspec.structs.replace(DETAIL, evaluated=EVALUATED, cuts=None), 60, height, NOW)
+    facts = job_page.facts(msgspec.structs.replace(DETAIL, evaluated=EVALUATED, checkpoints=None), 60, height, NOW)
     assert len(facts) <= height
     text = text_of(facts)
     assert text.startswith("! 97.2% of the ids evaluated in column 'user'") and "shards" in text

@@ -13,7 +13,7 @@ from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import compact, count, duration, metric, plural
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
-from dlrover_lite.tui.model import Cuts, Evaluated, JobDetail, NodeRow, PsStrip, Rate, Shards
+from dlrover_lite.tui.model import Checkpoints, Evaluated, JobDetail, NodeRow, PsStrip, Rate, Shards
 from dlrover_lite.tui.pages.charts import Mark, Measured, bar, curve, sparkline, strip
 from dlrover_lite.tui.pages.memory_chart import memory_chart, span_of
 from dlrover_lite.tui.table import Column, Table, numbers
@@ -141,8 +141,8 @@ def facts(detail: JobDetail, width: int, height: int, now: float) -> list[Line]:
     """Write as many of these as there is room for: warnings, shards, checkpoints, the newest evaluation, memory, decisions, slots; and what
     isn't known."""
     blocks = [_warnings(detail, width, max(1, height - 5)), _shards(detail.shards, width)]
-    if detail.cuts is not None or not detail.missing:
-        blocks.append(_cuts(detail.cuts, width))
+    if detail.checkpoints is not None or not detail.missing:
+        blocks.append(_checkpoints(detail.checkpoints, width))
     if detail.missing:
         blocks.append(wrapped(f"! {detail.missing}", width, "dim", indent="  "))
     for more in (_evaluated(detail.evaluated), _ahead(detail.memory, width)):
@@ -197,20 +197,20 @@ def _evaluated(one: Evaluated | None) -> list[Line]:
     return found
 
 
-def _cuts(cuts: Cuts | None, width: int) -> list[Line]:
-    if cuts is None:
+def _checkpoints(checkpoints: Checkpoints | None, width: int) -> list[Line]:
+    if checkpoints is None:
         return [line(_name("saved"), ("no checkpoints are taken", "dim"))]
     found = []
-    if (one := cuts.newest) is not None:
+    if (one := checkpoints.newest) is not None:
         text = f"{one.number} at {formats.clock(one.at)}, {format_bytes(one.bytes)} in {one.seconds:.1f} s"
         room = width - _LABEL - len(text)
         word = "checkpoint "
         held = formats.held_up(one, room - len(word)) or formats.held_up(one, room)
         found.append(line(_name("saved"), word if len(word) + len(held) <= room else "", text, (held, "dim")))
-    if cuts.under_way:
-        found.append(line(_name("" if found else "saved"), (cuts.under_way, "accent")))
-    if cuts.problem:
-        found.append(line(_name("" if found else "saved"), (f"✗ {cuts.problem}", "bad")))
+    if checkpoints.under_way:
+        found.append(line(_name("" if found else "saved"), (checkpoints.under_way, "accent")))
+    if checkpoints.problem:
+        found.append(line(_name("" if found else "saved"), (f"✗ {checkpoints.problem}", "bad")))
     return [padded(one, width) for one in found] or [line(_name("saved"), ("no checkpoint so far", "dim"))]
 
 

@@ -34,7 +34,7 @@ class ActingPage(TablePage):
     # --- which keys there are, and work -----------------------------------------------------------------------------
 
     def why_not(self, action: str) -> str:
-        return self._why_not(action, self.aim()) if action in self.ACTING else super().why_not(action)
+        return self._why_not(action, self.aim()) if action in _DO else super().why_not(action)
 
     def _why_not(self, action: str, aim: Aim) -> str:
         actions = self.tui.actions
@@ -69,32 +69,8 @@ class ActingPage(TablePage):
         elif (row := aim.row) is not None:
             _DO[action](self, row, aim)
 
-    def action_hold(self) -> None:
-        self.begin("hold")
-
-    def action_accept(self) -> None:
-        self.begin("accept")
-
-    def action_reject(self) -> None:
-        self.begin("reject")
-
-    def action_scale(self) -> None:
-        self.begin("scale")
-
-    def action_resize(self) -> None:
-        self.begin("resize")
-
-    def action_drain(self) -> None:
-        self.begin("drain")
-
-    def action_kill(self) -> None:
-        self.begin("kill")
-
-    def action_checkpoint(self) -> None:
-        self.begin("checkpoint")
-
-    def action_stop(self) -> None:
-        self.begin("stop")
+    def action_act(self, action: str) -> None:
+        self.begin(action)
 
     def command_act(self, name: str, argument: str) -> None:
         aim = self.aim()
@@ -116,7 +92,7 @@ class ActingPage(TablePage):
         aim = self.aim()
         for group in self.KEYS:
             for key in group:
-                if key.acts and self.check_action(key.action, ()) and self.offers(key) and not self.why_not(key.action):
+                if key.acts and self.has(key) and self.offers(key) and not self.why_not(key.action):
                     whom = aim.node.id if aim.node is not None and key.action in _OF_A_NODE else aim.row and aim.row.id
                     yield Choice(f"{self.label_of(key).strip()} {whom}", key.what, partial(self.begin, key.action))
 

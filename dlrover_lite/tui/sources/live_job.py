@@ -14,7 +14,7 @@ from dlrover_lite.protocol.news import Chosen, DecisionNews, JobNews, WatchedJob
 from dlrover_lite.tui.model import Autoscaling, JobDetail, Problem, PsStrip, Rate
 from dlrover_lite.tui.pages.detail import (
     NodesFold,
-    cuts_of,
+    checkpoints_of,
     evaluated_of,
     moves_end_in,
     shards_of,
@@ -86,7 +86,7 @@ class LiveJob:
             slot_map_version=status.slot_map_version if status else 0,
             moving_slots=sum(move.left for move in status.moves) if status else 0,
             moves_end_in=moves_end_in(status) if status else None,
-            cuts=cuts_of(status),
+            checkpoints=checkpoints_of(status),
             memory=None if row.over else self._memory.look(),
             epoch=status.epoch if status else 0,
             epochs=status.epochs if status else 0,

@@ -9,7 +9,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.suggester import Suggester
-from textual.widgets import Input, Label
+from textual.widgets import Label
+
+from dlrover_lite.tui.widgets.line_input import LineInput
 
 __all__ = ["Kind", "Prompt"]
 
@@ -30,24 +32,14 @@ class _Completing(Suggester):
         return self._complete(value)
 
 
-class _Written(Input):
-    """An input that says what it has to say before the next key is taken: ``changed`` with each change, ``submit`` when enter was
-    pressed."""
-
+class _Written(LineInput):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "complete", "Complete", show=False)]
 
     def __init__(
         self, complete: Callable[[str], str | None], changed: Callable[[str], None], submit: Callable[[], None]
     ) -> None:
-        super().__init__(suggester=_Completing(complete), compact=True, select_on_focus=False)
+        super().__init__(changed, submit, suggester=_Completing(complete))
         self._completed = complete
-        self._changed, self._submit = changed, submit
-
-    def watch_value(self, value: str) -> None:
-        self._changed(value)
-
-    async def action_submit(self) -> None:
-        self._submit()
 
     def action_complete(self) -> None:
         if found := self._completed(self.value):
