@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve
+from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve, WeighedPlan
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.protocol.news import Chosen
 
@@ -32,7 +32,6 @@ __all__ = [
     "RoleNow",
     "Room",
     "Shards",
-    "WeighedPlan",
 ]
 
 OVER = ("succeeded", "failed", "stopped", "lost")
@@ -233,27 +232,6 @@ class Checkpoints(msgspec.Struct, frozen=True):
     """The checkpoint under way, in words."""
     problem: str = ""
     next_at: float | None = None
-
-
-class WeighedPlan(msgspec.Struct, frozen=True):
-    """A plan that a decision could have chosen."""
-
-    mark: str
-    """Mark of the plan: ``*`` the chosen one, ``=`` the one until then, else empty."""
-    workers: int
-    worker_cores: float
-    servers: int
-    ps_cores: float
-    cores: float
-    memory: int
-    rate: float
-    """Samples/s by the model; 80% are within ``lower`` and ``upper``."""
-    lower: float
-    upper: float
-    seconds: float
-    """Seconds that the job has still to go with this plan."""
-    verdict: str
-    """What spoke for or against it."""
 
 
 class Explanation(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from dlrover_lite.brain.explain.explanation_data import (
     Peer,
     PlanFit,
     Used,
+    WeighedPlan,
 )
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.expected_end import ExpectedEnd
@@ -42,7 +43,6 @@ from dlrover_lite.tui.model import (
     RoleNow,
     Room,
     Shards,
-    WeighedPlan,
 )
 
 NOW = 1_795_356_000.0

@@ -4,11 +4,11 @@ rests on: what was known, nodes beside each other, memory as it was foreseen, th
 from __future__ import annotations
 
 from dlrover_lite.brain.explain import explanation_text
-from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve, ModelShown
+from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve, ModelShown, WeighedPlan
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import compact, duration
 from dlrover_lite.tui import formats
-from dlrover_lite.tui.model import Explanation, WeighedPlan
+from dlrover_lite.tui.model import Explanation
 from dlrover_lite.tui.pages.charts import Point, scatter
 from dlrover_lite.tui.pages.memory_chart import memory_chart, span_of
 from dlrover_lite.tui.table import Column, Table
