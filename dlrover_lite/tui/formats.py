@@ -10,11 +10,13 @@ from dlrover_lite.core.words import compact, give_or_take, next_look, pause
 from dlrover_lite.tui.model import Checkpoint, JobRow, Look
 from dlrover_lite.tui.text import Line, Span, Tone, line
 
-__all__ = ["clock", "cores_of", "cost_of", "ends", "held_up", "look", "memory_of", "number", "percent", "state"]
+__all__ = ["clock", "cores_of", "cost_of", "ends", "held_up", "look", "memory_of", "number", "percent", "span", "state"]
 
 _HALF_A_DAY = 43_200.0
 _TO_THE_SECOND = 60.0
 """Seconds of error below which an end is told to the second."""
+_SHORT_SPAN = 600.0
+"""Seconds of a span below which its ends are told to the second."""
 DASH: Line = (Span("-", "dim"),)
 
 _STATES: dict[str, tuple[str, Tone]] = {
@@ -50,6 +52,12 @@ def state(word: str, *, silent_since: float | None = None) -> Line:
 def clock(at: float, *, seconds: bool = False) -> str:
     """Write the local time of day."""
     return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(at))
+
+
+def span(begin: float, end: float) -> tuple[str, str]:
+    """Write the times of day at the ends of a span, to the second where it is short."""
+    seconds = end - begin < _SHORT_SPAN
+    return clock(begin, seconds=seconds), clock(end, seconds=seconds)
 
 
 def ends(row: JobRow) -> Line:

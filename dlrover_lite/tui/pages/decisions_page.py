@@ -6,7 +6,7 @@ from dlrover_lite.core.words import at_time, compact, short_duration
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobDetail
-from dlrover_lite.tui.pages.job_page import mark_of
+from dlrover_lite.tui.pages.job_page import mark_of, tone_of_miss
 from dlrover_lite.tui.table import Column, Order, Table, numbers
 from dlrover_lite.tui.text import Line, Span, line, wrapped
 
@@ -53,8 +53,7 @@ def _predicted(one: Chosen, _width: int) -> Line:
 def _came(one: Chosen, _width: int) -> Line:
     """Write measured against predicted throughput."""
     if one.error is not None:
-        off = abs(one.error)
-        return line((f"{one.error:+.0%}", "bad" if off > 0.25 else "warn" if off > 0.15 else "good"))
+        return line((f"{one.error:+.0%}", tone_of_miss(one.error)))
     if one.done and one.done != "done":
         return line((one.done, "warn"))
     return formats.DASH

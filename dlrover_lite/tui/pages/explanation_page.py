@@ -7,10 +7,9 @@ from dlrover_lite.brain.explain import explanation_text
 from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve, ModelShown, WeighedPlan
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import compact, duration
-from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import Explanation
 from dlrover_lite.tui.pages.charts import Point, scatter
-from dlrover_lite.tui.pages.memory_chart import memory_chart, span_of
+from dlrover_lite.tui.pages.memory_chart import memory_chart
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import Line, Span, Tone, clean, line, wrapped
 
@@ -124,10 +123,7 @@ def _peers(shown: Explained, width: int) -> list[Line]:
 def _memory(curve: MemoryCurve, width: int) -> list[Line]:
     """Write memory in words, and as a curve."""
     head = [line(("Memory, as it was foreseen", "title")), *wrapped(explanation_text.memory(curve), width)]
-    low, high = span_of(curve)
-    seconds = high - low < 600
-    ends = formats.clock(low, seconds=seconds), formats.clock(high, seconds=seconds)
-    return [*head, *memory_chart(curve, min(width, _WIDEST), _MEMORY_HEIGHT, ends=ends)]
+    return [*head, *memory_chart(curve, min(width, _WIDEST), _MEMORY_HEIGHT)]
 
 
 def _model(one: ModelShown, width: int) -> list[list[Line]]:

@@ -15,11 +15,11 @@ from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import Checkpoints, Evaluated, JobDetail, NodeRow, PsStrip, Rate, Shards
 from dlrover_lite.tui.pages.charts import Mark, Measured, bar, curve, sparkline, strip
-from dlrover_lite.tui.pages.memory_chart import memory_chart, span_of
+from dlrover_lite.tui.pages.memory_chart import memory_chart
 from dlrover_lite.tui.table import Column, Table, numbers
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
 
-__all__ = ["ACTING", "chart", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table"]
+__all__ = ["ACTING", "chart", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table", "tone_of_miss"]
 
 ACTING = ("start", "change", "explore", "preempt", "heal")
 _LABEL = 8
@@ -87,6 +87,12 @@ def mark_of(decision: Chosen) -> tuple[str, Tone]:
     return ("▲", "accent") if decision.grows else ("▼", "accent")
 
 
+def tone_of_miss(error: float) -> Tone:
+    """Return the tone of a prediction that missed by this share."""
+    off = abs(error)
+    return "bad" if off > 0.25 else "warn" if off > 0.15 else "good"
+
+
 def chart(detail: JobDetail, width: int, height: int) -> list[Line]:
     """Draw samples/s over all of the job's time; the decisions that changed something are marked on the axis."""
     measured = _measured(detail.rates)
@@ -99,8 +105,7 @@ def chart(detail: JobDetail, width: int, height: int) -> list[Line]:
     low = min(measured[0].start, detail.row.started_at or measured[0].start)
     high = max(measured[-1].stop, max((one.at for one in acting), default=0.0), low + 1)
     marks = [Mark(one.at, *mark_of(one)) for one in acting]
-    seconds = high - low < 600
-    ends = formats.clock(low, seconds=seconds), formats.clock(high, seconds=seconds)
+    ends = formats.span(low, high)
     head = [Span("samples/s", "title")]
     if acting:
         head += [Span("  decisions below the curve: ", "dim"), *_legend(acting)]
@@ -227,11 +232,8 @@ def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
     curve = detail.memory
     if curve is None:
         return []
-    low, high = span_of(curve)
-    seconds = high - low < 600
-    ends = formats.clock(low, seconds=seconds), formats.clock(high, seconds=seconds)
     head = padded((Span(f"memory of {curve.node}", "title"),), width)
-    return [head, *memory_chart(curve, width, height - 1, ends=ends)]
+    return [head, *memory_chart(curve, width, height - 1)]
 
 
 def _decisions(detail: JobDetail, width: int, most: int, now: float) -> list[Line]:
@@ -261,8 +263,7 @@ def _outcome(one: Chosen) -> Line:
     if one.predicted is not None:
         parts.append(Span(f"  {compact(one.predicted)}/s foreseen", "dim"))
     if one.error is not None:
-        off = abs(one.error)
-        parts.append(Span(f", {one.error:+.0%} came", "bad" if off > 0.25 else "warn" if off > 0.15 else "good"))
+        parts.append(Span(f", {one.error:+.0%} came", tone_of_miss(one.error)))
     if one.done and one.done != "done":
         parts.append(Span(f"  {one.done}", "warn"))
     return tuple(parts)
