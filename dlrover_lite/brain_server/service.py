@@ -43,7 +43,7 @@ from dlrover_lite.protocol.outcomes import JobOutcome, outcome_of
 from dlrover_lite.transport.frames import Failure, Request
 from dlrover_lite.transport.server import Server
 
-__all__ = ["Advise", "Ended", "Look", "Service"]
+__all__ = ["Advise", "JobEnd", "Look", "Service"]
 
 TURN_SECONDS = 0.5
 SILENT_SECONDS = 60.0
@@ -52,7 +52,7 @@ PRUNE_SECONDS = 3600.0
 _UNENDED = "starting,running,queued"
 
 
-class Ended(msgspec.Struct, frozen=True):
+class JobEnd(msgspec.Struct, frozen=True):
     """How a job ended that has said nothing of it."""
 
     state: str
@@ -62,7 +62,7 @@ class Ended(msgspec.Struct, frozen=True):
     """Last ``Status`` of the job's master, by field names."""
 
 
-Look = Callable[[str], Ended | None]
+Look = Callable[[str], JobEnd | None]
 """Looks at a job's directory and says how it has ended; None: it runs."""
 Advise = Callable[[str], Advice | None]
 """Says what to do about a job; asked after each of its reports is committed."""
@@ -354,7 +354,7 @@ class Service:
             if (ended := self._look(one.directory)) is not None:
                 self._settle(job, one, ended)
 
-    def _settle(self, job: str, one: _Registered, ended: Ended) -> None:
+    def _settle(self, job: str, one: _Registered, ended: JobEnd) -> None:
         known = ended.status.get("samples")
         samples = known if isinstance(known, int) else one.samples
         self._store.end_job(
