@@ -337,7 +337,7 @@ class Service:
 
     def _prune(self) -> None:
         try:
-            done = prune(self._store, preferences.read(self._store).keep, now=self._wall_clock())
+            done = prune(self._store, preferences.read(self._store), now=self._wall_clock())
         except HistoryError as error:
             self._note_problem(error)
         else:

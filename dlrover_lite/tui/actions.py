@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.users import user_name
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.protocol.messages import NodeStatus
 
-__all__ = ["Actions", "Aim", "LocalActions", "Wanted", "why_not"]
+__all__ = ["Actions", "Aim", "Wanted", "why_not"]
 
 Wanted = Literal["pause", "resume", "accept", "reject"]
 _ROLES = {"ps": "parameter server", "worker": "worker"}
@@ -29,37 +29,6 @@ class Aim(NamedTuple):
     row: JobRow | None
     detail: JobDetail | None = None
     node: NodeRow | None = None
-
-
-class Actions(Protocol):
-    """Called on threads that may wait. Each returns what follows from it, in words, and raises DlroverLiteError for what can't be done."""
-
-    user: str
-    """Name of the user who acts; empty: somebody who may do it all."""
-
-    def stop(self, row: JobRow) -> str:
-        """Ask the job to stop."""
-
-    def checkpoint(self, row: JobRow) -> str:
-        """Have a checkpoint taken now."""
-
-    def autoscale(self, row: JobRow, wanted: Wanted, now: Autoscaling) -> str:
-        """Hold the brain's changes, let them go on, accept or reject what it decided; ``now``: as the person has seen it."""
-
-    def room(self, row: JobRow) -> Room:
-        """Return what the job's nodes have, and what they may have."""
-
-    def scale(self, row: JobRow, workers: int | None, servers: int | None) -> str:
-        """Have so many nodes; None leaves a role as it is."""
-
-    def resize(self, row: JobRow, node: str, cores: float | None, memory: int | None) -> str:
-        """Give a node that many cores, and that many bytes; None leaves either as it is."""
-
-    def drain(self, row: JobRow, node: str, *, replace: bool) -> str:
-        """Let a node leave in good order."""
-
-    def kill(self, row: JobRow, node: str) -> str:
-        """End a node at once; another one takes its place."""
 
 
 # --- why not ----------------------------------------------------------------------------------------------------------
@@ -130,24 +99,29 @@ def _why_not_node(action: str, node: NodeRow | None, detail: JobDetail) -> str:
 # --- how --------------------------------------------------------------------------------------------------------------
 
 
-class LocalActions:
-    """Acts on jobs of this machine. ``changed`` is called when something was done."""
+class Actions:
+    """What is done to jobs of this machine, on threads that may wait. Each returns what follows from it, in words, and raises
+    DlroverLiteError for what can't be done. ``changed`` is called when something was done."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
-        self.user = _user()
+        self.user = "" if os.geteuid() == 0 else user_name()
+        """Name of the user who acts; empty: root, who may do it all."""
         self._changed = changed
 
     def stop(self, row: JobRow) -> str:
+        """Ask the job to stop."""
         with self._handle(row) as handle:
             handle.stop()
         return f"{row.id} takes a last checkpoint, if it takes any, and stops"
 
     def checkpoint(self, row: JobRow) -> str:
+        """Have a checkpoint taken now."""
         with self._handle(row) as handle:
             number = handle.checkpoint(wait=False)
         return f"Checkpoint {number} of {row.id} is being taken; training goes on meanwhile"
 
     def autoscale(self, row: JobRow, wanted: Wanted, now: Autoscaling) -> str:
+        """Hold the brain's changes, let them go on, accept or reject what it decided; ``now``: as the person has seen it."""
         with self._handle(row) as handle:
             after = handle.autoscale(wanted, decision=now.decision if wanted in ("accept", "reject") else None)
         match wanted:
@@ -164,6 +138,7 @@ class LocalActions:
                 return f"Decision {now.decision} for {row.id} is dropped: {rest}"
 
     def room(self, row: JobRow) -> Room:
+        """Return what the job's nodes have, and what they may have."""
         from dlrover_lite.client.handle import this_machine
 
         with self._handle(row) as handle:
@@ -178,18 +153,22 @@ class LocalActions:
         )
 
     def scale(self, row: JobRow, workers: int | None, servers: int | None) -> str:
+        """Have so many nodes; None leaves a role as it is."""
         with self._handle(row) as handle:
             return _told(handle.scale(workers=workers, ps=servers), f"{row.id} has that many already")
 
     def resize(self, row: JobRow, node: str, cores: float | None, memory: int | None) -> str:
+        """Give a node that many cores, and that many bytes; None leaves either as it is."""
         with self._handle(row) as handle:
             return _told(handle.resize(node, cores=cores, memory=memory), f"{node} has that already")
 
     def drain(self, row: JobRow, node: str, *, replace: bool) -> str:
+        """Let a node leave in good order."""
         with self._handle(row) as handle:
             return _told(handle.drain(node, replace=replace), f"{node} is about to leave already")
 
     def kill(self, row: JobRow, node: str) -> str:
+        """End a node at once; another one takes its place."""
         with self._handle(row) as handle:
             return _told(handle.kill(node), f"{node} is being killed already")
 
@@ -219,8 +198,3 @@ def _of(role: str, nodes: Sequence[NodeStatus]) -> RoleNow:
     sizes = Counter((node.cores, node.memory) for node in there)
     cores, memory = sizes.most_common(1)[0][0] if sizes else (0.0, 0)
     return RoleNow(len(there), cores, memory)
-
-
-def _user() -> str:
-    """Return the name of the user; empty for root, who may do all of it."""
-    return "" if os.geteuid() == 0 else user_name()

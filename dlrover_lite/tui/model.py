@@ -231,7 +231,6 @@ class Checkpoints(msgspec.Struct, frozen=True):
     under_way: str = ""
     """The checkpoint under way, in words."""
     problem: str = ""
-    next_at: float | None = None
 
 
 class Explanation(msgspec.Struct, frozen=True):

@@ -277,7 +277,7 @@ def test_old_jobs_are_forgotten_as_the_person_prefers(tmp_path, make):
             store.put_job(JobEntry(id=f"old-{i}", name="old", state="failed", created_at=i, ended_at=4e9 + i))
         store.commit()
         liked = preferences.change(store, preferences.parse_changes(["keep-jobs=2", "idle-minutes=0.5"]))
-    assert (liked.keep.jobs, liked.idle_seconds) == (2, 30.0)
+    assert (liked.keep_jobs, liked.idle_seconds) == (2, 30.0)
     rig = make()
     rig.passes(0.0)
     assert [job.id for job in queries.jobs(rig.store)] == ["old-4", "old-3"]

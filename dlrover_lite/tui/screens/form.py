@@ -15,7 +15,7 @@ from dlrover_lite.tui.pages.acting_page import Field
 from dlrover_lite.tui.screens.application import Application
 from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.text import line, wrapped
-from dlrover_lite.tui.widgets.line_input import LineInput
+from dlrover_lite.tui.widgets.prompt import LineInput
 from dlrover_lite.tui.widgets.toned import Lines
 
 __all__ = ["Form"]

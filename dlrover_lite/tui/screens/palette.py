@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import line
 from dlrover_lite.tui.widgets.grid import Grid
-from dlrover_lite.tui.widgets.line_input import LineInput
+from dlrover_lite.tui.widgets.prompt import LineInput
 
 __all__ = ["Choice", "Palette"]
 

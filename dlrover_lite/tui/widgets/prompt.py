@@ -1,19 +1,17 @@
-"""The line at the bottom in which a filter or a command is written."""
+"""The line at the bottom in which a filter or a command is written, and lines of forms that are written into."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.suggester import Suggester
-from textual.widgets import Label
+from textual.widgets import Input, Label
 
-from dlrover_lite.tui.widgets.line_input import LineInput
-
-__all__ = ["Kind", "Prompt"]
+__all__ = ["Kind", "LineInput", "Prompt"]
 
 Kind = Literal["/", ":"]
 
@@ -30,6 +28,21 @@ class _Completing(Suggester):
 
     async def get_suggestion(self, value: str) -> str | None:
         return self._complete(value)
+
+
+class LineInput(Input):
+    """An input that says what it has to say before the next key is taken: ``changed`` is told what is written with each change, ``submit``
+    is called when enter was pressed."""
+
+    def __init__(self, changed: Callable[[str], None], submit: Callable[[], None], **settings: Any) -> None:
+        super().__init__(compact=True, select_on_focus=False, **settings)
+        self._changed, self._submit = changed, submit
+
+    def watch_value(self, value: str) -> None:
+        self._changed(value)
+
+    async def action_submit(self) -> None:
+        self._submit()
 
 
 class _Written(LineInput):
