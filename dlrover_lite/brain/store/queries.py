@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from dlrover_lite.brain.store.history import Rows
-from dlrover_lite.brain.store.records import FitRecord, JobEntry, ProfileRecord, StoredDecision
+from dlrover_lite.brain.store.records import FitRecord, JobEntry, ProfileRecord, StoredDecision, profile_of
 from dlrover_lite.core.errors import HistoryError, UsageError
 from dlrover_lite.protocol.history_messages import (
     LATEST,
@@ -42,6 +43,7 @@ from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 if TYPE_CHECKING:
     from dlrover_lite.brain.healing.mitigation import HealInputs
     from dlrover_lite.brain.planning.job_view import RoundInputs
+    from dlrover_lite.protocol.profiles import Profile
 
 __all__ = [
     "decisions",
@@ -55,6 +57,7 @@ __all__ = [
     "parse_filter",
     "plans",
     "profiles",
+    "readable_profiles",
 ]
 
 R = TypeVar("R", bound=KeptRow)
@@ -137,6 +140,17 @@ def profiles(
     """List a job's profiles, the oldest first; ``newest``: only so many of the newest."""
     rows = kept(history, ProfilesQuestion(job, since, until, most=newest), KeptProfile)
     return [_record(history, row, ProfileRecord) for row in rows[::-1]]
+
+
+def readable_profiles(
+    history: Rows, job: str, *, since: float = 0.0, until: float = LATEST, newest: int | None = None
+) -> list[Profile]:
+    """List a job's profiles as ``profiles`` does; those that another version has stored are left out."""
+    found: list[Profile] = []
+    for record in profiles(history, job, since=since, until=until, newest=newest):
+        with suppress(HistoryError):
+            found.append(profile_of(record))
+    return found
 
 
 def decisions(
