@@ -8,8 +8,7 @@ from contextlib import suppress
 import msgspec
 
 from dlrover_lite.brain.store.jobs_news import JOB_COLUMNS, job_news
-from dlrover_lite.brain.store.pages import Execute, PageRoom
-from dlrover_lite.brain.store.reader import decoded
+from dlrover_lite.brain.store.pages import Execute, PageRoom, decoded
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.history_messages import JobNewsPage, JobNewsQuestion, JobSeen
 from dlrover_lite.protocol.news import Chosen, NodeNews, PlanNews, RateNews, WatchedJob

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from dlrover_lite.brain.store.pages import Execute, PageRoom, Row
-from dlrover_lite.brain.store.reader import decoded
+from dlrover_lite.brain.store.pages import Execute, PageRoom, Row, decoded
 from dlrover_lite.protocol.history_messages import JobsNewsPage, JobsSeen
 from dlrover_lite.protocol.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.protocol.outcomes import JobOutcome

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
+from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.history_messages import (
     DecisionsQuestion,
     EventsQuestion,
@@ -31,13 +34,14 @@ from dlrover_lite.protocol.history_messages import (
     RowsQuestion,
 )
 
-__all__ = ["Execute", "PageRoom", "answer"]
+__all__ = ["Execute", "PageRoom", "answer", "decoded"]
 
 PAGE_ROWS = 1000
 """The most rows of a page."""
 PAGE_BYTES = 1 << 20
 """Bytes of text from which on a page takes no further row: it is made, sent and read within milliseconds."""
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
 Execute = Callable[[str, Sequence[Any]], Iterable[Row]]
 """Finds the rows of a statement with these values."""
@@ -63,6 +67,17 @@ class PageRoom:
     def fill(self, row: Row) -> None:
         self._rows -= 1
         self._bytes -= sum(len(cell) for cell in row if isinstance(cell, str | bytes))
+
+
+def decoded(text: str, kind: type[T]) -> T:
+    """Decode stored JSON. Raises HistoryError for what can't be understood."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as error:
+        raise HistoryError(
+            f"What the brain has stored can't be understood: {error}",
+            hint="It was stored by another version of dlrover-lite, or edited by hand.",
+        ) from error
 
 
 class _Kind(NamedTuple):

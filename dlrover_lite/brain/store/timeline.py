@@ -10,8 +10,8 @@ import msgspec
 from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.brain.store.job_news import chosen, node_news
 from dlrover_lite.brain.store.jobs_news import job_news
+from dlrover_lite.brain.store.pages import decoded
 from dlrover_lite.brain.store.queries import kept
-from dlrover_lite.brain.store.reader import decoded
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.history_messages import (
     DecisionsQuestion,
