@@ -28,7 +28,7 @@ from dlrover_lite.brain_server.history_client import BrainHistory, RemoteHistory
 from dlrover_lite.core.errors import HistoryError, RemoteError
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.brain_messages import BrainHello, BrainReplies
-from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.demands import DecisionOutcome
 from dlrover_lite.protocol.history_messages import (
     DecisionsQuestion,
     EventsQuestion,
@@ -101,7 +101,7 @@ def _fill(path: Path) -> None:
         store.add_treatments(heal, [Decision(job=JOB, at=28.0, action="heal", reason="all is well", stage="heal")])
         decision = queries.decisions(store, JOB, number=1)[0].decision
         store.put_effect(JOB, 1, judge(decision, Band(500.0, 400.0, 600.0), windows=2, at=29.0))
-        store.put_done(Done(job=JOB, number=2, at=28.0, state="done"))
+        store.put_done(DecisionOutcome(job=JOB, number=2, at=28.0, state="done"))
         store.commit()
 
 

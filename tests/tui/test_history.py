@@ -19,7 +19,7 @@ from dlrover_lite.brain.store.history import FileHistory, History
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain.store.timeline import Known, Measured, Timeline, Used, timeline
 from dlrover_lite.core.units import GIB, Resources
-from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.demands import DecisionOutcome
 from dlrover_lite.protocol.news import Chosen, JobNews, NodeNews, PlanNews
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
@@ -98,7 +98,7 @@ def path(tmp_path: Path) -> Path:
         inputs = RoundInputs(at=BEGIN + 1, capacity=Resources(16.0, 64 * GIB), jobs=(view("one"),))
         number = store.add_round(decide(inputs, load), ["one"])["one"]
         decision = queries.decisions(store, "one")[0].decision
-        store.put_done(Done(job="one", number=number, at=BEGIN + 5, state="done"))
+        store.put_done(DecisionOutcome(job="one", number=number, at=BEGIN + 5, state="done"))
         store.put_effect("one", number, judge(decision, Band(500.0, 400.0, 600.0), windows=2, at=BEGIN + 40))
         store.commit()
     return path

@@ -163,7 +163,7 @@ def decisions(
         return []  # before anything is imported for them, which takes a moment
     from dlrover_lite.brain.effect import Effect
     from dlrover_lite.brain.planning.decision import Decision
-    from dlrover_lite.protocol.demands import Done
+    from dlrover_lite.protocol.demands import DecisionOutcome
 
     found = []
     for row in rows[::-1]:
@@ -174,7 +174,7 @@ def decisions(
                     round=row.round,
                     decision=msgspec.json.decode(row.data, type=Decision),
                     effect=None if row.effect is None else msgspec.json.decode(row.effect, type=Effect),
-                    done=None if row.done is None else msgspec.json.decode(row.done, type=Done),
+                    done=None if row.done is None else msgspec.json.decode(row.done, type=DecisionOutcome),
                 )
             )
         except msgspec.DecodeError as error:

@@ -12,7 +12,7 @@ from dlrover_lite.protocol.outcomes import JobOutcome
 if TYPE_CHECKING:  # they bring numpy along, which those who only read and write have no use for
     from dlrover_lite.brain.effect import Effect
     from dlrover_lite.brain.planning.decision import Decision
-    from dlrover_lite.protocol.demands import Demand, Done
+    from dlrover_lite.protocol.demands import DecisionOutcome, Demand
     from dlrover_lite.protocol.profiles import Profile
 
 __all__ = [
@@ -120,5 +120,5 @@ class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     decision: Decision
     effect: Effect | None = None
-    done: Done | None = None
+    done: DecisionOutcome | None = None
     """What the job's master said has become of the decision."""
