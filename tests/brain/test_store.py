@@ -86,7 +86,7 @@ def test_stored_records_are_read_back_unchanged(store):
     assert queries.profiles(store, job.id) == profiles
     assert queries.profiles(store, job.id, since=10.0, newest=1) == profiles[2:]
     assert queries.plans(store, job.id, kind="desired", newest=1)[0].at == 2.0
-    assert queries.jobs_with_plans(store, queries.JobFilter()) == [(job, plan)]
+    assert queries.jobs_with_plans(store, queries.JobsQuestion()) == [(job, plan)]
     assert queries.plans(store, "nobody") == []
     assert queries.node_events(store, job.id) == [event]
     assert queries.fitted_jobs(store, "bottleneck") == [(job, fits[1])]

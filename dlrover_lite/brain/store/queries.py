@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from dlrover_lite.protocol.profiles import Profile
 
 __all__ = [
+    "JobsQuestion",
     "decisions",
     "fitted_jobs",
     "inputs_of",
