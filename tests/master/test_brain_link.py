@@ -315,7 +315,7 @@ def test_reports_are_told_in_order_or_counted_as_dropped(
 
 def test_memory_levels_of_servers_are_told_to_the_brain_at_once(line: Line) -> None:
     told: list[Report] = []
-    line.rig.service._tell = lambda body: told.append(body) if isinstance(body, Report) else None
+    line.rig.service.tell = lambda body: told.append(body) if isinstance(body, Report) else None
     line.settle()
     line.turn(brain_link.SOON_SECONDS)
     level = Level(1000.0, 5, 1.0, (PsLevel("ps-0", 1, 2, 3),))
@@ -330,7 +330,7 @@ def test_memory_levels_of_servers_are_told_to_the_brain_at_once(line: Line) -> N
 
 def test_profiles_and_ends_of_decisions_are_told_at_once(line: Line) -> None:
     told: list[Report] = []
-    line.rig.service._tell = lambda body: told.append(body) if isinstance(body, Report) else None
+    line.rig.service.tell = lambda body: told.append(body) if isinstance(body, Report) else None
     line.settle()
     for _ in range(6):  # with nothing to say, ever longer until the next word
         line.turn(brain_link.BEAT_SECONDS)
