@@ -12,40 +12,6 @@ from dlrover_lite.core.bounds import Blob, Count, Items, Json, Name, Number, Rat
 from dlrover_lite.protocol.news import WatchedJob, WatchedJobs
 from dlrover_lite.transport.message import Message
 
-__all__ = [
-    "LATEST",
-    "DecisionsQuestion",
-    "EventsQuestion",
-    "FittedJobsQuestion",
-    "HistoryAnswer",
-    "HistoryQuestion",
-    "InputsQuestion",
-    "JobIdsQuestion",
-    "JobNewsPage",
-    "JobNewsQuestion",
-    "JobSeen",
-    "JobsNewsPage",
-    "JobsNewsQuestion",
-    "JobsQuestion",
-    "JobsSeen",
-    "KeptDecision",
-    "KeptEvent",
-    "KeptFit",
-    "KeptFittedJob",
-    "KeptInputs",
-    "KeptJob",
-    "KeptJobId",
-    "KeptPlan",
-    "KeptProfile",
-    "KeptRow",
-    "PagedQuestion",
-    "Place",
-    "PlansQuestion",
-    "ProfilesQuestion",
-    "RowsPage",
-    "RowsQuestion",
-]
-
 LATEST = 1e12
 """The latest time there is, in seconds since the epoch."""
 

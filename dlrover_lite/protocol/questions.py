@@ -477,21 +477,12 @@ class Status(Message, frozen=True):
     """Progress of the export; None: the model isn't being written."""
 
 
-_LISTS: dict[str, type] = {"nodes": NodeStatus, "moves": MoveStatus, "evaluations": EvaluationResult}
-_PARTS: dict[str, type] = {
-    "shards": ShardsStatus,
-    "next_look": NextLook,
-    "expected_end": ExpectedEnd,
-    "restoring": RestoreStatus,
-    "exporting": ExportStatus,
-}
-
-
 def status_of(fields: Mapping[str, Any]) -> Status:
     """Turn what ``to_builtins`` has made plain into a message again; leave out what isn't known."""
     plain = {name: value for name, value in fields.items() if name in Status.__struct_fields__}
-    plain.update({name: [kind(**one) for one in plain[name]] for name, kind in _LISTS.items()})
-    plain.update({name: kind(**plain[name]) for name, kind in _PARTS.items() if plain.get(name) is not None})
+    plain["nodes"] = [NodeStatus(**node) for node in plain["nodes"]]
+    plain["moves"] = [MoveStatus(**move) for move in plain["moves"]]
+    plain["evaluations"] = [EvaluationResult(**evaluation) for evaluation in plain["evaluations"]]
     if (known := plain["checkpoints"]) is not None:
         newest, under_way, problem = known["newest"], known["under_way"], known["problem"]
         plain["checkpoints"] = CheckpointsStatus(
@@ -500,4 +491,14 @@ def status_of(fields: Mapping[str, Any]) -> Status:
             problem and CheckpointProblem(**problem),
             [CheckpointStall(**stall) for stall in known.get("stalls", ())],
         )
+    if (shards := plain.get("shards")) is not None:
+        plain["shards"] = ShardsStatus(**shards)
+    if (look := plain.get("next_look")) is not None:
+        plain["next_look"] = NextLook(**look)
+    if (end := plain.get("expected_end")) is not None:
+        plain["expected_end"] = ExpectedEnd(**end)
+    if (restoring := plain.get("restoring")) is not None:
+        plain["restoring"] = RestoreStatus(**restoring)
+    if (exporting := plain.get("exporting")) is not None:
+        plain["exporting"] = ExportStatus(**exporting)
     return Status(**plain)

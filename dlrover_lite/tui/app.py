@@ -66,7 +66,6 @@ class TuiApp(App[None]):
         self._first = job
         self.actions = actions
         self.now = clock
-        self.readonly = actions is None
         self.view: JobsView | None = None
         self._job: str | None = None
         """Id of the job that is looked at; None: none is."""
@@ -265,7 +264,7 @@ class TuiApp(App[None]):
             case "at":
                 self.notify("Nothing is replayed here: see dlrover-lite tui --replay", severity="warning", markup=False)
             case "help":
-                self.read("Keys and commands", help_lines(readonly=self.readonly))
+                self.read("Keys and commands", help_lines(readonly=self.actions is None))
             case "quit":
                 self.exit()
 

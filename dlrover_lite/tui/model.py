@@ -7,6 +7,7 @@ times): a value changes only when something has happened, so that what hasn't ch
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve, WeighedPlan
 from dlrover_lite.core.expected_end import ExpectedEnd
@@ -67,18 +68,12 @@ class Cost(msgspec.Struct, frozen=True):
     def until(self, at: float) -> Cost:
         """Return the cost as of a later time, with what it has now."""
         seconds = max(0.0, at - self.at) if self.at else 0.0
-        return Cost(
-            self.core_seconds + seconds * self.cores,
-            self.byte_seconds + seconds * self.memory,
-            self.cores,
-            self.memory,
-            at,
-        )
+        core_seconds = self.core_seconds + seconds * self.cores
+        return replace(self, core_seconds=core_seconds, byte_seconds=self.byte_seconds + seconds * self.memory, at=at)
 
     def given(self, at: float, cores: float, memory: int) -> Cost:
         """Return the cost with so much given from a time on."""
-        now = self.until(at)
-        return Cost(now.core_seconds, now.byte_seconds, cores, memory, at)
+        return replace(self.until(at), cores=cores, memory=memory)
 
 
 class Look(msgspec.Struct, frozen=True):

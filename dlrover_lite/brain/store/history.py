@@ -123,7 +123,7 @@ class FileHistory:
         match question:
             case JobsNewsQuestion():
                 self._look()
-                if self._jobs.is_behind(self._moment) and not self._jobs.look(self._execute, self._moment):
+                if self._jobs.moment != self._moment and not self._jobs.look(self._execute, self._moment):
                     self._begin()  # rows that were told are gone: nobody knows which
                     self._look()
                     self._jobs.look(self._execute, self._moment)

@@ -74,7 +74,7 @@ class ActingPage(TablePage):
 
     def command_act(self, name: str, argument: str) -> None:
         aim = self.aim()
-        if self.tui.readonly:
+        if self.tui.actions is None:
             self.tui.tell("Nothing can be changed from here", "warning")
             return
         if argument and aim.detail is not None:

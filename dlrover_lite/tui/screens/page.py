@@ -167,7 +167,7 @@ class Page(Screen[None]):
         if action in self.tui.WITHOUT:
             return False
         if action == "act":
-            return not self.tui.readonly
+            return self.tui.actions is not None
         if action == "back":
             return self.can_go_back()
         return True
