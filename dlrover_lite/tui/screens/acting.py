@@ -61,16 +61,13 @@ class ActingPage(TablePage):
 
     # --- ways to begin ----------------------------------------------------------------------------------------------
 
-    def begin(self, action: str, aim: Aim | None = None) -> None:
+    def action_act(self, action: str, aim: Aim | None = None) -> None:
         """Ask what is to be asked, and have it done; or tell why not."""
         aim = aim or self.aim()
         if why := self._why_not(action, aim):
             self.tui.tell(why, "warning")
         elif (row := aim.row) is not None:
             _DO[action](self, row, aim)
-
-    def action_act(self, action: str) -> None:
-        self.begin(action)
 
     def command_act(self, name: str, argument: str) -> None:
         aim = self.aim()
@@ -85,7 +82,7 @@ class ActingPage(TablePage):
                 self.tui.tell(f"Autoscaling is {'paused already' if now.paused else 'not paused'}", "warning")
                 return
             name = "hold"
-        self.begin(name, aim)
+        self.action_act(name, aim)
 
     def acting_commands(self) -> Iterable[Choice]:
         """Yield the actions that can be done now, for the palette."""
@@ -94,7 +91,7 @@ class ActingPage(TablePage):
             for key in group:
                 if key.acts and self.has(key) and self.offers(key) and not self.why_not(key.action):
                     whom = aim.node.id if aim.node is not None and key.action in _OF_A_NODE else aim.row and aim.row.id
-                    yield Choice(f"{self.label_of(key).strip()} {whom}", key.what, partial(self.begin, key.action))
+                    yield Choice(f"{self.label_of(key).strip()} {whom}", key.what, partial(self.action_act, key.action))
 
     # --- what each does ---------------------------------------------------------------------------------------------
 
