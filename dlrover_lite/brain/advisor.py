@@ -30,7 +30,7 @@ from dlrover_lite.core.errors import DlroverLiteError, HistoryError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.acts import Resize, Tell
 from dlrover_lite.protocol.brain_messages import Advice, EndJob, RegisterJob, Report
-from dlrover_lite.protocol.demands import Demand, Done, Standing
+from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.hosts import Host, largest_of, total_of
 from dlrover_lite.protocol.outcomes import JobOutcome
@@ -189,7 +189,7 @@ class Advisor:
         samples: int,
         profiles: Sequence[Profile],
         standing: Standing | None,
-        done: Sequence[Done],
+        done: Sequence[DecisionOutcome],
         levels: Sequence[Level] = (),
     ) -> None:
         """Take in what a master reports while its job runs."""
@@ -246,7 +246,7 @@ class Advisor:
             elif not standing.busy:
                 known.treated[number] = msgspec.structs.replace(treatment, done_at=treatment.at)
 
-    def _take(self, known: RegisteredJob, done: Done) -> None:
+    def _take(self, known: RegisteredJob, done: DecisionOutcome) -> None:
         if (treatment := known.treated.get(done.number)) is not None:
             known.treated[done.number] = msgspec.structs.replace(treatment, done_at=done.at)
         for at, one in enumerate(known.decided):
@@ -474,7 +474,7 @@ def _is_more_memory(decision: Decision) -> bool:
 def readable(store: ConfigStore) -> list[tuple[str, Arrival]]:
     """List the jobs that run, as the database has them, each with its directory. Raises HistoryError."""
     found = []
-    for entry, plan in queries.jobs_with_plans(store, queries.JobFilter(state="starting,running,queued")):
+    for entry, plan in queries.jobs_with_plans(store, queries.JobsQuestion(state="starting,running,queued")):
         if (demand := entry.features.get("demand")) is None:
             continue
         try:

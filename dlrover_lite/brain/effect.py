@@ -10,7 +10,7 @@ import msgspec
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.core.errors import UsageError
-from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.demands import DecisionOutcome
 
 __all__ = ["Effect", "cost_of_change", "doubt_after", "judge"]
 
@@ -66,7 +66,7 @@ def judge(decision: Decision, measured: Band, *, windows: int, at: float, scale_
     )
 
 
-def cost_of_change(done: Done, before: float, predicted: float) -> float:
+def cost_of_change(done: DecisionOutcome, before: float, predicted: float) -> float:
     """Compute what a change has cost, in seconds: what was not trained while it went on, at the better of the rates ``before`` and
     ``predicted`` after it (samples/s). By the rate before alone, a change to a faster plan would seem to be free as soon as the new nodes
     make up for what was lost."""

@@ -21,7 +21,7 @@ from dlrover_lite.brain.planning.plan_grid import MILLI, Bounds, Candidate, Memo
 from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_view
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.acts import Replace, Resize, WorkRole
-from dlrover_lite.protocol.demands import Demand, Done, Standing, within
+from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, within
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.hosts import by_name
 from dlrover_lite.protocol.plans import Plan, RolePlan
@@ -56,7 +56,7 @@ class Numbered(msgspec.Struct, frozen=True):
     number: int
     decision: Decision
     effect: Effect | None = None
-    done: Done | None = None
+    done: DecisionOutcome | None = None
 
 
 def bounds_of(demand: Demand) -> Bounds:
@@ -377,7 +377,7 @@ class RegisteredJob:
         self.to_tell.clear()
         self.standing, self.plan, self.waits_since = None, None, since
 
-    def refused(self, done: Done, what: Decision) -> None:
+    def refused(self, done: DecisionOutcome, what: Decision) -> None:
         """Note that a decision came to nothing: a person rejected it, or it couldn't be done."""
         until = done.at + (REJECTED_SECONDS if done.state == "rejected" else GIVEN_UP_SECONDS)
         if what.action == "preempt":

@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
@@ -63,11 +64,7 @@ def ensure(*, version: str = __version__, idle_seconds: float | None = None, job
     """
     from dlrover_lite.brain_server.daemon import DaemonOptions
 
-    files = BrainFiles()
-    files.make()
-    with files.start_lock() as lock:
-        if not lock.take(_START_SECONDS):
-            raise _somebody_starts(files, lock)
+    with _only_starter() as (files, lock):
         replaced = ""
         if (welcome := _greeted(files, version)) is not None:
             record = _record(files)
@@ -102,11 +99,7 @@ def serve(idle_seconds: float | None, *, ready: Callable[[Brain], None], say: Ca
     """
     from dlrover_lite.brain_server import daemon
 
-    files = BrainFiles()
-    files.make()
-    with files.start_lock() as lock:
-        if not lock.take(_START_SECONDS):
-            raise _somebody_starts(files, lock)
+    with _only_starter() as (files, lock):
         if (welcome := _greeted(files, __version__)) is not None and not _hands_over(
             _record(files), welcome, __version__
         ):
@@ -123,11 +116,18 @@ def serve(idle_seconds: float | None, *, ready: Callable[[Brain], None], say: Ca
         return daemon.serve(options, ready=listens, say=say, stop=daemon.stopped_by_signals())
 
 
-def _somebody_starts(files: BrainFiles, lock: Lock) -> BrainError:
-    return BrainError(
-        f"Another command has been starting the brain for a minute: {files.locked(lock)}",
-        hint=f"End that process, then try again. The brain's log: {files.log}",
-    )
+@contextmanager
+def _only_starter() -> Iterator[tuple[BrainFiles, Lock]]:
+    """Hold the lock of whoever starts a brain. Raises BrainError while another command does."""
+    files = BrainFiles()
+    files.make()
+    with files.start_lock() as lock:
+        if not lock.take(_START_SECONDS):
+            raise BrainError(
+                f"Another command has been starting the brain for a minute: {files.locked(lock)}",
+                hint=f"End that process, then try again. The brain's log: {files.log}",
+            )
+        yield files, lock
 
 
 def announcement(brain: Brain) -> str:

@@ -131,7 +131,7 @@ def serve(
 def look_at(directory: str) -> Any:
     """Say how the job with these files has ended; None while it runs. (``brain_server.service.Look``)"""
     from dlrover_lite.backends.local.jobs import summary_of
-    from dlrover_lite.brain_server.service import Ended
+    from dlrover_lite.brain_server.service import JobEnd
     from dlrover_lite.jobs.store import Job
 
     if not directory:
@@ -142,12 +142,12 @@ def look_at(directory: str) -> Any:
         if (result := now.result) is None:
             return None
         if result.state != "lost":
-            return Ended(result.state, result.ended_at, result.message, result.status or {})
+            return JobEnd(result.state, result.ended_at, result.message, result.status or {})
         status, began = job.status() or {}, now.started_at or now.created_at
         at = began + float(status.get("elapsed_seconds") or 0.0)
-        return Ended(now.state, at, "its supervisor was killed", status)
+        return JobEnd(now.state, at, "its supervisor was killed", status)
     except JobError as error:  # removed by hand, or damaged
-        return Ended("lost", time.time(), error.message.partition("\n")[0])
+        return JobEnd("lost", time.time(), error.message.partition("\n")[0])
 
 
 def _cut_loose() -> None:

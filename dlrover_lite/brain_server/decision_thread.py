@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,25 +28,20 @@ _OPEN_AGAIN_SECONDS = 1.0
 """Seconds to wait after a database was locked, or its disk full."""
 
 
+@dataclass(eq=False)
 class DecisionThread:
     """Decides over the database at ``path``. Begins with the first job; ``close`` ends it."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        say: Callable[[str], None],
-        runs: Callable[[str], bool] | None = None,
-        wall_clock: Callable[[], float] = time.time,
-        busy_seconds: float = BUSY_SECONDS,
-    ) -> None:
-        """``runs``: whether the job with these files runs, where all jobs report to this brain. ``busy_seconds``: how long a locked
-        database is waited for before that is said."""
-        self._path = path
-        self._say = say
-        self._runs = runs
-        self._wall_clock = wall_clock
-        self._busy_seconds = busy_seconds
+    path: Path
+    _: KW_ONLY
+    say: Callable[[str], None]
+    runs: Callable[[str], bool] | None = None
+    """Says whether the job with these files runs, where all jobs report to this brain."""
+    wall_clock: Callable[[], float] = time.time
+    busy_seconds: float = BUSY_SECONDS
+    """Seconds for which a locked database is waited for before that is said."""
+
+    def __post_init__(self) -> None:
         self._told: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
         self._advice: dict[str, Advice] = {}
         """Advice by job. It is a new dict each time: another thread reads it."""
@@ -84,11 +80,11 @@ class DecisionThread:
                     return self._decide()
                 except HistoryBusy as error:
                     if error.message != complained:
-                        self._say(f"a decision can't be made: {error}")
+                        self.say(f"a decision can't be made: {error}")
                     complained = error.message
                 self._closing.wait(_OPEN_AGAIN_SECONDS)
         except DlroverLiteError as error:  # jobs keep the plans that they have
-            self._say(f"no more decisions: {error}")
+            self.say(f"no more decisions: {error}")
         finally:
             self._advice = {}  # who waits for more is to know that there won't be any
 
@@ -96,16 +92,16 @@ class DecisionThread:
         """Decide until ``close``."""
         from dlrover_lite.brain.advisor import Advisor
 
-        with ConfigStore(self._path, busy_seconds=self._busy_seconds) as store:
-            advisor = Advisor(store, say=self._say)
-            if self._runs is not None:
-                advisor.recall(self._wall_clock(), self._runs)
+        with ConfigStore(self.path, busy_seconds=self.busy_seconds) as store:
+            advisor = Advisor(store, say=self.say)
+            if self.runs is not None:
+                advisor.recall(self.wall_clock(), self.runs)
             ends = False
             while not ends:
                 told, ends = self._next()
-                advisor.hear(self._wall_clock(), told)
+                advisor.hear(self.wall_clock(), told)
                 if not ends:
-                    for advice in advisor.step(self._wall_clock()):
+                    for advice in advisor.step(self.wall_clock()):
                         self._advice = advice
 
     def _next(self) -> tuple[list[Told], bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import msgspec
@@ -43,7 +44,7 @@ from dlrover_lite.protocol.outcomes import JobOutcome, outcome_of
 from dlrover_lite.transport.frames import Failure, Request
 from dlrover_lite.transport.server import Server
 
-__all__ = ["Advise", "Ended", "Look", "Service"]
+__all__ = ["Advise", "JobEnd", "Look", "Service"]
 
 TURN_SECONDS = 0.5
 SILENT_SECONDS = 60.0
@@ -52,7 +53,7 @@ PRUNE_SECONDS = 3600.0
 _UNENDED = "starting,running,queued"
 
 
-class Ended(msgspec.Struct, frozen=True):
+class JobEnd(msgspec.Struct, frozen=True):
     """How a job ended that has said nothing of it."""
 
     state: str
@@ -62,7 +63,7 @@ class Ended(msgspec.Struct, frozen=True):
     """Last ``Status`` of the job's master, by field names."""
 
 
-Look = Callable[[str], Ended | None]
+Look = Callable[[str], JobEnd | None]
 """Looks at a job's directory and says how it has ended; None: it runs."""
 Advise = Callable[[str], Advice | None]
 """Says what to do about a job; asked after each of its reports is committed."""
@@ -81,45 +82,35 @@ class _Registered(msgspec.Struct):
     """The job's master has told this brain of it; else the job ran when the last brain ended."""
 
 
+@dataclass(eq=False)
 class Service:
     """The brain's answers, over an open server and store, both its own: ``close`` closes them."""
 
-    def __init__(
-        self,
-        server: Server,
-        store: ConfigStore,
-        *,
-        look: Look,
-        advise: Advise = lambda _: None,
-        tell: Tell = lambda _: None,
-        idle_seconds: float | None = None,
-        embedded: bool = False,
-        version: str = __version__,
-        say: Callable[[str], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        """``idle_seconds`` without a job end it; None: it stays. ``say`` is given lines for the log."""
-        self.ending = ""
-        """Why the service ends, once it does."""
-        self._server = server
-        self._store = store
-        self._look = look
-        self._advise = advise
-        self._tell = tell
-        self._idle_seconds = idle_seconds
-        self._embedded = embedded
-        self._version = version
-        self._say = say
-        self._clock = clock
-        self._wall_clock = wall_clock
-        self._started_at = wall_clock()
+    server: Server
+    store: ConfigStore
+    _: KW_ONLY
+    look: Look
+    advise: Advise = lambda _: None
+    tell: Tell = lambda _: None
+    idle_seconds: float | None = None
+    """Seconds without a job that end it; None: it stays."""
+    embedded: bool = False
+    version: str = __version__
+    say: Callable[[str], None] = lambda _: None
+    """Is given lines for the log."""
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+    ending: str = field(default="", init=False)
+    """Why the service ends, once it does."""
+
+    def __post_init__(self) -> None:
+        self._started_at = self.wall_clock()
         self._problem: HistoryError | None = None
-        now = clock()
+        now = self.clock()
         self._idle_since = self._look_at = now
         self._prune_at = now
         self._jobs: dict[str, _Registered] = {}
-        for entry in queries.jobs(store, queries.JobFilter(state=_UNENDED)):
+        for entry in queries.jobs(self.store, queries.JobsQuestion(state=_UNENDED)):
             self._jobs[entry.id] = _Registered(entry.directory, entry.samples, now - SILENT_SECONDS, told=False)
 
     def run(self, stop: Callable[[], str] = lambda: "") -> str:
@@ -132,15 +123,15 @@ class Service:
     def close(self) -> None:
         """Close the server and the store. What is in the database is all that was answered: there is nothing else to save. Answers that are
         on their way are sent."""
-        self._server.close()
-        self._store.close()
+        self.server.close()
+        self.store.close()
 
     def turn(self, timeout_seconds: float) -> None:
         """Answer all requests that are here, or come in time; and do what is due."""
-        requests = self._server.receive(timeout_seconds)
+        requests = self.server.receive(timeout_seconds)
         if requests:
             self._answer(requests)
-        now = self._clock()
+        now = self.clock()
         if now >= self._look_at:
             self._look_at = now + 1.0
             self._look_after(now)
@@ -149,8 +140,8 @@ class Service:
             self._prune()
         if any(job.told for job in self._jobs.values()):
             self._idle_since = now
-        elif self._idle_seconds is not None and now - self._idle_since >= self._idle_seconds:
-            self.ending = f"no job for {self._idle_seconds / 60:g} minutes"
+        elif self.idle_seconds is not None and now - self._idle_since >= self.idle_seconds:
+            self.ending = f"no job for {self.idle_seconds / 60:g} minutes"
 
     # --- requests -------------------------------------------------------------------------------------------------------
 
@@ -168,24 +159,24 @@ class Service:
             body = answer
             if isinstance(answer, BrainAck) and isinstance(request.body, RegisterJob | Report | EndJob):
                 body = self._follow(request)
-            self._server.reply(request, body)
+            self.server.reply(request, body)
             if not isinstance(request.body, BrainStatusRequest):  # who only looks doesn't keep it up
-                self._idle_since = self._clock()
+                self._idle_since = self.clock()
 
     def _follow(self, request: Request) -> msgspec.Struct:
         """Answer a request that is written."""
-        return self._server.attempt(request, lambda one: self._is_written(one.body) or BrainAck()) or BrainAck()
+        return self.server.attempt(request, lambda one: self._is_written(one.body) or BrainAck()) or BrainAck()
 
     def _is_written(self, body: RegisterJob | Report | EndJob) -> Advice | None:
         """Do what follows from a request that is written."""
-        self._tell(body)
+        self.tell(body)
         if isinstance(body, EndJob):
             self._jobs.pop(body.job, None)
             return None
         if isinstance(body, RegisterJob):
             if self._known(body.job) is None:
-                self._say(f"{body.job} is registered")
-            self._jobs[body.job] = _Registered(body.directory, body.samples, self._clock())
+                self.say(f"{body.job} is registered")
+            self._jobs[body.job] = _Registered(body.directory, body.samples, self.clock())
         elif (known := self._known(body.job)) is not None:
             known.samples = body.samples
         return self._advice(body.job)
@@ -195,7 +186,7 @@ class Service:
         try:
             return answer if self._commit() else self._instead(answer, request.body)
         except RowRefused as error:
-            self._say(error.message)
+            self.say(error.message)
             return Failure(REFUSED, error.message)
 
     def _instead(self, answer: msgspec.Struct, body: msgspec.Struct) -> msgspec.Struct:
@@ -208,7 +199,7 @@ class Service:
     def _attempt(self, request: Request) -> msgspec.Struct:
         """Answer one request, but for the commit."""
         try:
-            answer = self._server.attempt(request, lambda one: self._handle(one.body))
+            answer = self.server.attempt(request, lambda one: self._handle(one.body))
         except DlroverLiteError as error:
             answer = Failure(REFUSED, error.message, error.hint)
         return answer or Failure(REFUSED, f"{type(request.body).__name__} makes no sense")
@@ -222,7 +213,7 @@ class Service:
             case EndJob():
                 return self._end(body)
             case BrainHello():
-                return BrainWelcome(self._version, PROTOCOL, OLDEST, os.getpid(), self._started_at)
+                return BrainWelcome(self.version, PROTOCOL, OLDEST, os.getpid(), self._started_at)
             case BrainStatusRequest():
                 return self._status()
             case HandOver(version, protocol):
@@ -246,29 +237,29 @@ class Service:
             directory=body.directory,
             features=body.features if body.demand is None else {**body.features, "demand": body.demand},
         )
-        self._store.put_job(entry)
+        self.store.put_job(entry)
         return BrainAck()
 
     def _report(self, body: Report) -> msgspec.Struct:
         if (job := self._known(body.job)) is None:
             return Failure(UNKNOWN_JOB, f"{body.job} is not registered")
         for profile in body.profiles:
-            self._store.add_profile(profile_record(profile))
+            self.store.add_profile(profile_record(profile))
         for event in body.events:
-            self._store.add_node_event(event)
+            self.store.add_node_event(event)
         for plan in body.plans:
-            self._store.add_plan(plan)
+            self.store.add_plan(plan)
         for done in body.done:
-            self._store.put_done(done)
+            self.store.put_done(done)
         if body.samples != job.samples:
-            self._store.put_samples(body.job, body.samples)
-        job.heard_at = self._clock()
+            self.store.put_samples(body.job, body.samples)
+        job.heard_at = self.clock()
         return BrainAck()
 
     def _end(self, body: EndJob) -> msgspec.Struct:
         if self._known(body.job) is None:
             return Failure(UNKNOWN_JOB, f"{body.job} is not registered")
-        self._store.end_job(
+        self.store.end_job(
             body.job, body.state, at=body.at, samples=body.samples, message=body.message, outcome=body.outcome
         )
         return BrainAck()
@@ -278,35 +269,35 @@ class Service:
         return known if known is not None and known.told else None
 
     def _hand_over(self, version: str, protocol: int) -> msgspec.Struct:
-        if not is_newer((version, protocol), (self._version, PROTOCOL)):
-            return Failure(NO_NEWER, f"The brain that runs is of version {self._version}, no older than {version}")
+        if not is_newer((version, protocol), (self.version, PROTOCOL)):
+            return Failure(NO_NEWER, f"The brain that runs is of version {self.version}, no older than {version}")
         self.ending = f"hands over to version {version}"
         return BrainAck()
 
     def _status(self) -> BrainStatus:
-        now = self._clock()
+        now = self.clock()
         told = {job: one for job, one in self._jobs.items() if one.told}
         idle = None
-        if self._idle_seconds is not None and not told:
-            idle = max(0.0, self._idle_since + self._idle_seconds - now)
+        if self.idle_seconds is not None and not told:
+            idle = max(0.0, self._idle_since + self.idle_seconds - now)
         return BrainStatus(
-            version=self._version,
+            version=self.version,
             pid=os.getpid(),
             started_at=self._started_at,
-            embedded=self._embedded,
-            database=str(self._store.path),
+            embedded=self.embedded,
+            database=str(self.store.path),
             jobs=[BrainJob(job, one.samples, max(0.0, now - one.heard_at)) for job, one in told.items()],
             idle_exit_seconds=idle,
             problem=self._problem.message if self._problem else "",
             hint=self._problem.hint if self._problem else "",
-            malformed=self._server.malformed,
+            malformed=self.server.malformed,
         )
 
     def _advice(self, job: str) -> Advice | None:
         try:
-            return self._advise(job)
+            return self.advise(job)
         except DlroverLiteError as error:
-            self._say(f"no advice for {job}: {error}")
+            self.say(f"no advice for {job}: {error}")
             return None
 
     # --- the database ---------------------------------------------------------------------------------------------------
@@ -314,35 +305,35 @@ class Service:
     def _commit(self) -> bool:
         """Write what waits; return whether all is written. What can't be is forgotten here: those who reported it keep it, and are told so.
         Raises RowRefused."""
-        if not self._store.waiting:
+        if not self.store.waiting:
             return True
         try:
-            self._store.commit()
+            self.store.commit()
         except RowRefused:
-            self._store.forget_waiting()
+            self.store.forget_waiting()
             raise
         except HistoryError as error:
-            self._store.forget_waiting()
+            self.store.forget_waiting()
             self._note_problem(error)
             return False
         if self._problem is not None:
-            self._say("the database can be written again")
+            self.say("the database can be written again")
             self._problem = None
         return True
 
     def _note_problem(self, error: HistoryError) -> None:
         if self._problem is None or self._problem.message != error.message:
-            self._say(str(error))
+            self.say(str(error))
         self._problem = error
 
     def _prune(self) -> None:
         try:
-            done = prune(self._store, preferences.read(self._store).keep, now=self._wall_clock())
+            done = prune(self.store, preferences.read(self.store), now=self.wall_clock())
         except HistoryError as error:
             self._note_problem(error)
         else:
             if done.jobs or done.rows:
-                self._say(f"{done.jobs} old jobs and {done.rows} old rows were removed")
+                self.say(f"{done.jobs} old jobs and {done.rows} old rows were removed")
 
     # --- jobs that say nothing --------------------------------------------------------------------------------------------
 
@@ -351,13 +342,13 @@ class Service:
             if now - one.heard_at < SILENT_SECONDS:
                 continue
             one.heard_at = now
-            if (ended := self._look(one.directory)) is not None:
+            if (ended := self.look(one.directory)) is not None:
                 self._settle(job, one, ended)
 
-    def _settle(self, job: str, one: _Registered, ended: Ended) -> None:
+    def _settle(self, job: str, one: _Registered, ended: JobEnd) -> None:
         known = ended.status.get("samples")
         samples = known if isinstance(known, int) else one.samples
-        self._store.end_job(
+        self.store.end_job(
             job,
             ended.state,
             at=ended.at,
@@ -366,6 +357,6 @@ class Service:
             outcome=outcome_of(ended.status) if ended.status else JobOutcome(),
         )
         if self._commit():
-            self._say(f"{job} has ended without a word: {ended.state}")
+            self.say(f"{job} has ended without a word: {ended.state}")
             del self._jobs[job]
-            self._tell(EndJob(job, ended.state, ended.at, samples, ended.message))
+            self.tell(EndJob(job, ended.state, ended.at, samples, ended.message))

@@ -13,7 +13,7 @@ import msgspec
 
 from dlrover_lite.core.bounds import ByKey, Count, Items, Name, Pid, Rate, Seconds, Text, Timestamp, Url
 from dlrover_lite.protocol.acts import Act, Cause
-from dlrover_lite.protocol.demands import Demand, Done, Standing
+from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import Level, Profile
@@ -120,7 +120,7 @@ class Report(Message, frozen=True):
     """What the job has been given (``granted``), and what it was to have (``desired``)."""
     standing: Standing | None = None
     """How the job stands now; None: it hasn't begun."""
-    done: Items[Done] = []
+    done: Items[DecisionOutcome] = []
     """What became of decisions."""
     levels: Items[Level] = []
     """What the PS have held since the last report; some may be missing."""

@@ -15,8 +15,8 @@ from dlrover_lite.recipe.schema import CensusData, Recipe, RoleResources, Synthe
 
 __all__ = [
     "Autoscale",
+    "DecisionOutcome",
     "Demand",
-    "Done",
     "Standing",
     "StandingNode",
     "TableFacts",
@@ -98,7 +98,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes/s at which rows have moved between PS of late, to two digits; 0: none have."""
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a decision that arrived."""
 
     job: Name

@@ -1,7 +1,7 @@
 """What is asked about jobs past and present, and what is answered: by the brain that runs, or out of its files.
 
 Rows come as they are stored: their JSON is understood by whoever asks, since another version may have written it. A long answer comes in
-pages, each with the question that the next one answers. News come with how far they go, and go on from there.
+pages, each with the place from which the next one goes on. News come with how far they go, and go on from there.
 """
 
 from __future__ import annotations
@@ -12,57 +12,21 @@ from dlrover_lite.core.bounds import Blob, Count, Items, Json, Name, Number, Rat
 from dlrover_lite.protocol.news import WatchedJob, WatchedJobs
 from dlrover_lite.transport.message import Message
 
-__all__ = [
-    "LATEST",
-    "DecisionsPage",
-    "DecisionsQuestion",
-    "EventsPage",
-    "EventsQuestion",
-    "FittedJobsPage",
-    "FittedJobsQuestion",
-    "HistoryAnswer",
-    "HistoryQuestion",
-    "InputsQuestion",
-    "JobFilter",
-    "JobIdsPage",
-    "JobIdsQuestion",
-    "JobNewsPage",
-    "JobNewsQuestion",
-    "JobSeen",
-    "JobsNewsPage",
-    "JobsNewsQuestion",
-    "JobsPage",
-    "JobsQuestion",
-    "JobsSeen",
-    "KeptDecision",
-    "KeptEvent",
-    "KeptFit",
-    "KeptFittedJob",
-    "KeptInputs",
-    "KeptJob",
-    "KeptPlan",
-    "KeptProfile",
-    "NewsQuestion",
-    "PlansPage",
-    "PlansQuestion",
-    "ProfilesPage",
-    "ProfilesQuestion",
-    "RowsQuestion",
-]
-
 LATEST = 1e12
 """The latest time there is, in seconds since the epoch."""
 
-JobPlace = tuple[Timestamp, Name]
-"""Place of a job in their order: when it was created, and its id."""
-RecordPlace = tuple[Timestamp, Count]
-"""Place of a plan or an event in their order: its time, and its number in the table."""
+Place = Row[Number | Name]
+"""Place of a row in the order of its kind: the values that rows are ordered by."""
 
 
 # --- rows, as they are stored ------------------------------------------------------------------------------------------------
 
 
-class KeptJob(msgspec.Struct, frozen=True, array_like=True):
+class _Kept(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    pass
+
+
+class KeptJob(_Kept, frozen=True):
     id: Name
     name: Name
     owner: Name
@@ -81,7 +45,12 @@ class KeptJob(msgspec.Struct, frozen=True, array_like=True):
     """The newest plan that the job was given."""
 
 
-class KeptPlan(msgspec.Struct, frozen=True, array_like=True):
+class KeptJobId(_Kept, frozen=True):
+    created_at: Timestamp
+    id: Name
+
+
+class KeptPlan(_Kept, frozen=True):
     id: Count
     job: Name
     at: Timestamp
@@ -90,7 +59,7 @@ class KeptPlan(msgspec.Struct, frozen=True, array_like=True):
     data: Json
 
 
-class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
+class KeptProfile(_Kept, frozen=True):
     job: Name
     at: Timestamp
     seconds: Seconds
@@ -100,7 +69,7 @@ class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
     data: Json
 
 
-class KeptDecision(msgspec.Struct, frozen=True, array_like=True):
+class KeptDecision(_Kept, frozen=True):
     number: Count
     round: Count
     data: Json
@@ -108,7 +77,7 @@ class KeptDecision(msgspec.Struct, frozen=True, array_like=True):
     done: Json | None
 
 
-class KeptEvent(msgspec.Struct, frozen=True, array_like=True):
+class KeptEvent(_Kept, frozen=True):
     id: Count
     job: Name
     at: Timestamp
@@ -118,7 +87,7 @@ class KeptEvent(msgspec.Struct, frozen=True, array_like=True):
     data: Json
 
 
-class KeptFit(msgspec.Struct, frozen=True, array_like=True):
+class KeptFit(_Kept, frozen=True):
     job: Name
     at: Timestamp
     kind: Name
@@ -127,16 +96,28 @@ class KeptFit(msgspec.Struct, frozen=True, array_like=True):
     data: Json
 
 
-class KeptFittedJob(msgspec.Struct, frozen=True, array_like=True):
+class KeptFittedJob(_Kept, frozen=True):
     job: KeptJob
     fit: KeptFit
+
+
+KeptRow = KeptJob | KeptJobId | KeptPlan | KeptProfile | KeptDecision | KeptEvent | KeptFittedJob
 
 
 # --- questions for rows, and pages of them -----------------------------------------------------------------------------------
 
 
-class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to list; all conditions must hold. Patterns are globs (``ads-*``); "" is any."""
+class _Paged(Message, frozen=True, kw_only=True):
+    """Which rows of a kind are there, the newest first? Answer RowsPage."""
+
+    most: Count | None = None
+    """Number of rows at most."""
+    after: Place | None = None
+    """Place of the last row that was told; None: none was."""
+
+
+class JobsQuestion(_Paged, frozen=True, kw_only=True):
+    """Which jobs match? All conditions must hold. Patterns are globs (``ads-*``); "" is any."""
 
     id: Name = ""
     name: Name = ""
@@ -149,76 +130,52 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     until: Number | None = None
     text: Row[Name] = ()
     """Words of which each is somewhere in id, name, owner, model, state, message or features, whatever the case."""
-    limit: Count | None = None
-    """Number of jobs at most, the newest ones."""
 
 
-class JobsQuestion(Message, frozen=True):
-    """Which jobs match, the newest first? Answer JobsPage."""
-
-    which: JobFilter = JobFilter()
-    after: JobPlace | None = None
+class JobIdsQuestion(_Paged, frozen=True):
+    """What are the ids of all jobs?"""
 
 
-class JobsPage(Message, frozen=True):
-    rows: Items[KeptJob]
-    next: JobsQuestion | None
-
-
-class JobIdsQuestion(Message, frozen=True):
-    """What are the ids of all jobs, the newest first? Answer JobIdsPage."""
-
-    after: JobPlace | None = None
-
-
-class JobIdsPage(Message, frozen=True):
-    rows: Items[Name]
-    next: JobIdsQuestion | None
-
-
-class PlansQuestion(Message, frozen=True):
-    """What plans has the job had, the newest first? Answer PlansPage."""
+class PlansQuestion(_Paged, frozen=True):
+    """What plans has the job had?"""
 
     job: Name
     kind: Name = ""
     """Kind of the plans, desired or granted; empty: both."""
-    most: Count | None = None
-    before: RecordPlace | None = None
 
 
-class PlansPage(Message, frozen=True):
-    rows: Items[KeptPlan]
-    next: PlansQuestion | None
-
-
-class ProfilesQuestion(Message, frozen=True):
-    """Which profiles of the job are of these times, the newest first? Answer ProfilesPage."""
+class ProfilesQuestion(_Paged, frozen=True):
+    """Which profiles of the job are of these times?"""
 
     job: Name
     since: Timestamp = 0.0
     until: Timestamp = LATEST
-    most: Count | None = None
-    before: Timestamp | None = None
 
 
-class ProfilesPage(Message, frozen=True):
-    rows: Items[KeptProfile]
-    next: ProfilesQuestion | None
-
-
-class DecisionsQuestion(Message, frozen=True):
-    """Which decisions were made for the job, the newest first? Answer DecisionsPage."""
+class DecisionsQuestion(_Paged, frozen=True):
+    """Which decisions were made for the job?"""
 
     job: Name
     number: Count | None = None
     """Number of the only decision to tell; None: all."""
-    most: Count | None = None
-    below: Count | None = None
 
 
-class DecisionsPage(Message, frozen=True):
-    rows: Items[KeptDecision]
-    next: DecisionsQuestion | None
+class EventsQuestion(_Paged, frozen=True):
+    """What has happened to the job's nodes?"""
+
+    job: Name
+
+
+class FittedJobsQuestion(_Paged, frozen=True):
+    """Which jobs have a fit of this kind, and which is the newest?"""
+
+    kind: Name
+
+
+class RowsPage(Message, frozen=True):
+    rows: Items[KeptRow]
+    next: Place | None = None
+    """Place after which the next page begins; None: there is none."""
 
 
 class InputsQuestion(Message, frozen=True):
@@ -231,31 +188,6 @@ class KeptInputs(Message, frozen=True):
     inputs: Blob | None = None
     """Inputs as ``ConfigStore`` packs them; None: they were pruned."""
     kind: Name = ""
-
-
-class EventsQuestion(Message, frozen=True):
-    """What has happened to the job's nodes, the newest first? Answer EventsPage."""
-
-    job: Name
-    before: RecordPlace | None = None
-
-
-class EventsPage(Message, frozen=True):
-    rows: Items[KeptEvent]
-    next: EventsQuestion | None
-
-
-class FittedJobsQuestion(Message, frozen=True):
-    """Which jobs have a fit of this kind, and which is the newest, the newest jobs first? Answer FittedJobsPage."""
-
-    kind: Name
-    most: Count | None = None
-    after: JobPlace | None = None
-
-
-class FittedJobsPage(Message, frozen=True):
-    rows: Items[KeptFittedJob]
-    next: FittedJobsQuestion | None
 
 
 # --- news --------------------------------------------------------------------------------------------------------------------
@@ -319,27 +251,15 @@ class JobNewsPage(Message, frozen=True):
     """There is more to be told at once."""
 
 
-RowsQuestion = (
+PagedQuestion = (
     JobsQuestion
     | JobIdsQuestion
     | PlansQuestion
     | ProfilesQuestion
     | DecisionsQuestion
-    | InputsQuestion
     | EventsQuestion
     | FittedJobsQuestion
 )
-NewsQuestion = JobsNewsQuestion | JobNewsQuestion
-HistoryQuestion = RowsQuestion | NewsQuestion
-HistoryAnswer = (
-    JobsPage
-    | JobIdsPage
-    | PlansPage
-    | ProfilesPage
-    | DecisionsPage
-    | KeptInputs
-    | EventsPage
-    | FittedJobsPage
-    | JobsNewsPage
-    | JobNewsPage
-)
+RowsQuestion = PagedQuestion | InputsQuestion
+HistoryQuestion = RowsQuestion | JobsNewsQuestion | JobNewsQuestion
+HistoryAnswer = RowsPage | KeptInputs | JobsNewsPage | JobNewsPage

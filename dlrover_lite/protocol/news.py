@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dlrover_lite.core.bounds import Bytes, Count, Name, Number, Rate, Row, Seconds, Text, Timestamp, Url
+from dlrover_lite.core.bounds import Bytes, Cores, Count, Name, Number, Rate, Row, Seconds, Text, Timestamp, Url
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
 
@@ -62,11 +62,13 @@ class NodeNews(msgspec.Struct, frozen=True):
     at: Timestamp
     node: Name
     event: Name
-    reason: Text
+    reason: Text = ""
+    role: Name = ""
+    cores: Cores | None = None
+    """Number of cores that the node was given; None, as for its memory: it isn't about that."""
+    memory: Bytes | None = None
     follows: Name = ""
     """The node in whose place this one was launched."""
-    memory: Bytes | None = None
-    """Bytes of memory that the node was given; None: it isn't about that."""
 
 
 class Chosen(msgspec.Struct, frozen=True):

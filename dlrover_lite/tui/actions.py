@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.users import user_name
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.protocol.messages import NodeStatus
 
-__all__ = ["Actions", "Aim", "LocalActions", "Wanted", "why_not"]
+__all__ = ["Actions", "Aim", "Wanted", "why_not"]
 
 Wanted = Literal["pause", "resume", "accept", "reject"]
 _ROLES = {"ps": "parameter server", "worker": "worker"}
@@ -29,37 +29,6 @@ class Aim(NamedTuple):
     row: JobRow | None
     detail: JobDetail | None = None
     node: NodeRow | None = None
-
-
-class Actions(Protocol):
-    """Called on threads that may wait. Each returns what follows from it, in words, and raises DlroverLiteError for what can't be done."""
-
-    user: str
-    """Name of the user who acts; empty: somebody who may do it all."""
-
-    def stop(self, row: JobRow) -> str:
-        """Ask the job to stop."""
-
-    def checkpoint(self, row: JobRow) -> str:
-        """Have a checkpoint taken now."""
-
-    def autoscale(self, row: JobRow, wanted: Wanted, now: Autoscaling) -> str:
-        """Hold the brain's changes, let them go on, accept or reject what it decided; ``now``: as the person has seen it."""
-
-    def room(self, row: JobRow) -> Room:
-        """Return what the job's nodes have, and what they may have."""
-
-    def scale(self, row: JobRow, workers: int | None, servers: int | None) -> str:
-        """Have so many nodes; None leaves a role as it is."""
-
-    def resize(self, row: JobRow, node: str, cores: float | None, memory: int | None) -> str:
-        """Give a node that many cores, and that many bytes; None leaves either as it is."""
-
-    def drain(self, row: JobRow, node: str, *, replace: bool) -> str:
-        """Let a node leave in good order."""
-
-    def kill(self, row: JobRow, node: str) -> str:
-        """End a node at once; another one takes its place."""
 
 
 # --- why not ----------------------------------------------------------------------------------------------------------
@@ -81,25 +50,30 @@ def why_not(action: str, aim: Aim, *, user: str = "") -> str:
         return ""
     if row.state == "queued":
         return f"{row.id} waits for a plan, and has no nodes so far"
-    rule = _RULES.get(action)
-    return rule(row, aim.detail, aim.node) if rule is not None else ""
-
-
-def _autoscaling(row: JobRow, detail: JobDetail | None, _node: NodeRow | None) -> str:
-    if detail is None:
-        return f"Open {row.id} first"
-    if detail.autoscaling is None:
-        return f"How autoscaling of {row.id} stands isn't known yet"
-    return f"Autoscaling is off for {row.id}: its recipe says so" if detail.autoscaling.mode == "off" else ""
-
-
-def _accept(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
-    if (why := _autoscaling(row, detail, node)) or detail is None or (now := detail.autoscaling) is None:
-        return why
-    if now.suggests and now.paused:
-        return f"Autoscaling of {row.id} is paused: let it go on first (p), then accept what it suggests"
-    if now.suggests:
+    if action == "checkpoint":
+        off = aim.detail is not None and bool(aim.detail.nodes) and aim.detail.checkpoints is None
+        return f"{row.id} takes no checkpoints: its recipe says so" if off else ""
+    if action == "scale":
         return ""
+    if aim.detail is None:
+        return f"Open {row.id} first"
+    if action in ("hold", "accept", "reject"):
+        return _why_not_autoscaling(action, row, aim.detail.autoscaling)
+    return _why_not_node(action, aim.node, aim.detail)
+
+
+def _why_not_autoscaling(action: str, row: JobRow, now: Autoscaling | None) -> str:
+    if now is None:
+        return f"How autoscaling of {row.id} stands isn't known yet"
+    if now.mode == "off":
+        return f"Autoscaling is off for {row.id}: its recipe says so"
+    if action == "reject" and now.decision is None:
+        return f"Nothing is suggested or under way for {row.id} just now"
+    if action != "accept":
+        return ""
+    if now.suggests:
+        held = f"Autoscaling of {row.id} is paused: let it go on first (p), then accept what it suggests"
+        return held if now.paused else ""
     if now.under_way:
         return f"Decision {now.decision} for {row.id} is under way already"
     if now.mode == "on":
@@ -107,77 +81,47 @@ def _accept(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
     return f"Nothing is suggested for {row.id} just now"
 
 
-def _reject(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
-    if (why := _autoscaling(row, detail, node)) or detail is None or (now := detail.autoscaling) is None:
-        return why
-    return "" if now.decision is not None else f"Nothing is suggested or under way for {row.id} just now"
-
-
-def _drain(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
-    if (why := _node(row, detail, node)) or detail is None or node is None:
-        return why
-    if node.state in _LEAVING:
-        return f"{node.id} is about to leave already"
-    peers = [other for other in detail.nodes if other.role == node.role and other.alive and other.state not in _LEAVING]
-    only = f"{node.id} can't be drained: it is the only {_ROLES.get(node.role, node.role)}"
-    return only if len(peers) <= 1 else ""
-
-
-def _kill(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
-    why = _node(row, detail, node)
-    return f"{node.id} is being killed already" if not why and node is not None and node.state == "ending" else why
-
-
-def _resize(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
-    why = _node(row, detail, node)
-    return f"{node.id} is about to leave" if not why and node is not None and node.state in _LEAVING else why
-
-
-def _node(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
-    if detail is None:
-        return f"Open {row.id} first"
+def _why_not_node(action: str, node: NodeRow | None, detail: JobDetail) -> str:
     if node is None:
         return "No node is chosen"
-    return "" if node.alive else f"{node.id} has ended"
-
-
-def _checkpoint(row: JobRow, detail: JobDetail | None, _node: NodeRow | None) -> str:
-    known = detail is not None and bool(detail.nodes)
-    return f"{row.id} takes no checkpoints: its recipe says so" if known and detail and detail.cuts is None else ""
-
-
-_RULES: dict[str, Callable[[JobRow, JobDetail | None, NodeRow | None], str]] = {
-    "hold": _autoscaling,
-    "accept": _accept,
-    "reject": _reject,
-    "drain": _drain,
-    "kill": _kill,
-    "resize": _resize,
-    "checkpoint": _checkpoint,
-}
+    if not node.alive:
+        return f"{node.id} has ended"
+    if action == "kill":
+        return f"{node.id} is being killed already" if node.state == "ending" else ""
+    if node.state in _LEAVING:
+        return f"{node.id} is about to leave{' already' if action == 'drain' else ''}"
+    stay = [other for other in detail.nodes if other.role == node.role and other.alive and other.state not in _LEAVING]
+    if action == "drain" and len(stay) <= 1:
+        return f"{node.id} can't be drained: it is the only {_ROLES.get(node.role, node.role)}"
+    return ""
 
 
 # --- how --------------------------------------------------------------------------------------------------------------
 
 
-class LocalActions:
-    """Acts on jobs of this machine. ``changed`` is called when something was done."""
+class Actions:
+    """What is done to jobs of this machine, on threads that may wait. Each returns what follows from it, in words, and raises
+    DlroverLiteError for what can't be done. ``changed`` is called when something was done."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
-        self.user = _user()
+        self.user = "" if os.geteuid() == 0 else user_name()
+        """Name of the user who acts; empty: root, who may do it all."""
         self._changed = changed
 
     def stop(self, row: JobRow) -> str:
+        """Ask the job to stop."""
         with self._handle(row) as handle:
             handle.stop()
         return f"{row.id} takes a last checkpoint, if it takes any, and stops"
 
     def checkpoint(self, row: JobRow) -> str:
+        """Have a checkpoint taken now."""
         with self._handle(row) as handle:
             number = handle.checkpoint(wait=False)
         return f"Checkpoint {number} of {row.id} is being taken; training goes on meanwhile"
 
     def autoscale(self, row: JobRow, wanted: Wanted, now: Autoscaling) -> str:
+        """Hold the brain's changes, let them go on, accept or reject what it decided; ``now``: as the person has seen it."""
         with self._handle(row) as handle:
             after = handle.autoscale(wanted, decision=now.decision if wanted in ("accept", "reject") else None)
         match wanted:
@@ -194,6 +138,7 @@ class LocalActions:
                 return f"Decision {now.decision} for {row.id} is dropped: {rest}"
 
     def room(self, row: JobRow) -> Room:
+        """Return what the job's nodes have, and what they may have."""
         from dlrover_lite.client.handle import this_machine
 
         with self._handle(row) as handle:
@@ -208,18 +153,22 @@ class LocalActions:
         )
 
     def scale(self, row: JobRow, workers: int | None, servers: int | None) -> str:
+        """Have so many nodes; None leaves a role as it is."""
         with self._handle(row) as handle:
             return _told(handle.scale(workers=workers, ps=servers), f"{row.id} has that many already")
 
     def resize(self, row: JobRow, node: str, cores: float | None, memory: int | None) -> str:
+        """Give a node that many cores, and that many bytes; None leaves either as it is."""
         with self._handle(row) as handle:
             return _told(handle.resize(node, cores=cores, memory=memory), f"{node} has that already")
 
     def drain(self, row: JobRow, node: str, *, replace: bool) -> str:
+        """Let a node leave in good order."""
         with self._handle(row) as handle:
             return _told(handle.drain(node, replace=replace), f"{node} is about to leave already")
 
     def kill(self, row: JobRow, node: str) -> str:
+        """End a node at once; another one takes its place."""
         with self._handle(row) as handle:
             return _told(handle.kill(node), f"{node} is being killed already")
 
@@ -249,8 +198,3 @@ def _of(role: str, nodes: Sequence[NodeStatus]) -> RoleNow:
     sizes = Counter((node.cores, node.memory) for node in there)
     cores, memory = sizes.most_common(1)[0][0] if sizes else (0.0, 0)
     return RoleNow(len(there), cores, memory)
-
-
-def _user() -> str:
-    """Return the name of the user; empty for root, who may do all of it."""
-    return "" if os.geteuid() == 0 else user_name()

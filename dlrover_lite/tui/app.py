@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events
 from textual.app import App
-from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
@@ -53,23 +52,6 @@ class TuiApp(App[None]):
     WITHOUT: ClassVar[frozenset[str]] = frozenset()
     """Actions that screens of this application don't have."""
 
-    class Arrived(Message):
-        """Something new was read, of all jobs or of one."""
-
-        def __init__(self, *, of_all: bool) -> None:
-            super().__init__()
-            self.of_all = of_all
-
-    class KeysWait(Message):
-        """The screen that keys were pressed for has come."""
-
-    class Came(Message):
-        """A thread has found out, or done, what it was to; ``follows`` is for this one."""
-
-        def __init__(self, follows: Callable[[], None]) -> None:
-            super().__init__()
-            self.follows = follows
-
     def __init__(
         self,
         source: Source,
@@ -84,7 +66,6 @@ class TuiApp(App[None]):
         self._first = job
         self.actions = actions
         self.now = clock
-        self.readonly = actions is None
         self.view: JobsView | None = None
         self._job: str | None = None
         """Id of the job that is looked at; None: none is."""
@@ -92,10 +73,13 @@ class TuiApp(App[None]):
         """Keys that are still to be taken."""
         self._leaves = False
         self.jobs_feed: Feed[JobsView] = Feed(
-            source.jobs, lambda: self._arrived(of_all=True), name="jobs", period_seconds=period_seconds
+            source.jobs, lambda: self.call_later(self._arrived, of_all=True), name="jobs", period_seconds=period_seconds
         )
         self.job_feed: Feed[JobDetail | None] = Feed(
-            self._read_job, lambda: self._arrived(of_all=False), name="job", period_seconds=period_seconds
+            self._read_job,
+            lambda: self.call_later(self._arrived, of_all=False),
+            name="job",
+            period_seconds=period_seconds,
         )
 
     # --- what is read -----------------------------------------------------------------------------------------------
@@ -124,11 +108,8 @@ class TuiApp(App[None]):
         return self._source.job(job)
 
     def _arrived(self, *, of_all: bool) -> None:
-        """Tell that something has arrived, from the threads that read."""
-        self.post_message(self.Arrived(of_all=of_all))
-
-    def on_tui_app_arrived(self, event: Arrived) -> None:
-        if event.of_all:
+        """Take something new that was read, of all jobs or of one."""
+        if of_all:
             before, self.view = self.view, self.jobs_feed.take()
             self._tell_failed(before)
         else:
@@ -185,9 +166,6 @@ class TuiApp(App[None]):
         """Number of keys that were pressed and wait for what came before them."""
         return len(self._pressed)
 
-    async def on_tui_app_keys_wait(self) -> None:
-        await self._take_keys()
-
     async def _take_keys(self) -> None:
         while self._pressed:
             screen = self.screen
@@ -196,7 +174,7 @@ class TuiApp(App[None]):
                     self._pressed.popleft()
                     continue
             elif not screen.is_mounted:
-                screen.call_later(self.post_message, self.KeysWait())
+                screen.call_later(self.call_later, self._take_keys)  # once it has come
                 return
             await self._take(self._pressed.popleft())
 
@@ -286,7 +264,7 @@ class TuiApp(App[None]):
             case "at":
                 self.notify("Nothing is replayed here: see dlrover-lite tui --replay", severity="warning", markup=False)
             case "help":
-                self.read("Keys and commands", help_lines(readonly=self.readonly))
+                self.read("Keys and commands", help_lines(readonly=self.actions is None))
             case "quit":
                 self.exit()
 
@@ -352,12 +330,9 @@ class TuiApp(App[None]):
                 follows = partial(wrong, str(error))
             except BaseException as bug:  # noqa: BLE001 - it is raised where it is seen
                 follows = partial(_raise, bug)
-            self.post_message(self.Came(follows))
+            self.call_later(follows)
 
         threading.Thread(target=work, name="act", daemon=True).start()
-
-    def on_tui_app_came(self, event: Came) -> None:
-        event.follows()
 
     def done(self, what: str) -> None:
         """Tell what follows from what was done to a job, and look for it at once."""

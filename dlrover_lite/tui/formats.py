@@ -7,14 +7,16 @@ import time
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.units import GIB, format_bytes
 from dlrover_lite.core.words import compact, give_or_take, next_look, pause
-from dlrover_lite.tui.model import Cut, JobRow, Look
+from dlrover_lite.tui.model import Checkpoint, JobRow, Look
 from dlrover_lite.tui.text import Line, Span, Tone, line
 
-__all__ = ["clock", "cores_of", "cost_of", "ends", "held_up", "look", "memory_of", "number", "percent", "state"]
+__all__ = ["clock", "cores_of", "cost_of", "ends", "held_up", "look", "memory_of", "number", "percent", "span", "state"]
 
 _HALF_A_DAY = 43_200.0
 _TO_THE_SECOND = 60.0
 """Seconds of error below which an end is told to the second."""
+_SHORT_SPAN = 600.0
+"""Seconds of a span below which its ends are told to the second."""
 DASH: Line = (Span("-", "dim"),)
 
 _STATES: dict[str, tuple[str, Tone]] = {
@@ -50,6 +52,12 @@ def state(word: str, *, silent_since: float | None = None) -> Line:
 def clock(at: float, *, seconds: bool = False) -> str:
     """Write the local time of day."""
     return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(at))
+
+
+def span(begin: float, end: float) -> tuple[str, str]:
+    """Write the times of day at the ends of a span, to the second where it is short."""
+    seconds = end - begin < _SHORT_SPAN
+    return clock(begin, seconds=seconds), clock(end, seconds=seconds)
 
 
 def ends(row: JobRow) -> Line:
@@ -120,7 +128,7 @@ def look(one: Look | None, now: float) -> Line:
     return line((next_look(one.at, one.why, now), "dim" if one.at is None else "accent"))
 
 
-def held_up(one: Cut, width: int) -> str:
+def held_up(one: Checkpoint, width: int) -> str:
     """Write how long training was held up, at the longest step: ``, held up 14 ms (11 ms without)``; empty where that isn't known, or there
     is no room."""
     if one.held_up is None:

@@ -26,6 +26,11 @@ class Key(NamedTuple):
     def label(self) -> str:
         return self.shown or self.key
 
+    @property
+    def does(self) -> str:
+        """What the key does, as textual calls it."""
+        return f"act('{self.action}')" if self.acts else self.action
+
 
 EVERYWHERE = (
     Key("question_mark", "keys", "Help", "show the keys that there are", "?", rank=0),

@@ -7,17 +7,18 @@ times): a value changes only when something has happened, so that what hasn't ch
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
-from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve
+from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve, WeighedPlan
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.protocol.news import Chosen
 
 __all__ = [
     "OVER",
     "Autoscaling",
+    "Checkpoint",
+    "Checkpoints",
     "Cost",
-    "Cut",
-    "Cuts",
     "Evaluated",
     "Explanation",
     "JobDetail",
@@ -32,7 +33,6 @@ __all__ = [
     "RoleNow",
     "Room",
     "Shards",
-    "WeighedPlan",
 ]
 
 OVER = ("succeeded", "failed", "stopped", "lost")
@@ -68,18 +68,12 @@ class Cost(msgspec.Struct, frozen=True):
     def until(self, at: float) -> Cost:
         """Return the cost as of a later time, with what it has now."""
         seconds = max(0.0, at - self.at) if self.at else 0.0
-        return Cost(
-            self.core_seconds + seconds * self.cores,
-            self.byte_seconds + seconds * self.memory,
-            self.cores,
-            self.memory,
-            at,
-        )
+        core_seconds = self.core_seconds + seconds * self.cores
+        return replace(self, core_seconds=core_seconds, byte_seconds=self.byte_seconds + seconds * self.memory, at=at)
 
     def given(self, at: float, cores: float, memory: int) -> Cost:
         """Return the cost with so much given from a time on."""
-        now = self.until(at)
-        return Cost(now.core_seconds, now.byte_seconds, cores, memory, at)
+        return replace(self.until(at), cores=cores, memory=memory)
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -212,7 +206,7 @@ class PsStrip(msgspec.Struct, frozen=True):
     ones, 0 where it has none."""
 
 
-class Cut(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True):
     """A checkpoint that is complete."""
 
     number: int
@@ -227,33 +221,11 @@ class Cut(msgspec.Struct, frozen=True):
     """Seconds of the same while as much time passed without a checkpoint."""
 
 
-class Cuts(msgspec.Struct, frozen=True):
-    newest: Cut | None = None
+class Checkpoints(msgspec.Struct, frozen=True):
+    newest: Checkpoint | None = None
     under_way: str = ""
     """The checkpoint under way, in words."""
     problem: str = ""
-    next_at: float | None = None
-
-
-class WeighedPlan(msgspec.Struct, frozen=True):
-    """A plan that a decision could have chosen."""
-
-    mark: str
-    """Mark of the plan: ``*`` the chosen one, ``=`` the one until then, else empty."""
-    workers: int
-    worker_cores: float
-    servers: int
-    ps_cores: float
-    cores: float
-    memory: int
-    rate: float
-    """Samples/s by the model; 80% are within ``lower`` and ``upper``."""
-    lower: float
-    upper: float
-    seconds: float
-    """Seconds that the job has still to go with this plan."""
-    verdict: str
-    """What spoke for or against it."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -336,7 +308,7 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     moving_slots: int = 0
     moves_end_in: float | None = None
     """Seconds until all moves under way have ended, None where that isn't known."""
-    cuts: Cuts | None = None
+    checkpoints: Checkpoints | None = msgspec.field(default=None, name="cuts")  # as recordings have it
     memory: MemoryCurve | None = None
     """Memory of the parameter server that comes nearest to its limit; None: nothing can be foreseen so far."""
     epoch: int = 0

@@ -13,6 +13,7 @@ from dlrover_lite.tui.app import TuiApp
 from dlrover_lite.tui.commands import OF_REPLAYS
 from dlrover_lite.tui.keys import REPLAY
 from dlrover_lite.tui.model import JobRow
+from dlrover_lite.tui.recordings.player import Mark, Now
 from dlrover_lite.tui.recordings.recorded import RecordedSource
 from dlrover_lite.tui.screens.page import Page
 from dlrover_lite.tui.screens.reading import help_lines
@@ -45,7 +46,10 @@ class ReplayApp(TuiApp):
         self.player.go(self._begins_at)
 
     def below(self) -> Iterable[Widget]:
-        yield ReplayLine(lambda: (self.player.now, [one for one in self.player.marks if self._job in (None, one.job)]))
+        yield ReplayLine(self._now, lambda at: self._moved(lambda: self.player.go(at)))
+
+    def _now(self) -> tuple[Now, list[Mark]]:
+        return self.player.now, [one for one in self.player.marks if self._job in (None, one.job)]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Say whether a key's action may be done. While something is written, or chosen from a list, keys are for that."""
@@ -91,9 +95,6 @@ class ReplayApp(TuiApp):
             self.notify(error.message, severity="warning", markup=False)
             return
         self._moved(lambda: self.player.go(at))
-
-    def on_replay_line_asked(self, event: ReplayLine.Asked) -> None:
-        self._moved(lambda: self.player.go(event.at))
 
     def _moved(self, move: Callable[[], object]) -> None:
         move()

@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from dlrover_lite.tui.text import Line, Span, padded, plain
 
-__all__ = ["Column", "Order", "Placed", "Table", "place", "text_of"]
+__all__ = ["Column", "Order", "Placed", "Table", "numbers", "place", "text_of"]
 
 R = TypeVar("R")
 GAP = 2
@@ -25,16 +25,30 @@ class Column(NamedTuple, Generic[R]):
     """Function that returns what rows are sorted by; unknown values (None) come last, whichever the direction."""
     least: int = 4
     """Minimum width: with less room than this the column is left out."""
-    wanted: int = 8
+    wanted: int = 0
+    """Width that is enough; 0: the least is."""
     most: int = 0
     """Maximum width that it may grow to where there is room to spare; 0: not beyond what it wants."""
     right: bool = False
     rank: int = 0
     """Rank of the column: those of the highest give way first; 0: never."""
-    key: str = ""
-    """Key of the keyboard that sorts by the column: an upper-case letter."""
     down: bool = False
     """Whether the largest come first when it is sorted by."""
+
+
+def numbers(
+    name: str,
+    title: str,
+    cell: Callable[[R, int], Line],
+    sort: Callable[[R], Any],
+    *,
+    least: int,
+    wanted: int = 0,
+    most: int = 0,
+    rank: int = 0,
+) -> Column[R]:
+    """Make a column of numbers: flush right, and the largest come first when it is sorted by."""
+    return Column(name, title, cell, sort, least, wanted, most, right=True, rank=rank, down=True)
 
 
 class Placed(NamedTuple):

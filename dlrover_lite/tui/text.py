@@ -14,6 +14,7 @@ __all__ = [
     "Tone",
     "clean",
     "cut",
+    "joined",
     "length",
     "line",
     "padded",
@@ -96,6 +97,17 @@ def padded(spans: Sequence[Span], width: int, *, right: bool = False) -> Line:
             left -= width_of(text)
             break
     return (*kept, Span(" " * left)) if left else tuple(kept)
+
+
+def joined(spans: Iterable[Span]) -> Line:
+    """Join neighbours of the same tone."""
+    found: list[Span] = []
+    for span in spans:
+        if found and found[-1].tone == span.tone:
+            found[-1] = Span(found[-1].text + span.text, span.tone)
+        else:
+            found.append(span)
+    return tuple(found)
 
 
 def side_by_side(columns: Sequence[tuple[int, Sequence[Line]]], gap: str = "  ") -> list[Line]:

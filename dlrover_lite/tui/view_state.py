@@ -6,6 +6,7 @@ No clock, no files. A row is made again only if something about its job is new.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -54,24 +55,20 @@ class LocalStatus(msgspec.Struct, frozen=True):
         return sum(node.cpu_seconds for node in self.nodes)
 
 
+@dataclass(slots=True)
 class _Known:
     """What is known of one job."""
 
-    __slots__ = ("before", "cost", "decision", "heard_at", "local", "news", "rates", "row", "servers", "workers")
-
-    def __init__(self, news: JobNews) -> None:
-        self.news = news
-        self.rates: list[Rate] = []
-        self.cost: Cost | None = None
-        self.workers: int | None = None
-        self.servers: int | None = None
-        self.decision: LastDecision | None = None
-        self.local: LocalStatus | None = None
-        self.before: LocalStatus | None = None
-        """The status before ``local``."""
-        self.heard_at: float | None = None
-        self.row: JobRow | None = None
-        """Row of the job; None: it is to be made again."""
+    news: JobNews
+    rates: list[Rate] = field(default_factory=list)
+    cost: Cost | None = None
+    workers: int | None = None
+    servers: int | None = None
+    decision: LastDecision | None = None
+    local: LocalStatus | None = None
+    before: LocalStatus | None = None
+    """The status before ``local``."""
+    heard_at: float | None = None
 
     @property
     def over(self) -> bool:

@@ -15,7 +15,7 @@ from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry, profile_record
 from dlrover_lite.core.units import GIB, Resources
-from dlrover_lite.protocol.demands import Demand, Done, Standing, StandingNode
+from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from tests.brain.simulated import START, Job, hosts
@@ -82,7 +82,9 @@ class Office:
         self.jobs[job] = Job(plan, name=job, seed=len(self.jobs), at=self.now, **costs)
         return self.jobs[job]
 
-    def trains(self, job: str = "ads-1", windows: int = 1, done: tuple[Done, ...] = (), **standing: Any) -> None:
+    def trains(
+        self, job: str = "ads-1", windows: int = 1, done: tuple[DecisionOutcome, ...] = (), **standing: Any
+    ) -> None:
         """As many windows of measuring, each reported, and kept in the database as the service does."""
         known = self.jobs[job]
         for _ in range(windows):
@@ -120,5 +122,7 @@ def nodes_of(job: Job) -> tuple[StandingNode, ...]:
     return tuple(StandingNode(node.node, node.role, node.host, node.resources) for node in job.nodes())
 
 
-def done(job: str, number: int, at: float, state: Any = "done", **fields: Any) -> Done:
-    return Done(**{"job": job, "number": number, "at": at, "state": state, "seconds": 4.0, "samples": 1000, **fields})
+def done(job: str, number: int, at: float, state: Any = "done", **fields: Any) -> DecisionOutcome:
+    return DecisionOutcome(
+        **{"job": job, "number": number, "at": at, "state": state, "seconds": 4.0, "samples": 1000, **fields}
+    )

@@ -10,7 +10,7 @@ import msgspec
 
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.effect import judge
-from dlrover_lite.brain.explain.decision_text import explain, lines_of
+from dlrover_lite.brain.explain.decision_text import explain, weighed_plans
 from dlrover_lite.brain.explain.explanation import explained
 from dlrover_lite.brain.explain.explanation_data import Explained, Like, MemoryAhead, MemoryCurve, ModelShown, Used
 from dlrover_lite.brain.explain.explanation_text import costs, likes, limits, measured, memory, model, peers, text_of
@@ -70,7 +70,7 @@ def of_step(step: Step) -> Iterator[str]:
 def _said(
     decision: Decision, inputs: RoundInputs | HealInputs | None, *, policy: Policy | None = None, **known: Any
 ) -> Iterator[str]:
-    yield from (line.verdict for line in lines_of(decision, policy=policy, most=None))
+    yield from (line.verdict for line in weighed_plans(decision, policy=policy, most=None))
     yield from _lines(explain(decision, policy=policy, most=2))
     yield from _shown(explained(decision, inputs, **known))
 
@@ -156,7 +156,7 @@ def _verdicts() -> Iterator[str]:
 
 def _of_round(inputs: RoundInputs) -> Iterator[str]:
     for one in decide(inputs, load_sides).decisions:
-        yield from (line.verdict for line in lines_of(one, policy=inputs.policy, most=None))
+        yield from (line.verdict for line in weighed_plans(one, policy=inputs.policy, most=None))
         effect = None
         if one.predicted is not None:
             rate = one.predicted.throughput.expected

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain_server.service import Ended, Service
+from dlrover_lite.brain_server.service import JobEnd, Service
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.brain_messages import Advice, BrainReplies, BrainRequests, RegisterJob
 from dlrover_lite.protocol.plans import Plan, RolePlan
@@ -25,7 +25,7 @@ class Rig:
 
     def __init__(self, path, network=None, **options) -> None:
         self.now = 0.0
-        self.ended: dict[str, Ended] = {}
+        self.ended: dict[str, JobEnd] = {}
         self.advice: dict[str, Advice] = {}
         self.answer: Advice | None = None
         """To every job, always."""

@@ -17,7 +17,7 @@ from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.acts import Act, Replace, Resize, SmallerShards, Tell
-from dlrover_lite.protocol.demands import Demand, Done, Standing, StandingNode, TableFacts
+from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode, TableFacts
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import Level, PsLevel, TableUse
@@ -153,7 +153,7 @@ def test_a_restarted_brain_knows_treatments_under_way_and_done(store: ConfigStor
     hear(after, level(second + 1), at=second + 1.5, standing=standing(busy=True, heard=number))
     assert not after.waiting() and after._jobs[JOB].treated[number].done_at is None
     # what it says of that reaches the database, and the next brain
-    done = Done(job=JOB, number=number, at=START + second + 2, state="done", seconds=1.0)
+    done = DecisionOutcome(job=JOB, number=number, at=START + second + 2, state="done", seconds=1.0)
     store.put_done(done)
     store.commit()
     last = adviser(store)
@@ -236,7 +236,7 @@ class Slow:
                 assert one.decision.treatment is not None, one.decision.reason
                 acts.append(one.decision.treatment.act)
                 self.standing = msgspec.structs.replace(self.standing, heard=one.number)
-                done = Done(job=JOB, number=one.number, at=found.at + 1, state="done", seconds=1.0)
+                done = DecisionOutcome(job=JOB, number=one.number, at=found.at + 1, state="done", seconds=1.0)
                 self._told(done=(done,))
         return acts
 
@@ -334,6 +334,6 @@ def test_warnings_about_memory_follow_the_treatments_carried_out(store: ConfigSt
             assert one.number > heard
             heard = one.number
             said.append(f"{one.decision.treatment.cause}: {one.decision.action}")  # type: ignore[union-attr]
-            done = Done(job=JOB, number=heard, at=START + second + 0.6, state="done", seconds=0.1)
+            done = DecisionOutcome(job=JOB, number=heard, at=START + second + 0.6, state="done", seconds=0.1)
             hear(brain, at=second + 0.7, standing=standing(heard=heard), done=(done,) if one.decision.acts else ())
     assert said.count("ceiling: tell") == 1 and "memory ahead: heal" in said

@@ -16,7 +16,7 @@ from dlrover_lite.brain.store import preferences
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
 from dlrover_lite.core.units import GIB, Resources
-from dlrover_lite.protocol.demands import Demand, Done, Standing, StandingNode
+from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
@@ -98,8 +98,8 @@ class Office:
         self.reports(name, done=msgspec.structs.replace(self.done(name, number), state=state))
         return decision
 
-    def done(self, name: str, number: int) -> Done:
-        return Done(job=name, number=number, at=self.now, state="done", seconds=2.0)
+    def done(self, name: str, number: int) -> DecisionOutcome:
+        return DecisionOutcome(job=name, number=number, at=self.now, state="done", seconds=2.0)
 
     def _has(self, name: str, plan: Plan, number: int, *, done: bool = False) -> None:
         job = self.jobs.setdefault(name, Job(candidate(plan), Costs(), name=name, seed=len(self.jobs)))
@@ -113,7 +113,7 @@ class Office:
         self.standings[name] = Standing(plan=plan, nodes=nodes, heard=number)
         self.reports(name, done=self.done(name, number) if done else None)
 
-    def reports(self, name: str, *, windows: int = 0, done: Done | None = None) -> None:
+    def reports(self, name: str, *, windows: int = 0, done: DecisionOutcome | None = None) -> None:
         job = self.jobs[name]
         profiles = job.windows(windows)
         self.now = max(self.now, job.at)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.brain.effect import doubt_after, judge
-from dlrover_lite.brain.explain.decision_text import explain, lines_of
+from dlrover_lite.brain.explain.decision_text import explain, weighed_plans
 from dlrover_lite.brain.planning.decision import Decision, decide, replay, with_index
 from dlrover_lite.brain.planning.job_view import RoundInputs, index_of
 from dlrover_lite.brain.planning.pareto import Band
@@ -90,7 +90,7 @@ def test_explanation_says_why_the_plan_was_chosen_and_others_were_not():
     text = explain(one)
     assert text.startswith("a: change. It changes to")
     assert "Predicted: " in text and "80% band" in text
-    lines = lines_of(one, most=None)
+    lines = weighed_plans(one, most=None)
     assert [line.mark for line in lines].count("*") == 1 and [line.mark for line in lines].count("=") == 1
     chosen = next(line for line in lines if line.mark == "*")
     for line in lines:
@@ -99,7 +99,7 @@ def test_explanation_says_why_the_plan_was_chosen_and_others_were_not():
             assert "later" in line.verdict and line.verdict.endswith(" less")
         elif line.cores > one.room.cores + 1e-6:
             assert "more than it may have" in line.verdict
-    short = lines_of(one, most=6)
+    short = weighed_plans(one, most=6)
     assert len(short) < len(lines)
     assert {"*", "="} <= {line.mark for line in short}
     assert f"({len(lines) - len(short)} more plans" in explain(one, most=6)

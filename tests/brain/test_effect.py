@@ -10,7 +10,7 @@ from dlrover_lite.brain.effect import Effect, cost_of_change, doubt_after, judge
 from dlrover_lite.brain.planning.decision import Decision, Predicted
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.core.errors import UsageError
-from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.demands import DecisionOutcome
 
 
 def decision(throughput: Band | None) -> Decision:
@@ -88,7 +88,7 @@ def test_one_small_miss_hardly_raises_doubt() -> None:
     ],
 )
 def test_cost_of_a_change_is_the_training_time_lost(samples: int, before: float, predicted: float, cost: float) -> None:
-    done = Done(job="ads-1", number=1, at=20.0, state="done", seconds=10.0, samples=samples)
+    done = DecisionOutcome(job="ads-1", number=1, at=20.0, state="done", seconds=10.0, samples=samples)
     assert cost_of_change(done, before, predicted) == pytest.approx(cost)
 
 

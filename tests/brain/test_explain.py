@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dlrover_lite.brain.effect import judge
-from dlrover_lite.brain.explain.decision_text import explain, lines_of
+from dlrover_lite.brain.explain.decision_text import explain, weighed_plans
 from dlrover_lite.brain.healing.mitigation import Treatment
 from dlrover_lite.brain.planning.decision import Decision, decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
@@ -30,7 +30,7 @@ def decided(cores: float = 3.0, memory: int = 10**6, **fields: Any) -> Decision:
 def test_the_chosen_plan_is_marked_and_the_rest_has_a_verdict() -> None:
     one = decided(now=NOW)
     assert one.action == "change" and one.candidates is not None
-    lines = lines_of(one, most=None)
+    lines = weighed_plans(one, most=None)
     assert len(lines) == len(one.candidates.workers)
     assert [line.cores for line in lines] == sorted(line.cores for line in lines)
     (chosen,) = [line for line in lines if line.mark == "*"]
@@ -46,17 +46,17 @@ def test_the_chosen_plan_is_marked_and_the_rest_has_a_verdict() -> None:
 
 def test_plans_too_large_say_how_much_more_they_need() -> None:
     one = decided(cores=2.0, now=Candidate(2, 1, 1.0, 0.5))  # what it has is more than there is now
-    (present,) = [line for line in lines_of(one) if line.mark == "="]
+    (present,) = [line for line in weighed_plans(one) if line.mark == "="]
     assert present.verdict == "the present plan: needs 0.5 cores more than it may have"
     need = MemoryNeed(worker=100, ps=100, tables=0)
     one = decided(memory=500, need=need, now=Candidate(5, 1, 0.25, 0.25))
-    (present,) = [line for line in lines_of(one) if line.mark == "="]
+    (present,) = [line for line in weighed_plans(one) if line.mark == "="]
     assert present.verdict == "the present plan: needs 100 B of memory more than it may have"
 
 
 def test_a_long_table_of_plans_is_cut_but_keeps_the_marked_ones() -> None:
     one = decided(cores=6.0, now=NOW)
-    everything, some = lines_of(one, most=None), lines_of(one, most=6)
+    everything, some = weighed_plans(one, most=None), weighed_plans(one, most=6)
     assert len(everything) > 6 and len(some) <= 8
     assert [line for line in everything if line.mark] == [line for line in some if line.mark]
     assert set(some) <= set(everything)
@@ -82,7 +82,7 @@ def test_explanation_shows_prediction_and_measured_effect() -> None:
 @pytest.mark.parametrize("most", [None, 1, 12])
 def test_a_decision_without_candidates_is_a_sentence(most: int | None) -> None:
     refused = decided(cores=0.1)
-    assert refused.action == "refuse" and lines_of(refused, most=most) == []
+    assert refused.action == "refuse" and weighed_plans(refused, most=most) == []
     text = explain(refused, most=most)
     assert text.startswith("a: refuse. Its smallest plan needs more than there is: 0.5 cores")
     assert "\n" not in text

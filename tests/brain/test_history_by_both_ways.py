@@ -28,29 +28,29 @@ from dlrover_lite.brain_server.history_client import BrainHistory, RemoteHistory
 from dlrover_lite.core.errors import HistoryError, RemoteError
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.brain_messages import BrainHello, BrainReplies
-from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.demands import DecisionOutcome
 from dlrover_lite.protocol.history_messages import (
-    DecisionsPage,
     DecisionsQuestion,
-    EventsPage,
     EventsQuestion,
-    FittedJobsPage,
     FittedJobsQuestion,
     InputsQuestion,
-    JobFilter,
-    JobIdsPage,
     JobIdsQuestion,
     JobNewsPage,
     JobNewsQuestion,
     JobsNewsPage,
     JobsNewsQuestion,
-    JobsPage,
     JobsQuestion,
+    KeptDecision,
+    KeptEvent,
+    KeptFittedJob,
     KeptInputs,
-    PlansPage,
+    KeptJob,
+    KeptJobId,
+    KeptPlan,
+    KeptProfile,
     PlansQuestion,
-    ProfilesPage,
     ProfilesQuestion,
+    RowsPage,
 )
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
@@ -101,7 +101,7 @@ def _fill(path: Path) -> None:
         store.add_treatments(heal, [Decision(job=JOB, at=28.0, action="heal", reason="all is well", stage="heal")])
         decision = queries.decisions(store, JOB, number=1)[0].decision
         store.put_effect(JOB, 1, judge(decision, Band(500.0, 400.0, 600.0), windows=2, at=29.0))
-        store.put_done(Done(job=JOB, number=2, at=28.0, state="done"))
+        store.put_done(DecisionOutcome(job=JOB, number=2, at=28.0, state="done"))
         store.commit()
 
 
@@ -120,44 +120,45 @@ def both(path: Path) -> Iterator[tuple[History, History]]:
 
 
 QUESTIONS: list[tuple[Any, type]] = [
-    (JobsQuestion(), JobsPage),
-    (JobsQuestion(JobFilter(state="running,lost", text=("ADS", "26"), limit=1)), JobsPage),
-    (JobsQuestion(JobFilter(id="ads-*", since=1.0, until=50.0)), JobsPage),
-    (JobIdsQuestion(), JobIdsPage),
-    (PlansQuestion(JOB), PlansPage),
-    (PlansQuestion(JOB, "granted", most=3), PlansPage),
-    (ProfilesQuestion(JOB), ProfilesPage),
-    (ProfilesQuestion(JOB, since=21.0, until=25.0, most=4), ProfilesPage),
-    (DecisionsQuestion(JOB), DecisionsPage),
-    (DecisionsQuestion(JOB, number=2), DecisionsPage),
-    (DecisionsQuestion(JOB, most=3), DecisionsPage),
-    (EventsQuestion(JOB), EventsPage),
-    (FittedJobsQuestion("memory"), FittedJobsPage),
-    (FittedJobsQuestion("memory", most=1), FittedJobsPage),
+    (JobsQuestion(), KeptJob),
+    (JobsQuestion(state="running,lost", text=("ADS", "26"), most=1), KeptJob),
+    (JobsQuestion(id="ads-*", since=1.0, until=50.0), KeptJob),
+    (JobIdsQuestion(), KeptJobId),
+    (PlansQuestion(JOB), KeptPlan),
+    (PlansQuestion(JOB, "granted", most=3), KeptPlan),
+    (ProfilesQuestion(JOB), KeptProfile),
+    (ProfilesQuestion(JOB, since=21.0, until=25.0, most=4), KeptProfile),
+    (DecisionsQuestion(JOB), KeptDecision),
+    (DecisionsQuestion(JOB, number=2), KeptDecision),
+    (DecisionsQuestion(JOB, most=3), KeptDecision),
+    (EventsQuestion(JOB), KeptEvent),
+    (FittedJobsQuestion("memory"), KeptFittedJob),
+    (FittedJobsQuestion("memory", most=1), KeptFittedJob),
 ]
 
 
-@pytest.mark.parametrize(("question", "page"), QUESTIONS)
+@pytest.mark.parametrize(("question", "kind"), QUESTIONS)
 def test_rows_are_the_same_by_both_ways_and_in_pages(
-    both: tuple[History, History], monkeypatch: pytest.MonkeyPatch, question: Any, page: Any
+    both: tuple[History, History], monkeypatch: pytest.MonkeyPatch, question: Any, kind: Any
 ) -> None:
     files, brain = both
-    whole = files.ask(question, page)
-    assert whole.rows and whole.next is None
-    assert encoded(brain.ask(question, page)) == encoded(whole)
+    whole = files.ask(question, RowsPage)
+    assert whole.next is None
+    assert whole.rows and all(isinstance(row, kind) for row in whole.rows)
+    assert encoded(brain.ask(question, RowsPage)) == encoded(whole)
     monkeypatch.setattr(pages, "PAGE_ROWS", 2)
     for history in both:
-        assert len(history.ask(question, page).rows) <= 2
-        assert queries.kept(history, question, page) == whole.rows
+        assert len(history.ask(question, RowsPage).rows) <= 2
+        assert queries.kept(history, question, kind) == whole.rows
 
 
 def test_a_page_ends_where_its_text_gets_long(both: tuple[History, History], monkeypatch: pytest.MonkeyPatch) -> None:
     question = DecisionsQuestion(JOB)
-    whole = both[0].ask(question, DecisionsPage).rows
+    whole = both[0].ask(question, RowsPage).rows
     monkeypatch.setattr(pages, "PAGE_BYTES", len(whole[0].data) + 1)
     for history in both:
-        assert 1 <= len(history.ask(question, DecisionsPage).rows) < len(whole)
-        assert queries.kept(history, question, DecisionsPage) == whole
+        assert 1 <= len(history.ask(question, RowsPage).rows) < len(whole)
+        assert queries.kept(history, question, KeptDecision) == whole
 
 
 @pytest.mark.parametrize("rows", [1000, 1])
@@ -167,7 +168,7 @@ def test_what_is_made_of_rows_is_the_same_by_both_ways(
     def all_of(history: History) -> list[bytes]:
         decided = queries.decisions(history, JOB)
         found: list[object] = [
-            queries.jobs_with_plans(history, JobFilter()),
+            queries.jobs_with_plans(history, JobsQuestion()),
             queries.fitted_jobs(history, "bottleneck"),
         ]
         found += [queries.plans(history, JOB), queries.profiles(history, JOB), queries.node_events(history, JOB)]
@@ -190,8 +191,8 @@ def test_inputs_that_were_pruned_are_none_by_both_ways(both: tuple[History, Hist
 def test_a_history_without_a_database_is_empty_by_both_ways(tmp_path: Path) -> None:
     for way in WAYS:
         with asked.opened(way, tmp_path / "brain.sqlite") as history:
-            for question, page in QUESTIONS:
-                assert history.ask(question, page) == page([], None)
+            for question, _ in QUESTIONS:
+                assert history.ask(question, RowsPage) == RowsPage([])
     assert not (tmp_path / "brain.sqlite").exists()
 
 
@@ -326,8 +327,10 @@ def test_answers_leave_nothing_open(path: Path, way: str, monkeypatch: pytest.Mo
     """A reader that stayed at its moment would keep the log of all that is written since from being cut."""
     monkeypatch.setattr(pages, "PAGE_ROWS", 1)
     with asked.opened(way, path) as history:
-        for question, page in (*QUESTIONS, (JobsNewsQuestion(), JobsNewsPage), (JobNewsQuestion(JOB), JobNewsPage)):
-            history.ask(question, page)
+        for question, _ in QUESTIONS:
+            history.ask(question, RowsPage)
+        history.ask(JobsNewsQuestion(), JobsNewsPage)
+        history.ask(JobNewsQuestion(JOB), JobNewsPage)
         with ConfigStore(path) as store:
             store.put_samples(JOB, 7)
             store.commit()

@@ -10,7 +10,7 @@ import pytest
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry, profile_of
-from dlrover_lite.brain_server.service import SILENT_SECONDS, Ended
+from dlrover_lite.brain_server.service import SILENT_SECONDS, JobEnd
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol import brain_messages
 from dlrover_lite.protocol.brain_messages import (
@@ -193,7 +193,7 @@ def test_a_job_that_is_silent_is_looked_at(make):
     rig.passes(SILENT_SECONDS)
     assert queries.jobs(rig.store)[0].state == "running"
     status = {"samples": 300, "elapsed_seconds": 3.0, "nodes": []}
-    rig.ended["/jobs/ads-1"] = Ended("lost", 70.0, "its supervisor was killed", status)
+    rig.ended["/jobs/ads-1"] = JobEnd("lost", 70.0, "its supervisor was killed", status)
     rig.passes(SILENT_SECONDS - 1)
     assert queries.jobs(rig.store)[0].state == "running"
     rig.passes(2.0)
@@ -210,7 +210,7 @@ def test_jobs_that_ended_without_a_brain_are_found_ended(tmp_path, make):
             store.put_job(JobEntry(id=job, name="ads", state="running", created_at=1.0, directory=directory))
         store.commit()
     rig = make()
-    rig.ended["/jobs/ads-1"] = Ended("succeeded", 4e9)
+    rig.ended["/jobs/ads-1"] = JobEnd("succeeded", 4e9)
     rig.passes(0.0)
     assert {job.id: job.state for job in queries.jobs(rig.store)} == {
         "ads-1": "succeeded",
@@ -277,7 +277,7 @@ def test_old_jobs_are_forgotten_as_the_person_prefers(tmp_path, make):
             store.put_job(JobEntry(id=f"old-{i}", name="old", state="failed", created_at=i, ended_at=4e9 + i))
         store.commit()
         liked = preferences.change(store, preferences.parse_changes(["keep-jobs=2", "idle-minutes=0.5"]))
-    assert (liked.keep.jobs, liked.idle_seconds) == (2, 30.0)
+    assert (liked.keep_jobs, liked.idle_seconds) == (2, 30.0)
     rig = make()
     rig.passes(0.0)
     assert [job.id for job in queries.jobs(rig.store)] == ["old-4", "old-3"]

@@ -28,7 +28,8 @@ pytest.importorskip("sqlite_utils")
 
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.prune import Keep, prune
+from dlrover_lite.brain.store.preferences import Preferences
+from dlrover_lite.brain.store.prune import prune
 from dlrover_lite.brain.store.records import FitRecord, JobEntry, ProfileRecord
 from dlrover_lite.brain.store.schema import migrations
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
@@ -85,7 +86,7 @@ def test_stored_records_are_read_back_unchanged(store):
     assert queries.profiles(store, job.id) == profiles
     assert queries.profiles(store, job.id, since=10.0, newest=1) == profiles[2:]
     assert queries.plans(store, job.id, kind="desired", newest=1)[0].at == 2.0
-    assert queries.jobs_with_plans(store, queries.JobFilter()) == [(job, plan)]
+    assert queries.jobs_with_plans(store, queries.JobsQuestion()) == [(job, plan)]
     assert queries.plans(store, "nobody") == []
     assert queries.node_events(store, job.id) == [event]
     assert queries.fitted_jobs(store, "bottleneck") == [(job, fits[1])]
@@ -192,15 +193,15 @@ def test_pruning_removes_old_jobs_with_their_records(store):
         store.add_fit(FitRecord(job=job.id, at=1.0, kind="bottleneck", error=0.1, windows=2, data={}))
     store.commit()
     store.add_round(decide(INPUTS, load), ["a"])
-    assert prune(store, Keep(), now=400 * DAY) == (1, 3)
+    assert prune(store, Preferences(), now=400 * DAY) == (1, 3)
     assert [job.id for job in queries.jobs(store)] == [recent.id, runs.id]
     assert queries.profiles(store, old.id) == []
-    prune(store, Keep(profile_seconds=5 * DAY), now=400 * DAY)
+    prune(store, Preferences(profile_days=5), now=400 * DAY)
     assert queries.profiles(store, recent.id) == []
     assert len(queries.profiles(store, runs.id)) == 2
     assert [job.id for job, _ in queries.fitted_jobs(store, "bottleneck")] == [recent.id, runs.id]
     assert queries.inputs_of(store, queries.decisions(store, "a")[0]) == INPUTS
-    prune(store, Keep(jobs=0), now=400 * DAY)
+    prune(store, Preferences(keep_jobs=0), now=400 * DAY)
     assert [job.id for job in queries.jobs(store)] == [runs.id]
 
 
@@ -211,7 +212,7 @@ def test_pruning_shrinks_the_database_file(store, path):
     store.commit()
     store.db.conn.execute("pragma wal_checkpoint(truncate)")
     before = path.stat().st_size
-    prune(store, Keep(jobs=0), now=10.0)
+    prune(store, Preferences(keep_jobs=0), now=10.0)
     store.db.conn.execute("pragma wal_checkpoint(truncate)")
     assert path.stat().st_size < before / 3
 

@@ -14,7 +14,7 @@ from sqlite_utils import Database
 
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.prune import Keep, prune, sizes
+from dlrover_lite.brain.store.prune import prune, sizes
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain.store.schema import APPLICATION_ID, migrations
 from dlrover_lite.core.errors import HistoryError, RowRefused, UsageError
@@ -293,7 +293,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), most=st.integers(0, 3), now=st.sampled_from([5.0, 15.0]))
     def prune(self, which, most, now):
-        prune(self.stores[which], Keep(jobs=most, job_seconds=10.0, profile_seconds=6.0), now=now)
+        liked = preferences.Preferences(keep_jobs=most, keep_days=10.0 / 86400, profile_days=6.0 / 86400)
+        prune(self.stores[which], liked, now=now)
         jobs = self.committed["jobs"]
         ended = sorted(
             (job for job in jobs.values() if job.ended_at is not None), key=lambda job: (-job.ended_at, job.id)

@@ -20,7 +20,7 @@ from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain.store.watch import JobWatch, Watch
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.core.units import GIB, Resources
-from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.demands import DecisionOutcome
 from dlrover_lite.protocol.news import WatchedJob, WatchedJobs
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
@@ -207,7 +207,7 @@ def test_a_decision_is_told_again_when_it_was_measured_or_done(history: History,
         assert first.choice in decision.choice.describe()
         assert first.predicted == decision.predicted.throughput.expected
         store.put_effect("one", number, judge(decision, Band(500.0, 400.0, 600.0), windows=2, at=9.0))
-        store.put_done(Done(job="one", number=number, at=8.0, state="done"))
+        store.put_done(DecisionOutcome(job="one", number=number, at=8.0, state="done"))
         store.commit()
     (again,) = watch.look().decisions
     assert (again.measured, again.done) == (500.0, "done")

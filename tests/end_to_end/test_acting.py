@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dlrover_lite.tui.actions import LocalActions
+from dlrover_lite.tui.actions import Actions
 from dlrover_lite.tui.model import Autoscaling, JobRow
 from tests.backends.support import until
 from tests.end_to_end.support import pid_of, succeeded, until_trained
@@ -14,7 +14,7 @@ from tests.end_to_end.test_nodes import SAMPLES, census, until_at_work
 
 def test_every_action_of_the_tui_works_on_a_running_job(tmp_path: Path) -> None:
     handle = census(tmp_path, checkpoint={"every_seconds": 3600.0})
-    actions = LocalActions()
+    actions = Actions()
     row = JobRow(id=handle.id, state="training", created_at=0.0, directory=str(handle.directory))
     until_trained(handle, 200)
     room = actions.room(row)

@@ -24,7 +24,7 @@ from dlrover_lite.master.autoscale.autoscaler import (
     Step,
     World,
 )
-from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.demands import DecisionOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
 MODES = ("off", "suggest", "on")
@@ -53,7 +53,7 @@ class Machine:
         self.wanted: dict[str, Resources] = {}
         self.settled = True
         self.state = Autoscaler(job="a", mode=mode)
-        self.done: list[Done] = []
+        self.done: list[DecisionOutcome] = []
         self.asked: list[Step] = []
         self.refusals = 0
         self.fill()

@@ -19,7 +19,7 @@ from dlrover_lite.master.autoscale.brain_link import BrainLink, Unsent
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.protocol import brain_messages
 from dlrover_lite.protocol.brain_messages import Advice, BrainRequests, BrainWelcome, EndJob, Report
-from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.demands import DecisionOutcome
 from dlrover_lite.protocol.nodes import Observed
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
@@ -315,7 +315,7 @@ def test_reports_are_told_in_order_or_counted_as_dropped(
 
 def test_memory_levels_of_servers_are_told_to_the_brain_at_once(line: Line) -> None:
     told: list[Report] = []
-    line.rig.service._tell = lambda body: told.append(body) if isinstance(body, Report) else None
+    line.rig.service.tell = lambda body: told.append(body) if isinstance(body, Report) else None
     line.settle()
     line.turn(brain_link.SOON_SECONDS)
     level = Level(1000.0, 5, 1.0, (PsLevel("ps-0", 1, 2, 3),))
@@ -330,7 +330,7 @@ def test_memory_levels_of_servers_are_told_to_the_brain_at_once(line: Line) -> N
 
 def test_profiles_and_ends_of_decisions_are_told_at_once(line: Line) -> None:
     told: list[Report] = []
-    line.rig.service._tell = lambda body: told.append(body) if isinstance(body, Report) else None
+    line.rig.service.tell = lambda body: told.append(body) if isinstance(body, Report) else None
     line.settle()
     for _ in range(6):  # with nothing to say, ever longer until the next word
         line.turn(brain_link.BEAT_SECONDS)
@@ -338,7 +338,7 @@ def test_profiles_and_ends_of_decisions_are_told_at_once(line: Line) -> None:
     line.link.keep(profile(5.0))
     line.settle()
     assert len(told[-1].profiles) == 1
-    line.link.done(Done(job="ads-1", number=1, at=6.0, state="done"))
+    line.link.done(DecisionOutcome(job="ads-1", number=1, at=6.0, state="done"))
     line.settle()
     assert [one.number for one in told[-1].done] == [1]
     before = len(told)

@@ -15,7 +15,7 @@ from dlrover_lite.master.autoscale.autoscaler import AGAIN_SECONDS, TRIES, Autos
 from dlrover_lite.master.autoscale.executor import BY_HAND, Executor
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.protocol.brain_messages import Advice
-from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.demands import DecisionOutcome
 from dlrover_lite.protocol.messages import (
     AutoscaleRequest,
     AutoscaleStatus,
@@ -44,7 +44,7 @@ class Job:
         self.refuses = 0
         """So many wishes to come."""
         self.kept: list[Autoscaler] = []
-        self.done: list[Done] = []
+        self.done: list[DecisionOutcome] = []
         self.told: list[str] = []
         self.less: list[tuple[str, float]] = []
         self.consumed = 0
@@ -121,7 +121,7 @@ class Job:
         self.executor.turn()
         self.all_up()
 
-    def until_done(self) -> Done:
+    def until_done(self) -> DecisionOutcome:
         for _ in range(40):
             self.turn()
             if self.done:

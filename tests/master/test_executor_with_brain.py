@@ -15,7 +15,7 @@ from dlrover_lite.core.errors import BrainError, RemoteError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.protocol.brain_messages import Advice, BrainRequests, RegisterJob, Report
-from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.demands import DecisionOutcome
 from dlrover_lite.protocol.messages import (
     AutoscaleRequest,
     AutoscaleStatus,
@@ -82,7 +82,7 @@ class Brain:
             raise BrainError("none runs")
         return "memory://brain"
 
-    def done(self) -> list[Done]:
+    def done(self) -> list[DecisionOutcome]:
         return [one for report in self.told if isinstance(report, Report) for one in report.done]
 
 

@@ -15,7 +15,7 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.protocol.acts import Act, AddPs, MoveSlots, Replace, Resize, SmallerShards
 from dlrover_lite.protocol.brain_messages import Advice
-from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.demands import DecisionOutcome
 from dlrover_lite.protocol.messages import Export
 from tests.master.rig import RESOURCES, Rig
 from tests.master.test_slots import PAIR, at_rest, has, loads, owned, states, texts
@@ -29,7 +29,7 @@ class Brain:
     trouble = ""
 
     def __init__(self, rig: Rig) -> None:
-        self.done: list[Done] = []
+        self.done: list[DecisionOutcome] = []
         self.advice: list[Advice] = []
         self._number = 0
         self._executor = rig.master.executor

@@ -18,6 +18,7 @@ from dlrover_lite.brain.explain.explanation_data import (
     Peer,
     PlanFit,
     Used,
+    WeighedPlan,
 )
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.expected_end import ExpectedEnd
@@ -26,9 +27,9 @@ from dlrover_lite.core.unknown_ids import warnings_of
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui.model import (
     Autoscaling,
+    Checkpoint,
+    Checkpoints,
     Cost,
-    Cut,
-    Cuts,
     Evaluated,
     Explanation,
     JobDetail,
@@ -42,7 +43,6 @@ from dlrover_lite.tui.model import (
     RoleNow,
     Room,
     Shards,
-    WeighedPlan,
 )
 
 NOW = 1_795_356_000.0
@@ -216,8 +216,8 @@ DETAIL = JobDetail(
     shards=Shards(8_223, 160, 11_149),
     slots=(PsStrip("ps-0", 4096, 0.31, tuple(0.02 + 0.98 * (i % 16 == 3) for i in range(128))),),
     slot_map_version=1,
-    cuts=Cuts(
-        newest=Cut(12, NOW - 130, 2.31, 310_000, 84 * MIB, 0.0142, 0.0113),
+    checkpoints=Checkpoints(
+        newest=Checkpoint(12, NOW - 130, 2.31, 310_000, 84 * MIB, 0.0142, 0.0113),
         under_way="checkpoint 13 taking, 12 MiB written",
     ),
     memory=MEMORY,

@@ -195,7 +195,7 @@ def test_leaving_a_form_does_nothing() -> None:
 
 
 def test_keys_that_cannot_act_say_why() -> None:
-    two = msgspec.structs.replace(DETAIL, nodes=DETAIL.nodes[:2], autoscaling=Autoscaling("suggest"), cuts=None)
+    two = msgspec.structs.replace(DETAIL, nodes=DETAIL.nodes[:2], autoscaling=Autoscaling("suggest"), checkpoints=None)
 
     async def steps(pilot: Pilot[None]) -> None:
         await opened(pilot)

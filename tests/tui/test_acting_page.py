@@ -104,7 +104,7 @@ def test_pausing_accepting_and_rejecting_follow_the_autoscaling_state(
 def test_a_question_says_what_its_action_does() -> None:
     assert "finds its rows in memory" in (text := acting_page.kill(ADS, DETAIL, PS).consequence)
     assert "goes back to checkpoint 12 of 13:57" in text
-    without = msgspec.structs.replace(DETAIL, cuts=None)
+    without = msgspec.structs.replace(DETAIL, checkpoints=None)
     assert "the job fails" in acting_page.kill(ADS, without, PS).consequence
     assert "still to do (it has 64)" in acting_page.kill(ADS, DETAIL, WORKER).consequence
     assert "what it has learned by now is lost" in acting_page.stop(ADS, without).consequence

@@ -24,7 +24,7 @@ from dlrover_lite.protocol.messages import (
     ScaleRequest,
 )
 from dlrover_lite.transport.frames import UNUSABLE, Failure
-from dlrover_lite.tui.actions import LocalActions, Wanted
+from dlrover_lite.tui.actions import Actions, Wanted
 from dlrover_lite.tui.model import Autoscaling, JobRow, RoleNow
 from tests.cli.scripted_master import NODES, running_job, status_of
 
@@ -55,7 +55,7 @@ def row(master: Master, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 def test_scale_resize_drain_and_kill_ask_the_master(master: Master, row: JobRow) -> None:
     changed: list[int] = []
-    actions = LocalActions(lambda: changed.append(1))
+    actions = Actions(lambda: changed.append(1))
     said = [
         actions.scale(row, 3, None),
         actions.resize(row, "ps-0", 1.5, 1 << 30),
@@ -79,7 +79,7 @@ def test_a_refused_action_raises_an_error_with_its_hint(master: Master, row: Job
     changed: list[int] = []
     master.answer = Failure(UNUSABLE, "there is no room", "Ask for at most 4.")
     with pytest.raises(UsageError) as caught:
-        LocalActions(lambda: changed.append(1)).scale(row, 9, None)
+        Actions(lambda: changed.append(1)).scale(row, 9, None)
     assert str(caught.value) == "there is no room\nAsk for at most 4."
     assert not changed
 
@@ -124,18 +124,18 @@ def test_autoscale_actions_ask_the_master_and_say_what_follows(
     row: JobRow,
 ) -> None:
     master.answer = after
-    assert said in LocalActions().autoscale(row, wanted, before)
+    assert said in Actions().autoscale(row, wanted, before)
     assert master.asked == [AutoscaleRequest(wanted, decision)]
 
 
 def test_a_checkpoint_is_not_waited_for(master: Master, row: JobRow) -> None:
     master.answer = CheckpointPromise(7)
-    assert "Checkpoint 7 of" in LocalActions().checkpoint(row)
+    assert "Checkpoint 7 of" in Actions().checkpoint(row)
     assert master.asked == [CheckpointRequest()]
 
 
 def test_room_for_scaling_is_that_of_the_jobs_plan(row: JobRow) -> None:
-    room = LocalActions().room(row)
+    room = Actions().room(row)
     assert room.workers == RoleNow(1, 0.75, 1 << 30)
     assert room.servers == RoleNow(1, 0.5, 1 << 30)
     assert room.memory > 1 << 30
@@ -148,7 +148,7 @@ def test_stopping_another_users_job_says_whose_it_is(row: JobRow, monkeypatch: p
 
     monkeypatch.setattr(JobHandle, "stop", refused)
     with pytest.raises(JobError, match="belongs to another user") as caught:
-        LocalActions().stop(row)
+        Actions().stop(row)
     assert "Operation not permitted" in caught.value.hint
 
 

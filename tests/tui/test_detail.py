@@ -24,7 +24,7 @@ from dlrover_lite.protocol.messages import (
 )
 from dlrover_lite.protocol.news import NodeNews
 from dlrover_lite.tui.model import Evaluated, NodeRow
-from dlrover_lite.tui.pages.detail import NodesFold, cuts_of, evaluated_of, shards_of, strips_of
+from dlrover_lite.tui.pages.detail import NodesFold, checkpoints_of, evaluated_of, shards_of, strips_of
 
 
 def _status(*nodes: NodeStatus, **fields: object) -> Status:
@@ -69,7 +69,10 @@ def test_nodes_are_listed_servers_first_and_ended_ones_last() -> None:
 def test_restarts_of_a_node_count_its_predecessors() -> None:
     fold = NodesFold()
     fold.happened(
-        [NodeNews(1.0, "worker-1", "launched", "", "worker-0"), NodeNews(2.0, "worker-2", "launched", "", "worker-1")]
+        [
+            NodeNews(1.0, "worker-1", "launched", follows="worker-0"),
+            NodeNews(2.0, "worker-2", "launched", follows="worker-1"),
+        ]
     )
     fold.put(_status(_worker("worker-2"), _worker("worker-9")))
     assert {row.id: row.restarts for row in fold.rows} == {"worker-2": 2, "worker-9": 0}
@@ -94,19 +97,19 @@ def test_workers_are_shown_with_share_and_leases() -> None:
 def test_checkpoints_are_put_in_words() -> None:
     newest = CheckpointStatus(3, 10.0, 100, 5, 2048, 1.5)
     known = CheckpointsStatus(newest, CheckpointUnderWay(4, "taking", 1, 1024), CheckpointProblem(2, 5.0, "no room"))
-    cuts = cuts_of(_status(checkpoints=known))
-    assert cuts is not None
-    assert (cuts.newest and cuts.newest.number, cuts.under_way, cuts.problem) == (
+    checkpoints = checkpoints_of(_status(checkpoints=known))
+    assert checkpoints is not None
+    assert (checkpoints.newest and checkpoints.newest.number, checkpoints.under_way, checkpoints.problem) == (
         3,
         "checkpoint 4 taking, 1 KiB written",
         "",
     )
     later = CheckpointsStatus(newest, None, CheckpointProblem(4, 5.0, "no room"))
-    cuts = cuts_of(_status(checkpoints=later))
-    assert cuts is not None
-    assert cuts.problem == "checkpoint 4: no room"
-    assert cuts_of(_status()) is None
-    assert cuts_of(None) is None
+    checkpoints = checkpoints_of(_status(checkpoints=later))
+    assert checkpoints is not None
+    assert checkpoints.problem == "checkpoint 4: no room"
+    assert checkpoints_of(_status()) is None
+    assert checkpoints_of(None) is None
 
 
 def test_strips_show_where_slots_are_and_how_busy() -> None:
@@ -134,9 +137,9 @@ def test_row_has_the_time_of_the_brains_next_look() -> None:
 
 def test_detail_has_how_long_a_cut_held_training_up() -> None:
     newest = CheckpointStatus(3, 10.0, 100, 5, 2048, 1.5, 0.014, 0.011)
-    cuts = cuts_of(_status(checkpoints=CheckpointsStatus(newest)))
-    assert cuts is not None and cuts.newest is not None
-    assert (cuts.newest.held_up, cuts.newest.usual) == (0.014, 0.011)
+    checkpoints = checkpoints_of(_status(checkpoints=CheckpointsStatus(newest)))
+    assert checkpoints is not None and checkpoints.newest is not None
+    assert (checkpoints.newest.held_up, checkpoints.newest.usual) == (0.014, 0.011)
 
 
 def test_detail_has_the_newest_evaluation() -> None:

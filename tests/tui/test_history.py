@@ -17,10 +17,10 @@ from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.history import FileHistory, History
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
-from dlrover_lite.brain.store.timeline import Happened, Known, Measured, Timeline, Used, timeline
+from dlrover_lite.brain.store.timeline import Known, Measured, Timeline, Used, timeline
 from dlrover_lite.core.units import GIB, Resources
-from dlrover_lite.protocol.demands import Done
-from dlrover_lite.protocol.news import Chosen, JobNews, PlanNews
+from dlrover_lite.protocol.demands import DecisionOutcome
+from dlrover_lite.protocol.news import Chosen, JobNews, NodeNews, PlanNews
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
@@ -98,7 +98,7 @@ def path(tmp_path: Path) -> Path:
         inputs = RoundInputs(at=BEGIN + 1, capacity=Resources(16.0, 64 * GIB), jobs=(view("one"),))
         number = store.add_round(decide(inputs, load), ["one"])["one"]
         decision = queries.decisions(store, "one")[0].decision
-        store.put_done(Done(job="one", number=number, at=BEGIN + 5, state="done"))
+        store.put_done(DecisionOutcome(job="one", number=number, at=BEGIN + 5, state="done"))
         store.put_effect("one", number, judge(decision, Band(500.0, 400.0, 600.0), windows=2, at=BEGIN + 40))
         store.commit()
     return path
@@ -286,7 +286,7 @@ def test_after_a_scaling_the_end_is_that_of_the_new_plan() -> None:
         measured=(*rates, *later),
         plans=(_given(5, 1), _given(60, 4)),
         decisions=(_changed(1, 1, 90.0), _changed(55, 4, 400.0)),
-        nodes=(Happened(BEGIN + 6, "worker-0", "up", role="worker"),),
+        nodes=(NodeNews(BEGIN + 6, "worker-0", "up", role="worker"),),
     )
     played = Played(recorded(past))
 

@@ -203,7 +203,7 @@ def test_an_ended_job_is_shown_by_its_last_status(source: LiveSource, files: Bra
     assert [node.id for node in detail.nodes] == ["worker-0"]
     assert detail.shards is not None
     assert (detail.shards.done, detail.shards.quarantined) == (7, 1)
-    assert detail.cuts is None
+    assert detail.checkpoints is None
 
 
 def test_an_unreachable_master_is_a_problem_beside_the_rest_of_the_job(

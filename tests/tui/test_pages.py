@@ -214,7 +214,7 @@ def test_an_explanation_recorded_by_an_older_version_is_shown() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(40, 8), (76, 12), (116, 10), (190, 14)])
 def test_a_memory_curve_has_what_was_used_what_is_foreseen_and_the_limits(width: int, height: int) -> None:
-    lines = memory_chart(MEMORY, width, height, ends=("13:45", "14:01"))
+    lines = memory_chart(MEMORY, width, height)
     assert len(lines) == height
     assert max(map(length, lines[1:])) <= width
     rows = [plain(one)[8:] for one in lines[1:-2]]
@@ -229,10 +229,10 @@ def test_a_memory_curve_has_what_was_used_what_is_foreseen_and_the_limits(width:
 
 def test_a_memory_curve_without_a_forecast_is_what_was_used() -> None:
     curve = msgspec.structs.replace(MEMORY, ahead=())
-    text = text_of(memory_chart(curve, 76, 9, ends=("a", "b"))[1:])
+    text = text_of(memory_chart(curve, 76, 9)[1:])
     assert "░" not in text and "┴" not in text
-    assert memory_chart(msgspec.structs.replace(MEMORY, used=()), 76, 9, ends=("a", "b")) == []
-    assert memory_chart(MEMORY, 12, 9, ends=("a", "b")) == []
+    assert memory_chart(msgspec.structs.replace(MEMORY, used=()), 76, 9) == []
+    assert memory_chart(MEMORY, 12, 9) == []
 
 
 def test_memory_that_will_be_full_says_when() -> None:
@@ -288,7 +288,7 @@ def test_newest_evaluation_is_shown_with_unknown_ids_and_advice() -> None:
 
 @pytest.mark.parametrize("height", [3, 4, 5, 8])
 def test_little_room_still_shows_unknown_ids_and_the_last_decision(height: int) -> None:
-    facts = job_page.facts(msgspec.structs.replace(DETAIL, evaluated=EVALUATED, cuts=None), 60, height, NOW)
+    facts = job_page.facts(msgspec.structs.replace(DETAIL, evaluated=EVALUATED, checkpoints=None), 60, height, NOW)
     assert len(facts) <= height
     text = text_of(facts)
     assert text.startswith("! 97.2% of the ids evaluated in column 'user'") and "shards" in text

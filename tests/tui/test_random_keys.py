@@ -111,7 +111,7 @@ async def _kills_a_node(pilot: Pilot[None], app: TuiApp) -> None:
     type_at_once(app, "escape", "escape", *f":job {ADS.id}", "enter")
     await opened(pilot)
     await pilot.press("home", "ctrl+k")
-    if not app.readonly:
+    if app.actions is not None:
         await shown(pilot, Confirm)
         await pilot.press("y")
         await until(pilot, lambda: f"kill of {ADS.id} begins" in told(app))

@@ -23,7 +23,14 @@ def _table() -> Table[Row]:
         (
             Column("name", "NAME", lambda row, _: line(row.name), lambda row: row.name, least=4, wanted=6),
             Column(
-                "size", "SIZE", lambda row, _: line(str(row.size)), lambda row: row.size, rank=1, right=True, down=True
+                "size",
+                "SIZE",
+                lambda row, _: line(str(row.size)),
+                lambda row: row.size,
+                wanted=8,
+                rank=1,
+                right=True,
+                down=True,
             ),
             Column("more", "MORE", lambda row, width: line("m" * width), None, least=4, wanted=4, most=10, rank=2),
         ),

@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from dlrover_lite.brain.effect import Effect
+from dlrover_lite.brain.explain.explanation_data import WeighedPlan
+from dlrover_lite.brain.explain.explanation_text import Rows
 from dlrover_lite.brain.planning.decision import Candidates, Decision
 from dlrover_lite.brain.planning.job_view import Policy
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import plural
 
-__all__ = ["Line", "explain", "lines_of"]
+__all__ = ["explain", "weighed_plans"]
 
 _SHOWN = 12
 _SLACK = 1e-9
 
 
-class Line(NamedTuple):
-    """One candidate as a table shows it."""
-
-    mark: str
-    """``*`` for the chosen candidate, ``=`` for the present one, else empty."""
-    workers: int
-    worker_cores: float
-    servers: int
-    ps_cores: float
-    cores: float
-    memory: int
-    throughput: float
-    lower: float
-    upper: float
-    seconds: float
-    """Remaining seconds of the job with this candidate."""
-    verdict: str
-
-
-def lines_of(decision: Decision, *, policy: Policy | None = None, most: int | None = _SHOWN) -> list[Line]:
+def weighed_plans(decision: Decision, *, policy: Policy | None = None, most: int | None = _SHOWN) -> list[WeighedPlan]:
     """List the candidates by cost, the chosen one marked, each with what spoke for or against it; at most ``most`` of them, spread over the
     costs (the chosen, the present and the smallest plan are always among them). Empty for a decision without candidates."""
     table = decision.candidates
     if table is None:
         return []
-    return [_line(decision, table, at, policy or Policy()) for at in _picked(table, most)]
+    return [_weighed(decision, table, at, policy or Policy()) for at in _picked(table, most)]
 
 
 def explain(
@@ -65,10 +46,10 @@ def explain(
         text.append(f"What it brought: {effect.text}.")
     if decision.room is not None:
         text.append(f"It could have had {_cores(decision.room.cores)} and {format_bytes(decision.room.memory)}.")
-    lines = lines_of(decision, policy=policy, most=most)
-    if lines and decision.candidates is not None:
-        text += ["", *_table(lines)]
-        if (hidden := len(decision.candidates.workers) + decision.candidates.left_out - len(lines)) > 0:
+    plans = weighed_plans(decision, policy=policy, most=most)
+    if plans and decision.candidates is not None:
+        text += ["", *_table(plans)]
+        if (hidden := len(decision.candidates.workers) + decision.candidates.left_out - len(plans)) > 0:
             text.append(f"({plural(hidden, 'more plan')} between these)")
     if decision.index:
         text += ["", f"index {decision.index}"]
@@ -99,9 +80,9 @@ def _picked(table: Candidates, most: int | None) -> list[int]:
     return sorted(always | spread)
 
 
-def _line(decision: Decision, table: Candidates, at: int, policy: Policy) -> Line:
+def _weighed(decision: Decision, table: Candidates, at: int, policy: Policy) -> WeighedPlan:
     mark = "*" if at == table.chosen else "=" if at == table.now else ""
-    return Line(
+    return WeighedPlan(
         mark,
         table.workers[at],
         table.worker_cores[at],
@@ -150,21 +131,20 @@ def _by_time(later: float) -> str:
     return f"ends {seconds} s {'later' if later >= 0 else 'sooner'}"
 
 
-def _table(lines: list[Line]) -> list[str]:
+def _table(plans: list[WeighedPlan]) -> list[str]:
     head = ("", "WORKERS", "PS", "CORES", "MEMORY", "SAMPLES/S", "80% BAND", "TO GO", "")
-    rows = [head] + [
+    rows = (
         (
-            line.mark,
-            f"{line.workers} x {line.worker_cores:g}",
-            f"{line.servers} x {line.ps_cores:g}",
-            f"{line.cores:g}",
-            format_bytes(line.memory),
-            f"{line.throughput:,.0f}",
-            f"{line.lower:,.0f}-{line.upper:,.0f}",
-            f"{line.seconds:,.0f} s",
-            line.verdict,
+            plan.mark,
+            f"{plan.workers} x {plan.worker_cores:g}",
+            f"{plan.servers} x {plan.ps_cores:g}",
+            f"{plan.cores:g}",
+            format_bytes(plan.memory),
+            f"{plan.rate:,.0f}",
+            f"{plan.lower:,.0f}-{plan.upper:,.0f}",
+            f"{plan.seconds:,.0f} s",
+            plan.verdict,
         )
-        for line in lines
-    ]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        for plan in plans
+    )
+    return Rows(head, tuple(rows), left=tuple(range(len(head)))).lines()

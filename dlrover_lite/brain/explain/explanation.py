@@ -30,14 +30,14 @@ from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.history import Rows
-from dlrover_lite.brain.store.records import StoredDecision, profile_of
+from dlrover_lite.brain.store.records import StoredDecision, demand_in
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.acts import MEMORY_CAUSES, Resize
 from dlrover_lite.protocol.demands import Demand
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.profiles import Level, Profile
 
-__all__ = ["demand_in", "explained", "limits_of", "read"]
+__all__ = ["explained", "limits_of", "read"]
 
 _KEPT = 256
 """The most profiles before a decision that are looked at."""
@@ -160,9 +160,10 @@ def read(history: Rows, stored: StoredDecision) -> tuple[Explained, Policy | Non
     with suppress(HistoryError):  # pruned, or of another version
         inputs = queries.inputs_of(history, stored)
     profiles: list[Profile] = []
-    if not isinstance(inputs, HealInputs):
-        profiles = _profiles(history, decision)
-    entries = queries.jobs(history, queries.JobFilter(id=decision.job))
+    if not isinstance(inputs, HealInputs):  # an interval is told after its end
+        before, newest = math.nextafter(decision.at, 0.0), max(_KEPT, NEWEST)
+        profiles = queries.readable_profiles(history, decision.job, until=before, newest=newest)
+    entries = queries.jobs(history, queries.JobsQuestion(id=decision.job))
     features = entries[0].features if entries else {}
     shown = explained(
         decision,
@@ -175,16 +176,6 @@ def read(history: Rows, stored: StoredDecision) -> tuple[Explained, Policy | Non
     return shown, inputs.policy if isinstance(inputs, RoundInputs) else None
 
 
-def _profiles(history: Rows, decision: Decision) -> list[Profile]:
-    """Read the newest profiles that were known by then: an interval is told after its end."""
-    before = math.nextafter(decision.at, 0.0)
-    found: list[Profile] = []
-    for record in queries.profiles(history, decision.job, until=before, newest=max(_KEPT, NEWEST)):
-        with suppress(HistoryError):  # of another version
-            found.append(profile_of(record))
-    return found
-
-
 def limits_of(history: Rows, job: str, *, until: float = math.inf) -> dict[str, tuple[Used, ...]]:
     """Return the memory limits of a job's nodes, each with the time from which it holds. Raises HistoryError."""
     found: dict[str, list[Used]] = {}
@@ -193,16 +184,6 @@ def limits_of(history: Rows, job: str, *, until: float = math.inf) -> dict[str, 
         if event.at <= until and isinstance(memory, int):
             found.setdefault(event.node, []).append(Used(event.at, memory))
     return {node: tuple(steps) for node, steps in found.items()}
-
-
-def demand_in(features: dict[str, Any]) -> Demand | None:
-    """Return what a job asks for, as it is kept with its features; None where it isn't, or another version has stored it."""
-    if (kept := features.get("demand")) is None:
-        return None
-    try:
-        return msgspec.convert(kept, Demand)
-    except msgspec.ValidationError:
-        return None
 
 
 def _like(history: Rows, decision: Decision, features: dict[str, Any]) -> tuple[Like, ...]:

@@ -22,6 +22,7 @@ __all__ = [
     "Peer",
     "PlanFit",
     "Used",
+    "WeighedPlan",
 ]
 
 
@@ -30,6 +31,30 @@ class Fact(msgspec.Struct, frozen=True):
 
     name: str
     text: str
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+class WeighedPlan(msgspec.Struct, frozen=True):
+    """A plan that a decision could have chosen."""
+
+    mark: str
+    """Mark of the plan: ``*`` the chosen one, ``=`` the one until then, else empty."""
+    workers: int
+    worker_cores: float
+    servers: int
+    ps_cores: float
+    cores: float
+    memory: int
+    rate: float
+    """Samples/s by the model; 80% are within ``lower`` and ``upper``."""
+    lower: float
+    upper: float
+    seconds: float
+    """Seconds that the job has still to go with this plan."""
+    verdict: str
+    """What spoke for or against it."""
 
 
 # --- the throughput model -------------------------------------------------------------------------------------------

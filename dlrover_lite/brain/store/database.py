@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dlrover_lite.brain.healing.mitigation import HealInputs
     from dlrover_lite.brain.planning.decision import Decision, Round
     from dlrover_lite.brain.planning.job_view import RoundInputs
-    from dlrover_lite.protocol.demands import Done
+    from dlrover_lite.protocol.demands import DecisionOutcome
 
 __all__ = ["BUSY_SECONDS", "ConfigStore"]
 
@@ -262,7 +262,7 @@ class ConfigStore:
         """Add what a decision brought, for the next commit to write."""
         self._add("update decisions set effect = ? where job = ? and number = ?", (_json(effect), job, number))
 
-    def put_done(self, done: Done) -> None:
+    def put_done(self, done: DecisionOutcome) -> None:
         """Add what has become of a decision, for the next commit to write; the first word counts."""
         self._add(
             "update decisions set done = coalesce(done, ?) where job = ? and number = ?",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dlrover_lite.brain.store.job_news import news_of_job
 from dlrover_lite.brain.store.jobs_news import AllJobs
 from dlrover_lite.brain.store.pages import answer
-from dlrover_lite.brain.store.reader import Reader
+from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.history_messages import (
     HistoryAnswer,
     HistoryQuestion,
@@ -44,11 +47,17 @@ class History(Protocol):
         """Close what is open. Who asks again opens it again."""
 
 
-class FileHistory(Reader):
-    """The history out of the database at ``path``, which is read only; empty while there is none."""
+class FileHistory:
+    """The history out of the database at ``path``, which is read only; empty while there is none. One thread at a time.
+
+    Who reads neither makes nor migrates the file, and never keeps a writer waiting. Every question raises HistoryError when the file can't
+    be read; the next one opens it anew.
+    """
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        self.path = path
+        self._connection: sqlite3.Connection | None = None
+        self._opened_file: tuple[int, int] | None = None
         self._jobs = AllJobs()
         self._source = ""
         """Names what is open to those who are told news: random; empty while there is no database."""
@@ -57,35 +66,76 @@ class FileHistory(Reader):
         self._version = -1
 
     def ask(self, question: HistoryQuestion, kind: type[A]) -> A:
-        with self.opened() as anew:
-            if anew:
-                self._begin()
+        with self._opened():
             found = self._answer(question)
         assert isinstance(found, kind)
         return found
 
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _file(self) -> tuple[int, int] | None:
+        """Say which file is there: a person may move it away."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        """Open the database if need be. All questions are about the same moment; errors become HistoryError."""
+        try:
+            file = self._file()
+            if self._connection is None or file != self._opened_file:
+                self.close()
+                if file is not None:
+                    uri = f"{self.path.absolute().as_uri()}?mode=ro"
+                    self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+                self._opened_file = file
+                self._begin()
+            if self._connection is not None:
+                self._connection.execute("begin")
+            yield
+            if self._connection is not None:
+                self._connection.execute("rollback")
+        except (sqlite3.Error, OSError) as error:
+            self.close()
+            raise HistoryError(
+                f"{self.path} can't be read: {error}", hint="See: dlrover-lite brain status, which says what is wrong."
+            ) from error
+        except HistoryError:
+            self.close()
+            raise
+
+    def _execute(self, statement: str, values: Sequence[Any] = ()) -> Iterable[tuple[Any, ...]]:
+        """Find rows; none where there is no database."""
+        return () if self._connection is None else self._connection.execute(statement, values)
+
     def _begin(self) -> None:
         self._jobs = AllJobs()
-        self._source = secrets.token_hex(8) if self.is_there else ""
+        self._source = "" if self._connection is None else secrets.token_hex(8)
         self._moment, self._version = 0, -1
 
     def _answer(self, question: HistoryQuestion) -> HistoryAnswer:
         match question:
             case JobsNewsQuestion():
                 self._look()
-                if self._jobs.is_behind(self._moment) and not self._jobs.look(self.execute, self._moment):
+                if self._jobs.moment != self._moment and not self._jobs.look(self._execute, self._moment):
                     self._begin()  # rows that were told are gone: nobody knows which
                     self._look()
-                    self._jobs.look(self.execute, self._moment)
-                return self._jobs.news(self.execute, self._source, question.seen)
+                    self._jobs.look(self._execute, self._moment)
+                return self._jobs.news(self._execute, self._source, question.seen)
             case JobNewsQuestion():
                 self._look()
-                return news_of_job(self.execute, self._source, self._moment, question)
+                return news_of_job(self._execute, self._source, self._moment, question)
             case _:
-                return answer(self.execute, question)
+                return answer(self._execute, question)
 
     def _look(self) -> None:
         """Notice whether anything has been committed since."""
-        for (version,) in self.execute("pragma data_version"):
+        for (version,) in self._execute("pragma data_version"):
             self._moment += version != self._version
             self._version = version

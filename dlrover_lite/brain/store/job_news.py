@@ -8,14 +8,13 @@ from contextlib import suppress
 import msgspec
 
 from dlrover_lite.brain.store.jobs_news import JOB_COLUMNS, job_news
-from dlrover_lite.brain.store.pages import Execute, PageRoom
-from dlrover_lite.brain.store.reader import decoded
+from dlrover_lite.brain.store.pages import Execute, PageRoom, decoded
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.history_messages import JobNewsPage, JobNewsQuestion, JobSeen
 from dlrover_lite.protocol.news import Chosen, NodeNews, PlanNews, RateNews, WatchedJob
 from dlrover_lite.protocol.plans import Plan
 
-__all__ = ["DECISIONS", "choice_of", "chosen", "news_of_job"]
+__all__ = ["DECISIONS", "choice_of", "chosen", "news_of_job", "node_news"]
 
 _Told = tuple[int, bool, bool]
 """Number of a decision, whether its effect was known, and what became of it."""
@@ -72,8 +71,10 @@ class _Done(msgspec.Struct):
 class _Happened(msgspec.Struct):
     """The parts of a stored node event that ``NodeNews`` has."""
 
-    follows: str = ""
+    role: str = ""
+    cores: float | None = None
     memory: int | None = None
+    follows: str = ""
 
 
 def news_of_job(execute: Execute, source: str, moment: int, question: JobNewsQuestion) -> JobNewsPage:
@@ -101,7 +102,7 @@ def news_of_job(execute: Execute, source: str, moment: int, question: JobNewsQue
     statement = "select id, at, node, event, reason, data from node_events where job = ? and id > ? order by id"
     for number, at, node, what, reason, data in room.take(execute(statement, (job, event))):
         event = number
-        nodes.append(_node_news(at, node, what, reason, data))
+        nodes.append(node_news(at, node, what, reason, data))
     news = WatchedJob(anew, jobs, tuple(rates), tuple(plans), tuple(decisions), tuple(nodes))
     following = JobSeen(source, seen.moment if room.more else moment, rate, plan, event, tuple(told))
     return JobNewsPage(news, following, room.more)
@@ -126,11 +127,12 @@ def _decided(execute: Execute, job: str, told: Sequence[_Told], room: PageRoom) 
     return found, after
 
 
-def _node_news(at: float, node: str, event: str, reason: str, data: str) -> NodeNews:
+def node_news(at: float, node: str, event: str, reason: str, data: str) -> NodeNews:
+    """Make news of a stored node event."""
     happened = _Happened()
     with suppress(HistoryError):  # stored by another version
         happened = decoded(data, _Happened)
-    return NodeNews(at, node, event, reason, happened.follows, happened.memory)
+    return NodeNews(at, node, event, reason, happened.role, happened.cores, happened.memory, happened.follows)
 
 
 def choice_of(plan: Plan) -> str:

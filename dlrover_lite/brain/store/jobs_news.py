@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from dlrover_lite.brain.store.pages import Execute, PageRoom, Row
-from dlrover_lite.brain.store.reader import decoded
+from dlrover_lite.brain.store.pages import Execute, PageRoom, Row, decoded
 from dlrover_lite.protocol.history_messages import JobsNewsPage, JobsSeen
 from dlrover_lite.protocol.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.protocol.outcomes import JobOutcome
@@ -23,6 +22,15 @@ _LIVE = ("starting", "running", "queued")
 _STATE = JobNews.__struct_fields__.index("state")
 _MOST_GONE = 10_000
 """Number of jobs that are gone from which on all is told anew, instead of keeping them."""
+_HIGHEST = "select " + ", ".join(
+    f"(select coalesce(max(rowid), 0) from {table})" for table in ("profiles", "plans", "decisions")
+)
+_FIRST_RATES = (
+    "select job, at, seconds, samples_per_second from profiles where job = ? and rowid <= ? order by at desc limit ?"
+)
+_NEWEST_DECISION = (
+    "select job, number, at, action, reason from decisions where job = ? and rowid <= ? order by number desc limit 1"
+)
 
 
 class _Newest(NamedTuple):
@@ -43,21 +51,17 @@ class AllJobs:
         self._version = 0
         """Number of the newest change."""
         self._newest = _Newest(0, 0, 0)
-        self._moment = 0
-
-    def is_behind(self, moment: int) -> bool:
-        """Say whether the jobs were looked at before this moment."""
-        return self._moment != moment
+        self.moment = 0
+        """The moment at which they were looked at."""
 
     def look(self, execute: Execute, moment: int) -> bool:
         """Look at the jobs as they are at this moment; return False where it isn't the tables that were looked at before, or too much is
         gone."""
-        newest = _Newest(
-            *(number for table in ("profiles", "plans", "decisions") for number in _highest(execute, table))
-        )
+        (highest,) = execute(_HIGHEST, ())
+        newest = _Newest(*highest)
         if any(now < before for now, before in zip(newest, self._newest, strict=True)):
             return False
-        self._moment, self._newest = moment, newest
+        self.moment, self._newest = moment, newest
         there = set()
         for row in execute(f"select {JOB_COLUMNS} from jobs", ()):
             job = row[0]
@@ -93,10 +97,10 @@ class AllJobs:
             last = job
             jobs.append(job_news(tuple(row)))
             if row[_STATE] in _LIVE:
-                for rate in _first_rates(execute, job, seen.rates):
+                for rate in list(execute(_FIRST_RATES, (job, seen.rates, RATES)))[::-1]:
                     room.fill(rate)
                     rates.append(RateNews(*rate))
-            decisions += [DecisionNews(*one) for one in _newest_decision(execute, job, seen.decisions)]
+            decisions += [DecisionNews(*one) for one in execute(_NEWEST_DECISION, (job, seen.decisions))]
         news = WatchedJobs(anew, tuple(jobs), rates=tuple(rates), decisions=tuple(decisions))
         return JobsNewsPage(news, replace(seen, first=last if room.more else None), more=True)
 
@@ -139,27 +143,6 @@ class AllJobs:
                 break
             found.append((version, *row))
         yield from reversed(found)
-
-
-def _highest(execute: Execute, table: str) -> Iterator[int]:
-    for (number,) in execute(f"select coalesce(max(rowid), 0) from {table}", ()):
-        yield number
-
-
-def _first_rates(execute: Execute, job: str, until: int) -> list[Row]:
-    question = (
-        "select job, at, seconds, samples_per_second from profiles where job = ? and rowid <= ? "
-        "order by at desc limit ?"
-    )
-    return list(execute(question, (job, until, RATES)))[::-1]
-
-
-def _newest_decision(execute: Execute, job: str, until: int) -> list[Row]:
-    question = (
-        "select job, number, at, action, reason from decisions where job = ? and rowid <= ? "
-        "order by number desc limit 1"
-    )
-    return list(execute(question, (job, until)))
 
 
 def job_news(row: Sequence[Any]) -> JobNews:

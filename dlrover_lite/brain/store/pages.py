@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from msgspec.structs import replace
+import msgspec
 
+from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.history_messages import (
-    DecisionsPage,
     DecisionsQuestion,
-    EventsPage,
     EventsQuestion,
-    FittedJobsPage,
     FittedJobsQuestion,
     HistoryAnswer,
     InputsQuestion,
-    JobFilter,
-    JobIdsPage,
     JobIdsQuestion,
-    JobPlace,
-    JobsPage,
     JobsQuestion,
     KeptDecision,
     KeptEvent,
@@ -28,22 +22,26 @@ from dlrover_lite.protocol.history_messages import (
     KeptFittedJob,
     KeptInputs,
     KeptJob,
+    KeptJobId,
     KeptPlan,
     KeptProfile,
-    PlansPage,
+    KeptRow,
+    PagedQuestion,
+    Place,
     PlansQuestion,
-    ProfilesPage,
     ProfilesQuestion,
+    RowsPage,
     RowsQuestion,
 )
 
-__all__ = ["Execute", "PageRoom", "answer"]
+__all__ = ["Execute", "PageRoom", "answer", "decoded"]
 
 PAGE_ROWS = 1000
 """The most rows of a page."""
 PAGE_BYTES = 1 << 20
 """Bytes of text from which on a page takes no further row: it is made, sent and read within milliseconds."""
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
 Execute = Callable[[str, Sequence[Any]], Iterable[Row]]
 """Finds the rows of a statement with these values."""
@@ -71,47 +69,42 @@ class PageRoom:
         self._bytes -= sum(len(cell) for cell in row if isinstance(cell, str | bytes))
 
 
+def decoded(text: str, kind: type[T]) -> T:
+    """Decode stored JSON. Raises HistoryError for what can't be understood."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as error:
+        raise HistoryError(
+            f"What the brain has stored can't be understood: {error}",
+            hint="It was stored by another version of dlrover-lite, or edited by hand.",
+        ) from error
+
+
+class _Kind(NamedTuple):
+    """How the rows that answer a question are found."""
+
+    row: Callable[..., KeptRow]
+    """Function that makes a row of its columns."""
+    source: str
+    """Columns and tables."""
+    order: str
+    behind: str
+    """Condition for rows behind a place."""
+    place: Callable[[Any], Place]
+    """Function that returns the place of a row."""
+
+
 def answer(execute: Execute, question: RowsQuestion) -> HistoryAnswer:
     """Answer a question for rows."""
-    match question:
-        case JobsQuestion():
-            return _jobs(execute, question)
-        case JobIdsQuestion():
-            return _job_ids(execute, question)
-        case PlansQuestion():
-            return _plans(execute, question)
-        case ProfilesQuestion():
-            return _profiles(execute, question)
-        case DecisionsQuestion():
-            return _decisions(execute, question)
-        case InputsQuestion():
-            rows = execute("select inputs, kind from rounds where id = ?", (question.round,))
-            return next((KeptInputs(*row) for row in rows), KeptInputs())
-        case EventsQuestion():
-            return _events(execute, question)
-        case FittedJobsQuestion():
-            return _fitted_jobs(execute, question)
-
-
-_JOB = ", ".join(f"jobs.{name}" for name in KeptJob.__struct_fields__[:-1]) + (
-    ", (select data from plans where job = jobs.id and kind = 'granted' order by at desc, id desc limit 1)"
-)
-_FIT = ", ".join(f"fits.{name}" for name in KeptFit.__struct_fields__)
-_PLAN, _PROFILE, _DECISION, _EVENT = (
-    ", ".join(kept.__struct_fields__) for kept in (KeptPlan, KeptProfile, KeptDecision, KeptEvent)
-)
-
-
-def _page(execute: Execute, statement: str, values: Sequence[Any], most: int | None = None) -> tuple[list[Row], bool]:
-    """Return the rows of a page, at ``most`` so many, and whether there are more."""
-    room = PageRoom()
-    limit = "" if most is None else f" limit {int(most)}"
-    found = list(room.take(execute(statement + limit, values)))
-    return found, room.more
-
-
-def _left(most: int | None, rows: Sequence[object]) -> int | None:
-    return None if most is None else most - len(rows)
+    if isinstance(question, InputsQuestion):
+        packed = execute("select inputs, kind from rounds where id = ?", (question.round,))
+        return next((KeptInputs(*row) for row in packed), KeptInputs())
+    kind, room = _KINDS[type(question)], PageRoom()
+    where, values = _where(*_conditions(question), (kind.behind, question.after))
+    limit = "" if question.most is None else f" limit {int(question.most)}"
+    rows = room.take(execute(f"select {kind.source}{where} order by {kind.order}{limit}", values))
+    found = [kind.row(*row) for row in rows]
+    return RowsPage(found, kind.place(found[-1]) if room.more else None)
 
 
 def _where(*conditions: tuple[str, Sequence[Any] | None]) -> tuple[str, list[Any]]:
@@ -125,23 +118,24 @@ def _one(value: object) -> Sequence[Any] | None:
     return None if value is None else (value,)
 
 
-def _behind(place: JobPlace | None) -> tuple[str, Sequence[Any] | None]:
-    """Return the condition for jobs that come after this place."""
-    condition = "(jobs.created_at < ? or (jobs.created_at = ? and jobs.id > ?))"
-    return condition, None if place is None else (place[0], *place)
+def _conditions(question: PagedQuestion) -> Iterator[tuple[str, Sequence[Any] | None]]:
+    match question:
+        case JobsQuestion():
+            yield from _of_jobs(question)
+        case FittedJobsQuestion():
+            yield f"fits.id = ({_NEWEST_FIT})", (question.kind,)
+        case PlansQuestion() | ProfilesQuestion() | DecisionsQuestion() | EventsQuestion():
+            yield "job = ?", (question.job,)
+    match question:
+        case PlansQuestion():
+            yield "kind = ?", _one(question.kind or None)
+        case ProfilesQuestion():
+            yield "at between ? and ?", (question.since, question.until)
+        case DecisionsQuestion():
+            yield "number = ?", _one(question.number)
 
 
-def _jobs(execute: Execute, question: JobsQuestion) -> JobsPage:
-    which = question.which
-    where, values = _where(_behind(question.after), *_conditions(which))
-    statement = f"select {_JOB} from jobs{where} order by created_at desc, id"
-    rows, more = _page(execute, statement, values, which.limit)
-    found = [KeptJob(*row) for row in rows]
-    rest = replace(which, limit=_left(which.limit, found))
-    return JobsPage(found, JobsQuestion(rest, (found[-1].created_at, found[-1].id)) if more else None)
-
-
-def _conditions(which: JobFilter) -> Iterator[tuple[str, Sequence[Any] | None]]:
+def _of_jobs(which: JobsQuestion) -> Iterator[tuple[str, Sequence[Any] | None]]:
     for name in ("id", "name", "owner", "model"):
         yield f"{name} glob ?", _one(getattr(which, name) or None)
     if states := [state.strip() for state in which.state.split(",") if state.strip()]:
@@ -153,67 +147,31 @@ def _conditions(which: JobFilter) -> Iterator[tuple[str, Sequence[Any] | None]]:
         yield f"instr(lower({everything}), lower(?)) > 0", (word,)
 
 
-def _job_ids(execute: Execute, question: JobIdsQuestion) -> JobIdsPage:
-    where, values = _where(_behind(question.after))
-    statement = f"select created_at, id from jobs{where} order by created_at desc, id"
-    rows, more = _page(execute, statement, values)
-    return JobIdsPage([job for _, job in rows], JobIdsQuestion((rows[-1][0], rows[-1][1])) if more else None)
-
-
-def _plans(execute: Execute, question: PlansQuestion) -> PlansPage:
-    where, values = _where(
-        ("job = ?", (question.job,)), ("kind = ?", _one(question.kind or None)), ("(at, id) < (?, ?)", question.before)
-    )
-    statement = f"select {_PLAN} from plans{where} order by at desc, id desc"
-    rows, more = _page(execute, statement, values, question.most)
-    found = [KeptPlan(*row) for row in rows]
-    left = _left(question.most, found)
-    return PlansPage(found, replace(question, most=left, before=(found[-1].at, found[-1].id)) if more else None)
-
-
-def _profiles(execute: Execute, question: ProfilesQuestion) -> ProfilesPage:
-    where, values = _where(
-        ("job = ?", (question.job,)),
-        ("at between ? and ?", (question.since, question.until)),
-        ("at < ?", _one(question.before)),
-    )
-    statement = f"select {_PROFILE} from profiles{where} order by at desc"
-    rows, more = _page(execute, statement, values, question.most)
-    found = [KeptProfile(*row) for row in rows]
-    left = _left(question.most, found)
-    return ProfilesPage(found, replace(question, most=left, before=found[-1].at) if more else None)
-
-
-def _decisions(execute: Execute, question: DecisionsQuestion) -> DecisionsPage:
-    where, values = _where(
-        ("job = ?", (question.job,)), ("number = ?", _one(question.number)), ("number < ?", _one(question.below))
-    )
-    statement = f"select {_DECISION} from decisions{where} order by number desc"
-    rows, more = _page(execute, statement, values, question.most)
-    found = [KeptDecision(*row) for row in rows]
-    left = _left(question.most, found)
-    return DecisionsPage(found, replace(question, most=left, below=found[-1].number) if more else None)
-
-
-def _events(execute: Execute, question: EventsQuestion) -> EventsPage:
-    where, values = _where(("job = ?", (question.job,)), ("(at, id) < (?, ?)", question.before))
-    statement = f"select {_EVENT} from node_events{where} order by at desc, id desc"
-    rows, more = _page(execute, statement, values)
-    found = [KeptEvent(*row) for row in rows]
-    return EventsPage(found, replace(question, before=(found[-1].at, found[-1].id)) if more else None)
-
-
-def _fitted_jobs(execute: Execute, question: FittedJobsQuestion) -> FittedJobsPage:
-    where, values = _where(_behind(question.after))
-    statement = (
-        f"select {_JOB}, {_FIT} from jobs join fits on fits.id = "
-        "(select id from fits where job = jobs.id and kind = ? order by at desc, id desc limit 1)"
-        f"{where} order by jobs.created_at desc, jobs.id"
-    )
-    rows, more = _page(execute, statement, [question.kind, *values], question.most)
+def _fitted(*row: Any) -> KeptFittedJob:
     split = len(KeptJob.__struct_fields__)
-    found = [KeptFittedJob(KeptJob(*row[:split]), KeptFit(*row[split:])) for row in rows]
-    if not more:
-        return FittedJobsPage(found, None)
-    last, left = found[-1].job, _left(question.most, found)
-    return FittedJobsPage(found, replace(question, most=left, after=(last.created_at, last.id)))
+    return KeptFittedJob(KeptJob(*row[:split]), KeptFit(*row[split:]))
+
+
+_NEWEST_PLAN = "select data from plans where job = jobs.id and kind = 'granted' order by at desc, id desc limit 1"
+_NEWEST_FIT = "select id from fits where job = jobs.id and kind = ? order by at desc, id desc limit 1"
+_JOB = ", ".join((*(f"jobs.{name}" for name in KeptJob.__struct_fields__[:-1]), f"({_NEWEST_PLAN})"))
+_JOB_ID, _PLAN, _PROFILE, _DECISION, _EVENT = (
+    ", ".join(kept.__struct_fields__) for kept in (KeptJobId, KeptPlan, KeptProfile, KeptDecision, KeptEvent)
+)
+_FIT = ", ".join(f"fits.{name}" for name in KeptFit.__struct_fields__)
+_OF_JOBS = "jobs.created_at desc, jobs.id", "(-jobs.created_at, jobs.id) > (-?, ?)"
+_OF_RECORDS = "at desc, id desc", "(at, id) < (?, ?)"
+
+_KINDS: dict[type, _Kind] = {
+    JobsQuestion: _Kind(KeptJob, f"{_JOB} from jobs", *_OF_JOBS, lambda job: (job.created_at, job.id)),
+    JobIdsQuestion: _Kind(KeptJobId, f"{_JOB_ID} from jobs", *_OF_JOBS, lambda job: (job.created_at, job.id)),
+    PlansQuestion: _Kind(KeptPlan, f"{_PLAN} from plans", *_OF_RECORDS, lambda plan: (plan.at, plan.id)),
+    EventsQuestion: _Kind(KeptEvent, f"{_EVENT} from node_events", *_OF_RECORDS, lambda event: (event.at, event.id)),
+    ProfilesQuestion: _Kind(KeptProfile, f"{_PROFILE} from profiles", "at desc", "at < ?", lambda one: (one.at,)),
+    DecisionsQuestion: _Kind(
+        KeptDecision, f"{_DECISION} from decisions", "number desc", "number < ?", lambda one: (one.number,)
+    ),
+    FittedJobsQuestion: _Kind(
+        _fitted, f"{_JOB}, {_FIT} from jobs, fits", *_OF_JOBS, lambda one: (one.job.created_at, one.job.id)
+    ),
+}

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 import msgspec
 
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.prune import Keep
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.units import GIB, LEAST_CORES, LEAST_MEMORY
 
 __all__ = ["Preferences", "change", "parse_changes", "read"]
 
-_MINUTE, _DAY = 60.0, 86400.0
+_MINUTE = 60.0
 _MOST = 1e9
 """Largest value of any preference."""
 _LEAST = {"capacity_cores": LEAST_CORES, "capacity_gib": 2 * LEAST_MEMORY / GIB}
@@ -40,12 +39,6 @@ class Preferences(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def idle_seconds(self) -> float:
         return self.idle_minutes * _MINUTE
-
-    @property
-    def keep(self) -> Keep:
-        return Keep(
-            jobs=int(self.keep_jobs), job_seconds=self.keep_days * _DAY, profile_seconds=self.profile_days * _DAY
-        )
 
 
 def read(store: ConfigStore) -> Preferences:

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
-
 from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.preferences import Preferences
 
-__all__ = ["Keep", "Pruned", "prune", "sizes"]
+__all__ = ["Pruned", "prune", "sizes"]
 
 _DAY = 86400.0
 _AT_ONCE = 500
 """Number of jobs removed in a transaction: others get their turn in between."""
 _TABLES = ("profiles", "plans", "decisions", "node_events", "fits")
-
-
-class Keep(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept, and how long. Jobs that haven't ended are never touched."""
-
-    jobs: int = 2000
-    """Number of jobs that have ended that are kept, the newest."""
-    job_seconds: float = 365 * _DAY
-    profile_seconds: float = 30 * _DAY
-    """Seconds after the job's end for which profiles and node events are kept."""
 
 
 class Pruned(NamedTuple):
@@ -40,8 +29,8 @@ def sizes(store: ConfigStore) -> dict[str, int]:
         return {"kept_jobs": jobs, "bytes": sum(file.stat().st_size for file in files if file.exists())}
 
 
-def prune(store: ConfigStore, keep: Keep, *, now: float) -> Pruned:
-    """Remove what ``keep`` doesn't, and give the space back."""
+def prune(store: ConfigStore, liked: Preferences, *, now: float) -> Pruned:
+    """Remove what the person doesn't want to keep, and give the space back. Jobs that haven't ended are never touched."""
     execute = store.db.conn.execute
     rows = jobs = 0
     with store.errors():
@@ -50,7 +39,7 @@ def prune(store: ConfigStore, keep: Keep, *, now: float) -> Pruned:
             for row in execute(
                 "select id from jobs where ended_at is not null and (ended_at < ? or id not in "
                 "(select id from jobs where ended_at is not null order by ended_at desc, id limit ?)) order by ended_at",
-                (now - keep.job_seconds, keep.jobs),
+                (now - liked.keep_days * _DAY, int(liked.keep_jobs)),
             )
         ]
         for start in range(0, len(old), _AT_ONCE):
@@ -63,7 +52,7 @@ def prune(store: ConfigStore, keep: Keep, *, now: float) -> Pruned:
         with store.transaction():
             ended = "job in (select id from jobs where ended_at < ?)"
             for table in ("profiles", "node_events"):
-                rows += execute(f"delete from {table} where {ended}", (now - keep.profile_seconds,)).rowcount
+                rows += execute(f"delete from {table} where {ended}", (now - liked.profile_days * _DAY,)).rowcount
             rows += execute("delete from rounds where id not in (select round from decisions)").rowcount
         # a script: as a statement it would free one page, since Python steps through what has no columns once only
         store.db.conn.executescript("pragma incremental_vacuum")

@@ -5,34 +5,36 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from dlrover_lite.brain.store.history import Rows
-from dlrover_lite.brain.store.records import FitRecord, JobEntry, ProfileRecord, StoredDecision
+from dlrover_lite.brain.store.records import FitRecord, JobEntry, ProfileRecord, StoredDecision, profile_of
 from dlrover_lite.core.errors import HistoryError, UsageError
 from dlrover_lite.protocol.history_messages import (
     LATEST,
-    DecisionsPage,
     DecisionsQuestion,
-    EventsPage,
     EventsQuestion,
-    FittedJobsPage,
     FittedJobsQuestion,
     InputsQuestion,
-    JobFilter,
-    JobIdsPage,
     JobIdsQuestion,
-    JobsPage,
     JobsQuestion,
+    KeptDecision,
+    KeptEvent,
+    KeptFittedJob,
     KeptInputs,
     KeptJob,
-    PlansPage,
+    KeptJobId,
+    KeptPlan,
+    KeptProfile,
+    KeptRow,
+    PagedQuestion,
     PlansQuestion,
-    ProfilesPage,
     ProfilesQuestion,
-    RowsQuestion,
+    RowsPage,
 )
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
@@ -41,9 +43,10 @@ from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 if TYPE_CHECKING:
     from dlrover_lite.brain.healing.mitigation import HealInputs
     from dlrover_lite.brain.planning.job_view import RoundInputs
+    from dlrover_lite.protocol.profiles import Profile
 
 __all__ = [
-    "JobFilter",
+    "JobsQuestion",
     "decisions",
     "fitted_jobs",
     "inputs_of",
@@ -55,9 +58,10 @@ __all__ = [
     "parse_filter",
     "plans",
     "profiles",
+    "readable_profiles",
 ]
 
-R = TypeVar("R")
+R = TypeVar("R", bound=KeptRow)
 S = TypeVar("S", FitRecord, NodeRecord, ProfileRecord)
 T = TypeVar("T")
 
@@ -66,7 +70,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _GLOBS = ("id", "name", "owner", "model", "state")
 
 
-def parse_filter(words: Iterable[str], *, now: float) -> JobFilter:
+def parse_filter(words: Iterable[str], *, now: float) -> JobsQuestion:
     """Parse ``model=dcn state=failed,lost name=ads-* since=7d until=12h limit=20 text``: spans count back from ``now``.
 
     Raises UsageError naming what can't be understood.
@@ -86,49 +90,42 @@ def parse_filter(words: Iterable[str], *, now: float) -> JobFilter:
         elif key == "limit":
             if not value.isdecimal() or int(value) < 1:
                 raise UsageError(f"{word!r}: {value!r} is no number of jobs")
-            fields[key] = int(value)
+            fields["most"] = int(value)
         else:
             raise UsageError(
                 f"Jobs can't be filtered by {key!r}", hint=f"Known: {', '.join((*_GLOBS, 'since', 'until', 'limit'))}."
             )
-    return JobFilter(**fields, text=tuple(text))
+    return JobsQuestion(**fields, text=tuple(text))
 
 
-class _Page(Protocol[R]):
-    @property
-    def rows(self) -> list[R]: ...
-
-    @property
-    def next(self) -> RowsQuestion | None: ...
-
-
-def kept(history: Rows, question: RowsQuestion, page: type[_Page[R]]) -> list[R]:
-    """List all rows that answer a question, however many pages they take."""
+def kept(history: Rows, question: PagedQuestion, kind: type[R]) -> list[R]:
+    """List all rows of this kind, which the question asks for, however many pages they take."""
     found: list[R] = []
-    following: RowsQuestion | None = question
-    while following is not None:
-        one = history.ask(following, page)
-        found += one.rows
-        following = one.next
-    return found
+    while True:
+        page = history.ask(question, RowsPage)
+        found += cast("list[R]", page.rows)
+        if page.next is None:
+            return found
+        left = None if question.most is None else question.most - len(page.rows)
+        question = replace(question, most=left, after=page.next)
 
 
-def jobs(history: Rows, which: JobFilter | None = None) -> list[JobEntry]:
+def jobs(history: Rows, which: JobsQuestion | None = None) -> list[JobEntry]:
     """List the jobs that match, the newest first."""
-    return [_job(history, row) for row in kept(history, JobsQuestion(which or JobFilter()), JobsPage)]
+    return [_job(history, row) for row in kept(history, which or JobsQuestion(), KeptJob)]
 
 
-def jobs_with_plans(history: Rows, which: JobFilter) -> list[tuple[JobEntry, Plan | None]]:
+def jobs_with_plans(history: Rows, which: JobsQuestion) -> list[tuple[JobEntry, Plan | None]]:
     """List the jobs that match, the newest first, each with the newest plan that it was given."""
     return [
         (_job(history, row), None if row.plan is None else _decoded(history, row.plan, Plan))
-        for row in kept(history, JobsQuestion(which), JobsPage)
+        for row in kept(history, which, KeptJob)
     ]
 
 
 def job_ids(history: Rows) -> list[str]:
     """List the ids of all jobs, the newest first."""
-    return kept(history, JobIdsQuestion(), JobIdsPage)
+    return [row.id for row in kept(history, JobIdsQuestion(), KeptJobId)]
 
 
 def _job(history: Rows, row: KeptJob) -> JobEntry:
@@ -142,8 +139,19 @@ def profiles(
     history: Rows, job: str, *, since: float = 0.0, until: float = LATEST, newest: int | None = None
 ) -> list[ProfileRecord]:
     """List a job's profiles, the oldest first; ``newest``: only so many of the newest."""
-    rows = kept(history, ProfilesQuestion(job, since, until, newest), ProfilesPage)
+    rows = kept(history, ProfilesQuestion(job, since, until, most=newest), KeptProfile)
     return [_record(history, row, ProfileRecord) for row in rows[::-1]]
+
+
+def readable_profiles(
+    history: Rows, job: str, *, since: float = 0.0, until: float = LATEST, newest: int | None = None
+) -> list[Profile]:
+    """List a job's profiles as ``profiles`` does; those that another version has stored are left out."""
+    found: list[Profile] = []
+    for record in profiles(history, job, since=since, until=until, newest=newest):
+        with suppress(HistoryError):
+            found.append(profile_of(record))
+    return found
 
 
 def decisions(
@@ -151,12 +159,12 @@ def decisions(
 ) -> list[StoredDecision]:
     """List a job's decisions, the oldest first; the one with that ``number``, or the ``newest`` only. Raises HistoryError for what can't be
     read any more; ``lenient``: that is left out."""
-    rows = kept(history, DecisionsQuestion(job, number, newest), DecisionsPage)
+    rows = kept(history, DecisionsQuestion(job, number, most=newest), KeptDecision)
     if not rows:
         return []  # before anything is imported for them, which takes a moment
     from dlrover_lite.brain.effect import Effect
     from dlrover_lite.brain.planning.decision import Decision
-    from dlrover_lite.protocol.demands import Done
+    from dlrover_lite.protocol.demands import DecisionOutcome
 
     found = []
     for row in rows[::-1]:
@@ -167,7 +175,7 @@ def decisions(
                     round=row.round,
                     decision=msgspec.json.decode(row.data, type=Decision),
                     effect=None if row.effect is None else msgspec.json.decode(row.effect, type=Effect),
-                    done=None if row.done is None else msgspec.json.decode(row.done, type=Done),
+                    done=None if row.done is None else msgspec.json.decode(row.done, type=DecisionOutcome),
                 )
             )
         except msgspec.DecodeError as error:
@@ -202,7 +210,7 @@ def inputs_of(history: Rows, stored: StoredDecision) -> RoundInputs | HealInputs
 
 def plans(history: Rows, job: str, *, kind: str = "", newest: int | None = None) -> list[PlanRecord]:
     """List a job's plans, the oldest first; of a ``kind``, desired or granted, or all."""
-    rows = kept(history, PlansQuestion(job, kind, newest), PlansPage)
+    rows = kept(history, PlansQuestion(job, kind, most=newest), KeptPlan)
     return [
         PlanRecord(job=row.job, at=row.at, kind=row.kind, plan=_decoded(history, row.data, Plan), decision=row.decision)  # type: ignore[arg-type]
         for row in rows[::-1]
@@ -211,12 +219,12 @@ def plans(history: Rows, job: str, *, kind: str = "", newest: int | None = None)
 
 def node_events(history: Rows, job: str) -> list[NodeRecord]:
     """List a job's node events, the oldest first."""
-    return [_record(history, row, NodeRecord) for row in kept(history, EventsQuestion(job), EventsPage)[::-1]]
+    return [_record(history, row, NodeRecord) for row in kept(history, EventsQuestion(job), KeptEvent)[::-1]]
 
 
 def fitted_jobs(history: Rows, kind: str, *, newest: int = 500) -> list[tuple[JobEntry, FitRecord]]:
     """List jobs with the newest fit of that kind, newest jobs first: what a warm start chooses from."""
-    rows = kept(history, FittedJobsQuestion(kind, newest), FittedJobsPage)
+    rows = kept(history, FittedJobsQuestion(kind, most=newest), KeptFittedJob)
     return [(_job(history, row.job), _record(history, row.fit, FitRecord)) for row in rows]
 
 

@@ -12,7 +12,7 @@ from dlrover_lite.protocol.outcomes import JobOutcome
 if TYPE_CHECKING:  # they bring numpy along, which those who only read and write have no use for
     from dlrover_lite.brain.effect import Effect
     from dlrover_lite.brain.planning.decision import Decision
-    from dlrover_lite.protocol.demands import Done
+    from dlrover_lite.protocol.demands import DecisionOutcome, Demand
     from dlrover_lite.protocol.profiles import Profile
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "JobEntry",
     "ProfileRecord",
     "StoredDecision",
+    "demand_in",
     "profile_of",
     "profile_record",
 ]
@@ -89,6 +90,16 @@ def profile_of(record: ProfileRecord) -> Profile:
         ) from error
 
 
+def demand_in(features: dict[str, Any]) -> Demand | None:
+    """Return what a job asks for, as it is kept with its features; None where it isn't, or another version has stored it."""
+    from dlrover_lite.protocol.demands import Demand
+
+    try:
+        return msgspec.convert(features["demand"], Demand) if features.get("demand") is not None else None
+    except msgspec.ValidationError:
+        return None
+
+
 class FitRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A model fitted to a job's profiles."""
 
@@ -109,5 +120,5 @@ class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     decision: Decision
     effect: Effect | None = None
-    done: Done | None = None
+    done: DecisionOutcome | None = None
     """What the job's master said has become of the decision."""

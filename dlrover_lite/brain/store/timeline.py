@@ -8,28 +8,27 @@ from contextlib import suppress
 import msgspec
 
 from dlrover_lite.brain.store.history import Rows
-from dlrover_lite.brain.store.job_news import chosen
+from dlrover_lite.brain.store.job_news import chosen, node_news
 from dlrover_lite.brain.store.jobs_news import job_news
+from dlrover_lite.brain.store.pages import decoded
 from dlrover_lite.brain.store.queries import kept
-from dlrover_lite.brain.store.reader import decoded
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.history_messages import (
-    DecisionsPage,
     DecisionsQuestion,
-    EventsPage,
     EventsQuestion,
-    JobFilter,
-    JobsPage,
     JobsQuestion,
-    PlansPage,
+    KeptDecision,
+    KeptEvent,
+    KeptJob,
+    KeptPlan,
+    KeptProfile,
     PlansQuestion,
-    ProfilesPage,
     ProfilesQuestion,
 )
-from dlrover_lite.protocol.news import Chosen, JobNews, PlanNews
+from dlrover_lite.protocol.news import Chosen, JobNews, NodeNews, PlanNews
 from dlrover_lite.protocol.plans import Plan
 
-__all__ = ["Happened", "Known", "Measured", "Timeline", "Used", "timeline"]
+__all__ = ["Known", "Measured", "Timeline", "Used", "timeline"]
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -58,20 +57,6 @@ class Measured(msgspec.Struct, frozen=True):
     ps: tuple[Used, ...] = ()
 
 
-class Happened(msgspec.Struct, frozen=True):
-    """Something that happened to a node: launched, up, resized or ended."""
-
-    at: float
-    node: str
-    event: str
-    reason: str = ""
-    role: str = ""
-    cores: float | None = None
-    memory: int | None = None
-    follows: str = ""
-    """The node in whose place this one was launched."""
-
-
 class Known(msgspec.Struct, frozen=True):
     """A decision as it was known from then on: first without what it brought, later with that."""
 
@@ -89,7 +74,7 @@ class Timeline(msgspec.Struct, frozen=True):
     measured: tuple[Measured, ...] = ()
     plans: tuple[PlanNews, ...] = ()
     decisions: tuple[Known, ...] = ()
-    nodes: tuple[Happened, ...] = ()
+    nodes: tuple[NodeNews, ...] = ()
 
 
 class _Demand(msgspec.Struct):
@@ -113,16 +98,9 @@ class _At(msgspec.Struct):
     at: float
 
 
-class _Node(msgspec.Struct):
-    role: str = ""
-    cores: float | None = None
-    memory: int | None = None
-    follows: str = ""
-
-
 def timeline(history: Rows, job: str) -> Timeline | None:
     """Read the timeline of a job; None for one that isn't known. Raises HistoryError when it can't be read."""
-    jobs = kept(history, JobsQuestion(JobFilter(id=job)), JobsPage)
+    jobs = kept(history, JobsQuestion(id=job), KeptJob)
     if not jobs:
         return None
     total: float | None = None
@@ -134,12 +112,15 @@ def timeline(history: Rows, job: str) -> Timeline | None:
         measured=tuple(_measured(history, job)),
         plans=tuple(_plans(history, job)),
         decisions=tuple(sorted(_decisions(history, job), key=lambda known: known.at)),
-        nodes=tuple(_nodes(history, job)),
+        nodes=tuple(
+            node_news(one.at, one.node, one.event, one.reason, one.data)
+            for one in kept(history, EventsQuestion(job), KeptEvent)[::-1]
+        ),
     )
 
 
 def _measured(history: Rows, job: str) -> Iterator[Measured]:
-    for profile in kept(history, ProfilesQuestion(job), ProfilesPage)[::-1]:
+    for profile in kept(history, ProfilesQuestion(job), KeptProfile)[::-1]:
         one = _Profile()
         with suppress(HistoryError):  # of another version: then how fast it was is all that is known
             one = decoded(profile.data, _Profile)
@@ -148,12 +129,12 @@ def _measured(history: Rows, job: str) -> Iterator[Measured]:
 
 
 def _plans(history: Rows, job: str) -> Iterator[PlanNews]:
-    for plan in kept(history, PlansQuestion(job, "granted"), PlansPage)[::-1]:
+    for plan in kept(history, PlansQuestion(job, "granted"), KeptPlan)[::-1]:
         yield PlanNews(job, plan.at, decoded(plan.data, Plan))
 
 
 def _decisions(history: Rows, job: str) -> Iterator[Known]:
-    for one in kept(history, DecisionsQuestion(job), DecisionsPage)[::-1]:
+    for one in kept(history, DecisionsQuestion(job), KeptDecision)[::-1]:
         with suppress(HistoryError):  # of another version
             made = chosen(one.number, one.data, None, None)
             yield Known(made.at, made)
@@ -165,10 +146,3 @@ def _decisions(history: Rows, job: str) -> Iterator[Known]:
                     (one.done if done_at is not None and done_at <= at else None),
                 )
                 yield Known(max(at, made.at), chosen(one.number, one.data, *known))
-
-
-def _nodes(history: Rows, job: str) -> Iterator[Happened]:
-    for event in kept(history, EventsQuestion(job), EventsPage)[::-1]:
-        one = decoded(event.data, _Node)
-        what = event.at, event.node, event.event, event.reason
-        yield Happened(*what, one.role, one.cores, one.memory, one.follows)

@@ -21,6 +21,7 @@ from dlrover_lite.protocol.news import JobNews, WatchedJob, WatchedJobs
 
 __all__ = ["JobWatch", "Watch"]
 
+P = TypeVar("P", JobNewsPage, JobsNewsPage)
 W = TypeVar("W", WatchedJob, WatchedJobs)
 
 
@@ -34,13 +35,9 @@ class Watch:
     def look(self) -> WatchedJobs:
         """Tell what is new of all jobs; at first, and ``anew``, all there is. Raises HistoryError; the next look tells what this one would
         have."""
-        seen, parts, more = self._seen, [], True
-        while more:
-            page = self._history.ask(JobsNewsQuestion(seen), JobsNewsPage)
-            seen, more = page.seen, page.more
-            parts.append(page.news)
-        self._seen = seen
-        return _together(WatchedJobs, parts)
+        pages = _pages(self._history, JobsNewsQuestion(self._seen), JobsNewsPage)
+        self._seen = pages[-1].seen
+        return _together(WatchedJobs, [page.news for page in pages])
 
 
 class JobWatch:
@@ -54,18 +51,22 @@ class JobWatch:
 
     def look(self) -> WatchedJob:
         """Tell what is new since the last look; at first, and ``anew``, all there is. Raises as ``Watch.look``."""
-        seen, parts, more = self._seen, [], True
-        while more:
-            page = self._history.ask(JobNewsQuestion(self.job, seen), JobNewsPage)
-            seen, more = page.seen, page.more
-            parts.append(page.news)
-        self._seen = seen
-        news = _together(WatchedJob, parts)
+        pages = _pages(self._history, JobNewsQuestion(self.job, self._seen), JobNewsPage)
+        self._seen = pages[-1].seen
+        news = _together(WatchedJob, [page.news for page in pages])
         if news.jobs:
             newest = news.jobs[-1]
             news = replace(news, jobs=(newest,) if news.anew or newest != self._told else ())
             self._told = newest
         return news
+
+
+def _pages(history: History, question: JobNewsQuestion | JobsNewsQuestion, kind: type[P]) -> list[P]:
+    """Ask until all has been told."""
+    pages = [history.ask(question, kind)]
+    while pages[-1].more:
+        pages.append(history.ask(replace(question, seen=pages[-1].seen), kind))
+    return pages
 
 
 def _together(kind: type[W], parts: Sequence[W]) -> W:

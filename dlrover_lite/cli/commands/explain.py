@@ -10,8 +10,7 @@ from dlrover_lite.cli.options import MOST_NUMBER, job_argument
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.explain.decision_text import Line
-    from dlrover_lite.brain.explain.explanation_data import Explained
+    from dlrover_lite.brain.explain.explanation_data import Explained, WeighedPlan
     from dlrover_lite.brain.store.records import StoredDecision
     from dlrover_lite.core.expected_end import ExpectedEnd
 
@@ -30,7 +29,7 @@ def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> N
 
     Exit codes: 0 explained; 1 the brain knows no such job or decision.
     """
-    from dlrover_lite.brain.explain.decision_text import explain, lines_of
+    from dlrover_lite.brain.explain.decision_text import explain, weighed_plans
     from dlrover_lite.brain.explain.explanation import read
     from dlrover_lite.brain.explain.explanation_text import text_of
     from dlrover_lite.brain.store import queries
@@ -46,7 +45,7 @@ def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> N
         one = _chosen(queries.decisions(opened, entry.id, number=number), entry.id, number)
         shown, policy = read(opened, one)
     if as_json:
-        found = _as_object(one, lines_of(one.decision, policy=policy, most=None), shown)
+        found = _as_object(one, weighed_plans(one.decision, policy=policy, most=None), shown)
         emit_json({**found, "expected_end": _expected_end(entry.id)})
         return
     text = explain(one.decision, one.effect, policy=policy, most=None if everything else 12)
@@ -76,7 +75,7 @@ def _chosen(found: list[StoredDecision], job: str, number: int | None) -> Stored
     return (acting or found)[-1]
 
 
-def _as_object(one: StoredDecision, lines: list[Line], shown: Explained) -> dict[str, Any]:
+def _as_object(one: StoredDecision, lines: list[WeighedPlan], shown: Explained) -> dict[str, Any]:
     """Return the object of ``--json``; its keys are documented and stay."""
     from dlrover_lite.cli.commands.plan import band, candidates_json
 

@@ -84,8 +84,8 @@ def _entries(opened: Rows, conditions: tuple[str, ...], limit: int | None) -> li
     from dlrover_lite.brain.store import queries
 
     which = queries.parse_filter(conditions, now=time.time())
-    if limit is not None or which.limit is None:
-        which = msgspec.structs.replace(which, limit=limit or 20)
+    if limit is not None or which.most is None:
+        which = msgspec.structs.replace(which, most=limit or 20)
     return [(_as_it_is(entry), plan) for entry, plan in queries.jobs_with_plans(opened, which)[::-1]]
 
 
@@ -136,7 +136,7 @@ def find_entry(opened: Rows, reference: str) -> JobEntry:
     found = [job for job in known if job == reference] or [job for job in known if job.startswith(reference)]
     if reference == "last":
         found = known[:1]
-    if len(found) == 1 and (entries := queries.jobs(opened, queries.JobFilter(id=found[0]))):
+    if len(found) == 1 and (entries := queries.jobs(opened, queries.JobsQuestion(id=found[0]))):
         return _as_it_is(entries[0])
     if len(found) > 1:
         shown = ", ".join(found[:5])

@@ -10,7 +10,7 @@ import click
 from dlrover_lite.cli.options import overrides, recipe_options
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.explain.decision_text import Line
+    from dlrover_lite.brain.explain.explanation_data import WeighedPlan
     from dlrover_lite.brain.planning.decision import Decision
 
 __all__ = ["plan"]
@@ -31,7 +31,7 @@ def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everythi
 
     Exit codes: 0 it can start; 1 it would have to wait, or there is too little for it; 2 the recipe can't be run.
     """
-    from dlrover_lite.brain.explain.decision_text import lines_of
+    from dlrover_lite.brain.explain.decision_text import weighed_plans
     from dlrover_lite.cli.commands.run import prepare_data
     from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client.dry_run import foresee
@@ -42,13 +42,13 @@ def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everythi
     found = foresee(loaded, prepare_data(loaded))
     decision, policy = found.decision, found.inputs.policy
     if as_json:
-        emit_json(plan_json(decision, lines_of(decision, policy=policy, most=None)))
+        emit_json(plan_json(decision, weighed_plans(decision, policy=policy, most=None)))
     else:
         click.echo(found.text(time.time(), most=None if everything else 12))
     return 0 if decision.acts else EXIT_NONE
 
 
-def plan_json(decision: Decision, lines: list[Line]) -> dict[str, Any]:
+def plan_json(decision: Decision, lines: list[WeighedPlan]) -> dict[str, Any]:
     """Return the object of ``--json``; its keys are documented and stay."""
     predicted = decision.predicted
     return {
@@ -66,7 +66,7 @@ def band(values: Any) -> dict[str, float]:
     return {"expected": values.expected, "lower": values.lower, "upper": values.upper}
 
 
-def candidates_json(lines: list[Line]) -> list[dict[str, Any]]:
+def candidates_json(lines: list[WeighedPlan]) -> list[dict[str, Any]]:
     return [
         {
             "chosen": line.mark == "*",
@@ -77,7 +77,7 @@ def candidates_json(lines: list[Line]) -> list[dict[str, Any]]:
             "ps_cores": line.ps_cores,
             "cores": line.cores,
             "memory": line.memory,
-            "samples_per_second": {"expected": line.throughput, "lower": line.lower, "upper": line.upper},
+            "samples_per_second": {"expected": line.rate, "lower": line.lower, "upper": line.upper},
             "seconds": line.seconds,
             "verdict": line.verdict,
         }

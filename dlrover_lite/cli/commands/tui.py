@@ -81,10 +81,10 @@ def tui(
         from dlrover_lite.tui.recordings.recorder import Recorder, create
 
         source = Recorder(source, create(Path(record)), hidden=_hidden())
-    from dlrover_lite.tui.actions import LocalActions
+    from dlrover_lite.tui.actions import Actions
     from dlrover_lite.tui.app import TuiApp
 
-    TuiApp(source, job=first, actions=None if readonly else LocalActions(live.look_again)).run()
+    TuiApp(source, job=first, actions=None if readonly else Actions(live.look_again)).run()
 
 
 def job_found(source: Source, reference: str) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from dlrover_lite.core.expected_end import PredictedRate
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.demands import Autoscale, Done
+from dlrover_lite.protocol.demands import Autoscale, DecisionOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
 __all__ = [
@@ -194,7 +194,7 @@ class Turn(NamedTuple):
     state: Autoscaler
     step: Step | None = None
     """The step to be asked for now; ``answered`` is to be told the result."""
-    done: Done | None = None
+    done: DecisionOutcome | None = None
 
 
 class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,7 +217,7 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
     def busy(self) -> bool:
         return self.goal is not None or self.suggestion is not None
 
-    def advised(self, goal: Goal, now: float, samples: int) -> tuple[Autoscaler, list[Done]]:
+    def advised(self, goal: Goal, now: float, samples: int) -> tuple[Autoscaler, list[DecisionOutcome]]:
         """Handle a decision. One that came before already changes nothing; a newer one takes the place of one that isn't done."""
         if goal.number <= self.heard:
             return self, []
@@ -252,7 +252,7 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
 
     def reject(
         self, why: str, now: float, samples: int, *, state: Literal["rejected", "given up"] = "rejected"
-    ) -> tuple[Autoscaler, list[Done]]:
+    ) -> tuple[Autoscaler, list[DecisionOutcome]]:
         """Drop the goal under way and the suggestion."""
         dropped = [self._done(old, state, why, now, samples) for old in (self.goal, self.suggestion) if old is not None]
         return msgspec.structs.replace(self, goal=None, suggestion=None), dropped
@@ -336,8 +336,8 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         why: str,
         now: float,
         samples: int,
-    ) -> Done:
-        return Done(
+    ) -> DecisionOutcome:
+        return DecisionOutcome(
             job=self.job,
             number=goal.number,
             at=now,

@@ -30,7 +30,7 @@ from dlrover_lite.protocol.brain_messages import (
     Report,
     understand_each_other,
 )
-from dlrover_lite.protocol.demands import Done, Standing
+from dlrover_lite.protocol.demands import DecisionOutcome, Standing
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import Level, Profile
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
@@ -60,7 +60,7 @@ MOST_LEVELS = 60
 _AT_ONCE = 500
 
 State = Literal["looking", "greeting", "registering", "open"]
-Happening = Profile | NodeRecord | PlanRecord | Done
+Happening = Profile | NodeRecord | PlanRecord | DecisionOutcome
 
 
 class Unsent:
@@ -69,7 +69,7 @@ class Unsent:
     def __init__(self, *, most_profiles: int = MOST_PROFILES, most_happenings: int = MOST_HAPPENINGS) -> None:
         self.dropped_profiles = self.dropped_happenings = 0
         self._profiles: deque[tuple[int, Profile]] = deque()
-        self._happenings: deque[tuple[int, NodeRecord | PlanRecord | Done]] = deque()
+        self._happenings: deque[tuple[int, NodeRecord | PlanRecord | DecisionOutcome]] = deque()
         self._most_profiles, self._most_happenings = most_profiles, most_happenings
         self._added = 0
 
@@ -99,7 +99,7 @@ class Unsent:
             profiles=[item for item in items if isinstance(item, Profile)],
             events=[item for item in items if isinstance(item, NodeRecord)],
             plans=[item for item in items if isinstance(item, PlanRecord)],
-            done=[item for item in items if isinstance(item, Done)],
+            done=[item for item in items if isinstance(item, DecisionOutcome)],
         )
         return report, pairs[-1][0] if pairs else 0
 
@@ -196,7 +196,7 @@ class BrainLink:
             self._levels = [*self._levels, level][-MOST_LEVELS:]
             self._at_once()
 
-    def done(self, done: Done) -> None:
+    def done(self, done: DecisionOutcome) -> None:
         """Keep what became of a decision, to be told."""
         self.unsent.add(done)
         self._at_once()

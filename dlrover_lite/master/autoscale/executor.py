@@ -38,7 +38,7 @@ from dlrover_lite.master.slots.slot_control import SlotControl
 from dlrover_lite.master.work.shards import ShardService
 from dlrover_lite.protocol import acts
 from dlrover_lite.protocol.brain_messages import Advice, AdvisedTreatment, understood
-from dlrover_lite.protocol.demands import Done, Standing, StandingNode
+from dlrover_lite.protocol.demands import DecisionOutcome, Standing, StandingNode
 from dlrover_lite.protocol.messages import (
     AutoscaleRequest,
     AutoscaleStatus,
@@ -75,7 +75,7 @@ class Executor:
         story: EventLog,
         keep: Callable[[Autoscaler], None],
         after_commit: Callable[[Callable[[], None]], None],
-        tell: Callable[[Done], None],
+        tell: Callable[[DecisionOutcome], None],
         checkpoints: Callable[[], Checkpoints | None],
         let_go: Callable[[str, int], str],
         wall_clock: Callable[[], float],
@@ -383,7 +383,7 @@ class Executor:
             self.state = state
             self._keep(state)
 
-    def _told(self, ended: list[Done]) -> None:
+    def _told(self, ended: list[DecisionOutcome]) -> None:
         for done in ended:
             why = f": {done.why}" if done.why else f" after {done.seconds:.1f} s" if done.state == "done" else ""
             self._say(f"decision {done.number} is {done.state}{why}")

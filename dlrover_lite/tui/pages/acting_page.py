@@ -56,7 +56,7 @@ def stop(row: JobRow, detail: JobDetail | None) -> Question:
     if detail is not None and detail.nodes:
         consequence = (
             "It takes a last checkpoint and ends. It can be resumed from that."
-            if detail.cuts is not None
+            if detail.checkpoints is not None
             else "It ends. It takes no checkpoints, so what it has learned by now is lost."
         )
     return Question(f"Stop {row.id}?", consequence)
@@ -103,7 +103,7 @@ def kill(row: JobRow, detail: JobDetail, node: NodeRow) -> Question:
 
 
 def _if_memory_is_lost(detail: JobDetail) -> str:
-    newest = detail.cuts.newest if detail.cuts is not None else None
+    newest = detail.checkpoints.newest if detail.checkpoints is not None else None
     if newest is None:
         return "Should its memory be damaged, the job fails: there is no checkpoint to go back to."
     return (

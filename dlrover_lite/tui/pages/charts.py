@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dlrover_lite.core.words import compact
-from dlrover_lite.tui.text import EMPTY, Line, Span, Tone, line
+from dlrover_lite.tui.text import EMPTY, Line, Span, Tone, joined, line
 
 __all__ = [
     "BRAILLE",
@@ -150,22 +150,11 @@ def round_up(value: float) -> float:
 
 
 def _axis(marks: Sequence[Mark], low: float, high: float, scale: float, plot: int) -> Line:
-    cells: list[Mark | None] = [None] * plot
+    cells = [Span("─", "dim")] * plot
     for mark in marks:
         if low <= mark.x <= high:
-            cells[min(plot - 1, math.floor((mark.x - low) * scale) // 2)] = mark
-    spans = [Span(" " * LABEL + "└", "dim")]
-    run = 0
-    for cell in [*cells, Mark(0, "")]:
-        if cell is None:
-            run += 1
-            continue
-        if run:
-            spans.append(Span("─" * run, "dim"))
-            run = 0
-        if cell.symbol:
-            spans.append(Span(cell.symbol, cell.tone))
-    return tuple(spans)
+            cells[min(plot - 1, math.floor((mark.x - low) * scale) // 2)] = Span(mark.symbol, mark.tone)
+    return joined([Span(" " * LABEL + "└", "dim"), *cells])
 
 
 def ends_line(ends: tuple[str, str], plot: int) -> Line:
@@ -190,11 +179,8 @@ def strip(values: Sequence[float], width: int, *, top: float | None = None) -> L
         share = max(part) / most if most > 0 else 0.0
         shade = _SHADES[min(4, math.ceil(share * 4))] if share > 0 else "·"
         tone: Tone = "bad" if share > 0.75 else "warn" if share > 0.5 else "good" if share > 0 else "dim"
-        if spans and spans[-1].tone == tone:
-            spans[-1] = Span(spans[-1].text + shade, tone)
-        else:
-            spans.append(Span(shade, tone))
-    return tuple(spans)
+        spans.append(Span(shade, tone))
+    return joined(spans)
 
 
 class Point(NamedTuple):

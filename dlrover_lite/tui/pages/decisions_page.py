@@ -6,8 +6,8 @@ from dlrover_lite.core.words import at_time, compact, short_duration
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobDetail
-from dlrover_lite.tui.pages.job_page import mark_of
-from dlrover_lite.tui.table import Column, Order, Table
+from dlrover_lite.tui.pages.job_page import mark_of, tone_of_miss
+from dlrover_lite.tui.table import Column, Order, Table, numbers
 from dlrover_lite.tui.text import Line, Span, line, wrapped
 
 __all__ = ["decisions_table", "describe", "headline"]
@@ -53,64 +53,21 @@ def _predicted(one: Chosen, _width: int) -> Line:
 def _came(one: Chosen, _width: int) -> Line:
     """Write measured against predicted throughput."""
     if one.error is not None:
-        off = abs(one.error)
-        return line((f"{one.error:+.0%}", "bad" if off > 0.25 else "warn" if off > 0.15 else "good"))
+        return line((f"{one.error:+.0%}", tone_of_miss(one.error)))
     if one.done and one.done != "done":
         return line((one.done, "warn"))
     return formats.DASH
 
 
 _COLUMNS: tuple[Column[Chosen], ...] = (
-    Column(
-        "number",
-        "NO",
-        lambda one, _: line(str(one.number)),
-        lambda one: one.number,
-        least=3,
-        wanted=4,
-        right=True,
-        key="N",
-        down=True,
-    ),
-    Column(
-        "at",
-        "AT",
-        lambda one, _: line(formats.clock(one.at, seconds=True)),
-        lambda one: one.at,
-        least=8,
-        wanted=8,
-        rank=2,
-    ),
-    Column(
-        "stage", "STAGE", lambda one, _: line(stage(one)), lambda one: one.stage, least=8, wanted=8, rank=3, key="S"
-    ),
-    Column("action", "ACTION", _action, lambda one: one.action, least=9, wanted=9, key="A"),
-    Column(
-        "saves",
-        "SAVES",
-        _predicted,
-        lambda one: one.gain_seconds,
-        least=6,
-        wanted=6,
-        right=True,
-        rank=4,
-        key="W",
-        down=True,
-    ),
-    Column(
-        "came",
-        "CAME",
-        _came,
-        lambda one: None if one.error is None else abs(one.error),
-        least=6,
-        wanted=6,
-        right=True,
-        rank=1,
-        key="R",
-        down=True,
-    ),
+    numbers("number", "NO", lambda one, _: line(str(one.number)), lambda one: one.number, least=3, wanted=4),
+    Column("at", "AT", lambda one, _: line(formats.clock(one.at, seconds=True)), lambda one: one.at, least=8, rank=2),
+    Column("stage", "STAGE", lambda one, _: line(stage(one)), lambda one: one.stage, least=8, rank=3),
+    Column("action", "ACTION", _action, lambda one: one.action, least=9),
+    numbers("saves", "SAVES", _predicted, lambda one: one.gain_seconds, least=6, rank=4),
+    numbers("came", "CAME", _came, lambda one: None if one.error is None else abs(one.error), least=6, rank=1),
     Column("change", "FROM → TO", _change, None, least=20, wanted=26, most=64, rank=5),
-    Column("reason", "REASON", lambda one, _: line(one.reason), None, least=20, wanted=20, most=400, rank=6),
+    Column("reason", "REASON", lambda one, _: line(one.reason), None, least=20, most=400, rank=6),
 )
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.unknown_ids import unknown_text, warnings_of
-from dlrover_lite.tui.model import Cut, Cuts, Evaluated, Look, NodeRow, PsStrip, Shards
-from dlrover_lite.tui.view_state import LocalNode, LocalStatus
+from dlrover_lite.tui.model import Checkpoint, Checkpoints, Evaluated, NodeRow, PsStrip, Shards
+from dlrover_lite.tui.view_state import LocalStatus
 
 if TYPE_CHECKING:
     from dlrover_lite.protocol.messages import NodeStatus, SlotsReport, Status, Topology
     from dlrover_lite.protocol.news import NodeNews
 
-__all__ = ["NodesFold", "cuts_of", "evaluated_of", "moves_end_in", "shards_of", "status_of_master", "strips_of"]
+__all__ = ["NodesFold", "checkpoints_of", "evaluated_of", "moves_end_in", "shards_of", "status_of_master", "strips_of"]
 
 _RANGES = 128
 """Maximum number of ranges of slots that a strip shows."""
@@ -25,20 +27,7 @@ _IDLE = 0.02
 
 
 def status_of_master(status: Status) -> LocalStatus:
-    return LocalStatus(
-        state=status.state,
-        samples=status.samples,
-        total_samples=status.total_samples,
-        samples_per_second=status.samples_per_second,
-        elapsed_seconds=status.elapsed_seconds,
-        nodes=tuple(
-            LocalNode(node.role, node.state, node.cores, node.memory, node.cpu_seconds, node.used_memory)
-            for node in status.nodes
-        ),
-        message=status.message,
-        next_look=Look(look.at, look.why) if (look := status.next_look) is not None else None,
-        expected_end=status.expected_end,
-    )
+    return msgspec.convert(status, LocalStatus, from_attributes=True)
 
 
 class NodesFold:
@@ -115,8 +104,7 @@ class NodesFold:
 def shards_of(status: Status | None) -> Shards | None:
     if status is None or status.shards is None:
         return None
-    one = status.shards
-    return Shards(one.done, one.leased, one.left, one.quarantined)
+    return msgspec.convert(status.shards, Shards, from_attributes=True)
 
 
 def evaluated_of(status: Status | None) -> Evaluated | None:
@@ -132,7 +120,7 @@ def evaluated_of(status: Status | None) -> Evaluated | None:
     )
 
 
-def cuts_of(status: Status | None) -> Cuts | None:
+def checkpoints_of(status: Status | None) -> Checkpoints | None:
     """Return a job's checkpoints; None for a job that takes none."""
     if status is None or (known := status.checkpoints) is None:
         return None
@@ -144,11 +132,11 @@ def cuts_of(status: Status | None) -> Cuts | None:
     trouble = ""
     if problem is not None and (newest is None or problem.number > newest.number):
         trouble = f"checkpoint {problem.number}: {problem.why}"
-    cut = None
+    complete = None
     if newest is not None:
         stalls = newest.stall_seconds, newest.usual_stall_seconds
-        cut = Cut(newest.number, newest.at, newest.seconds, newest.rows, newest.bytes, *stalls)
-    return Cuts(newest=cut, under_way=doing, problem=trouble)
+        complete = Checkpoint(newest.number, newest.at, newest.seconds, newest.rows, newest.bytes, *stalls)
+    return Checkpoints(newest=complete, under_way=doing, problem=trouble)
 
 
 def moves_end_in(status: Status) -> float | None:

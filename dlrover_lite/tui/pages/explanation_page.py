@@ -4,13 +4,12 @@ rests on: what was known, nodes beside each other, memory as it was foreseen, th
 from __future__ import annotations
 
 from dlrover_lite.brain.explain import explanation_text
-from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve, ModelShown
+from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve, ModelShown, WeighedPlan
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import compact, duration
-from dlrover_lite.tui import formats
-from dlrover_lite.tui.model import Explanation, WeighedPlan
+from dlrover_lite.tui.model import Explanation
 from dlrover_lite.tui.pages.charts import Point, scatter
-from dlrover_lite.tui.pages.memory_chart import memory_chart, span_of
+from dlrover_lite.tui.pages.memory_chart import memory_chart
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import Line, Span, Tone, clean, line, wrapped
 
@@ -73,18 +72,17 @@ def _plan(plan: WeighedPlan, _width: int) -> Line:
 
 _COLUMNS: tuple[Column[WeighedPlan], ...] = (
     Column("plan", "WORKERS, PS", _plan, least=20, wanted=22),
-    Column("cores", "CORES", lambda plan, _: line(f"{plan.cores:g}"), least=6, wanted=6, right=True, rank=3),
-    Column("memory", "MEMORY", lambda plan, _: line(format_bytes(plan.memory)), least=9, wanted=9, right=True, rank=4),
-    Column("rate", "SAMPLES/S", lambda plan, _: line(compact(plan.rate)), least=9, wanted=9, right=True),
+    Column("cores", "CORES", lambda plan, _: line(f"{plan.cores:g}"), least=6, right=True, rank=3),
+    Column("memory", "MEMORY", lambda plan, _: line(format_bytes(plan.memory)), least=9, right=True, rank=4),
+    Column("rate", "SAMPLES/S", lambda plan, _: line(compact(plan.rate)), least=9, right=True),
     Column(
         "band",
         "80% BAND",
         lambda plan, _: line((f"{compact(plan.lower)} to {compact(plan.upper)}", "dim")),
         least=18,
-        wanted=18,
         rank=5,
     ),
-    Column("seconds", "TO GO", lambda plan, _: line(duration(plan.seconds)), least=11, wanted=11, right=True, rank=2),
+    Column("seconds", "TO GO", lambda plan, _: line(duration(plan.seconds)), least=11, right=True, rank=2),
     Column("verdict", "WHY", lambda plan, _: line(plan.verdict), least=36, wanted=60, most=120, rank=1),
 )
 
@@ -125,10 +123,7 @@ def _peers(shown: Explained, width: int) -> list[Line]:
 def _memory(curve: MemoryCurve, width: int) -> list[Line]:
     """Write memory in words, and as a curve."""
     head = [line(("Memory, as it was foreseen", "title")), *wrapped(explanation_text.memory(curve), width)]
-    low, high = span_of(curve)
-    seconds = high - low < 600
-    ends = formats.clock(low, seconds=seconds), formats.clock(high, seconds=seconds)
-    return [*head, *memory_chart(curve, min(width, _WIDEST), _MEMORY_HEIGHT, ends=ends)]
+    return [*head, *memory_chart(curve, min(width, _WIDEST), _MEMORY_HEIGHT)]
 
 
 def _model(one: ModelShown, width: int) -> list[list[Line]]:

@@ -13,13 +13,13 @@ from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import compact, count, duration, metric, plural
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
-from dlrover_lite.tui.model import Cuts, Evaluated, JobDetail, NodeRow, PsStrip, Rate, Shards
+from dlrover_lite.tui.model import Checkpoints, Evaluated, JobDetail, NodeRow, PsStrip, Rate, Shards
 from dlrover_lite.tui.pages.charts import Mark, Measured, bar, curve, sparkline, strip
-from dlrover_lite.tui.pages.memory_chart import memory_chart, span_of
-from dlrover_lite.tui.table import Column, Table
+from dlrover_lite.tui.pages.memory_chart import memory_chart
+from dlrover_lite.tui.table import Column, Table, numbers
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
 
-__all__ = ["ACTING", "chart", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table"]
+__all__ = ["ACTING", "chart", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table", "tone_of_miss"]
 
 ACTING = ("start", "change", "explore", "preempt", "heal")
 _LABEL = 8
@@ -87,6 +87,12 @@ def mark_of(decision: Chosen) -> tuple[str, Tone]:
     return ("▲", "accent") if decision.grows else ("▼", "accent")
 
 
+def tone_of_miss(error: float) -> Tone:
+    """Return the tone of a prediction that missed by this share."""
+    off = abs(error)
+    return "bad" if off > 0.25 else "warn" if off > 0.15 else "good"
+
+
 def chart(detail: JobDetail, width: int, height: int) -> list[Line]:
     """Draw samples/s over all of the job's time; the decisions that changed something are marked on the axis."""
     measured = _measured(detail.rates)
@@ -99,8 +105,7 @@ def chart(detail: JobDetail, width: int, height: int) -> list[Line]:
     low = min(measured[0].start, detail.row.started_at or measured[0].start)
     high = max(measured[-1].stop, max((one.at for one in acting), default=0.0), low + 1)
     marks = [Mark(one.at, *mark_of(one)) for one in acting]
-    seconds = high - low < 600
-    ends = formats.clock(low, seconds=seconds), formats.clock(high, seconds=seconds)
+    ends = formats.span(low, high)
     head = [Span("samples/s", "title")]
     if acting:
         head += [Span("  decisions below the curve: ", "dim"), *_legend(acting)]
@@ -141,8 +146,8 @@ def facts(detail: JobDetail, width: int, height: int, now: float) -> list[Line]:
     """Write as many of these as there is room for: warnings, shards, checkpoints, the newest evaluation, memory, decisions, slots; and what
     isn't known."""
     blocks = [_warnings(detail, width, max(1, height - 5)), _shards(detail.shards, width)]
-    if detail.cuts is not None or not detail.missing:
-        blocks.append(_cuts(detail.cuts, width))
+    if detail.checkpoints is not None or not detail.missing:
+        blocks.append(_checkpoints(detail.checkpoints, width))
     if detail.missing:
         blocks.append(wrapped(f"! {detail.missing}", width, "dim", indent="  "))
     for more in (_evaluated(detail.evaluated), _ahead(detail.memory, width)):
@@ -197,20 +202,20 @@ def _evaluated(one: Evaluated | None) -> list[Line]:
     return found
 
 
-def _cuts(cuts: Cuts | None, width: int) -> list[Line]:
-    if cuts is None:
+def _checkpoints(checkpoints: Checkpoints | None, width: int) -> list[Line]:
+    if checkpoints is None:
         return [line(_name("saved"), ("no checkpoints are taken", "dim"))]
     found = []
-    if (one := cuts.newest) is not None:
+    if (one := checkpoints.newest) is not None:
         text = f"{one.number} at {formats.clock(one.at)}, {format_bytes(one.bytes)} in {one.seconds:.1f} s"
         room = width - _LABEL - len(text)
         word = "checkpoint "
         held = formats.held_up(one, room - len(word)) or formats.held_up(one, room)
         found.append(line(_name("saved"), word if len(word) + len(held) <= room else "", text, (held, "dim")))
-    if cuts.under_way:
-        found.append(line(_name("" if found else "saved"), (cuts.under_way, "accent")))
-    if cuts.problem:
-        found.append(line(_name("" if found else "saved"), (f"✗ {cuts.problem}", "bad")))
+    if checkpoints.under_way:
+        found.append(line(_name("" if found else "saved"), (checkpoints.under_way, "accent")))
+    if checkpoints.problem:
+        found.append(line(_name("" if found else "saved"), (f"✗ {checkpoints.problem}", "bad")))
     return [padded(one, width) for one in found] or [line(_name("saved"), ("no checkpoint so far", "dim"))]
 
 
@@ -227,11 +232,8 @@ def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
     curve = detail.memory
     if curve is None:
         return []
-    low, high = span_of(curve)
-    seconds = high - low < 600
-    ends = formats.clock(low, seconds=seconds), formats.clock(high, seconds=seconds)
     head = padded((Span(f"memory of {curve.node}", "title"),), width)
-    return [head, *memory_chart(curve, width, height - 1, ends=ends)]
+    return [head, *memory_chart(curve, width, height - 1)]
 
 
 def _decisions(detail: JobDetail, width: int, most: int, now: float) -> list[Line]:
@@ -261,8 +263,7 @@ def _outcome(one: Chosen) -> Line:
     if one.predicted is not None:
         parts.append(Span(f"  {compact(one.predicted)}/s foreseen", "dim"))
     if one.error is not None:
-        off = abs(one.error)
-        parts.append(Span(f", {one.error:+.0%} came", "bad" if off > 0.25 else "warn" if off > 0.15 else "good"))
+        parts.append(Span(f", {one.error:+.0%} came", tone_of_miss(one.error)))
     if one.done and one.done != "done":
         parts.append(Span(f"  {one.done}", "warn"))
     return tuple(parts)
@@ -293,6 +294,10 @@ def nodes_table() -> Table[NodeRow]:
     return Table(_COLUMNS, lambda row: f"{row.id} {row.role} {row.state} {row.note}")
 
 
+def _state(row: NodeRow, _width: int) -> Line:
+    return formats.state(row.state)
+
+
 def _bar_of(used: float | None, limit: float, text: Line, width: int) -> Line:
     """Put a bar before a text where there is room."""
     size = length(text)
@@ -319,6 +324,10 @@ def _work(row: NodeRow, _width: int) -> Line:
     return line(f"{compact(row.rate)}/s")
 
 
+def _leased(row: NodeRow, _width: int) -> Line:
+    return formats.number(row.leased)
+
+
 def _share(row: NodeRow, width: int) -> Line:
     if row.share is None:
         return ()
@@ -337,81 +346,16 @@ def _throttled(row: NodeRow, _width: int) -> Line:
 
 
 _COLUMNS: tuple[Column[NodeRow], ...] = (
-    Column("node", "NODE", lambda row, _: line(row.id), None, least=9, wanted=10, most=16, key="J"),
-    Column(
-        "state",
-        "STATE",
-        lambda row, _: formats.state(row.state),
-        lambda row: row.state,
-        least=10,
-        wanted=11,
-        most=28,
-        rank=3,
-        key="S",
-    ),
-    Column(
-        "cpu",
-        "CPU",
-        _cpu,
-        lambda row: row.used_cores,
-        least=8,
-        wanted=15,
-        most=30,
-        right=True,
-        rank=1,
-        key="C",
-        down=True,
-    ),
-    Column(
-        "memory",
-        "MEMORY",
-        _memory,
-        lambda row: row.used_memory,
-        least=13,
-        wanted=20,
-        most=36,
-        right=True,
-        rank=1,
-        key="M",
-        down=True,
-    ),
-    Column(
-        "work",
-        "WORK",
-        _work,
-        lambda row: row.rate or row.slots,
-        least=11,
-        wanted=11,
-        right=True,
-        rank=2,
-        key="T",
-        down=True,
-    ),
+    Column("node", "NODE", lambda row, _: line(row.id), None, least=9, wanted=10, most=16),
+    Column("state", "STATE", _state, lambda row: row.state, least=10, wanted=11, most=28, rank=3),
+    numbers("cpu", "CPU", _cpu, lambda row: row.used_cores, least=8, wanted=15, most=30, rank=1),
+    numbers("memory", "MEMORY", _memory, lambda row: row.used_memory, least=13, wanted=20, most=36, rank=1),
+    numbers("work", "WORK", _work, lambda row: row.rate or row.slots, least=11, rank=2),
     Column("share", "SHARE", _share, lambda row: row.share, least=5, wanted=6, right=True, rank=4),
-    Column(
-        "leased",
-        "LEASED",
-        lambda row, _: formats.number(row.leased),
-        lambda row: row.leased,
-        least=6,
-        wanted=6,
-        right=True,
-        rank=6,
-    ),
+    Column("leased", "LEASED", _leased, lambda row: row.leased, least=6, right=True, rank=6),
     Column("throttled", "HELD", _throttled, lambda row: row.throttled, least=4, wanted=5, right=True, rank=7),
-    Column(
-        "restarts",
-        "RESTARTS",
-        _restarts,
-        lambda row: row.restarts,
-        least=8,
-        wanted=8,
-        right=True,
-        rank=5,
-        key="R",
-        down=True,
-    ),
-    Column("note", "", lambda row, _: line((row.note, "warn")), None, least=10, wanted=10, most=60, rank=8),
+    numbers("restarts", "RESTARTS", _restarts, lambda row: row.restarts, least=8, rank=5),
+    Column("note", "", lambda row, _: line((row.note, "warn")), None, least=10, most=60, rank=8),
 )
 
 

@@ -6,7 +6,7 @@ from dlrover_lite.core.words import at_time
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobRow, JobsView
 from dlrover_lite.tui.pages.charts import bar, sparkline
-from dlrover_lite.tui.table import Column, Table
+from dlrover_lite.tui.table import Column, Table, numbers
 from dlrover_lite.tui.text import Line, Span, line, wrapped
 
 __all__ = ["describe", "headline", "jobs_table", "nothing_yet"]
@@ -45,6 +45,26 @@ def _nodes(row: JobRow, _width: int) -> Line:
     return line(f"{row.workers}w {row.servers}p")
 
 
+def _node_count(row: JobRow) -> int | None:
+    return None if row.workers is None else row.workers + (row.servers or 0)
+
+
+def _ends_at(row: JobRow) -> float | None:
+    return row.expected.at if row.expected else row.ended_at
+
+
+def _cpu(row: JobRow, _width: int) -> Line:
+    return formats.cores_of(row.used_cores, row.cores)
+
+
+def _memory(row: JobRow, _width: int) -> Line:
+    return formats.memory_of(row.used_memory, row.memory)
+
+
+def _core_seconds(row: JobRow) -> float | None:
+    return row.cost.core_seconds if row.cost else None
+
+
 def _decision(row: JobRow, _width: int) -> Line:
     """Write a job's last decision; why it isn't trained on comes first."""
     if row.message and (row.over or row.state in ("queued", "starting")):
@@ -55,91 +75,16 @@ def _decision(row: JobRow, _width: int) -> Line:
 
 
 _COLUMNS: tuple[Column[JobRow], ...] = (
-    Column("job", "JOB", lambda row, _: line(row.id), lambda row: row.id, least=14, wanted=18, most=22, key="J"),
-    Column("state", "STATE", _state, lambda row: row.state, least=12, wanted=12, key="S"),
-    Column(
-        "progress",
-        "DONE",
-        _progress,
-        lambda row: row.share,
-        least=4,
-        wanted=4,
-        most=12,
-        right=True,
-        rank=1,
-        key="P",
-        down=True,
-    ),
-    Column(
-        "ends",
-        "ENDS",
-        lambda row, _: formats.ends(row),
-        lambda row: row.expected.at if row.expected else row.ended_at,
-        least=12,
-        wanted=13,
-        rank=2,
-        key="E",
-    ),
-    Column(
-        "rate",
-        "SAMPLES/S",
-        lambda row, _: formats.number(row.rate),
-        lambda row: row.rate,
-        least=9,
-        wanted=9,
-        right=True,
-        rank=3,
-        key="T",
-        down=True,
-    ),
+    Column("job", "JOB", lambda row, _: line(row.id), lambda row: row.id, least=14, wanted=18, most=22),
+    Column("state", "STATE", _state, lambda row: row.state, least=12),
+    numbers("progress", "DONE", _progress, lambda row: row.share, least=4, most=12, rank=1),
+    Column("ends", "ENDS", lambda row, _: formats.ends(row), _ends_at, least=12, wanted=13, rank=2),
+    numbers("rate", "SAMPLES/S", lambda row, _: formats.number(row.rate), lambda row: row.rate, least=9, rank=3),
     Column("trend", "TREND", _trend, least=6, wanted=8, most=12, rank=5),
-    Column(
-        "nodes",
-        "NODES",
-        _nodes,
-        lambda row: None if row.workers is None else row.workers + (row.servers or 0),
-        least=6,
-        wanted=7,
-        rank=4,
-        key="N",
-        down=True,
-    ),
-    Column(
-        "cpu",
-        "CPU",
-        lambda row, _: formats.cores_of(row.used_cores, row.cores),
-        lambda row: row.used_cores,
-        least=8,
-        wanted=8,
-        right=True,
-        rank=7,
-        key="C",
-        down=True,
-    ),
-    Column(
-        "memory",
-        "MEMORY",
-        lambda row, _: formats.memory_of(row.used_memory, row.memory),
-        lambda row: row.used_memory,
-        least=12,
-        wanted=13,
-        right=True,
-        rank=8,
-        key="M",
-        down=True,
-    ),
-    Column(
-        "cost",
-        "COST",
-        lambda row, _: formats.cost_of(row),
-        lambda row: row.cost.core_seconds if row.cost else None,
-        least=22,
-        wanted=22,
-        right=True,
-        rank=9,
-        key="X",
-        down=True,
-    ),
+    Column("nodes", "NODES", _nodes, _node_count, least=6, wanted=7, rank=4, down=True),
+    numbers("cpu", "CPU", _cpu, lambda row: row.used_cores, least=8, rank=7),
+    numbers("memory", "MEMORY", _memory, lambda row: row.used_memory, least=12, wanted=13, rank=8),
+    numbers("cost", "COST", lambda row, _: formats.cost_of(row), _core_seconds, least=22, rank=9),
     Column("decision", "LAST DECISION", _decision, None, least=18, wanted=30, most=200, rank=6),
 )
 
@@ -183,8 +128,8 @@ def describe(row: JobRow, width: int, now: float) -> list[Line]:
         ("samples", _samples(row)),
         ("samples/s", formats.number(row.rate)),
         ("nodes", _nodes(row, 0)),
-        ("cpu", (*formats.cores_of(row.used_cores, row.cores), Span(" cores used of those given", "dim"))),
-        ("memory", (*formats.memory_of(row.used_memory, row.memory), Span(" used of what is given", "dim"))),
+        ("cpu", (*_cpu(row, 0), Span(" cores used of those given", "dim"))),
+        ("memory", (*_memory(row, 0), Span(" used of what is given", "dim"))),
         ("cost", formats.cost_of(row)),
         ("files", line(row.directory or "not on this machine")),
     ]

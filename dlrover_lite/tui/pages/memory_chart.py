@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from dlrover_lite.brain.explain.explanation_data import MemoryCurve, Used
 from dlrover_lite.core.units import GIB, MIB, format_bytes
+from dlrover_lite.tui import formats
 from dlrover_lite.tui.pages.charts import BRAILLE, DOTS, LABEL, ends_line, round_up
 from dlrover_lite.tui.text import Line, Span, Tone, cut, line, padded
 
@@ -20,13 +21,12 @@ LEGEND: Line = line(
 Points = Sequence[tuple[float, float]]
 
 
-def memory_chart(curve: MemoryCurve, width: int, height: int, *, ends: tuple[str, str]) -> list[Line]:
-    """Draw ``height`` lines: a legend, the chart, and its axis with ``ends`` at its left and right; [] where nothing is known, or no
-    room."""
+def memory_chart(curve: MemoryCurve, width: int, height: int) -> list[Line]:
+    """Draw ``height`` lines: a legend, the chart, and its axis with the times at its ends; [] where nothing is known, or no room."""
     plot, rows = width - LABEL - 1, height - 3
     if plot < 8 or rows < 2 or not curve.used:
         return []
-    low, high = span_of(curve)
+    low, high = _span_of(curve)
     top = _top(curve)
     chart = _Chart(plot, rows, low, max(high, low + 1.0), top)
     _draw(chart, curve)
@@ -37,10 +37,10 @@ def memory_chart(curve: MemoryCurve, width: int, height: int, *, ends: tuple[str
         found.append((head, *chart.row(row)))
     now = chart.column(curve.used[-1].at)
     axis = "─" * now + "┴" + "─" * (plot - now - 1) if curve.ahead else "─" * plot
-    return [*found, line((" " * LABEL + "└" + axis, "dim")), ends_line(ends, plot)]
+    return [*found, line((" " * LABEL + "└" + axis, "dim")), ends_line(formats.span(low, high), plot)]
 
 
-def span_of(curve: MemoryCurve) -> tuple[float, float]:
+def _span_of(curve: MemoryCurve) -> tuple[float, float]:
     """Return from when to when memory is known or foreseen, in seconds since the epoch."""
     last = curve.ahead[-1].at if curve.ahead else curve.used[-1].at
     return curve.used[0].at, max(last, curve.used[-1].at)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.recordings.player import Mark, Now, span_of
-from dlrover_lite.tui.text import Line, Span, Tone, length, line
+from dlrover_lite.tui.text import Line, Span, Tone, joined, length, line
 
 __all__ = ["at_column", "replay_line"]
 
@@ -53,10 +53,4 @@ def _bar(now: Now, marks: Sequence[Mark], room: int) -> Line:
     for mark in marks:
         cells[column(mark.at)] = Span(mark.symbol, _TONES.get(mark.symbol, "accent"))
     cells[here] = Span("┃", "title")
-    joined: list[Span] = []
-    for cell in cells:
-        if joined and joined[-1].tone == cell.tone:
-            joined[-1] = Span(joined[-1].text + cell.text, cell.tone)
-        else:
-            joined.append(cell)
-    return tuple(joined)
+    return joined(cells)

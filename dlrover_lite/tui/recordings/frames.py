@@ -33,7 +33,7 @@ FORMAT = 2
 
 S = TypeVar("S", bound=msgspec.Struct)
 Change = dict[str, Any]
-"""Fields of a struct that differ from those before, by name."""
+"""Fields of a struct that differ from those before, by the name that they have in recordings."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -102,19 +102,20 @@ class Differences(Generic[S]):
     def __init__(self, kind: type[S], *, but: Iterable[str] = ()) -> None:
         """Compare structs of ``kind``. ``but``: fields that aren't compared."""
         self._kind = kind
-        fields = [field for field in msgspec.structs.fields(kind) if field.name not in set(but)]
-        self._types = {field.name: field.type for field in fields}
-        self._defaults = {field.name: field.default for field in fields}
+        self._fields = {
+            field.encode_name: field for field in msgspec.structs.fields(kind) if field.name not in set(but)
+        }
 
     def between(self, before: S | None, after: S) -> Change:
         """Return what ``after`` has that ``before`` hasn't; before None: all that isn't as by default."""
         if before is after:
             return {}
-        if before is None:
-            return {
-                name: value for name, default in self._defaults.items() if (value := getattr(after, name)) != default
-            }
-        return {name: value for name in self._types if (value := getattr(after, name)) != getattr(before, name)}
+        return {
+            name: value
+            for name, field in self._fields.items()
+            if (value := getattr(after, field.name))
+            != (field.default if before is None else getattr(before, field.name))
+        }
 
     def after(self, before: S | None, change: Mapping[str, Any]) -> S:
         """Return ``before`` with a change that was read from a file. Raises msgspec.ValidationError for one that doesn't fit."""
@@ -122,7 +123,11 @@ class Differences(Generic[S]):
             return msgspec.convert(change, self._kind)
         if not change:
             return before
-        known = {name: msgspec.convert(change[name], kind) for name, kind in self._types.items() if name in change}
+        known = {
+            field.name: msgspec.convert(change[name], field.type)
+            for name, field in self._fields.items()
+            if name in change
+        }
         return msgspec.structs.replace(before, **known)
 
 

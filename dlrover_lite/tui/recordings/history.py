@@ -10,7 +10,7 @@ from typing import IO
 import msgspec
 
 from dlrover_lite.brain.store.job_news import choice_of
-from dlrover_lite.brain.store.timeline import Happened, Known, Measured, Timeline, Used
+from dlrover_lite.brain.store.timeline import Known, Measured, Timeline, Used
 from dlrover_lite.core.expected_end import (
     ExpectedEnd,
     PlanIntervals,
@@ -19,7 +19,7 @@ from dlrover_lite.core.expected_end import (
     TrainedInterval,
     expected_end,
 )
-from dlrover_lite.protocol.news import Chosen, DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
+from dlrover_lite.protocol.news import Chosen, DecisionNews, JobNews, NodeNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobsView, NodeRow, Rate
 from dlrover_lite.tui.recordings.recorded import Explain, Recording
@@ -33,7 +33,7 @@ _MOST_MOMENTS = 20_000
 """Number that a history's time is divided by: what happens closer together than that is told at once."""
 
 _NO_NODES = PlanShape((), ())
-_News = Measured | PlanNews | Known | Happened | JobNews
+_News = Measured | PlanNews | Known | NodeNews | JobNews
 
 
 def recorded(past: Timeline) -> Recording:
@@ -65,7 +65,7 @@ def _moments(past: Timeline) -> Iterator[tuple[float, list[_News]]]:
     begun = msgspec.structs.replace(
         job, state="starting", started_at=None, ended_at=None, samples=0, message="", outcome=JobOutcome()
     )
-    known: tuple[Measured | PlanNews | Known | Happened, ...] = (
+    known: tuple[Measured | PlanNews | Known | NodeNews, ...] = (
         *past.nodes,
         *past.plans,
         *past.measured,
@@ -148,7 +148,7 @@ class _Past:
                     since = 0.0
                 case Known():
                     self._decide(one.decision)
-                case Happened():
+                case NodeNews():
                     self._happen(one)
         if self._elapsed:
             self._elapsed += since
@@ -197,7 +197,7 @@ class _Past:
                 self._predicted[one.choice] = PredictedRate(one.predicted, one.lower or 0.0, one.upper or 0.0)
         self._decisions[one.number] = one
 
-    def _happen(self, one: Happened) -> None:
+    def _happen(self, one: NodeNews) -> None:
         node = self._nodes.get(one.node)
         if one.event == "launched" or node is None:
             before = self._nodes.get(one.follows)

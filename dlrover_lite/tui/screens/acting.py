@@ -34,7 +34,7 @@ class ActingPage(TablePage):
     # --- which keys there are, and work -----------------------------------------------------------------------------
 
     def why_not(self, action: str) -> str:
-        return self._why_not(action, self.aim()) if action in self.ACTING else super().why_not(action)
+        return self._why_not(action, self.aim()) if action in _DO else super().why_not(action)
 
     def _why_not(self, action: str, aim: Aim) -> str:
         actions = self.tui.actions
@@ -61,7 +61,7 @@ class ActingPage(TablePage):
 
     # --- ways to begin ----------------------------------------------------------------------------------------------
 
-    def begin(self, action: str, aim: Aim | None = None) -> None:
+    def action_act(self, action: str, aim: Aim | None = None) -> None:
         """Ask what is to be asked, and have it done; or tell why not."""
         aim = aim or self.aim()
         if why := self._why_not(action, aim):
@@ -69,36 +69,9 @@ class ActingPage(TablePage):
         elif (row := aim.row) is not None:
             _DO[action](self, row, aim)
 
-    def action_hold(self) -> None:
-        self.begin("hold")
-
-    def action_accept(self) -> None:
-        self.begin("accept")
-
-    def action_reject(self) -> None:
-        self.begin("reject")
-
-    def action_scale(self) -> None:
-        self.begin("scale")
-
-    def action_resize(self) -> None:
-        self.begin("resize")
-
-    def action_drain(self) -> None:
-        self.begin("drain")
-
-    def action_kill(self) -> None:
-        self.begin("kill")
-
-    def action_checkpoint(self) -> None:
-        self.begin("checkpoint")
-
-    def action_stop(self) -> None:
-        self.begin("stop")
-
     def command_act(self, name: str, argument: str) -> None:
         aim = self.aim()
-        if self.tui.readonly:
+        if self.tui.actions is None:
             self.tui.tell("Nothing can be changed from here", "warning")
             return
         if argument and aim.detail is not None:
@@ -109,16 +82,16 @@ class ActingPage(TablePage):
                 self.tui.tell(f"Autoscaling is {'paused already' if now.paused else 'not paused'}", "warning")
                 return
             name = "hold"
-        self.begin(name, aim)
+        self.action_act(name, aim)
 
     def acting_commands(self) -> Iterable[Choice]:
         """Yield the actions that can be done now, for the palette."""
         aim = self.aim()
         for group in self.KEYS:
             for key in group:
-                if key.acts and self.check_action(key.action, ()) and self.offers(key) and not self.why_not(key.action):
+                if key.acts and self.has(key) and self.offers(key) and not self.why_not(key.action):
                     whom = aim.node.id if aim.node is not None and key.action in _OF_A_NODE else aim.row and aim.row.id
-                    yield Choice(f"{self.label_of(key).strip()} {whom}", key.what, partial(self.begin, key.action))
+                    yield Choice(f"{self.label_of(key).strip()} {whom}", key.what, partial(self.action_act, key.action))
 
     # --- what each does ---------------------------------------------------------------------------------------------
 

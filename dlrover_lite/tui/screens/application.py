@@ -26,7 +26,6 @@ class Application(Protocol):
     """Actions that screens of this application don't have."""
     actions: Actions | None
     """Actions on jobs; None where nothing can be changed, as in a recording."""
-    readonly: bool
     now: Callable[[], float]
     view: JobsView | None
     jobs_feed: Feed[JobsView]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
-from textual.widget import Widget
 
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui.actions import Aim
@@ -26,19 +25,14 @@ class DecisionsScreen(ActingPage, inherit_bindings=False):
     """
     KEYS = (DECISIONS, EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
+    grid: Grid[Chosen]
 
     def __init__(self, detail: JobDetail) -> None:
-        super().__init__()
-        table = decisions_page.decisions_table()
-        self.columns = [column.name for column in table.columns if column.sort is not None]
-        self.grid: Grid[Chosen] = Grid(table, id="decisions")
+        super().__init__(decisions_page.decisions_table(), id="decisions")
         self.detail = detail
 
     def body(self) -> ComposeResult:
         yield self.grid
-
-    def main(self) -> Widget:
-        return self.grid
 
     def on_mount(self) -> None:
         self.set_focus(self.grid)
@@ -49,20 +43,15 @@ class DecisionsScreen(ActingPage, inherit_bindings=False):
         if detail is not None and detail.row.id == self.detail.row.id:
             self.detail = detail
         self.grid.put({str(one.number): one for one in self.detail.decisions})
-        self._head()
+        self.tell_head()
         self.tell_age()
         self.tell_keys()
 
-    def _head(self) -> None:
+    def tell_head(self) -> None:
         self.head([decisions_page.headline(self.detail, len(self.grid.table.shown), self.filter_text)])
 
     def stale(self) -> Line:
         return self.job_stale(self.detail)
-
-    def filter_changed(self, text: str) -> None:
-        self.grid.look_for(text)
-        self._head()
-        self.tell_keys()
 
     def aim(self) -> Aim:
         return Aim(self.detail.row, self.detail)

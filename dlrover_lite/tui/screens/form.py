@@ -8,33 +8,20 @@ from typing import Any, ClassVar, cast
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
-from textual.widgets import Input, Label
+from textual.widgets import Label
 
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.tui.pages.acting_page import Field
 from dlrover_lite.tui.screens.application import Application
 from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.text import line, wrapped
+from dlrover_lite.tui.widgets.prompt import LineInput
 from dlrover_lite.tui.widgets.toned import Lines
 
 __all__ = ["Form"]
 
 _WIDTH = 66
 Asked = Callable[[Mapping[str, str]], Callable[[], str]]
-
-
-class _FieldInput(Input):
-    """An input whose ``changed`` and ``submit`` are called before the next key is taken."""
-
-    def __init__(self, changed: Callable[[], None], submit: Callable[[], None], *, id: str) -> None:
-        super().__init__(id=id, compact=True, select_on_focus=False)
-        self._changed, self._submit = changed, submit
-
-    def watch_value(self, _value: str) -> None:
-        self._changed()
-
-    async def action_submit(self) -> None:
-        self._submit()
 
 
 class Form(Dialog[None]):
@@ -57,16 +44,12 @@ class Form(Dialog[None]):
         Binding("up,shift+tab", "step(-1)", "Previous", show=False),
     ]
 
-    def __init__(
-        self,
-        title: str,
-        fields: Sequence[Field],
-    ) -> None:
+    def __init__(self, title: str, fields: Sequence[Field]) -> None:
         super().__init__()
         self._title = title
         self._fields = fields
         self._inputs = {
-            field.name: _FieldInput(self._written, self.action_submit, id=f"field-{field.name}") for field in fields
+            field.name: LineInput(self._written, self.action_submit, id=f"field-{field.name}") for field in fields
         }
         self._notes = {field.name: Lines(classes="note") for field in fields}
         self._facts = Lines([(), line(("reading what there is…", "dim")), ()])
@@ -123,7 +106,7 @@ class Form(Dialog[None]):
         self.set_focus(chosen)
         chosen.select_all()
 
-    def _written(self) -> None:
+    def _written(self, _text: str) -> None:
         """Take back what was said to be wrong, which may not be any more."""
         if not self._waits:
             self._say([])

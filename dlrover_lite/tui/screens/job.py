@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import Container
-from textual.widget import Widget
 
 from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOB
@@ -46,13 +45,11 @@ class JobScreen(ActingPage, inherit_bindings=False):
     """
     KEYS = (JOB, EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
+    grid: Grid[NodeRow]
 
     def __init__(self, job: str, row: JobRow | None) -> None:
-        super().__init__()
-        table = job_page.nodes_table()
+        super().__init__(job_page.nodes_table(), id="nodes")
         self.job = job
-        self.columns = [column.name for column in table.columns if column.sort is not None]
-        self.grid: Grid[NodeRow] = Grid(table, id="nodes")
         self.chart, self.facts, self.memory = Lines(id="chart"), Lines(id="facts"), Lines(id="memory")
         self.detail = JobDetail(row=row) if row is not None else None
         self._drawn: tuple[JobDetail | None, tuple[int, ...]] | None = None
@@ -63,9 +60,6 @@ class JobScreen(ActingPage, inherit_bindings=False):
             yield self.facts
         yield self.memory
         yield self.grid
-
-    def main(self) -> Widget:
-        return self.grid
 
     def on_mount(self) -> None:
         self.set_focus(self.grid)
@@ -113,10 +107,6 @@ class JobScreen(ActingPage, inherit_bindings=False):
 
     def stale(self) -> Line:
         return self.job_stale(self.detail)
-
-    def filter_changed(self, text: str) -> None:
-        self.grid.look_for(text)
-        self.tell_keys()
 
     # --- keys -------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
-from textual.widget import Widget
 
 from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOBS
@@ -30,21 +29,16 @@ class JobsScreen(ActingPage, inherit_bindings=False):
     KEYS = (JOBS, EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
     ROW = ActingPage.ROW | {"logs"}
+    grid: Grid[JobRow]
 
     def __init__(self) -> None:
-        super().__init__()
-        table = jobs_page.jobs_table()
-        self.columns = [column.name for column in table.columns if column.sort is not None]
-        self.grid: Grid[JobRow] = Grid(table, id="jobs")
+        super().__init__(jobs_page.jobs_table(), id="jobs")
         self.empty = Lines(id="empty")
         self.view: JobsView | None = None
 
     def body(self) -> ComposeResult:
         yield self.grid
         yield self.empty
-
-    def main(self) -> Widget:
-        return self.grid
 
     def on_mount(self) -> None:
         self.set_focus(self.grid)
@@ -59,22 +53,17 @@ class JobsScreen(ActingPage, inherit_bindings=False):
         self.set_class(empty, "-empty")
         if empty:
             self.empty.show(jobs_page.nothing_yet(max(20, self.size.width - 4)))
-        self._head()
+        self.tell_head()
         self.tell_age()
         self.tell_keys()
 
-    def _head(self) -> None:
+    def tell_head(self) -> None:
         view = self.view
         shown = len(self.grid.table.shown)
         self.head([jobs_page.headline(view, shown, self.filter_text) if view else jobs_page.READING])
 
     def stale(self) -> Line:
         return self.stale_of(self.tui.jobs_feed, self.view.problem if self.view else None)
-
-    def filter_changed(self, text: str) -> None:
-        self.grid.look_for(text)
-        self._head()
-        self.tell_keys()
 
     # --- keys -------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from dlrover_lite.tui.model import JobDetail, Problem
 from dlrover_lite.tui.pages.key_line import KeyShown
 from dlrover_lite.tui.screens.application import Application
 from dlrover_lite.tui.sources.poller import Feed
+from dlrover_lite.tui.table import Table
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.key_bar import KeyBar
@@ -33,7 +34,7 @@ STALE_SECONDS = 3.0
 def bindings(*groups: Sequence[Key]) -> list[Any]:
     """Make textual's bindings of keys that have an action; the others are those of the widgets."""
     return [
-        Binding(key.key, key.action, key.short or key.what, show=bool(key.short), key_display=key.label)
+        Binding(key.key, key.does, key.short or key.what, show=bool(key.short), key_display=key.label)
         for group in groups
         for key in group
         if key.action
@@ -54,10 +55,6 @@ class Page(Screen[None]):
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
     columns: Sequence[str] = ()
     filter_text = ""
-    ACTING: ClassVar[frozenset[str]] = frozenset(
-        {"hold", "accept", "reject", "scale", "resize", "drain", "kill", "checkpoint", "stop"}
-    )
-    """Actions that change something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,11 +166,15 @@ class Page(Screen[None]):
         """Say whether an action is there at all. Textual passes over keys of what can't be done; here they are to say why (``refused``)."""
         if action in self.tui.WITHOUT:
             return False
-        if action in self.ACTING:
-            return not self.tui.readonly
+        if action == "act":
+            return self.tui.actions is not None
         if action == "back":
             return self.can_go_back()
         return True
+
+    def has(self, key: Key) -> bool:
+        """Say whether the action of a key is there at all."""
+        return bool(self.check_action("act" if key.acts else key.action, ()))
 
     def why_not(self, action: str) -> str:
         """Say why an action can't be done just now; empty: it can. Asked for each key with each look."""
@@ -202,13 +203,9 @@ class Page(Screen[None]):
                 KeyShown(key, self.label_of(key), self.why_not(key.action))
                 for group in self.KEYS
                 for key in group
-                if key.short and self.check_action(key.action, ()) and self.offers(key)
+                if key.short and self.has(key) and self.offers(key)
             ]
         )
-
-    def on_grid_moved(self, event: Grid.Moved) -> None:
-        event.stop()
-        self.tell_keys()
 
     def can_go_back(self) -> bool:
         return len(self.app.screen_stack) > 1 or bool(self.filter_text) or self.prompt.is_open
@@ -249,6 +246,22 @@ class TablePage(Page):
     """Actions that need a row."""
     grid: Grid[Any]
 
+    def __init__(self, table: Table[Any], *, id: str) -> None:
+        super().__init__()
+        self.grid = Grid(table, id=id)
+        self.columns = [column.name for column in table.columns if column.sort is not None]
+
+    def main(self) -> Widget:
+        return self.grid
+
+    def tell_head(self) -> None:
+        """Write the headline, where it says what a filter leaves."""
+
+    def filter_changed(self, text: str) -> None:
+        self.grid.look_for(text)
+        self.tell_head()
+        self.tell_keys()
+
     def why_not(self, action: str) -> str:
         return "There is no row to choose" if action in self.ROW and self.grid.row is None else ""
 
@@ -262,6 +275,10 @@ class TablePage(Page):
     def action_open(self) -> None:
         if not self.refused("open"):
             self.choose()
+
+    def on_grid_moved(self, event: Grid.Moved) -> None:
+        event.stop()
+        self.tell_keys()
 
     def on_grid_chosen(self, event: Grid.Chosen) -> None:
         """Do what is to be done with the row that was chosen by the mouse."""

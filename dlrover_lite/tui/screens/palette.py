@@ -9,11 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Input
 
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import line
 from dlrover_lite.tui.widgets.grid import Grid
+from dlrover_lite.tui.widgets.prompt import LineInput
 
 __all__ = ["Choice", "Palette"]
 
@@ -23,20 +23,6 @@ class Choice(NamedTuple):
     what: str
     """What the command does, in words."""
     do: Callable[[], object]
-
-
-class _Words(Input):
-    """``changed`` is told what is written with each key, before the next one is taken."""
-
-    def __init__(self, changed: Callable[[str], None], submitted: Callable[[], None]) -> None:
-        super().__init__(placeholder="words of a command", compact=True, select_on_focus=False)
-        self._changed, self._submitted = changed, submitted
-
-    def watch_value(self, value: str) -> None:
-        self._changed(value)
-
-    async def action_submit(self) -> None:
-        self._submitted()
 
 
 class Palette(ModalScreen[None]):
@@ -62,7 +48,7 @@ class Palette(ModalScreen[None]):
         self.grid: Grid[Choice] = Grid(Table(_COLUMNS, lambda one: f"{one.title} {one.what}"))
         self.grid.can_focus = False
         self._choices = {str(number): one for number, one in enumerate(choices)}
-        self.words = _Words(self._look_for, self.action_choose)
+        self.words = LineInput(self._look_for, self.action_choose, placeholder="words of a command")
 
     def compose(self) -> ComposeResult:
         with Vertical():

@@ -55,12 +55,10 @@ class ReadingScreen(Page, inherit_bindings=False):
 
     def tell_head(self) -> None:
         shown, there = self.pager.counts
-        parts = [line((self._title, "title"))]
+        head = line((self._title, "title"))
         if self.filter_text:
-            parts.append(
-                line(("  with ", "dim"), (self.filter_text, "accent"), (f" ({shown} of {there} lines)", "dim"))
-            )
-        self.head([tuple(span for part in parts for span in part)])
+            head += line(("  with ", "dim"), (self.filter_text, "accent"), (f" ({shown} of {there} lines)", "dim"))
+        self.head([head])
 
     def tell_age(self) -> None:
         super().tell_age()

@@ -18,7 +18,7 @@ from dlrover_lite.brain_server.history_client import BrainHistory
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.protocol.news import JobNews
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsView
-from dlrover_lite.tui.sources.live_job import LiveJob, owner_of
+from dlrover_lite.tui.sources.live_job import LiveJob, news_from_files
 from dlrover_lite.tui.view_state import JobsFold, LocalStatus
 
 if TYPE_CHECKING:
@@ -131,35 +131,18 @@ class LiveSource:
                 self._put_ended(known)
 
     def _put_stray(self, handle: JobHandle) -> None:
-        job = handle.job
         try:
-            known, recipe = handle.known(), job.recipe
+            known = handle.known()
+            news = news_from_files(handle.job, known)
         except JobError:  # it is being removed, or damaged
             return
-        state, result = known.state, known.result if known.state != "lost" else None
-        message = result.message if result else ""
-        ended = result.ended_at if result else known.ended_at
-        self._fold.put(
-            JobNews(
-                id=job.id,
-                name=recipe.name,
-                owner=owner_of(job.directory),
-                model=recipe.model.use,
-                state=state,
-                created_at=known.created_at,
-                started_at=known.started_at,
-                ended_at=ended if state in OVER else None,
-                samples=0,
-                message=message,
-                directory=str(job.directory),
-            )
-        )
-        if state in OVER:
-            self._strays.discard(job.id)
-            if result is not None:
-                self._hear_last(job.id, result.status or {}, result.ended_at)
-        else:
-            self._strays.add(job.id)
+        self._fold.put(news)
+        if news.state not in OVER:
+            self._strays.add(news.id)
+            return
+        self._strays.discard(news.id)
+        if known.result is not None and known.state != "lost":
+            self._hear_last(news.id, known.result.status or {}, known.result.ended_at)
 
     def _put_ended(self, known: JobNews) -> None:
         if not Path(known.directory).is_dir() or (ended := look_at(known.directory)) is None:

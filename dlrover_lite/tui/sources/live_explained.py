@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dlrover_lite.brain.explain.decision_text import explain, lines_of
+from dlrover_lite.brain.explain.decision_text import explain, weighed_plans
 from dlrover_lite.brain.explain.explanation import read
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.history import Rows
-from dlrover_lite.tui.model import Explanation, WeighedPlan
+from dlrover_lite.tui.model import Explanation
 from dlrover_lite.tui.text import clean
 
 __all__ = ["explanation"]
@@ -23,5 +23,5 @@ def explanation(history: Rows, job: str, number: int, *, until: float | None = N
     effect = one.effect if one.effect is not None and (until is None or one.effect.at <= until) else None
     text = explain(one.decision, effect, policy=policy)
     paragraphs = tuple(clean(line) for line in text.partition("\n\n")[0].splitlines())
-    plans = tuple(WeighedPlan(*line) for line in lines_of(one.decision, policy=policy, most=None))
+    plans = tuple(weighed_plans(one.decision, policy=policy, most=None))
     return Explanation(job, number, paragraphs, plans, rests_on)

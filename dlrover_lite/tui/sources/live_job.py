@@ -11,10 +11,10 @@ from dlrover_lite.brain.store.history import History
 from dlrover_lite.brain.store.watch import JobWatch
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.protocol.news import Chosen, DecisionNews, JobNews, WatchedJobs
-from dlrover_lite.tui.model import Autoscaling, JobDetail, Problem, PsStrip, Rate
+from dlrover_lite.tui.model import OVER, Autoscaling, JobDetail, Problem, PsStrip, Rate
 from dlrover_lite.tui.pages.detail import (
     NodesFold,
-    cuts_of,
+    checkpoints_of,
     evaluated_of,
     moves_end_in,
     shards_of,
@@ -26,9 +26,11 @@ from dlrover_lite.tui.view_state import JobsFold
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.jobs.backend import JobSummary
+    from dlrover_lite.jobs.store import Job
     from dlrover_lite.protocol.messages import AutoscaleStatus, Status
 
-__all__ = ["LiveJob", "owner_of"]
+__all__ = ["LiveJob", "news_from_files"]
 
 _SELDOM_SECONDS = 3.0
 """Seconds between two questions for what changes seldom, or is much."""
@@ -86,7 +88,7 @@ class LiveJob:
             slot_map_version=status.slot_map_version if status else 0,
             moving_slots=sum(move.left for move in status.moves) if status else 0,
             moves_end_in=moves_end_in(status) if status else None,
-            cuts=cuts_of(status),
+            checkpoints=checkpoints_of(status),
             memory=None if row.over else self._memory.look(),
             epoch=status.epoch if status else 0,
             epochs=status.epochs if status else 0,
@@ -127,21 +129,7 @@ class LiveJob:
 
         try:
             handle = JobHandle.find(self.id)
-            job, known = handle.job, handle.known()
-            recipe = job.recipe
-            news = JobNews(
-                id=job.id,
-                name=recipe.name,
-                owner=owner_of(job.directory),
-                model=recipe.model.use,
-                state=known.state,
-                created_at=known.created_at,
-                started_at=known.started_at,
-                ended_at=known.ended_at,
-                samples=0,
-                message=known.result.message if known.result and known.state != "lost" else "",
-                directory=str(job.directory),
-            )
+            news = news_from_files(handle.job, handle.known())
         except JobError:
             return None
         self._fold.put(news)
@@ -192,7 +180,27 @@ class LiveJob:
 _ALL_SLOTS = 4096
 
 
-def owner_of(directory: Path) -> str:
+def news_from_files(job: Job, known: JobSummary) -> JobNews:
+    """Tell of a job that no brain knows. Raises JobError where its files are gone, or damaged."""
+    recipe = job.recipe
+    result = known.result if known.state != "lost" else None
+    ended_at = result.ended_at if result else known.ended_at
+    return JobNews(
+        id=job.id,
+        name=recipe.name,
+        owner=_owner_of(job.directory),
+        model=recipe.model.use,
+        state=known.state,
+        created_at=known.created_at,
+        started_at=known.started_at,
+        ended_at=ended_at if known.state in OVER else None,
+        samples=0,
+        message=result.message if result else "",
+        directory=str(job.directory),
+    )
+
+
+def _owner_of(directory: Path) -> str:
     """Return the owner as brains name users; empty where there is no such directory."""
     try:
         return directory.owner()

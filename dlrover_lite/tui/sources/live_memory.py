@@ -4,23 +4,13 @@ history. It imports numpy, when there is something to foresee."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from dlrover_lite.brain.explain.explanation_data import MemoryCurve, Used
+from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.history import Rows
-from dlrover_lite.brain.store.queries import kept
-from dlrover_lite.protocol.history_messages import (
-    JobFilter,
-    JobsPage,
-    JobsQuestion,
-    KeptProfile,
-    ProfilesPage,
-    ProfilesQuestion,
-)
+from dlrover_lite.brain.store.records import demand_in
+from dlrover_lite.protocol.history_messages import JobsQuestion
 from dlrover_lite.protocol.news import WatchedJob
 
 if TYPE_CHECKING:
@@ -31,12 +21,6 @@ __all__ = ["LiveMemory"]
 
 _KEPT = 256
 """Maximum number of intervals that are kept; of more, every second of the older half is dropped."""
-
-
-class _Features(msgspec.Struct):
-    """As much of a job's features as is needed here: what it asks for is understood later."""
-
-    demand: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class LiveMemory:
@@ -77,32 +61,16 @@ class LiveMemory:
     def _read(self) -> None:
         """Read the profiles that are new."""
         since = math.nextafter(self._at, math.inf)
-        stored = kept(self._history, ProfilesQuestion(self.job, since, most=_KEPT), ProfilesPage)
-        asked = b"null" if self._demand is not None or not stored else self._asked()
+        profiles = queries.readable_profiles(self._history, self.job, since=since, newest=_KEPT)
+        if profiles and self._demand is None:
+            entries = queries.jobs(self._history, JobsQuestion(id=self.job))
+            self._demand = demand_in(entries[0].features) if entries else None
         self._unread = False
-        if stored:
-            self._at = stored[0].at
-            self._take_profiles(stored[::-1], asked)
-            self._is_old = True
+        if profiles:
+            from dlrover_lite.protocol.profiles import Level
 
-    def _asked(self) -> bytes:
-        """Return what the job asks for, as it is stored."""
-        for entry in kept(self._history, JobsQuestion(JobFilter(id=self.job)), JobsPage):
-            with suppress(msgspec.MsgspecError):
-                return bytes(msgspec.json.decode(entry.features, type=_Features).demand)
-        return b"null"
-
-    def _take_profiles(self, stored: Sequence[KeptProfile], asked: bytes) -> None:
-        from dlrover_lite.protocol.demands import Demand
-        from dlrover_lite.protocol.profiles import Level, Profile
-
-        with suppress(msgspec.MsgspecError):
-            self._demand = msgspec.json.decode(asked, type=Demand | None) or self._demand
-        for one in stored:
-            with suppress(msgspec.MsgspecError):
-                profile = msgspec.json.decode(one.data, type=Profile)
-                if profile.ps and profile.seconds > 0:
-                    self._levels.append(Level.of(profile))
+            self._at, self._is_old = profiles[-1].at, True
+            self._levels += [Level.of(profile) for profile in profiles if profile.ps and profile.seconds > 0]
         if len(self._levels) > _KEPT:
             half = _KEPT // 2
             self._levels = self._levels[:half:2] + self._levels[half:]

@@ -25,7 +25,7 @@ class Feed(Generic[T]):
     def __init__(
         self,
         read: Callable[[], T],
-        arrived: Callable[[], None],
+        arrived: Callable[[], object],
         *,
         name: str,
         period_seconds: float = 0.5,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from textual import events
 from textual.binding import Binding, BindingType
@@ -54,22 +54,10 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
     """Id of the row that keys are about."""
 
     class Chosen(Message):
-        """A row was chosen: enter, or a click on the row that has the cursor."""
-
-        def __init__(self, grid: Grid[Any], name: str) -> None:
-            super().__init__()
-            self.grid = grid
-            self.name = name
-
-        @property
-        def control(self) -> Grid[Any]:
-            return self.grid
+        """A row was chosen by the mouse: a click on the row that has the cursor."""
 
     class Moved(Message):
         """The cursor is on another row, or on none."""
-
-    class Sorted(Message):
-        """Another order was chosen by the mouse."""
 
     def __init__(self, table: Table[R], *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -177,10 +165,6 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
     def action_last(self) -> None:
         self._go(len(self.table.shown) - 1)
 
-    def action_choose(self) -> None:
-        if self.cursor is not None and self.row is not None:
-            self.post_message(self.Chosen(self, self.cursor))
-
     def on_click(self, event: events.Click) -> None:
         """Sort by the heading that was clicked. A click on a row puts the cursor there; where it is already, the row is chosen."""
         if event.y < _HEAD:
@@ -188,11 +172,10 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
                 column = self.table.columns[one.at]
                 if one.x <= event.x < one.x + one.width and column.sort is not None:
                     self.sort_by(column.name)
-                    self.post_message(self.Sorted())
             return
         at = event.y - _HEAD + self.scroll_offset.y
         if at < len(self.table.shown):
             if self.table.shown[at] == self.cursor:
-                self.action_choose()
+                self.post_message(self.Chosen())
             else:
                 self._go(at)

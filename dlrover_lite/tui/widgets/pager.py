@@ -33,9 +33,9 @@ class Pager(ScrollView, Toned, can_focus=True):
         Binding("end,G", "scroll_end", "Last", show=False),
     ]
 
-    def __init__(self, lines: Sequence[Line] = (), *, follow: bool = False, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.follow = follow
+    def __init__(self, lines: Sequence[Line]) -> None:
+        super().__init__()
+        self.follow = False
         """Whether the end stays in sight."""
         self._all = list(lines)
         self._words: list[str] = []

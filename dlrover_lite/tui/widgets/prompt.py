@@ -1,9 +1,9 @@
-"""The line at the bottom in which a filter or a command is written."""
+"""The line at the bottom in which a filter or a command is written, and lines of forms that are written into."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -11,7 +11,7 @@ from textual.containers import Horizontal
 from textual.suggester import Suggester
 from textual.widgets import Input, Label
 
-__all__ = ["Kind", "Prompt"]
+__all__ = ["Kind", "LineInput", "Prompt"]
 
 Kind = Literal["/", ":"]
 
@@ -30,17 +30,12 @@ class _Completing(Suggester):
         return self._complete(value)
 
 
-class _Written(Input):
-    """An input that says what it has to say before the next key is taken: ``changed`` with each change, ``submit`` when enter was
-    pressed."""
+class LineInput(Input):
+    """An input that says what it has to say before the next key is taken: ``changed`` is told what is written with each change, ``submit``
+    is called when enter was pressed."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "complete", "Complete", show=False)]
-
-    def __init__(
-        self, complete: Callable[[str], str | None], changed: Callable[[str], None], submit: Callable[[], None]
-    ) -> None:
-        super().__init__(suggester=_Completing(complete), compact=True, select_on_focus=False)
-        self._completed = complete
+    def __init__(self, changed: Callable[[str], None], submit: Callable[[], None], **settings: Any) -> None:
+        super().__init__(compact=True, select_on_focus=False, **settings)
         self._changed, self._submit = changed, submit
 
     def watch_value(self, value: str) -> None:
@@ -48,6 +43,16 @@ class _Written(Input):
 
     async def action_submit(self) -> None:
         self._submit()
+
+
+class _Written(LineInput):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "complete", "Complete", show=False)]
+
+    def __init__(
+        self, complete: Callable[[str], str | None], changed: Callable[[str], None], submit: Callable[[], None]
+    ) -> None:
+        super().__init__(changed, submit, suggester=_Completing(complete))
+        self._completed = complete
 
     def action_complete(self) -> None:
         if found := self._completed(self.value):

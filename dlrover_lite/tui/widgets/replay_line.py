@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from textual import events
-from textual.message import Message
 
 from dlrover_lite.tui.pages.replay_page import at_column, replay_line
 from dlrover_lite.tui.recordings.player import Mark, Now
@@ -17,22 +16,15 @@ _PERIOD_SECONDS = 0.25
 
 
 class ReplayLine(Lines):
-    """The line of a replay. ``ask``: for where it is, and for its marks, a few times a second."""
+    """The line of a replay. ``ask`` for where it is, and for its marks, a few times a second; ``go`` to a time."""
 
     DEFAULT_CSS = """
     ReplayLine { height: 1; padding: 0 1; background: $boost; }
     """
 
-    class Asked(Message):
-        """A click asks to go to a time."""
-
-        def __init__(self, at: float) -> None:
-            super().__init__()
-            self.at = at
-
-    def __init__(self, ask: Callable[[], tuple[Now, Sequence[Mark]]]) -> None:
+    def __init__(self, ask: Callable[[], tuple[Now, Sequence[Mark]]], go: Callable[[float], None]) -> None:
         super().__init__(id="replay")
-        self._ask = ask
+        self._ask, self._go = ask, go
 
     def on_mount(self) -> None:
         self.set_interval(_PERIOD_SECONDS, self.tell)
@@ -50,4 +42,4 @@ class ReplayLine(Lines):
         place = event.get_content_offset(self)
         at = None if place is None else at_column(self._ask()[0], self.size.width, place.x)
         if at is not None:
-            self.post_message(self.Asked(at))
+            self._go(at)
