@@ -128,7 +128,7 @@ class Backend:
         self._observed[node] = seen
         self._version += 1
 
-    def observe(self, *, after: int | None = None, timeout_seconds: float = 0.0) -> Observation | None:
+    def observe(self, *, after: int | None = None) -> Observation | None:
         return None if self._version == after else Observation(self._version, dict(self._observed))
 
     def usage(self, node: str) -> Usage | None:

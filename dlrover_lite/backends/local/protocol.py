@@ -40,7 +40,6 @@ class Terminate(Message, frozen=True):
 
 class Observe(Message, frozen=True):
     after: Count | None
-    timeout_seconds: Seconds
 
 
 class ReadUsage(Message, frozen=True):
