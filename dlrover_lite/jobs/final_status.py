@@ -8,14 +8,14 @@ import msgspec
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.protocol.messages import (
+from dlrover_lite.protocol.questions import (
     CheckpointProblem,
     CheckpointsStatus,
     CheckpointStall,
     CheckpointStatus,
     Status,
+    status_of,
 )
-from dlrover_lite.protocol.questions import status_of
 
 __all__ = ["final", "has_checkpoint", "starting"]
 

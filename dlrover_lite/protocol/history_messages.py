@@ -12,44 +12,6 @@ from dlrover_lite.core.bounds import Blob, Count, Items, Json, Name, Number, Rat
 from dlrover_lite.protocol.news import WatchedJob, WatchedJobs
 from dlrover_lite.transport.message import Message
 
-__all__ = [
-    "LATEST",
-    "DecisionsPage",
-    "DecisionsQuestion",
-    "EventsPage",
-    "EventsQuestion",
-    "FittedJobsPage",
-    "FittedJobsQuestion",
-    "HistoryAnswer",
-    "HistoryQuestion",
-    "InputsQuestion",
-    "JobFilter",
-    "JobIdsPage",
-    "JobIdsQuestion",
-    "JobNewsPage",
-    "JobNewsQuestion",
-    "JobSeen",
-    "JobsNewsPage",
-    "JobsNewsQuestion",
-    "JobsPage",
-    "JobsQuestion",
-    "JobsSeen",
-    "KeptDecision",
-    "KeptEvent",
-    "KeptFit",
-    "KeptFittedJob",
-    "KeptInputs",
-    "KeptJob",
-    "KeptPlan",
-    "KeptProfile",
-    "NewsQuestion",
-    "PlansPage",
-    "PlansQuestion",
-    "ProfilesPage",
-    "ProfilesQuestion",
-    "RowsQuestion",
-]
-
 LATEST = 1e12
 """The latest time there is, in seconds since the epoch."""
 

@@ -14,20 +14,6 @@ import numpy as np
 
 from dlrover_lite.core.bounds import ByKey, Bytes, Cores, Count, Name, Number, Rate, Row, Seconds, Timestamp
 
-__all__ = [
-    "HostUse",
-    "Level",
-    "Observation",
-    "Profile",
-    "PsLevel",
-    "PsUse",
-    "TableUse",
-    "WorkerUse",
-    "host_speeds",
-    "observe",
-    "table_growth",
-]
-
 _SPEED_PRIOR = 2.0
 """Weight of the prior that all hosts are equally fast, as a number of comparisons."""
 _LEAST_FREE_CORES = 0.05

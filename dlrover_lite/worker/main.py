@@ -21,6 +21,7 @@ from dlrover_lite.core.errors import (
     RecipeError,
 )
 from dlrover_lite.core.process_log import log
+from dlrover_lite.core.processes import StopSignals
 from dlrover_lite.data.base import Dataset, Schema
 from dlrover_lite.data.open import open_data
 from dlrover_lite.models.check import fields_of_model
@@ -63,34 +64,16 @@ _ASK_SECONDS = 2.0
 _LEAVE_SECONDS = 5.0
 
 
-class _Stop:
-    """Set by SIGTERM or SIGINT: the loop ends after the minibatch it is in."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        for number in (
-            signal.SIGTERM,
-            signal.SIGINT,
-        ):  # so that a KeyboardInterrupt can only come from the person's own code
-            signal.signal(number, self._request)
-
-    def _request(self, _signal: int, _frame: object) -> None:
-        self.requested = True
-
-    def __call__(self) -> bool:
-        return self.requested
-
-
 def main(spec: NodeSpec, _job_directory: Path) -> int:
     """Train a job's model; the exit code says how it ended."""
-    stop = _Stop()
+    stop = StopSignals()
     if use_onednn():
         log("matrices are multiplied by oneDNN, in float32")
     with Connector.of_this_process() as connector:
         return _run(spec, connector, stop)
 
 
-def _run(spec: NodeSpec, connector: Connector, stop: _Stop) -> int:
+def _run(spec: NodeSpec, connector: Connector, stop: StopSignals) -> int:
     master = connector.client(spec.master_endpoint, MasterReplies, peer="the master")
     journal = Journal(spec.id, log)
     try:
@@ -126,7 +109,7 @@ def _train(
     recipe: Recipe,
     master: Client,
     connector: Connector,
-    stop: _Stop,
+    stop: StopSignals,
     pulse: HeartbeatSender,
     journal: Journal,
 ) -> bool:
@@ -205,7 +188,7 @@ def _close(*things: Dataset | LeaseBook | PsClient | None) -> None:
 
 
 def _meet_parameter_servers(
-    spec: NodeSpec, recipe: Recipe, schema: Schema, master: Client, connector: Connector, stop: _Stop
+    spec: NodeSpec, recipe: Recipe, schema: Schema, master: Client, connector: Connector, stop: StopSignals
 ) -> Trainer | None:
     """Build the model and tell every PS its part of it; None when asked to stop meanwhile."""
     module = build_model(recipe.model, schema, directory=Path(recipe.directory), seed=recipe.training.seed)
@@ -220,7 +203,7 @@ def _meet_parameter_servers(
     return trainer
 
 
-def _topology(spec: NodeSpec, master: Client, stop: _Stop) -> Topology | None:
+def _topology(spec: NodeSpec, master: Client, stop: StopSignals) -> Topology | None:
     """Return the slot map, once all parameter servers that own slots can be reached: the master answers when they can. None when asked to
     stop meanwhile."""
     end = time.monotonic() + _PS_DEADLINE_SECONDS

@@ -55,7 +55,7 @@ class Job:
                 consumed_samples=20_000,
                 plan=SimpleNamespace(samples=15_000, epochs=2, evaluate_every=0, eval_samples=100),
             ),
-            servers=SimpleNamespace(leaving=()),
+            servers=SimpleNamespace(state=SimpleNamespace(leaving=())),
             progress=SimpleNamespace(rate=lambda now: self.recent),
             profiling=SimpleNamespace(disturbed="", has_evaluations=False),
             rounds=SimpleNamespace(open=[]),

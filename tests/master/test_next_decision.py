@@ -9,7 +9,7 @@ import pytest
 
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler, Goal
 from dlrover_lite.master.autoscale.next_decision import next_look
-from dlrover_lite.protocol.messages import NextLook
+from dlrover_lite.protocol.questions import NextLook
 
 ON = Autoscaler(job="a", mode="on")
 WALL = 1_000_000.0

@@ -36,9 +36,10 @@ from dlrover_lite.backends.local.protocol import (
 )
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.brain_messages import BrainRequests, BrainStatus, BrainStatusRequest
-from dlrover_lite.protocol.messages import Ack, MasterRequests, PsOrders, Status, StatusRequest
+from dlrover_lite.protocol.messages import Ack, MasterRequests, PsOrders
 from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, PsReplies, PsRequests, TableSpec
+from dlrover_lite.protocol.questions import Status, StatusRequest
 from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.ps.server.service import PsService
 from dlrover_lite.recipe.schema import Optimizer

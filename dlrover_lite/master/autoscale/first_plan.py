@@ -14,10 +14,10 @@ from dlrover_lite.master.phases import Phase
 from dlrover_lite.master.profiling.job_end import predicted_rate
 from dlrover_lite.master.queued_job import QueuedJob
 from dlrover_lite.protocol.brain_messages import Advice, understood
-from dlrover_lite.protocol.demands import autoscale_of, fixed
+from dlrover_lite.protocol.demands import autoscale_of
 from dlrover_lite.protocol.hosts import Host
-from dlrover_lite.protocol.plans import Plan, initial_plan
-from dlrover_lite.recipe.schema import Recipe, RoleResources
+from dlrover_lite.protocol.plans import Plan, fixed, initial_plan
+from dlrover_lite.recipe.schema import Recipe
 
 __all__ = ["FirstPlan", "first_plan", "next_plan"]
 
@@ -116,13 +116,8 @@ def _advised(
             say(f"{ours.words}, since the brain has no plan for it: {decision.reason}")
             return ours
         limits = recipe.resources
-        plan = _memory_fixed(decision.plan, limits.ps, limits.worker)
+        plan = Plan(ps=fixed(limits.ps) or decision.plan.ps, worker=fixed(limits.worker) or decision.plan.worker)
         return FirstPlan(plan, advice.number, decision.reason, ours.begun, predicted_rate(decision.predicted))
     if room.status.state == "queued" and not room.is_over():
         say("there is no brain any more that it could wait for")
     return ours
-
-
-def _memory_fixed(plan: Plan, ps: RoleResources | None, worker: RoleResources | None) -> Plan:
-    """Return the plan with the memory that the recipe fixes for a role."""
-    return Plan(ps=fixed(ps) or plan.ps, worker=fixed(worker) or plan.worker)

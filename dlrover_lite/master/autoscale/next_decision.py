@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlrover_lite.protocol.messages import NextLook
+from dlrover_lite.protocol.questions import NextLook
 
 if TYPE_CHECKING:
     from dlrover_lite.master.autoscale.autoscaler import Autoscaler

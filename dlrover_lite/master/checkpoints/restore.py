@@ -20,7 +20,6 @@ from dlrover_lite.jobs.checkpoint_location import store_of
 from dlrover_lite.jobs.restore_point import Gone, NeverTaken, Unreachable, Unusable, Usable, newest_checkpoint
 from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler, PlanPrediction
-from dlrover_lite.master.checkpoints.checkpoints import CutNumbers
 from dlrover_lite.master.checkpoints.restored_ledger import (
     NewLedger,
     begun_anew,
@@ -41,8 +40,8 @@ from dlrover_lite.master.job_state_store import (
     RESTARTS,
     RESTORE,
     SLOTS,
+    CutNumbers,
     Generation,
-    decoded,
 )
 from dlrover_lite.master.nodes.fleet import Fleet, Note
 from dlrover_lite.master.phases import Phase
@@ -227,19 +226,24 @@ def begin_generation(
     elapsed = 0.0 if manifest.job != job.id else known.elapsed_seconds
     goes_back = beginning.went_back and beginning.waits_since is None
     began_at = before.began_at if goes_back and before.began_at is not None else now - elapsed
-    facts: dict[str, object] = {GENERATION: generation, RESTORE: order, FLEET: fleet, BEGAN: began_at}
+    facts: dict[str, object] = {
+        GENERATION.name: generation,
+        RESTORE.name: order,
+        FLEET.name: fleet,
+        BEGAN.name: began_at,
+    }
     if before.cuts is not None:
-        facts[CUTS] = CutNumbers(next=before.cuts.next)
+        facts[CUTS.name] = CutNumbers(next=before.cuts.next)
     if before.autoscaler is not None:
-        facts[AUTOSCALER] = before.autoscaler.goes_on(
+        facts[AUTOSCALER.name] = before.autoscaler.goes_on(
             decision, began, by_itself=beginning.by_itself, prediction=prediction
         )
     if before.slots is not None:
-        facts[SLOTS] = SlotState(next_move=before.slots.next_move)
+        facts[SLOTS.name] = SlotState(next_move=before.slots.next_move)
     if kinds := known_id_kinds(manifest):
         facts[ID_KINDS] = kinds
     if known.progress is not None and not beginning.only_parameters:
-        facts[PROGRESS] = known.progress
+        facts[PROGRESS.name] = known.progress
     encoded = {name: msgspec.json.encode(value).decode() for name, value in facts.items()}
     path = job.ledger(beginning.generation)
     write_ledger(path, ledger, encoded, block_minibatches=plan.block_minibatches)
@@ -281,11 +285,11 @@ def _before(job: Job, generation: int | None) -> _Before:
         ledger = store.load()
         found.tokens = ledger.data().tokens_reserved
         found.consumed = sum(ledger.done(of).total for of in ledger.passes() if of.kind == "train")
-        found.began_at = decoded(store.fact(BEGAN), float)
-        found.restarts = decoded(store.fact(RESTARTS), int) or 0
-        found.cuts = decoded(store.fact(CUTS), CutNumbers)
-        found.slots, found.fleet = decoded(store.fact(SLOTS), SlotState), decoded(store.fact(FLEET), Fleet)
-        found.autoscaler = decoded(store.fact(AUTOSCALER), Autoscaler)
+        found.began_at = BEGAN.decoded(store.fact(BEGAN.name))
+        found.restarts = RESTARTS.decoded(store.fact(RESTARTS.name)) or 0
+        found.cuts = CUTS.decoded(store.fact(CUTS.name))
+        found.slots, found.fleet = SLOTS.decoded(store.fact(SLOTS.name)), FLEET.decoded(store.fact(FLEET.name))
+        found.autoscaler = AUTOSCALER.decoded(store.fact(AUTOSCALER.name))
     return found
 
 

@@ -105,7 +105,7 @@ def job_end(run: GenerationRun, *, now: float) -> ExpectedEnd | None:
     if goal is not None and goal.target is not None:
         shape, predicted = shape_of_plan(goal.target), goal.predicted
     else:
-        shape, predicted = shape_of_fleet(run.fleet, run.servers.leaving), None
+        shape, predicted = shape_of_fleet(run.fleet, run.servers.state.leaving), None
         if state.prediction is not None and shape_of_plan(state.prediction.plan) == shape:
             predicted = state.prediction.rate
     intervals = run.plan_rates.since(shape)
@@ -116,7 +116,7 @@ def job_end(run: GenerationRun, *, now: float) -> ExpectedEnd | None:
 def note_evaluations(run: GenerationRun) -> None:
     """Take note, each turn, of whether an evaluation is beside training."""
     under_way = bool(run.rounds.open) and not run.shards.trained
-    rate = _rate_of(run.plan_rates.since(shape_of_fleet(run.fleet, run.servers.leaving)))
+    rate = _rate_of(run.plan_rates.since(shape_of_fleet(run.fleet, run.servers.state.leaving)))
     run.evaluation_pauses.turn(run.now(), run.shards.consumed_samples, rate, under_way=under_way)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from dlrover_lite.core.errors import DlroverLiteError
@@ -45,11 +46,7 @@ class Usual:
         """Time since when there is no evaluation or checkpoint; None: there is no training that could be measured."""
         self._enough_at = 0.0
         """Time when there was a long enough stretch last, or training began."""
-        self._is_usual = False
-
-    @property
-    def is_usual(self) -> bool:
-        return self._is_usual
+        self.is_usual = False
 
     def disturbs(self, now: float, *, under_way: bool, trains: bool) -> bool:
         """Return whether one that is under way keeps training from being measured. ``trains``: nothing else does."""
@@ -61,34 +58,29 @@ class Usual:
         if under_way:
             self._free_since = now
         elif now - self._free_since >= self._enough_seconds:
-            self._enough_at, self._is_usual = now, False
+            self._enough_at, self.is_usual = now, False
         if now - self._enough_at >= self.PATIENCE_SECONDS:
-            self._is_usual = True
-        return under_way and not self._is_usual
+            self.is_usual = True
+        return under_way and not self.is_usual
 
 
+@dataclass(eq=False)
 class Profiling:
     """``sinks`` are given each interval when it has ended."""
 
-    def __init__(
-        self,
-        job: str,
-        recipe: Recipe,
-        shards: ShardService,
-        sinks: list[Sink],
-        *,
-        clock: Callable[[], float],
-        wall_clock: Callable[[], float],
-        pace: Pace | None = None,
-    ) -> None:
-        pace = pace or Pace()
-        self._profiler = Profiler(
-            job, batch_size=recipe.training.batch_size, samples_so_far=shards.consumed_samples, pace=pace
-        )
+    job: str
+    recipe: Recipe
+    shards: ShardService
+    sinks: list[Sink]
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    pace: Pace | None = None
+
+    def __post_init__(self) -> None:
+        pace, batch_size = self.pace or Pace(), self.recipe.training.batch_size
+        before = self.shards.consumed_samples
+        self._profiler = Profiler(self.job, batch_size=batch_size, samples_so_far=before, pace=pace)
         self._usual = Usual(pace.warm_up_seconds + pace.least_seconds)
-        self._sinks = sinks
-        self._clock = clock
-        self._wall_clock = wall_clock
         self._at_work: set[str] = set()
         """Workers that have trained."""
         self._readings_at = -math.inf
@@ -109,12 +101,12 @@ class Profiling:
     def seconds_left(self) -> float:
         """Seconds that are left of the interval under way; 0: nothing can be measured."""
         ends = self._profiler.ends
-        return 0.0 if ends is None else max(0.0, ends - self._clock())
+        return 0.0 if ends is None else max(0.0, ends - self.clock())
 
     @property
     def ends_at(self) -> float | None:
         """Time when the interval under way is to be over, in seconds since the epoch; None: nothing can be measured."""
-        return None if self._profiler.ends is None else self._wall_clock() + self.seconds_left
+        return None if self._profiler.ends is None else self.wall_clock() + self.seconds_left
 
     @property
     def has_measured(self) -> bool:
@@ -123,16 +115,14 @@ class Profiling:
 
     def taken_over(self, why: str) -> None:
         """Note that an earlier master was at an interval, of which nothing is known any more."""
-        self._keep(Gap(self._wall_clock(), None, why))
+        self._keep(Gap(self.wall_clock(), None, why))
 
     def worked(self, request: LeaseRequest, answer: Answer, *, samples: int) -> None:
         """Handle a worker's report; ``samples`` are consumed by it that weren't before."""
         of, newly = answer.consumed.of, answer.consumed.newly
         if of is not None and of.kind == "train":
             self._at_work.add(request.node)
-            self._profiler.worked(
-                self._clock(), request.node, samples=samples, minibatches=newly, report=request.report
-            )
+            self._profiler.worked(self.clock(), request.node, samples=samples, minibatches=newly, report=request.report)
 
     def served(self, report: PsReport) -> None:
         """Handle a report of a PS. Raises MalformedMessage."""
@@ -141,11 +131,11 @@ class Profiling:
             return
         if not (0 <= counters.busy_seconds < math.inf and 0 <= counters.queue_seconds < math.inf):
             raise MalformedMessage(f"{counters.busy_seconds} busy seconds, {counters.queue_seconds} in the queue")
-        self._profiler.served(self._clock(), report)
+        self._profiler.served(self.clock(), report)
 
     def turn(self, run: GenerationRun) -> None:
         """Handle what has changed, and what is over by now."""
-        now, at = self._clock(), self._wall_clock()
+        now, at = self.clock(), self.wall_clock()
         if run.reconciler.readings is not None and run.reconciler.readings[0] > self._readings_at:
             self._readings_at, readings = run.reconciler.readings
             self._profiler.readings(self._readings_at, readings)
@@ -165,7 +155,7 @@ class Profiling:
         servers, checkpoints = run.servers, run.checkpoints
         if not servers.at_rest or (checkpoints is not None and checkpoints.cuts.phase != "idle"):
             return None  # moves and snapshots take memory of their own
-        if run.shards.trained or (found := self._profiler.level(self._clock(), self._wall_clock())) is None:
+        if run.shards.trained or (found := self._profiler.level(self.clock(), self.wall_clock())) is None:
             return None
         before = {one.node: one.used_bytes for one in self._told.ps} if self._told is not None else {}
         for one in found.ps:
@@ -208,7 +198,7 @@ class Profiling:
     def _keep(self, found: Profile | Gap | None) -> None:
         if found is None:
             return
-        for sink in self._sinks:
+        for sink in self.sinks:
             try:
                 sink.keep(found)
             except DlroverLiteError as error:  # training goes on without

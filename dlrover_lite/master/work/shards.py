@@ -28,12 +28,7 @@ from dlrover_lite.master.work.shard_plan import (
     result_fact,
     samples_fact,
 )
-from dlrover_lite.protocol.messages import (
-    Ack,
-    Finished,
-    Lease,
-    Wait,
-)
+from dlrover_lite.protocol.messages import Ack, Finished, Lease, Wait
 from dlrover_lite.recipe.id_kinds import IdKind, IdKinds, compare
 
 if TYPE_CHECKING:
@@ -58,8 +53,6 @@ class Answer(msgspec.Struct, frozen=True):
 
     work: Lease | Wait | Finished | Ack
     consumed: Consumed
-    failure: Failure | None = None
-    """What became of a failed minibatch: put aside for another try, or quarantined."""
 
 
 class ShardService:
@@ -207,10 +200,6 @@ class ShardService:
     def _minibatches_done(self) -> int:
         return sum(self.ledger.done(of).total for of in self.ledger.passes() if of.kind == "train")
 
-    def rate(self, worker: str) -> float | None:
-        """Return the measured training speed of a worker in minibatches/s."""
-        return self._rates["train"].rate(worker)
-
     # --- requests -------------------------------------------------------------------------------------------------------
 
     def report_and_lease(
@@ -230,21 +219,21 @@ class ShardService:
         ``failed`` is a minibatch and the error it raised. Wait: all that is left is leased to others (or waits to be retried by them).
         A worker that was declared dead is believed about the past, and told that it has finished. ``holding``: the leases it knows of.
         """
-        result, failure = NOTHING_CONSUMED, None
+        result = NOTHING_CONSUMED
         if worker in self._unconfirmed:
             self._confirm(worker, {*holding, token})
         if token is not None:
             if consumed:
                 result = self._consumed(worker, token, consumed, now)
             if failed is not None:
-                failure = self._failed(token, *failed)
+                self._failed(token, *failed)
             if give_back:
                 self._tell_open(token, "given back by")
                 self._store.apply(self.ledger.give_back(token))
         if worker in self._dead or self.finished:
-            return Answer(Finished(), result, failure)
+            return Answer(Finished(), result)
         self._workers.add(worker)
-        return Answer(self._lease(worker, now) if want else Ack(), result, failure)
+        return Answer(self._lease(worker, now) if want else Ack(), result)
 
     def worker_joined(self, worker: str) -> None:
         """Note that a process with this name is up: what its forerunner of the same name had leased, if any, is to do again."""
@@ -328,18 +317,18 @@ class ShardService:
             self._after_progress(of)
         return result
 
-    def _failed(self, token: int, k: int, error: str) -> Failure | None:
-        of = self.ledger.leased_pass(token)
+    def _failed(self, token: int, k: int, error: str) -> None:
+        held = self.ledger.held(token)
         failure, changes = self.ledger.failed(token, k, error)
         self._store.apply(changes)
-        if failure is not None and of is not None:
+        if failure is not None and held is not None:
+            of = held[0]
             if self._done_at_first_failure is None:
                 self._done_at_first_failure = self._minibatches_done()
             self._tell_failure(of, failure)
             self._judge_hopeless()
             self._judge_skipped(of)
             self._after_progress(of)
-        return failure
 
     def _tell_failure(self, of: Pass, failure: Failure) -> None:
         if self._story is not None:

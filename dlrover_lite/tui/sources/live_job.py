@@ -26,7 +26,7 @@ from dlrover_lite.tui.view_state import JobsFold
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
-    from dlrover_lite.protocol.messages import AutoscaleStatus, Status
+    from dlrover_lite.protocol.questions import AutoscaleStatus, Status
 
 __all__ = ["LiveJob", "owner_of"]
 
