@@ -14,7 +14,6 @@ import msgspec
 __all__ = [
     "JOB_VARIABLE",
     "ProcessIdentity",
-    "StopSignals",
     "identify",
     "is_alive",
     "is_foreign",
@@ -27,21 +26,6 @@ JOB_VARIABLE = "DLROVER_LITE_JOB"
 """Variable that holds the job's directory in the environment of its master and nodes, and of whatever these start."""
 
 LINUX = sys.platform.startswith("linux")
-
-
-class StopSignals:
-    """Whether this process has been asked to end, by SIGTERM or SIGINT. A KeyboardInterrupt can only come from a person's own code then."""
-
-    def __init__(self) -> None:
-        self._came = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._take)
-
-    def _take(self, _signal: int, _frame: object) -> None:
-        self._came = True
-
-    def __call__(self) -> bool:
-        return self._came
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
