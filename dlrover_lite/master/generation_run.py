@@ -122,7 +122,7 @@ class GenerationRun:
         """Beginning of another generation, in which the job goes on from another checkpoint; this one ends."""
         self.enforcement = backend.enforcement()
         self.wall_now = wall_clock = edge.wall_clock
-        self._edge, self._outbox, self._clock = edge, outbox, clock
+        self._edge, self._outbox, self.now = edge, outbox, clock
         self._stop_reason, self._show = stop_reason, show
         self._strangers = UnknownNodes(story)
         now = clock()
@@ -156,6 +156,7 @@ class GenerationRun:
         )
         self.reconciler = self._reconciler(backend, fleet)
         self.slots = SlotControl(self.servers, self.reconciler, shards, recipe.resources.total, self.facts)
+        self.checkpoints = checkpoints_of(self, checkpoints, edge.io, outbox.reply)
         self.executor = executor_of(self, autoscaler, wall_clock)
         self.stopping = self.facts.get(STOPPING) or ""
         """Why the job is to stop, while it takes a last checkpoint."""
@@ -164,7 +165,6 @@ class GenerationRun:
         self.failing = self.facts.get(FAILING)
         """How the job is going to fail, while it takes a last checkpoint."""
         self._samples_at_start = shards.consumed_samples
-        self.checkpoints = checkpoints_of(self, checkpoints, edge.io, outbox.reply)
         self.plan_rates, self.evaluation_pauses = PlanRates(), EvaluationPauses()
         sinks = [*(profiles or []), self.plan_rates]
         self.profiling = Profiling(job, recipe, shards, sinks, clock=clock, wall_clock=wall_clock, pace=edge.pace)
@@ -187,7 +187,7 @@ class GenerationRun:
             on_failure=self._node_has_failed_the_job,
             on_refusal=self._launch_refused,
             work_is_left=lambda: not self.shards.finished,
-            clock=self._clock,
+            clock=self.now,
         )
 
     @property
@@ -202,15 +202,12 @@ class GenerationRun:
             self.profiling.taken_over("the master was killed")
             self.story.node("master", f"was killed and is started again (restart {self.facts.restarts})")
         self.exporting.remember()
-        self.facts.restore_progress(self.progress, now=self._clock())
+        self.facts.restore_progress(self.progress, now=self.now())
         self.rounds.open = self.shards.restore_evaluations(self.evaluations)
         for node in self.fleet.by_id.values():
             if node.role == "worker" and node.state == "ended":
                 self.shards.worker_died(node.id)
         self.outcome = self.facts.get(OUTCOME)
-
-    def now(self) -> float:
-        return self._clock()
 
     # --- its phases -----------------------------------------------------------------------------------------------------
 
@@ -230,7 +227,7 @@ class GenerationRun:
 
     def _wakes_at(self) -> float:
         """Return when there is something to do, though nobody asks for anything."""
-        return self._clock() if self._has_news() else self._reconcile_at
+        return self.now() if self._has_news() else self._reconcile_at
 
     def _has_news(self) -> bool:
         return self.checkpoints is not None and self.checkpoints.has_news
@@ -240,13 +237,13 @@ class GenerationRun:
         if self._answered is not None:
             self._answered.answered()
             self._answered = None
-        is_due = self._clock() >= self._reconcile_at or self._has_news()
+        is_due = self.now() >= self._reconcile_at or self._has_news()
         if requests:
             yield from self._handle_all(requests)
         if is_due and self.beginning is None and (not requests or self._put_off):
             is_due = False
-            if self._clock() >= self._reconcile_at:
-                self._reconcile_at = self._clock() + RECONCILE_SECONDS
+            if self.now() >= self._reconcile_at:
+                self._reconcile_at = self.now() + RECONCILE_SECONDS
                 self._guarded(self._reconcile)
             else:
                 self._guarded(self._take_cuts)
@@ -299,12 +296,12 @@ class GenerationRun:
             self.checkpoints.end()
         self.reconciler.end_all()
         yield from self._transaction.settle()
-        until = self._clock() + END_SECONDS
+        until = self.now() + END_SECONDS
         while self.outcome is None and (left := self.fleet.running):
-            self._answer_in_between((yield self._clock() + POLL_SECONDS))
+            self._answer_in_between((yield self.now() + POLL_SECONDS))
             self._guarded(self.reconciler.observe)
             yield from self._transaction.settle()
-            if self._clock() > until:
+            if self.now() > until:
                 names = ", ".join(node.id for node in left)
                 self._end(Outcome("failed", f"{names} can't be ended, and nothing may begin beside them"))
         if self.checkpoints is not None:
@@ -450,13 +447,13 @@ class GenerationRun:
             self.brain.turn(self.fleet, self.shards.consumed_samples)
         self._judge()
         self.facts.after_commit(self.story.flush)
-        if (now := self._clock()) >= self._remember_at:
+        if (now := self.now()) >= self._remember_at:
             self._remember_at = now + REMEMBER_SECONDS
             self.facts.keep(PROGRESS, self.progress.counters())
         self._show_in_time()
 
     def _show_in_time(self) -> None:
-        if (now := self._clock()) >= self._show_at:
+        if (now := self.now()) >= self._show_at:
             self._show_at = now + SHOW_SECONDS
             self._show(self.status())
 
@@ -560,9 +557,9 @@ class GenerationRun:
         for role in roles:
             self.reconciler.end_role(role, grace)
             yield from self._transaction.settle()
-            end = self._clock() + grace + 5
-            while any(node.role == role for node in self.fleet.running) and self._clock() < end:
-                yield from self._answer_all_late((yield self._clock() + POLL_SECONDS))
+            end = self.now() + grace + 5
+            while any(node.role == role for node in self.fleet.running) and self.now() < end:
+                yield from self._answer_all_late((yield self.now() + POLL_SECONDS))
                 self._guarded(self.reconciler.observe)
         yield from self._transaction.settle()
         if self.checkpoints is not None:

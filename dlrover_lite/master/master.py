@@ -87,7 +87,9 @@ class Master:
         self._stop_request: StopRequest | None = None
         """Request to end the job that came while no generation ran; None: none did."""
         plan = self.data.plan
-        self._room = self._queued(blank(self.job.id, epochs=plan.epochs, total_samples=plan.samples * plan.epochs))
+        self._queued_job = self._queued(
+            blank(self.job.id, epochs=plan.epochs, total_samples=plan.samples * plan.epochs)
+        )
         self._phases = self._live()
         self._wake_at = next(self._phases)
 
@@ -112,11 +114,11 @@ class Master:
         job, began = self.job, self.job.ledger().exists()
         self.awaits_brain = True
         nodes = yield from first_plan(
-            self._recipe, self.hosts, None if began else self.brain, self._room, say=self._tell
+            self._recipe, self.hosts, None if began else self.brain, self._queued_job, say=self._tell
         )
         self.awaits_brain = False
         if not began:
-            if self._room.is_over():
+            if self._queued_job.is_over():
                 return (yield from self._stopped())
             for line in [nodes.words, *self.data.ids.warnings]:
                 self._tell(line)
@@ -124,7 +126,7 @@ class Master:
             decision = 0
             if (noted := waiting(job)) is not None:
                 nodes = yield from self._wait_for_plan(noted, nodes)
-                if self._room.is_over():
+                if self._queued_job.is_over():
                     return (yield from self._stopped())
                 decision = nodes.number
             yield from self._begin(nodes, decision)
@@ -138,9 +140,9 @@ class Master:
     def _wait_for_plan(self, noted: Beginning, nodes: FirstPlan) -> Phase[FirstPlan]:
         """Wait for the plan that a job which has given way, or was resumed, goes on with."""
         known = self.job.status()
-        status = status_of(known) if known is not None else self._room.status
-        self._room = self._queued(without_nodes(status, noted.why or "waits for the plan that it goes on with"))
-        fleet = yield from end_generation(self.job, self.backend, self._clock, self._room.serve)
+        status = status_of(known) if known is not None else self._queued_job.status
+        self._queued_job = self._queued(without_nodes(status, noted.why or "waits for the plan that it goes on with"))
+        fleet = yield from end_generation(self.job, self.backend, self._clock, self._queued_job.serve)
         before = fleet.plan if fleet is not None else nodes.plan
         assert noted.waits_since is not None
         self.awaits_brain = True
@@ -148,13 +150,13 @@ class Master:
             self._recipe,
             before,
             self.brain,
-            self._room,
+            self._queued_job,
             since=noted.waits_since,
             after=noted.decision,
             say=self._tell,
         )
         self.awaits_brain = False
-        if not self._room.is_over():
+        if not self._queued_job.is_over():
             self._tell(found.words)
         return found
 
@@ -162,7 +164,7 @@ class Master:
         """Begin the generation that is noted, if one is."""
         if not is_to_begin(self.job):
             return
-        yield from end_generation(self.job, self.backend, self._clock, self._room.serve)
+        yield from end_generation(self.job, self.backend, self._clock, self._queued_job.serve)
         begin = partial(
             begin_generation,
             self.job,
@@ -178,7 +180,7 @@ class Master:
         )
         if not (yield from self._disk.insist(begin, self._serve_while_disk_is_full)):
             raise self._never_began("go on")
-        self._stop_request = self._stop_request or self._room.stop_request
+        self._stop_request = self._stop_request or self._queued_job.stop_request
 
     def _opened(self, nodes: FirstPlan) -> Phase[tuple[LedgerStore, GenerationRun]]:
         """Open the generation's ledger, and prepare what runs over it."""
@@ -251,9 +253,9 @@ class Master:
 
     def _stopped(self) -> Phase[Outcome]:
         """Write the result of a job that was stopped while it waited, without a node."""
-        asked = self._room.stop_request
+        asked = self._queued_job.stop_request
         outcome = Outcome("stopped", self._stop_reason() if asked is None else asked.reason)
-        status = msgspec.structs.replace(self._room.status, state="stopped", message=outcome.message)
+        status = msgspec.structs.replace(self._queued_job.status, state="stopped", message=outcome.message)
         result = Result(outcome.state, self.edge.wall_clock(), outcome.message, status=to_builtins(status))
         self.story.close()
         yield from self._tell_brain(self._written(result), None)
@@ -294,9 +296,11 @@ class Master:
     def _answer_while_disk_is_full(self, request: Request) -> msgspec.Struct | None:
         match request.body:
             case StatusRequest():
-                return msgspec.structs.replace(self._room.status, message=self._disk.waits, waits=self._disk.waits)
+                return msgspec.structs.replace(
+                    self._queued_job.status, message=self._disk.waits, waits=self._disk.waits
+                )
             case StoryRequest(subject):
-                return self.story.answer(subject, [node.id for node in self._room.status.nodes])
+                return self.story.answer(subject, [node.id for node in self._queued_job.status.nodes])
             case _:
                 return None
 

@@ -195,7 +195,7 @@ class Observation(msgspec.Struct, frozen=True):
     """Weight of this observation: below 1 for those that are old, or of another job."""
 
 
-def observe(profile: Profile, speeds: Mapping[str, float] | None = None, *, weight: float = 1.0) -> Observation | None:
+def observe(profile: Profile, speeds: Mapping[str, float] | None = None) -> Observation | None:
     """Compute what the throughput model needs of ``profile``; None if nothing was trained in it, or no node is known of a role.
 
     ``speeds`` of hosts: ``host_speeds``; 1 for those not named.
@@ -227,7 +227,6 @@ def observe(profile: Profile, speeds: Mapping[str, float] | None = None, *, weig
         worker_cpu_seconds=worker_cpu / minibatches if worker_cpu > 0 else None,
         ps_cpu_seconds=total / len(ps) / profile.minibatches if total > 0 else None,
         relative_sd=profile.relative_sd,
-        weight=weight,
     )
 
 

@@ -25,7 +25,7 @@ class HeartbeatSender:
         self._node, self._endpoint, self._connector = node, endpoint, connector
         self._mark = ("starting", time.monotonic(), 0)
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def mark(self, doing: str, rows: int = 0) -> None:
         """Note what begins now. ``rows``: of an export, those that are written so far."""

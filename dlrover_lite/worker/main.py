@@ -81,9 +81,9 @@ def _run(spec: NodeSpec, connector: Connector, stop: StopSignals) -> int:
         if not isinstance(welcome, Welcome):
             raise DlroverLiteError(f"the master answered Hello with {type(welcome).__name__}")
         try:
-            pulse = HeartbeatSender(spec.id, spec.master_endpoint, connector=connector)
-            with pulse, exits_as_errors(lambda: pulse.doing, Path(welcome.recipe.directory)):
-                finished = _train(spec, welcome.recipe, master, connector, stop, pulse, journal)
+            heartbeat = HeartbeatSender(spec.id, spec.master_endpoint, connector=connector)
+            with heartbeat, exits_as_errors(lambda: heartbeat.doing, Path(welcome.recipe.directory)):
+                finished = _train(spec, welcome.recipe, master, connector, stop, heartbeat, journal)
         except (ModelError, DataError, RecipeError) as error:
             own = getattr(error, "user_traceback", "") or ""
             master.call(NodeFailed(spec.id, True, clipped(str(error)), clipped(own)))
@@ -110,7 +110,7 @@ def _train(
     master: Client,
     connector: Connector,
     stop: StopSignals,
-    pulse: HeartbeatSender,
+    heartbeat: HeartbeatSender,
     journal: Journal,
 ) -> bool:
     """Train until the master needs nothing more, and return True; False when asked to end before."""
@@ -141,7 +141,7 @@ def _train(
                 train=train,
                 evaluation=evaluation,
                 stop=stop,
-                mark=pulse.mark,
+                mark=heartbeat.mark,
                 journal=journal,
                 cores=spec.resources.cores,
             )
@@ -149,10 +149,10 @@ def _train(
             task = book.export
             if task is None or stop():
                 break
-            if _exported(spec, recipe, trainer, train.schema, task, master, pulse):
+            if _exported(spec, recipe, trainer, train.schema, task, master, heartbeat):
                 return True
             book.export = None  # there may be work again: to try once more
-        pulse.mark("leaving")
+        heartbeat.mark("leaving")
         book.leave(_LEAVE_SECONDS)
         return book.finished
     finally:
@@ -166,11 +166,11 @@ def _exported(
     schema: Schema,
     task: Export,
     master: Client,
-    pulse: HeartbeatSender,
+    heartbeat: HeartbeatSender,
 ) -> bool:
     """Export the model; return whether it is there. If it isn't, the master knows why: all parameters are where they were."""
     try:
-        exported = export(spec.id, recipe, trainer, schema, task, mark=pulse.mark)
+        exported = export(spec.id, recipe, trainer, schema, task, mark=heartbeat.mark)
     except (JobError, ModelError) as error:
         full = isinstance(error, DiskFull)
         master.call(ExportFailed(spec.id, error.message, error.hint, full))

@@ -77,7 +77,7 @@ class Job:
                 keep=lambda _, state: self.kept.append(state), after_commit=lambda effect: effect()
             ),
             tell=self.done.append,
-            checkpoints=lambda: None,
+            checkpoints=None,
             let_go=lambda why, number: "",
             wall_clock=lambda: self.now,
         )

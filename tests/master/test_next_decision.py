@@ -46,8 +46,7 @@ def master(**fields: Any) -> Any:
         profiling=SimpleNamespace(
             ends_at=None if nothing else WALL + known["left"],
             seconds_left=0.0 if nothing else known["left"],
-            has_measured=known["measured"],
-            disturbed=known["disturbed"],
+            profiler=SimpleNamespace(has_measured=known["measured"], disturbed=known["disturbed"]),
         ),
         now=lambda: 0.0,
     )

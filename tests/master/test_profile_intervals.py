@@ -24,7 +24,7 @@ def rig(make: Any) -> Rig:
 
 def until(rig: Rig, text: str) -> None:
     for _ in rig.statuses():
-        if rig.master.profiling.disturbed == text:
+        if rig.master.profiling.profiler.disturbed == text:
             return
         if rig.master.servers.state.version:
             rig.report("ps-0", version=rig.master.servers.state.version)

@@ -230,21 +230,14 @@ class BrainLink:
         if self.state == "open" and self._asked is None:
             self.state, self._next_at = "registering", self.clock()
 
-    def end(
-        self,
-        end: EndJob,
-        fleet: Fleet | None,
-        serve: Callable[[list[Request]], None],
-        *,
-        seconds: float = END_SECONDS,
-    ) -> Phase[bool]:
+    def end(self, end: EndJob, fleet: Fleet | None, serve: Callable[[list[Request]], None]) -> Phase[bool]:
         """Tell all that is untold, and how the job has ended; return whether that is done. Waits for a brain that lives, for a moment.
         ``fleet``: None: it has no nodes. ``serve`` answers who asks the master meanwhile."""
         if fleet is not None:
             self._notice(fleet)
         self._end = end
         self._next_at = now = self.clock()
-        until = now + seconds
+        until = now + END_SECONDS
         while not self.ended and self.clock() < until:
             self._serve()
             if self.ended or (self.state == "looking" and self.trouble):

@@ -76,7 +76,7 @@ class Executor:
     story: EventLog
     facts: JobStateStore
     tell: Callable[[Done], None]
-    checkpoints: Callable[[], Checkpoints | None]
+    checkpoints: Checkpoints | None
     let_go: Callable[[str, int], str]
     wall_clock: Callable[[], float]
     at_once: Callable[[bool], None] = lambda _: None
@@ -302,7 +302,7 @@ class Executor:
         )
 
     def _saved(self) -> int:
-        cuts = self.checkpoints()
+        cuts = self.checkpoints
         return cuts.newest.samples if cuts is not None and cuts.newest is not None else -1
 
     def _do(self, step: Step) -> str:
@@ -325,8 +325,7 @@ class Executor:
                 self.shards.lease_less(node, factor)
                 return ""
             case TakeCheckpoint():
-                cuts = self.checkpoints()
-                answer = cuts.request() if cuts is not None else OFF
+                answer = self.checkpoints.request() if self.checkpoints is not None else OFF
                 return answer.message if isinstance(answer, Failure) else ""
             case GiveWay():
                 assert self.state.goal is not None
@@ -418,7 +417,7 @@ def executor_of(run: GenerationRun, begin: Autoscaler | None, wall_clock: Callab
         story=run.story,
         facts=facts,
         tell=brain.done if brain is not None else lambda _: None,
-        checkpoints=lambda: run.checkpoints,
+        checkpoints=run.checkpoints,
         let_go=lambda why, decision: _let_go(run, why, decision, wall_clock()),
         wall_clock=wall_clock,
         at_once=lambda trained: at_once.turn(trained=trained),

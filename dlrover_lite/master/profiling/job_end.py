@@ -109,7 +109,7 @@ def job_end(run: GenerationRun, *, now: float) -> ExpectedEnd | None:
         if state.prediction is not None and shape_of_plan(state.prediction.plan) == shape:
             predicted = state.prediction.rate
     intervals = run.plan_rates.since(shape)
-    recent = 0.0 if run.profiling.disturbed else run.progress.rate(now=run.now())
+    recent = 0.0 if run.profiling.profiler.disturbed else run.progress.rate(now=run.now())
     return expected_end(now, left, intervals, predicted=predicted, recent=recent, pause_seconds=_pauses(run, intervals))
 
 
@@ -123,7 +123,7 @@ def note_evaluations(run: GenerationRun) -> None:
 def _pauses(run: GenerationRun, intervals: list[TrainedInterval]) -> float:
     """Return the seconds by which evaluations will hold training up; 0 if what is measured has them in it already."""
     plan, consumed = run.shards.plan, run.shards.consumed_samples
-    if not plan.evaluate_every or not plan.eval_samples or run.profiling.has_evaluations:
+    if not plan.evaluate_every or not plan.eval_samples or run.profiling.usual.is_usual:
         return 0.0
     rounds = (plan.samples * plan.epochs - 1) // plan.evaluate_every - consumed // plan.evaluate_every
     return run.evaluation_pauses.to_come(run.now(), consumed, _rate_of(intervals), max(0, rounds))

@@ -79,8 +79,8 @@ class Profiling:
     def __post_init__(self) -> None:
         pace, batch_size = self.pace or Pace(), self.recipe.training.batch_size
         before = self.shards.consumed_samples
-        self._profiler = Profiler(self.job, batch_size=batch_size, samples_so_far=before, pace=pace)
-        self._usual = Usual(pace.warm_up_seconds + pace.least_seconds)
+        self.profiler = Profiler(self.job, batch_size=batch_size, samples_so_far=before, pace=pace)
+        self.usual = Usual(pace.warm_up_seconds + pace.least_seconds)
         self._at_work: set[str] = set()
         """Workers that have trained."""
         self._readings_at = -math.inf
@@ -88,30 +88,15 @@ class Profiling:
         self._told: Level | None = None
 
     @property
-    def disturbed(self) -> str:
-        """Why nothing is measured now, in words; empty while something is."""
-        return self._profiler.disturbed
-
-    @property
-    def has_evaluations(self) -> bool:
-        """Whether evaluations and checkpoints are part of what is measured: they leave no time to measure training without."""
-        return self._usual.is_usual
-
-    @property
     def seconds_left(self) -> float:
         """Seconds that are left of the interval under way; 0: nothing can be measured."""
-        ends = self._profiler.ends
+        ends = self.profiler.ends
         return 0.0 if ends is None else max(0.0, ends - self.clock())
 
     @property
     def ends_at(self) -> float | None:
         """Time when the interval under way is to be over, in seconds since the epoch; None: nothing can be measured."""
-        return None if self._profiler.ends is None else self.wall_clock() + self.seconds_left
-
-    @property
-    def has_measured(self) -> bool:
-        """An interval was measured with the nodes that run now."""
-        return self._profiler.has_measured
+        return None if self.profiler.ends is None else self.wall_clock() + self.seconds_left
 
     def taken_over(self, why: str) -> None:
         """Note that an earlier master was at an interval, of which nothing is known any more."""
@@ -122,7 +107,7 @@ class Profiling:
         of, newly = answer.consumed.of, answer.consumed.newly
         if of is not None and of.kind == "train":
             self._at_work.add(request.node)
-            self._profiler.worked(self.clock(), request.node, samples=samples, minibatches=newly, report=request.report)
+            self.profiler.worked(self.clock(), request.node, samples=samples, minibatches=newly, report=request.report)
 
     def served(self, report: PsReport) -> None:
         """Handle a report of a PS. Raises MalformedMessage."""
@@ -131,23 +116,23 @@ class Profiling:
             return
         if not (0 <= counters.busy_seconds < math.inf and 0 <= counters.queue_seconds < math.inf):
             raise MalformedMessage(f"{counters.busy_seconds} busy seconds, {counters.queue_seconds} in the queue")
-        self._profiler.served(self.clock(), report)
+        self.profiler.served(self.clock(), report)
 
     def turn(self, run: GenerationRun) -> None:
         """Handle what has changed, and what is over by now."""
         now, at = self.clock(), self.wall_clock()
         if run.reconciler.readings is not None and run.reconciler.readings[0] > self._readings_at:
             self._readings_at, readings = run.reconciler.readings
-            self._profiler.readings(self._readings_at, readings)
+            self.profiler.readings(self._readings_at, readings)
         parts = tuple(
             Part(node.id, node.role, node.resources.cores) for node in run.fleet.running if node.state == "up"
         )
         disturbed, beside = self._disturbed(run), self._beside(run)
-        if self._usual.disturbs(now, under_way=bool(beside), trains=not disturbed):
+        if self.usual.disturbs(now, under_way=bool(beside), trains=not disturbed):
             disturbed = disturbed or beside
-        self._keep(self._profiler.situation(now, at, Situation(parts, disturbed)))
-        self._keep(self._profiler.tick(now, at))
-        if self._profiler.waits_for_readings(now):
+        self._keep(self.profiler.situation(now, at, Situation(parts, disturbed)))
+        self._keep(self.profiler.tick(now, at))
+        if self.profiler.waits_for_readings(now):
             run.reconciler.read_soon()
 
     def level(self, run: GenerationRun) -> Level | None:
@@ -155,7 +140,7 @@ class Profiling:
         servers, checkpoints = run.servers, run.checkpoints
         if not servers.at_rest or (checkpoints is not None and checkpoints.cuts.phase != "idle"):
             return None  # moves and snapshots take memory of their own
-        if run.shards.trained or (found := self._profiler.level(self.clock(), self.wall_clock())) is None:
+        if run.shards.trained or (found := self.profiler.level(self.clock(), self.wall_clock())) is None:
             return None
         before = {one.node: one.used_bytes for one in self._told.ps} if self._told is not None else {}
         for one in found.ps:
