@@ -102,9 +102,9 @@ class GenerationRun:
         story: EventLog,
         stop_request: StopRequest | None = None,
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
-        go_back: GoingBack | None = None,
+        go_back: GoingBack,
+        autoscaler: Autoscaler,
         brain: BrainLink | None = None,
-        autoscaler: Autoscaler | None = None,
         show: Callable[[Status], None] = lambda _: None,
         profiles: list[Sink] | None = None,
     ) -> None:
@@ -113,8 +113,7 @@ class GenerationRun:
         ``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it. ``clock``: the time of the
         step, in seconds. ``checkpoints``: where they are kept, a directory or URL; empty: nowhere. ``stop_request`` came before;
         ``stop_reason`` is asked once ``edge.stop`` says so. ``show`` is given the status now and then, ``profiles`` what is measured.
-        ``go_back`` notes with which checkpoint the job goes on when parameters are lost, or raises JobError. ``autoscaler``: None: it is
-        off."""
+        ``go_back`` notes with which checkpoint the job goes on when parameters are lost, or raises JobError."""
         self.job, self.recipe, self.shards, self.story = job, recipe, shards, story
         self.brain, self.go_back, self.disk = brain, go_back, disk
         self.outcome: Outcome | None = None
@@ -134,7 +133,7 @@ class GenerationRun:
         window = max(20_000, shards.plan.samples * shards.plan.epochs // 20)
         bad_share = getattr(recipe.data, "max_bad_share", 0.0)
         self.progress = Progress(window_samples=window, max_bad_share=bad_share, began=now)
-        self.facts = JobStateStore(shards, wall_clock)
+        self.facts = JobStateStore(shards.store, wall_clock)
         self.evaluations = Evaluations(None if self.facts.generation.only_parameters else shards.plan.samples)
         self.rounds = OpenRounds(shards, self.evaluations, say=lambda line: story.node("master", line))
         self.servers = ParameterServers(self.facts, shards, story, wall_clock)
@@ -411,18 +410,18 @@ class GenerationRun:
             return
         if failed.because and self.stopping:
             self._end(stopped_amid(failed, self.stopping))
-        elif failed.because and self.go_back is not None:
-            self.facts.after_commit(partial(self._begin_anew, failed, self.go_back))
+        elif failed.because:
+            self.facts.after_commit(partial(self._begin_anew, failed))
         else:
             print(f"{failed.node}: {failed.traceback}", flush=True)
             self._fail(failed_by(failed, self.job))
 
-    def _begin_anew(self, failed: NodeFailed, go_back: GoingBack) -> None:
+    def _begin_anew(self, failed: NodeFailed) -> None:
         """Go back to a checkpoint, or end the job if there is none. Raises DiskFull: it may be called again."""
         if self.outcome is not None or self.beginning is not None:
             return
         try:
-            self.beginning, said = go_back(failed, self.facts.generation)
+            self.beginning, said = self.go_back(failed, self.facts.generation)
         except DiskFull:
             raise
         except JobError as error:

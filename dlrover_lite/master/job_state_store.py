@@ -14,8 +14,8 @@ from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.master.slots.slot_state import SlotState
+from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.progress import Counters, Progress
-from dlrover_lite.master.work.shards import ShardService
 from dlrover_lite.protocol.messages import Exported, RestoreOrder
 from dlrover_lite.protocol.questions import CheckpointStall, CheckpointStatus
 
@@ -83,8 +83,8 @@ class JobStateStore:
     """All that must outlive the master: the ledger, and the facts kept beside it. What changes is durable with the next ``commit``, all of
     it or nothing; what follows from it outside of this process is given to ``after_commit``, and done then."""
 
-    def __init__(self, shards: ShardService, wall_clock: Callable[[], float]) -> None:
-        self._shards = shards
+    def __init__(self, store: LedgerStore, wall_clock: Callable[[], float]) -> None:
+        self._store = store
         self._wall_clock = wall_clock
         before = self.get(RESTARTS)
         self.generation = self.get(GENERATION) or Generation()
@@ -96,7 +96,7 @@ class JobStateStore:
             self.keep(BEGAN, wall_clock())
         self.keep(RESTARTS, self.restarts)
         self._effects: list[Callable[[], None]] = []
-        shards.commit()
+        store.commit()
 
     def after_commit(self, effect: Callable[[], None]) -> None:
         """Have ``effect`` run once all that has changed by now is durable."""
@@ -104,7 +104,7 @@ class JobStateStore:
 
     def commit(self) -> None:
         """Make all changes durable. Raises JobError, DiskFull among them, when they can't be: they are kept for another try."""
-        self._shards.commit()
+        self._store.commit()
 
     def take_effects(self) -> list[Callable[[], None]]:
         """Return what was to be done after the commit, in its order, and keep nothing of it."""
@@ -113,11 +113,11 @@ class JobStateStore:
 
     def get(self, fact: Fact[T]) -> T | None:
         """Return what was kept, as of the last commit; None where nothing was."""
-        return fact.decoded(self._shards.fact(fact.name))
+        return fact.decoded(self._store.fact(fact.name))
 
     def keep(self, fact: Fact[T], value: T | None) -> None:
         """Keep it; the next commit makes it durable."""
-        self._shards.keep_fact(fact.name, msgspec.json.encode(value).decode())
+        self._store.put_fact(fact.name, msgspec.json.encode(value).decode())
 
     def slots(self) -> SlotState | None:
         """Return the slot map that was kept, or None. Raises JobError when it is damaged."""

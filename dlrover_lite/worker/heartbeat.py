@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 
 from dlrover_lite.protocol.messages import Heartbeat, MasterReplies
 from dlrover_lite.transport.connector import Connector
@@ -40,9 +39,7 @@ class HeartbeatSender:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 

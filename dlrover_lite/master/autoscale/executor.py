@@ -383,7 +383,7 @@ def _why_not(answer: Scaled | Failure) -> str:
 def _let_go(run: GenerationRun, why: str, decision: int, at: float) -> str:
     """End the job's generation: the next one begins with the newest checkpoint, when there is a plan for it. Return why not, or ""."""
     cuts, go_back = run.checkpoints, run.go_back
-    if cuts is None or cuts.newest is None or go_back is None:
+    if cuts is None or cuts.newest is None:
         return "there is no checkpoint to go on from"
     cut = cuts.newest.number
 
@@ -396,7 +396,7 @@ def _let_go(run: GenerationRun, why: str, decision: int, at: float) -> str:
     return ""
 
 
-def executor_of(run: GenerationRun, begin: Autoscaler | None, wall_clock: Callable[[], float]) -> Executor:
+def executor_of(run: GenerationRun, begin: Autoscaler, wall_clock: Callable[[], float]) -> Executor:
     """Create the executor of a master that is being made, and make it known to the brain's line. It begins with the state that an earlier
     master has left, else with ``begin``."""
     brain, facts = run.brain, run.facts
@@ -409,7 +409,7 @@ def executor_of(run: GenerationRun, begin: Autoscaler | None, wall_clock: Callab
         clock=run.now,
     )
     found = Executor(
-        facts.get(AUTOSCALER) or begin or Autoscaler(job=run.job, mode="off"),
+        facts.get(AUTOSCALER) or begin,
         control=run.slots,
         reconciler=run.reconciler,
         servers=run.servers,

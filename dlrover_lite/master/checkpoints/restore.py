@@ -166,11 +166,23 @@ def waiting(job: Job) -> Beginning | None:
 def end_generation(
     job: Job, backend: Backend, clock: Callable[[], float], serve: Callable[[list[Request]], None]
 ) -> Phase[Fleet | None]:
-    """End the last generation of a job: a master that was killed may have left nodes of it. Return its fleet. Raises JobError when they
-    don't end. ``serve`` answers who asks the master meanwhile."""
+    """End the last generation of a job: a master that was killed may have left nodes of it, and nothing of it may reach the next one.
+    Return its fleet. Raises JobError when they don't end. ``serve`` answers who asks the master meanwhile."""
     fleet = _before(job, job.generation()).fleet
-    if fleet is not None:
-        yield from _end_nodes(fleet, backend, clock, serve)
+    left = set()
+    for node in fleet.by_id if fleet is not None else ():
+        with suppress(BackendError):  # it isn't known any more: those who ran it have ended
+            backend.terminate(node, grace_seconds=0.0)
+            left.add(node)
+    until = clock() + _END_SECONDS
+    while left:
+        if (seen := backend.observe()) is not None:
+            left -= {node for node, one in seen.nodes.items() if one.ended_at is not None}
+        if not left:
+            break
+        if clock() > until:
+            raise JobError(f"{', '.join(sorted(left))} can't be ended, and the job can't go on beside them")
+        serve((yield clock() + POLL_SECONDS))
     return fleet
 
 
@@ -322,26 +334,6 @@ def _no_less_memory(plan: Plan, before: Plan) -> Plan:
         return RolePlan(wanted.count, Resources(wanted.each.cores, max(wanted.each.memory, had.each.memory)))
 
     return Plan(ps=role(plan.ps, before.ps), worker=role(plan.worker, before.worker))
-
-
-def _end_nodes(
-    fleet: Fleet, backend: Backend, clock: Callable[[], float], serve: Callable[[list[Request]], None]
-) -> Phase[None]:
-    """End all nodes that a generation may have left running: nothing of it may reach the next one. Raises JobError when they don't end."""
-    left = set()
-    for node in fleet.by_id.values():
-        with suppress(BackendError):  # it isn't known any more: those who ran it have ended
-            backend.terminate(node.id, grace_seconds=0.0)
-            left.add(node.id)
-    until = clock() + _END_SECONDS
-    while left:
-        if (seen := backend.observe()) is not None:
-            left -= {node for node, one in seen.nodes.items() if one.ended_at is not None}
-        if not left:
-            return
-        if clock() > until:
-            raise JobError(f"{', '.join(sorted(left))} can't be ended, and the job can't go on beside them")
-        serve((yield clock() + POLL_SECONDS))
 
 
 def _forget_old(job: Job, generation: int) -> None:

@@ -68,6 +68,6 @@ class LeaseRequests:
         if result.of is not None and result.of.kind == "eval":
             if whole and request.consumed:
                 state = self.evaluations.add(result.of.index, metrics, report.unknown_ids)
-                self.shards.put_metrics(result.of, state)
+                self.shards.store.put_metrics(result.of, state)
         elif result.of is not None and whole:
             self.progress.add(request.node, report, metrics, now=self.clock())

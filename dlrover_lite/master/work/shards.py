@@ -85,7 +85,7 @@ class ShardService:
         """The pass of the minibatch that was skipped last, where that was one too many."""
         self._unconfirmed = set(self.ledger.workers())
         """Workers that an earlier master has given leases, perhaps in answers that were never sent."""
-        self._store = store
+        self.store = store
         self._policy = policy
         self._wait = Wait(wait_seconds)
         self._rates = {"train": WorkerRates(policy.memory_seconds), "eval": WorkerRates(policy.memory_seconds)}
@@ -115,23 +115,23 @@ class ShardService:
 
     def _check_plan(self) -> None:
         mine = msgspec.json.encode(self.plan).decode()
-        kept = self._store.fact(PLAN)
+        kept = self.store.fact(PLAN)
         if kept is None:
-            self._store.put_fact(PLAN, mine)
+            self.store.put_fact(PLAN, mine)
         elif kept != mine:
             raise JobError(
-                f"The ledger {self._store.path} belongs to other data or another recipe: it was made for {kept}, not for {mine}",
+                f"The ledger {self.store.path} belongs to other data or another recipe: it was made for {kept}, not for {mine}",
                 hint="Data, batch size and epochs can't change within a job: start a new one.",
             )
 
     def _check_kinds(self, now: IdKinds) -> IdKinds:
         """Return the kinds kept with the ledger, and of columns that it knows nothing of those of ``now``."""
-        text = self._store.fact(ID_KINDS)
+        text = self.store.fact(ID_KINDS)
         kept = {} if text is None else msgspec.json.decode(text, type=dict[str, IdKind])
         compare(kept, now, whose="the job").require()
         kinds = {**now, **kept}
         if kinds != kept:
-            self._store.put_fact(ID_KINDS, msgspec.json.encode(kinds).decode())
+            self.store.put_fact(ID_KINDS, msgspec.json.encode(kinds).decode())
         return kinds
 
     # --- what there is --------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class ShardService:
                 self._failed(token, *failed)
             if give_back:
                 self._tell_open(token, "given back by")
-                self._store.apply(self.ledger.give_back(token))
+                self.store.apply(self.ledger.give_back(token))
         if worker in self._dead or self.finished:
             return Answer(Finished(), result)
         self._workers.add(worker)
@@ -254,7 +254,7 @@ class ShardService:
             rates.forget(worker)
         for token in self.ledger.tokens(worker):
             self._tell_open(token, "to do again, after the end of")
-        self._store.apply(self.ledger.expire(worker))
+        self.store.apply(self.ledger.expire(worker))
 
     def _confirm(self, worker: str, known: set[int | None]) -> None:
         """Handle the first word of a worker since this service began: leases it has never heard of are to do again."""
@@ -262,7 +262,7 @@ class ShardService:
         for token in self.ledger.tokens(worker):
             if token not in known:
                 self._tell_open(token, "to do again: the answer got lost that leased it to")
-                self._store.apply(self.ledger.give_back(token))
+                self.store.apply(self.ledger.give_back(token))
 
     def _tell_open(self, token: int, text: str) -> None:
         """Tell the story that what is open of a lease is in trouble."""
@@ -271,22 +271,14 @@ class ShardService:
             for start, stop in pieces:
                 self._story.trouble(of, start, stop, text, worker)
 
-    def keep_fact(self, name: str, value: str) -> None:
-        """Keep something else with the ledger; the next commit writes it."""
-        self._store.put_fact(name, value)
-
-    def fact(self, name: str) -> str | None:
-        """Return what was kept, as of the last commit."""
-        return self._store.fact(name)
-
     def restore_evaluations(self, evaluations: Evaluations) -> list[Pass]:
         """Give back what was kept of evaluation rounds; returns those not through, in their order."""
         unfinished = []
         for of in self.ledger.passes():
             if of.kind == "eval":
-                if (state := self._store.metrics(of)) is not None:
+                if (state := self.store.metrics(of)) is not None:
                     evaluations.restore(of.index, state)
-                if (result := self._store.fact(result_fact(of.index))) is not None:
+                if (result := self.store.fact(result_fact(of.index))) is not None:
                     evaluations.results.append(msgspec.json.decode(result, type=RoundResult).message())
                 elif self.ledger.finished(of):
                     evaluations.close(of.index, at_samples=self.round_began_at(of.index))
@@ -294,20 +286,16 @@ class ShardService:
                     unfinished.append(of)
         return unfinished
 
-    def put_metrics(self, of: Pass, state: bytes) -> None:
-        """Keep metrics of a pass; the next commit writes them together with the reports they come from."""
-        self._store.put_metrics(of, state)
-
     def commit(self) -> None:
         """Make all that was asked for durable: only then may the answers be sent. Raises JobError; what couldn't be written is kept for
         another try."""
-        self._store.commit()
+        self.store.commit()
 
     # --- how ------------------------------------------------------------------------------------------------------------
 
     def _consumed(self, worker: str, token: int, ranges: Sequence[Range], now: float) -> Consumed:
         result, changes = self.ledger.consumed(token, ranges)
-        self._store.apply(changes)
+        self.store.apply(changes)
         of = result.of
         if of is not None and result.newly:
             if self._story is not None:
@@ -320,7 +308,7 @@ class ShardService:
     def _failed(self, token: int, k: int, error: str) -> None:
         held = self.ledger.held(token)
         failure, changes = self.ledger.failed(token, k, error)
-        self._store.apply(changes)
+        self.store.apply(changes)
         if failure is not None and held is not None:
             of = held[0]
             if self._done_at_first_failure is None:
@@ -390,7 +378,7 @@ class ShardService:
         idle = not self.ledger.holds(worker)
         lease, changes = self.ledger.lease(of, worker, size, only_worker=only_worker)
         if lease is not None:
-            self._store.apply(changes)
+            self.store.apply(changes)
             rates.granted(worker, now, idle=idle)
             if self._story is not None:
                 self._story.lease(of, lease.start, lease.stop, "leased to", worker)
@@ -407,13 +395,13 @@ class ShardService:
         if self.trained:
             if self._final_round is None:
                 self._final_round = self._rounds_opened
-                self._store.put_fact(FINAL_ROUND, str(self._final_round))
+                self.store.put_fact(FINAL_ROUND, str(self._final_round))
                 self._open_round()
         elif self.plan.evaluate_every:
             due = self.consumed_samples // self.plan.evaluate_every
             if due > self._rounds_due and all(of.kind == "train" for of in self._unfinished):
                 self._rounds_due = due
-                self._store.put_fact(ROUNDS_DUE, str(due))
+                self.store.put_fact(ROUNDS_DUE, str(due))
                 self._open_round()
 
     def _open_next_epoch(self) -> bool:
@@ -425,12 +413,12 @@ class ShardService:
 
     def _open_round(self) -> None:
         self._round_began_at.append(self.consumed_samples)
-        self._store.put_fact(samples_fact(self._rounds_opened), str(self.consumed_samples))
+        self.store.put_fact(samples_fact(self._rounds_opened), str(self.consumed_samples))
         self._open(Pass("eval", self._rounds_opened, self.plan.minibatches(self.plan.eval_samples)))
         self._rounds_opened += 1
 
     def _open(self, of: Pass) -> None:
-        self._store.apply(self.ledger.open_pass(of))
+        self.store.apply(self.ledger.open_pass(of))
         self._unfinished.append(of)
         self._sort_unfinished()
 
