@@ -15,7 +15,6 @@ from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.master.checkpoints.checkpoint_files import (
-    Noted,
     Owner,
     basis_for,
     interval_for,
@@ -104,7 +103,8 @@ class Checkpoints:
         create, lineage = self._kept.newest is None, self.facts.generation.lineage
         self._store = CutStore(self.url, create=create, lineage=lineage)
         self._opened: Opened | None = None
-        self._noted: Noted | None = None
+        self._noted: Manifest | None = None
+        """What is known of the cut under way since before any snapshot began."""
         self._began = 0.0
         self._cleans = False
         """A cut was under way when the job ended."""
@@ -293,7 +293,7 @@ class Checkpoints:
         )
         moved = state.moved_since(basis.manifest.map_version if basis else 0)
         below, ranges = consumed(self.shards)
-        self._noted = Noted(
+        self._noted = Manifest(
             job=self.job,
             cut=cut,
             at=self.wall_clock(),
@@ -303,6 +303,9 @@ class Checkpoints:
             samples=self.shards.consumed_samples,
             facts=self.facts_of(),
             builds_on=basis.manifest.cut if basis else None,
+            configuration={},
+            groups=[],
+            parts=[],
         )
         self._began = self.clock()
         self.steps.begins(cut, self._began)

@@ -220,17 +220,11 @@ def begin_generation(
     again = before.consumed - (0 if beginning.only_parameters else consumed_minibatches(manifest, plan))
     told = _told(job, manifest, beginning, again)
     fleet, notes = _fleet(before.fleet, nodes, capacity, clock(), instead=decision > 0)
-    generation = Generation(
-        beginning.generation,
-        told,
-        beginning.went_back,
-        before.restarts if beginning.by_itself else 0,
-        beginning.url,
-        beginning.cut,
-        beginning.exactly,
-        beginning.only_parameters,
-        beginning.damaged,
-        beginning.lineage,
+    generation = msgspec.structs.replace(
+        msgspec.convert(beginning, Generation, from_attributes=True),
+        number=beginning.generation,
+        told=told,
+        restarts=before.restarts if beginning.by_itself else 0,
     )
     marks, training = not beginning.only_parameters, settings_of(job.recipe)
     order = RestoreOrder(beginning.url, beginning.cut, beginning.generation, marks, training=training)
