@@ -34,7 +34,7 @@ from dlrover_lite.master.generation_run import GenerationRun
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.master.phases import Outbox, Phase, StepClock
-from dlrover_lite.master.queued_job import QueuedJob, blank, without_nodes
+from dlrover_lite.master.queued_job import QueuedJob, without_nodes
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shard_plan import JobData
 from dlrover_lite.master.work.shards import SLOW_START_MINIBATCHES, ShardService
@@ -43,7 +43,15 @@ from dlrover_lite.protocol.demands import autoscale_of
 from dlrover_lite.protocol.hosts import Host, total_of
 from dlrover_lite.protocol.nodes import Backend
 from dlrover_lite.protocol.outcomes import outcome_of
-from dlrover_lite.protocol.questions import Status, StatusRequest, StopRequest, StoryRequest, status_of, to_builtins
+from dlrover_lite.protocol.questions import (
+    Status,
+    StatusRequest,
+    StopRequest,
+    StoryRequest,
+    blank,
+    status_of,
+    to_builtins,
+)
 from dlrover_lite.transport.frames import Request
 
 __all__ = ["Master", "Step"]

@@ -25,7 +25,7 @@ from dlrover_lite.protocol.questions import (
 )
 from dlrover_lite.transport.frames import Failure, Request
 
-__all__ = ["QueuedJob", "blank", "without_nodes"]
+__all__ = ["QueuedJob", "without_nodes"]
 
 _HAS_NO_NODES = Failure("refused", "the job waits for a plan, and has no nodes", "See: dlrover-lite status")
 
@@ -80,30 +80,6 @@ class QueuedJob:
                 return None
             case _:
                 return _HAS_NO_NODES
-
-
-def blank(job: str, *, epochs: int, total_samples: int) -> Status:
-    """Return the status of a job that hasn't begun."""
-    return Status(
-        job=job,
-        state="starting",
-        epoch=0,
-        epochs=epochs,
-        samples=0,
-        total_samples=total_samples,
-        samples_per_second=0.0,
-        loss=None,
-        auc=None,
-        elapsed_seconds=0.0,
-        nodes=[],
-        evaluations=[],
-        bad_lines=0,
-        quarantined=0,
-        staleness_p99=None,
-        staleness_max=None,
-        rows=0,
-        message="waits for its first plan",
-    )
 
 
 def without_nodes(status: Status, why: str) -> Status:

@@ -442,6 +442,30 @@ class Status(Message, frozen=True):
     """Progress of the export; None: the model isn't being written."""
 
 
+def blank(job: str, *, epochs: int = 0, total_samples: int = 0, message: str = "") -> Status:
+    """Return the status of a job that hasn't begun."""
+    return Status(
+        job=job,
+        state="starting",
+        epoch=0,
+        epochs=epochs,
+        samples=0,
+        total_samples=total_samples,
+        samples_per_second=0.0,
+        loss=None,
+        auc=None,
+        elapsed_seconds=0.0,
+        nodes=[],
+        evaluations=[],
+        bad_lines=0,
+        quarantined=0,
+        staleness_p99=None,
+        staleness_max=None,
+        rows=0,
+        message=message,
+    )
+
+
 Wish = ScaleRequest | MoveRequest | CancelMovesRequest | DrainRequest | KillRequest | ResizeRequest
 """What is to be changed about nodes or slots."""
 OperatorRequests = (
