@@ -27,6 +27,10 @@ class RolePlan(msgspec.Struct, frozen=True):
     count: Count
     each: Resources
 
+    def with_memory(self, least: int) -> RolePlan:
+        """Return the plan with no less memory for each node than ``least`` bytes."""
+        return RolePlan(self.count, Resources(self.each.cores, max(self.each.memory, least)))
+
 
 class Plan(msgspec.Struct, frozen=True):
     ps: RolePlan

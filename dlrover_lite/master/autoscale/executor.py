@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -101,8 +101,7 @@ class Executor:
         how = "is suggested" if self.state.mode == "suggest" else "is carried out"
         if state.busy:
             self._say(f"decision {goal.number} {how}: {goal.what}")
-        self._take(state)
-        self._told(ended)
+        self._take(state, ended)
 
     def standing(self) -> Standing:
         fleet, on = self.reconciler.fleet, self.reconciler.readings
@@ -193,8 +192,7 @@ class Executor:
         def role(name: str, wanted: RolePlan, planned: RolePlan) -> RolePlan:
             if not fleet.comebacks.get(name, {}).get("OOMKilled"):
                 return wanted
-            memory = max(wanted.each.memory, planned.each.memory)
-            return msgspec.structs.replace(wanted, each=msgspec.structs.replace(wanted.each, memory=memory))
+            return wanted.with_memory(planned.each.memory)
 
         return Plan(ps=role("ps", target.ps, fleet.plan.ps), worker=role("worker", target.worker, fleet.plan.worker))
 
@@ -215,9 +213,7 @@ class Executor:
                 if refused := superseded(wish.decision, suggested):
                     return refused
                 if why := misfit(suggested, self._world()):
-                    state, ended = self.state.reject(why, now, samples, state="given up")
-                    self._take(state)
-                    self._told(ended)
+                    self._take(*self.state.reject(why, now, samples, state="given up"))
                     return refusal(suggested, why)
                 self._say(f"decision {suggested.number} is accepted")
                 self._take(self.state.accept(now, samples))
@@ -226,9 +222,7 @@ class Executor:
                     return Failure("refused", "nothing is suggested or under way", "See: dlrover-lite explain")
                 if refused := superseded(wish.decision, self.state.goal or self.state.suggestion):
                     return refused
-                state, ended = self.state.reject("by request", now, samples)
-                self._take(state)
-                self._told(ended)
+                self._take(*self.state.reject("by request", now, samples))
         return self.status()
 
     def status(self) -> AutoscaleStatus:
@@ -275,9 +269,7 @@ class Executor:
             self._follow(self.state.answered(refused, self.wall_clock(), self._world()))
 
     def _follow(self, found: Turn) -> None:
-        self._take(found.state)
-        if found.done is not None:
-            self._told([found.done])
+        self._take(found.state, [] if found.done is None else [found.done])
 
     def _world(self) -> World:
         fleet, leaving = self.reconciler.fleet, self.servers.state.leaving
@@ -361,12 +353,11 @@ class Executor:
         ]
         return next((why for why in refused if why), "")
 
-    def _take(self, state: Autoscaler) -> None:
+    def _take(self, state: Autoscaler, ended: Sequence[Done] = ()) -> None:
+        """Go over to this state, and tell what became of the decisions that have ``ended``."""
         if state != self.state:
             self.state = state
             self.facts.keep(AUTOSCALER, state)
-
-    def _told(self, ended: list[Done]) -> None:
         for done in ended:
             why = f": {done.why}" if done.why else f" after {done.seconds:.1f} s" if done.state == "done" else ""
             self._say(f"decision {done.number} is {done.state}{why}")

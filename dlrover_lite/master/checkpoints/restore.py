@@ -51,7 +51,7 @@ from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shard_plan import ID_KINDS, PLAN, ShardPlan
 from dlrover_lite.protocol.messages import NodeFailed, RestoreOrder
 from dlrover_lite.protocol.nodes import Backend
-from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.transport.frames import Request
 
 __all__ = ["POLL_SECONDS", "GoingBack", "begin_generation", "end_generation", "is_to_begin", "waiting"]
@@ -317,17 +317,13 @@ def _fleet(
 
 def _as_grown(before: Fleet) -> Plan:
     """Return the plan with the memory that PS were given while they ran: they need it for the rows that come back, too."""
-    each = before.plan.ps.each
-    memory = max([each.memory, *(node.resources.memory for node in before.of("ps") if node.state != "ended")])
-    ps = msgspec.structs.replace(before.plan.ps, each=msgspec.structs.replace(each, memory=memory))
-    return msgspec.structs.replace(before.plan, ps=ps)
+    memory = max((node.resources.memory for node in before.of("ps") if node.state != "ended"), default=0)
+    return msgspec.structs.replace(before.plan, ps=before.plan.ps.with_memory(memory))
 
 
 def _no_less_memory(plan: Plan, before: Plan) -> Plan:
-    def role(wanted: RolePlan, had: RolePlan) -> RolePlan:
-        return RolePlan(wanted.count, Resources(wanted.each.cores, max(wanted.each.memory, had.each.memory)))
-
-    return Plan(ps=role(plan.ps, before.ps), worker=role(plan.worker, before.worker))
+    ps, worker = before.ps.each.memory, before.worker.each.memory
+    return Plan(ps=plan.ps.with_memory(ps), worker=plan.worker.with_memory(worker))
 
 
 def _forget_old(job: Job, generation: int) -> None:
