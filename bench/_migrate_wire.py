@@ -17,14 +17,7 @@ import zmq
 from _migrate_nodes import DIM
 
 from dlrover_lite.core import slots
-from dlrover_lite.protocol.messages import (
-    Ack,
-    Hello,
-    MasterRequests,
-    MoveOrder,
-    PsOrders,
-    PsReport,
-)
+from dlrover_lite.protocol.messages import Ack, Hello, MasterRequests, MoveOrder, PsOrders, PsReport
 from dlrover_lite.protocol.ps_messages import (
     Configure,
     DenseSpec,

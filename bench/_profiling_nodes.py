@@ -43,7 +43,7 @@ def worker(spec: object, directory: Path) -> int:
 
     _switch(Work, "add_cpu", "add_seconds")
     begin = TrainingLoop.__init__
-    TrainingLoop.__init__ = lambda *given, **named: begin(*given, **named, cpu_clock=clock)  # type: ignore[method-assign]
+    TrainingLoop.__init__ = lambda *given, **named: begin(*given, **{**named, "cpu_clock": clock})  # type: ignore[method-assign]
     return _train_worker.main(spec, directory)  # type: ignore[arg-type]
 
 

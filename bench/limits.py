@@ -77,12 +77,13 @@ class Job:
 
     def _until(self, node: str, *, ended: bool) -> Observed:
         """Wait until the node has started, or has ended."""
-        after: int | None = None
         while True:
-            if (seen := self.backend.observe(after=after, timeout_seconds=20)) is not None:
-                after, one = seen.version, seen.nodes[node]
-                if (one.ended_at if ended else one.started_at) is not None:
-                    return one
+            seen = self.backend.observe()
+            assert seen is not None
+            one = seen.nodes[node]
+            if (one.ended_at if ended else one.started_at) is not None:
+                return one
+            time.sleep(0.001)
 
 
 @contextmanager

@@ -17,7 +17,8 @@ import numpy as np
 import zmq
 from common import Figure, arguments, emit, line_of, medians, start_process
 
-from dlrover_lite.protocol.messages import Ack, MasterReplies, MasterRequests, StatusRequest, StopRequest
+from dlrover_lite.protocol.messages import Ack, MasterReplies, MasterRequests
+from dlrover_lite.protocol.questions import StatusRequest, StopRequest
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.curve import JobKey
 from dlrover_lite.transport.server import Server

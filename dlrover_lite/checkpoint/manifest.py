@@ -14,8 +14,8 @@ from dlrover_lite.core.files.durable import UnsafeName, checked_name
 from dlrover_lite.core.intervals import Range
 from dlrover_lite.core.slots import BITMAP_BYTES
 from dlrover_lite.core.unknown_ids import usual_shares
-from dlrover_lite.protocol.messages import to_builtins
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
+from dlrover_lite.protocol.questions import to_builtins
 from dlrover_lite.recipe.id_kinds import IdKind, kinds_of_format
 from dlrover_lite.recipe.schema import Optimizer
 

@@ -12,7 +12,7 @@ from dlrover_lite.core.words import compact, count, duration, metric, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.store import Job, Result
-    from dlrover_lite.protocol.messages import EvaluationResult, Status
+    from dlrover_lite.protocol.questions import EvaluationResult, Status
     from dlrover_lite.recipe.schema import Recipe
 
 __all__ = ["next_commands", "run_json", "summary_lines", "what_runs"]
@@ -23,7 +23,7 @@ _TEXT_WIDTH = 80 - 11
 
 def run_json(job: Job, result: Result, status: Status, best: float | None) -> dict[str, Any]:
     """Return the object that ``run --json`` prints; its keys are documented and stay."""
-    from dlrover_lite.protocol.messages import to_builtins
+    from dlrover_lite.protocol.questions import to_builtins
 
     last = status.evaluations[-1] if status.evaluations else None
     return {

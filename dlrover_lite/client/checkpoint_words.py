@@ -9,7 +9,7 @@ from dlrover_lite.core.words import at_time, count, duration, pause, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.store import Job
-    from dlrover_lite.protocol.messages import CheckpointProblem, CheckpointStall, CheckpointStatus, Status
+    from dlrover_lite.protocol.questions import CheckpointProblem, CheckpointStall, CheckpointStatus, Status
 
 __all__ = [
     "checkpoint_lines",
@@ -75,7 +75,7 @@ def newest_text(newest: CheckpointStatus) -> str:
 
 def stalls_of(job: Job) -> dict[int, CheckpointStall]:
     """Return how its last checkpoints held training up, by number: as its master wrote last."""
-    from dlrover_lite.protocol.messages import CheckpointStall
+    from dlrover_lite.protocol.questions import CheckpointStall
 
     result = job.result()
     kept = (result.status if result is not None else None) or job.status() or {}

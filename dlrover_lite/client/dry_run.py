@@ -20,9 +20,9 @@ from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.users import user_name
 from dlrover_lite.core.words import at_time, cleaned
 from dlrover_lite.data.open import index_data
-from dlrover_lite.protocol.demands import Standing, autoscale_of, demand_of, fixed
+from dlrover_lite.protocol.demands import Standing, autoscale_of, demand_of
 from dlrover_lite.protocol.features import features_of
-from dlrover_lite.protocol.plans import Plan, initial_plan
+from dlrover_lite.protocol.plans import Plan, fixed, initial_plan
 from dlrover_lite.recipe.schema import Recipe
 
 __all__ = ["FirstPlan", "Foreseen", "first_plan", "foresee", "plan"]

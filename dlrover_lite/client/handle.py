@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from dlrover_lite.core.units import Resources
     from dlrover_lite.jobs.profiles import Gap
     from dlrover_lite.protocol.hosts import Host
-    from dlrover_lite.protocol.messages import AutoscaleStatus, SlotsReport, Status, Story, Topology
+    from dlrover_lite.protocol.messages import Topology
     from dlrover_lite.protocol.plans import Plan
     from dlrover_lite.protocol.profiles import Profile
+    from dlrover_lite.protocol.questions import AutoscaleStatus, SlotsReport, Status, Story
 
 __all__ = [
     "JobHandle",
@@ -200,7 +201,8 @@ class JobHandle:
 
     def _stop_now(self) -> bool:
         """Return whether there was a master to tell."""
-        from dlrover_lite.protocol.messages import Ack, StopRequest
+        from dlrover_lite.protocol.messages import Ack
+        from dlrover_lite.protocol.questions import StopRequest
 
         try:
             return self._ask_master(StopRequest(now=True), Ack) is not None
@@ -214,7 +216,7 @@ class JobHandle:
         Raises JobError when the job has ended, takes none, or the checkpoint can't be written (it is tried again, though).
         """
         from dlrover_lite.jobs import final_status
-        from dlrover_lite.protocol.messages import CheckpointPromise, CheckpointRequest
+        from dlrover_lite.protocol.questions import CheckpointPromise, CheckpointRequest
 
         nothing = "there is nothing to take a checkpoint of"
         number = self._wish(CheckpointRequest(), CheckpointPromise, nothing).number
@@ -238,7 +240,7 @@ class JobHandle:
         Raises JobError when the master doesn't answer.
         """
         from dlrover_lite.jobs import endings, final_status
-        from dlrover_lite.protocol.messages import Status, StatusRequest
+        from dlrover_lite.protocol.questions import Status, StatusRequest
 
         if (last := endings.last_status(self.job, self.known())) is not None:
             return last
@@ -262,7 +264,7 @@ class JobHandle:
         Raises UsageError for numbers that can't be, JobError when the job has ended, has no master yet, or refuses.
         """
         from dlrover_lite.client import scaling
-        from dlrover_lite.protocol.messages import Scaled, ScaleRequest
+        from dlrover_lite.protocol.questions import Scaled, ScaleRequest
 
         scaling.check(workers, ps)
         wish = ScaleRequest(workers, ps)
@@ -276,7 +278,7 @@ class JobHandle:
         """
         from dlrover_lite.client import scaling
         from dlrover_lite.core.slots import pack
-        from dlrover_lite.protocol.messages import MoveRequest, Scaled
+        from dlrover_lite.protocol.questions import MoveRequest, Scaled
 
         if (slots is None) == (source is None):
             raise UsageError("Which slots? Name either the slots, or the parameter server that has them")
@@ -288,7 +290,7 @@ class JobHandle:
 
         Raises JobError as ``move``.
         """
-        from dlrover_lite.protocol.messages import CancelMovesRequest, Scaled
+        from dlrover_lite.protocol.questions import CancelMovesRequest, Scaled
 
         return self._wish(CancelMovesRequest(), Scaled, _NO_SLOTS).actions
 
@@ -298,7 +300,7 @@ class JobHandle:
 
         Raises UsageError for a node that can't be, JobError when the job has ended, or refuses.
         """
-        from dlrover_lite.protocol.messages import DrainRequest, Scaled
+        from dlrover_lite.protocol.questions import DrainRequest, Scaled
 
         return self._wish(DrainRequest(node, replace), Scaled, "there is no node to drain").actions
 
@@ -308,7 +310,7 @@ class JobHandle:
 
         Raises as ``drain``.
         """
-        from dlrover_lite.protocol.messages import KillRequest, Scaled
+        from dlrover_lite.protocol.questions import KillRequest, Scaled
 
         return self._wish(KillRequest(node), Scaled, "there is no node to kill").actions
 
@@ -319,7 +321,7 @@ class JobHandle:
         Raises UsageError for a node or limits that can't be, JobError when the job has ended, has no master yet, or refuses.
         """
         from dlrover_lite.client import scaling
-        from dlrover_lite.protocol.messages import ResizeRequest, Scaled
+        from dlrover_lite.protocol.questions import ResizeRequest, Scaled
 
         wish = ResizeRequest(node, *scaling.limits(cores, memory))
         return self._wish(wish, Scaled, "there is no node to resize").actions
@@ -330,7 +332,7 @@ class JobHandle:
 
         Raises JobError when the job has ended, has no master yet, or there is nothing to accept or reject, or it doesn't fit any more.
         """
-        from dlrover_lite.protocol.messages import AutoscaleRequest, AutoscaleStatus
+        from dlrover_lite.protocol.questions import AutoscaleRequest, AutoscaleStatus
 
         return self._wish(AutoscaleRequest(what, decision), AutoscaleStatus, "there is no plan to change")
 
@@ -339,7 +341,7 @@ class JobHandle:
 
         Raises JobError when the job has ended, or there is no slot map yet.
         """
-        from dlrover_lite.protocol.messages import SlotsReport, SlotsRequest
+        from dlrover_lite.protocol.questions import SlotsReport, SlotsRequest
 
         report = self._wish(SlotsRequest(hottest), SlotsReport, "there are no slots to measure")
         if not report.slot_map_version:
@@ -396,7 +398,7 @@ class JobHandle:
         Raises UsageError for a subject that can't be or never was, naming the nearest ones; JobError when the master doesn't answer.
         """
         from dlrover_lite.jobs import events
-        from dlrover_lite.protocol.messages import Story, StoryRequest
+        from dlrover_lite.protocol.questions import Story, StoryRequest
 
         subject = str(events.parse_subject(subject))
         if self.job.result() is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.jobs.store import Result
-    from dlrover_lite.protocol.messages import CheckpointProblem, EvaluationResult, NodeStatus, Status
+    from dlrover_lite.protocol.questions import CheckpointProblem, EvaluationResult, NodeStatus, Status
 
 __all__ = ["ProgressLine", "evaluation_text", "follow", "progress_text", "redraws"]
 

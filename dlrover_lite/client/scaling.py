@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.core.units import LEAST_CORES, LEAST_MEMORY, MOST_CORES, MOST_MEMORY, format_bytes, parse_memory
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.protocol.messages import Status, Topology
+from dlrover_lite.protocol.messages import Topology
+from dlrover_lite.protocol.questions import Status
 from dlrover_lite.recipe.schema import MOST_NODES
 
 if TYPE_CHECKING:

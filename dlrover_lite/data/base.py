@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.recipe.id_kinds import FileIds
 
-__all__ = ["BadLine", "Batch", "Dataset", "Schema"]
+__all__ = ["BadLine", "Batch", "Dataset", "Schema", "checked_numbers"]
 
 
 class Schema(msgspec.Struct, frozen=True):
@@ -52,3 +52,11 @@ class Dataset(Protocol):
         """Return what the first lines of each file show of its categorical columns: see ``recipe.id_kinds.reconcile``."""
 
     def close(self) -> None: ...
+
+
+def checked_numbers(numbers: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
+    """Return the numbers of samples as a contiguous array. Raises ValueError for one that isn't within [0, ``samples``)."""
+    numbers = np.ascontiguousarray(numbers, np.int64)
+    if len(numbers) and (numbers.min() < 0 or numbers.max() >= samples):
+        raise ValueError(f"sample numbers must be within [0, {samples})")
+    return numbers

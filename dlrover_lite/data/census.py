@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.data.base import Batch, Schema
+from dlrover_lite.data.base import Batch, Schema, checked_numbers
 from dlrover_lite.recipe.id_kinds import FileIds, SeenColumn
 from dlrover_lite.recipe.schema import CensusData
 
@@ -24,9 +24,7 @@ class CensusDataset:
         self.samples = data.samples
 
     def read(self, numbers: NDArray[np.int64]) -> Batch:
-        numbers = np.asarray(numbers, np.int64)
-        if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.samples):
-            raise ValueError(f"sample numbers must be within [0, {self.samples})")
+        numbers = checked_numbers(numbers, self.samples)
         ids = np.zeros((2, len(numbers)), np.uint64)
         ids[0] = numbers
         return Batch(np.zeros(len(numbers), np.float32), np.empty((len(numbers), 0), np.float32), ids, [])

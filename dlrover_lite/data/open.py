@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
-from dlrover_lite.data.base import Batch, Dataset, Schema
+from dlrover_lite.data.base import Batch, Dataset, Schema, checked_numbers
 from dlrover_lite.data.files import Progress, resolve
 from dlrover_lite.recipe.id_kinds import FileIds
 from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, ParquetData, SyntheticData
@@ -51,9 +51,7 @@ class View:
         self._first = first
 
     def read(self, numbers: NDArray[np.int64]) -> Batch:
-        numbers = np.asarray(numbers, np.int64)
-        if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.samples):
-            raise ValueError(f"sample numbers must be within [0, {self.samples})")
+        numbers = checked_numbers(numbers, self.samples)
         return self._dataset.read(numbers + self._first)
 
     def look_at_ids(self) -> list[FileIds]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
 from dlrover_lite.core.files.regular import check_regular
-from dlrover_lite.data.base import BadLine, Batch, Schema
+from dlrover_lite.data.base import BadLine, Batch, Schema, checked_numbers
 from dlrover_lite.data.csv import check_columns
 from dlrover_lite.data.fields import category_id, hash_strings, integer_ids
 from dlrover_lite.data.spilled_group import PIECE_ROWS, SpilledGroup
@@ -130,10 +130,8 @@ class ParquetDataset:
 
     def read(self, numbers: NDArray[np.int64]) -> Batch:
         """See ``base.Dataset``. Raises DataError when a file can't be read any more, or was changed."""
-        numbers = np.ascontiguousarray(numbers, np.int64)
+        numbers = checked_numbers(numbers, self.samples)
         columns = new_columns(self.schema, len(numbers))
-        if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.samples):
-            raise ValueError(f"sample numbers must be within [0, {self.samples})")
         owners = np.searchsorted(self._first, numbers, side="right") - 1
         bad: list[tuple[int, BadLine]] = []
         for piece in np.unique(owners).tolist():

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
-from dlrover_lite.data.base import Batch
+from dlrover_lite.data.base import Batch, checked_numbers
 from dlrover_lite.data.criteo import CATEGORICAL, CRITEO_SCHEMA, DENSE
 from dlrover_lite.data.files import Progress, atomic_file, is_disk_full
 from dlrover_lite.data.synthetic_kernels import format_lines, generate
@@ -63,9 +63,7 @@ class SyntheticDataset:
         self._teacher = _teacher(data.ids_per_field, data.zipf_exponent, data.seed)
 
     def read(self, numbers: NDArray[np.int64]) -> Batch:
-        numbers = np.ascontiguousarray(numbers, np.int64)
-        if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.samples):
-            raise ValueError(f"sample numbers must be within [0, {self.samples})")
+        numbers = checked_numbers(numbers, self.samples)
         labels, dense, ids, _, _ = _generate(self._teacher, numbers + self._first)
         return Batch(labels, dense, ids, [])
 

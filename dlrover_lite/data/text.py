@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
-from dlrover_lite.data.base import BadLine, Batch, Schema
+from dlrover_lite.data.base import BadLine, Batch, Schema, checked_numbers
 from dlrover_lite.data.files import Progress
 from dlrover_lite.data.index import find_index, index_text, open_head
 from dlrover_lite.data.lines import LineReader, Spans, line_starts
@@ -160,12 +160,10 @@ class TextDataset:
 
     def read(self, numbers: NDArray[np.int64]) -> Batch:
         """See ``base.Dataset``. Raises DataError when a file can't be read any more, or was changed."""
-        numbers = np.ascontiguousarray(numbers, np.int64)
+        numbers = checked_numbers(numbers, self.samples)
         columns = new_columns(self.schema, len(numbers))
         if not len(numbers):
             return keep_good(columns, [])
-        if numbers.min() < 0 or numbers.max() >= self.samples:
-            raise ValueError(f"sample numbers must be within [0, {self.samples})")
         bad = 0
         owners = np.searchsorted(self._first, numbers, side="right") - 1
         for file in [0] if len(self._indexes) == 1 else np.unique(owners).tolist():

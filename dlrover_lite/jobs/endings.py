@@ -27,7 +27,7 @@ from dlrover_lite.jobs.store import Job, Result
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.backend import JobSummary
-    from dlrover_lite.protocol.messages import Status
+    from dlrover_lite.protocol.questions import Status
 
 __all__ = ["again", "ended", "last_status", "look", "model_commands", "next_steps", "why_none"]
 
@@ -79,7 +79,7 @@ def ended(job: Job, now: JobSummary) -> Result | None:
 def _with_checkpoint(job: Job, last: Status, *, over: bool) -> Status:
     """Return the last status of a job that is over, with the newest checkpoint that there is now: its master may not have known of it, or
     it is gone since."""
-    from dlrover_lite.protocol.messages import CheckpointProblem, CheckpointsStatus, CheckpointStatus
+    from dlrover_lite.protocol.questions import CheckpointProblem, CheckpointsStatus, CheckpointStatus
 
     try:
         point = look(job, over=over)

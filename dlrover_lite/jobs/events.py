@@ -22,7 +22,7 @@ from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.core.failpoints import needs_room
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.jobs.store import unwritable
-from dlrover_lite.protocol.messages import Story, StoryEntry
+from dlrover_lite.protocol.questions import Story, StoryEntry
 
 __all__ = ["FILE", "Minibatches", "Subject", "append", "find", "known_subjects", "parse_subject", "read", "select"]
 

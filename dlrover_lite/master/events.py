@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.jobs.events import find
 from dlrover_lite.master.work.ledger_data import Pass
-from dlrover_lite.protocol.messages import Story, StoryEntry
+from dlrover_lite.protocol.questions import Story, StoryEntry
 from dlrover_lite.transport.frames import UNUSABLE, Failure
 
 __all__ = ["EventLog"]

@@ -25,12 +25,9 @@ from dlrover_lite.protocol.messages import (
     LeaseRequest,
     NodeFailed,
     PsReport,
-    SlotsRequest,
-    StatusRequest,
-    StopRequest,
-    StoryRequest,
     TopologyRequest,
 )
+from dlrover_lite.protocol.questions import SlotsRequest, StatusRequest, StopRequest, StoryRequest
 from dlrover_lite.transport.frames import LATER, Failure, Later, Request
 
 __all__ = ["FullDisk", "answer_meanwhile", "delay_seconds", "serve_meanwhile"]

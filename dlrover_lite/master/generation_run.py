@@ -15,13 +15,19 @@ from dlrover_lite.master.answer_points import AnswerPoints
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.autoscale.executor import executor_of
-from dlrover_lite.master.checkpoints.checkpoint_orders import CheckpointOrders, checkpoints_of
-from dlrover_lite.master.checkpoints.checkpoints import OFF
+from dlrover_lite.master.checkpoints.checkpoints import OFF, checkpoints_of
 from dlrover_lite.master.checkpoints.restore import POLL_SECONDS, GoingBack
 from dlrover_lite.master.edge import Edge
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.full_disk import FullDisk, serve_meanwhile
-from dlrover_lite.master.job_state_store import JobStateStore
+from dlrover_lite.master.job_state_store import (
+    FAILING,
+    FLEET,
+    OUTCOME,
+    PROGRESS,
+    STOPPING,
+    JobStateStore,
+)
 from dlrover_lite.master.nodes.fleet import FailJob, Fleet
 from dlrover_lite.master.nodes.reconciler import END_SECONDS, FAILED_GRACE_SECONDS, GRACE_SECONDS, Reconciler
 from dlrover_lite.master.nodes.unknown_nodes import UnknownNodes
@@ -30,7 +36,7 @@ from dlrover_lite.master.phases import Outbox, Phase
 from dlrover_lite.master.profiling.job_end import EvaluationPauses, PlanRates, note_evaluations
 from dlrover_lite.master.profiling.profile_intervals import Profiling, Sink
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
-from dlrover_lite.master.slots.slot_control import SlotControl, Wish
+from dlrover_lite.master.slots.slot_control import SlotControl
 from dlrover_lite.master.slots.topology_requests import TopologyRequests
 from dlrover_lite.master.status import describe
 from dlrover_lite.master.transaction import Transaction
@@ -41,8 +47,6 @@ from dlrover_lite.master.work.progress import Evaluations, Progress
 from dlrover_lite.master.work.shards import ShardService
 from dlrover_lite.protocol.messages import (
     Ack,
-    AutoscaleRequest,
-    CheckpointRequest,
     Exported,
     ExportFailed,
     Heartbeat,
@@ -52,15 +56,20 @@ from dlrover_lite.protocol.messages import (
     NodeFailed,
     PsOrders,
     PsReport,
+    TopologyRequest,
+    Welcome,
+)
+from dlrover_lite.protocol.nodes import Backend
+from dlrover_lite.protocol.questions import (
+    AutoscaleRequest,
+    CheckpointRequest,
     SlotsRequest,
     Status,
     StatusRequest,
     StopRequest,
     StoryRequest,
-    TopologyRequest,
-    Welcome,
+    Wish,
 )
-from dlrover_lite.protocol.nodes import Backend
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.frames import NOT_UNDERSTOOD, Failure, Request
 
@@ -93,9 +102,9 @@ class GenerationRun:
         story: EventLog,
         stop_request: StopRequest | None = None,
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
-        go_back: GoingBack | None = None,
+        go_back: GoingBack,
+        autoscaler: Autoscaler,
         brain: BrainLink | None = None,
-        autoscaler: Autoscaler | None = None,
         show: Callable[[Status], None] = lambda _: None,
         profiles: list[Sink] | None = None,
     ) -> None:
@@ -104,8 +113,7 @@ class GenerationRun:
         ``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it. ``clock``: the time of the
         step, in seconds. ``checkpoints``: where they are kept, a directory or URL; empty: nowhere. ``stop_request`` came before;
         ``stop_reason`` is asked once ``edge.stop`` says so. ``show`` is given the status now and then, ``profiles`` what is measured.
-        ``go_back`` notes with which checkpoint the job goes on when parameters are lost, or raises JobError. ``autoscaler``: None: it is
-        off."""
+        ``go_back`` notes with which checkpoint the job goes on when parameters are lost, or raises JobError."""
         self.job, self.recipe, self.shards, self.story = job, recipe, shards, story
         self.brain, self.go_back, self.disk = brain, go_back, disk
         self.outcome: Outcome | None = None
@@ -113,7 +121,7 @@ class GenerationRun:
         """Beginning of another generation, in which the job goes on from another checkpoint; this one ends."""
         self.enforcement = backend.enforcement()
         self.wall_now = wall_clock = edge.wall_clock
-        self._edge, self._outbox, self._clock = edge, outbox, clock
+        self._edge, self._outbox, self.now = edge, outbox, clock
         self._stop_reason, self._show = stop_reason, show
         self._strangers = UnknownNodes(story)
         now = clock()
@@ -125,18 +133,10 @@ class GenerationRun:
         window = max(20_000, shards.plan.samples * shards.plan.epochs // 20)
         bad_share = getattr(recipe.data, "max_bad_share", 0.0)
         self.progress = Progress(window_samples=window, max_bad_share=bad_share, began=now)
-        self.facts = JobStateStore(shards, wall_clock)
+        self.facts = JobStateStore(shards.store, wall_clock)
         self.evaluations = Evaluations(None if self.facts.generation.only_parameters else shards.plan.samples)
         self.rounds = OpenRounds(shards, self.evaluations, say=lambda line: story.node("master", line))
-        self.servers = ParameterServers(
-            self.facts.slots(),
-            shards,
-            story,
-            keep=self.facts.keep_slots,
-            wall_clock=wall_clock,
-            restore=self.facts.restore(),
-            keep_restore=self.facts.keep_restore,
-        )
+        self.servers = ParameterServers(self.facts, shards, story, wall_clock)
         self._transaction = Transaction(
             self.facts, disk, serve=self._serve_while_disk_is_full, on_error=self._fail_at_once
         )
@@ -154,25 +154,16 @@ class GenerationRun:
             free=self.disk.free,
         )
         self.reconciler = self._reconciler(backend, fleet)
-        self.slots = SlotControl(
-            self.servers,
-            self.reconciler,
-            shards,
-            total=recipe.resources.total,
-            after_commit=self.facts.after_commit,
-        )
+        self.slots = SlotControl(self.servers, self.reconciler, shards, recipe.resources.total, self.facts)
+        self.checkpoints = checkpoints_of(self, checkpoints, edge.io, outbox.reply)
         self.executor = executor_of(self, autoscaler, wall_clock)
-        self.stopping = self.facts.stopping()
+        self.stopping = self.facts.get(STOPPING) or ""
         """Why the job is to stop, while it takes a last checkpoint."""
         if self.stopping:
             self.reconciler.finish()
-        self.failing = self.facts.failing(Outcome)
+        self.failing = self.facts.get(FAILING)
         """How the job is going to fail, while it takes a last checkpoint."""
         self._samples_at_start = shards.consumed_samples
-        self.checkpoints = checkpoints_of(self, checkpoints, edge.io, clock, wall_clock)
-        self._prompting: CheckpointOrders | None = None
-        if self.checkpoints is not None:
-            self._prompting = CheckpointOrders(self.checkpoints, self.servers, outbox.reply)
         self.plan_rates, self.evaluation_pauses = PlanRates(), EvaluationPauses()
         sinks = [*(profiles or []), self.plan_rates]
         self.profiling = Profiling(job, recipe, shards, sinks, clock=clock, wall_clock=wall_clock, pace=edge.pace)
@@ -184,19 +175,18 @@ class GenerationRun:
 
     def _reconciler(self, backend: Backend, fleet: Fleet) -> Reconciler:
         return Reconciler(
-            self.facts.fleet() or fleet,
+            self.facts.get(FLEET) or fleet,
             backend,
             endpoint=self._edge.endpoint,
             health=self.recipe.health,
             story=self.story,
             servers=self.servers,
-            keep=self.facts.keep_fleet,
-            after_commit=self.facts.after_commit,
+            facts=self.facts,
             on_gone=self._worker_gone,
             on_failure=self._node_has_failed_the_job,
             on_refusal=self._launch_refused,
             work_is_left=lambda: not self.shards.finished,
-            clock=self._clock,
+            clock=self.now,
         )
 
     @property
@@ -211,15 +201,12 @@ class GenerationRun:
             self.profiling.taken_over("the master was killed")
             self.story.node("master", f"was killed and is started again (restart {self.facts.restarts})")
         self.exporting.remember()
-        self.facts.restore_progress(self.progress, now=self._clock())
+        self.facts.restore_progress(self.progress, now=self.now())
         self.rounds.open = self.shards.restore_evaluations(self.evaluations)
         for node in self.fleet.by_id.values():
             if node.role == "worker" and node.state == "ended":
                 self.shards.worker_died(node.id)
-        self.outcome = self.facts.outcome(Outcome)
-
-    def now(self) -> float:
-        return self._clock()
+        self.outcome = self.facts.get(OUTCOME)
 
     # --- its phases -----------------------------------------------------------------------------------------------------
 
@@ -239,7 +226,7 @@ class GenerationRun:
 
     def _wakes_at(self) -> float:
         """Return when there is something to do, though nobody asks for anything."""
-        return self._clock() if self._has_news() else self._reconcile_at
+        return self.now() if self._has_news() else self._reconcile_at
 
     def _has_news(self) -> bool:
         return self.checkpoints is not None and self.checkpoints.has_news
@@ -249,13 +236,13 @@ class GenerationRun:
         if self._answered is not None:
             self._answered.answered()
             self._answered = None
-        is_due = self._clock() >= self._reconcile_at or self._has_news()
+        is_due = self.now() >= self._reconcile_at or self._has_news()
         if requests:
             yield from self._handle_all(requests)
         if is_due and self.beginning is None and (not requests or self._put_off):
             is_due = False
-            if self._clock() >= self._reconcile_at:
-                self._reconcile_at = self._clock() + RECONCILE_SECONDS
+            if self.now() >= self._reconcile_at:
+                self._reconcile_at = self.now() + RECONCILE_SECONDS
                 self._guarded(self._reconcile)
             else:
                 self._guarded(self._take_cuts)
@@ -308,16 +295,16 @@ class GenerationRun:
             self.checkpoints.end()
         self.reconciler.end_all()
         yield from self._transaction.settle()
-        until = self._clock() + END_SECONDS
+        until = self.now() + END_SECONDS
         while self.outcome is None and (left := self.fleet.running):
-            self._answer_in_between((yield self._clock() + POLL_SECONDS))
+            self._answer_in_between((yield self.now() + POLL_SECONDS))
             self._guarded(self.reconciler.observe)
             yield from self._transaction.settle()
-            if self._clock() > until:
+            if self.now() > until:
                 names = ", ".join(node.id for node in left)
                 self._end(Outcome("failed", f"{names} can't be ended, and nothing may begin beside them"))
-        if self._prompting is not None:
-            self._prompting.close()
+        if self.checkpoints is not None:
+            self.checkpoints.close()
         yield from self._transaction.insist(self.story.flush)
 
     def _answer_in_between(self, requests: list[Request]) -> None:
@@ -414,8 +401,8 @@ class GenerationRun:
         self.reconciler.heard(report.node)
         self.profiling.served(report)
         answer = self.servers.report(report, self.fleet)
-        if isinstance(answer, PsOrders) and self._prompting is not None:
-            self._prompting.heard(report, request)
+        if isinstance(answer, PsOrders) and self.checkpoints is not None:
+            self.checkpoints.heard(report, request)
         return answer
 
     def _node_failed(self, failed: NodeFailed) -> None:
@@ -423,18 +410,18 @@ class GenerationRun:
             return
         if failed.because and self.stopping:
             self._end(stopped_amid(failed, self.stopping))
-        elif failed.because and self.go_back is not None:
-            self.facts.after_commit(partial(self._begin_anew, failed, self.go_back))
+        elif failed.because:
+            self.facts.after_commit(partial(self._begin_anew, failed))
         else:
             print(f"{failed.node}: {failed.traceback}", flush=True)
             self._fail(failed_by(failed, self.job))
 
-    def _begin_anew(self, failed: NodeFailed, go_back: GoingBack) -> None:
+    def _begin_anew(self, failed: NodeFailed) -> None:
         """Go back to a checkpoint, or end the job if there is none. Raises DiskFull: it may be called again."""
         if self.outcome is not None or self.beginning is not None:
             return
         try:
-            self.beginning, said = go_back(failed, self.facts.generation)
+            self.beginning, said = self.go_back(failed, self.facts.generation)
         except DiskFull:
             raise
         except JobError as error:
@@ -459,19 +446,19 @@ class GenerationRun:
             self.brain.turn(self.fleet, self.shards.consumed_samples)
         self._judge()
         self.facts.after_commit(self.story.flush)
-        if (now := self._clock()) >= self._remember_at:
+        if (now := self.now()) >= self._remember_at:
             self._remember_at = now + REMEMBER_SECONDS
-            self.facts.keep_progress(self.progress)
+            self.facts.keep(PROGRESS, self.progress.counters())
         self._show_in_time()
 
     def _show_in_time(self) -> None:
-        if (now := self._clock()) >= self._show_at:
+        if (now := self.now()) >= self._show_at:
             self._show_at = now + SHOW_SECONDS
             self._show(self.status())
 
     def _take_cuts(self) -> None:
-        if self._prompting is not None:
-            self._prompting.turn(self.fleet)
+        if self.checkpoints is not None:
+            self.checkpoints.turn(self.fleet)
 
     def _worker_gone(self, node: str) -> None:
         self.shards.worker_died(node)
@@ -515,7 +502,7 @@ class GenerationRun:
             return
         self.failing = outcome
         if keep and self.checkpoints is not None and self.checkpoints.misses(self._samples_at_start):
-            self.facts.keep_failing(outcome)
+            self.facts.keep(FAILING, outcome)
             self._begin_to_stop(outcome.message)
         else:
             self._end(self._failed())
@@ -531,7 +518,7 @@ class GenerationRun:
         """Begin to stop: what runs goes on until a last checkpoint is complete; nothing is started any more."""
         if not self.stopping and self.outcome is None:
             self.stopping = reason
-            self.facts.keep_stopping(reason)
+            self.facts.keep(STOPPING, reason)
             self.reconciler.finish()
 
     def _stop_in_time(self) -> None:
@@ -557,7 +544,7 @@ class GenerationRun:
             self.disk.given_up = True  # its result doesn't wait for room
             if self.checkpoints is not None:
                 self.checkpoints.end()
-            self.facts.keep_outcome(outcome)
+            self.facts.keep(OUTCOME, outcome)
             self.reconciler.finish()
 
     def _wind_down(self) -> Phase[None]:
@@ -569,13 +556,13 @@ class GenerationRun:
         for role in roles:
             self.reconciler.end_role(role, grace)
             yield from self._transaction.settle()
-            end = self._clock() + grace + 5
-            while any(node.role == role for node in self.fleet.running) and self._clock() < end:
-                yield from self._answer_all_late((yield self._clock() + POLL_SECONDS))
+            end = self.now() + grace + 5
+            while any(node.role == role for node in self.fleet.running) and self.now() < end:
+                yield from self._answer_all_late((yield self.now() + POLL_SECONDS))
                 self._guarded(self.reconciler.observe)
         yield from self._transaction.settle()
-        if self._prompting is not None:
-            self._prompting.close()
+        if self.checkpoints is not None:
+            self.checkpoints.close()
         try:
             self.story.close()
         except DlroverLiteError as error:

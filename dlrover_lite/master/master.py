@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -33,17 +34,24 @@ from dlrover_lite.master.generation_run import GenerationRun
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.master.phases import Outbox, Phase, StepClock
-from dlrover_lite.master.queued_job import QueuedJob, blank, without_nodes
+from dlrover_lite.master.queued_job import QueuedJob, without_nodes
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shard_plan import JobData
 from dlrover_lite.master.work.shards import SLOW_START_MINIBATCHES, ShardService
 from dlrover_lite.protocol.brain_messages import EndJob
 from dlrover_lite.protocol.demands import autoscale_of
 from dlrover_lite.protocol.hosts import Host, total_of
-from dlrover_lite.protocol.messages import Status, StatusRequest, StopRequest, StoryRequest, to_builtins
 from dlrover_lite.protocol.nodes import Backend
 from dlrover_lite.protocol.outcomes import outcome_of
-from dlrover_lite.protocol.questions import status_of
+from dlrover_lite.protocol.questions import (
+    Status,
+    StatusRequest,
+    StopRequest,
+    StoryRequest,
+    blank,
+    status_of,
+    to_builtins,
+)
 from dlrover_lite.transport.frames import Request
 
 __all__ = ["Master", "Step"]
@@ -58,44 +66,37 @@ class Step(NamedTuple):
     """Time on the master's steady clock when the next step is due, though nobody asks for anything; infinite once all is over."""
 
 
+@dataclass(eq=False)
 class Master:
-    """The master of one job. ``step`` is to be called whenever somebody asks for something, and when it is to be woken."""
+    """The master of one job. ``step`` is to be called whenever somebody asks for something, and when it is to be woken.
 
-    def __init__(
-        self,
-        job: Job,
-        data: JobData,
-        hosts: Sequence[Host],
-        backend: Backend,
-        edge: Edge,
-        *,
-        story: EventLog,
-        brain: BrainLink | None,
-        checkpoints: str = "",
-        now: float,
-    ) -> None:
-        """Prepare the job. ``hosts``: what its nodes can have. ``checkpoints``: where they are kept, a directory or URL; empty: nowhere.
-        ``now``: seconds of a steady clock."""
+    ``hosts``: what its nodes can have. ``checkpoints``: where they are kept, a directory or URL; empty: nowhere. ``now``: seconds of a
+    steady clock, when it begins."""
+
+    job: Job
+    data: JobData
+    hosts: Sequence[Host]
+    backend: Backend
+    edge: Edge
+    story: EventLog
+    brain: BrainLink | None
+    now: InitVar[float]
+    checkpoints: str = ""
+
+    def __post_init__(self, now: float) -> None:
         self.outcome: Outcome | None = None
         """How the job has ended; None: it hasn't."""
         self.awaits_brain = False
         """Nothing goes on before the brain has answered."""
-        self._job = job
-        self._recipe = job.recipe
-        self._data = data
-        self._hosts, self._capacity = hosts, total_of(hosts)
-        self._backend = backend
-        self._edge = edge
-        self._story = story
-        self._brain = brain
-        self._checkpoints = checkpoints
+        self._recipe, self._capacity = self.job.recipe, total_of(self.hosts)
         self._clock = StepClock(now)
         self._outbox = Outbox()
-        self._disk = FullDisk(clock=self._clock, free=edge.free, tell=self._tell)
+        self._disk = FullDisk(clock=self._clock, free=self.edge.free, tell=self._tell)
         self._stop_request: StopRequest | None = None
         """Request to end the job that came while no generation ran; None: none did."""
-        self._room = self._queued(
-            blank(job.id, epochs=data.plan.epochs, total_samples=data.plan.samples * data.plan.epochs)
+        plan = self.data.plan
+        self._queued_job = self._queued(
+            blank(self.job.id, epochs=plan.epochs, total_samples=plan.samples * plan.epochs)
         )
         self._phases = self._live()
         self._wake_at = next(self._phases)
@@ -118,22 +119,22 @@ class Master:
     def _live(self) -> Phase[Outcome]:
         """Wait for a plan, and run one generation after the other until the job has ended."""
         yield self._clock()  # the first step is the driver's
-        job, began = self._job, self._job.ledger().exists()
+        job, began = self.job, self.job.ledger().exists()
         self.awaits_brain = True
         nodes = yield from first_plan(
-            self._recipe, self._hosts, None if began else self._brain, self._room, say=self._tell
+            self._recipe, self.hosts, None if began else self.brain, self._queued_job, say=self._tell
         )
         self.awaits_brain = False
         if not began:
-            if self._room.is_over():
+            if self._queued_job.is_over():
                 return (yield from self._stopped())
-            for line in [nodes.words, *self._data.ids.warnings]:
+            for line in [nodes.words, *self.data.ids.warnings]:
                 self._tell(line)
         while True:
             decision = 0
             if (noted := waiting(job)) is not None:
                 nodes = yield from self._wait_for_plan(noted, nodes)
-                if self._room.is_over():
+                if self._queued_job.is_over():
                     return (yield from self._stopped())
                 decision = nodes.number
             yield from self._begin(nodes, decision)
@@ -146,55 +147,55 @@ class Master:
 
     def _wait_for_plan(self, noted: Beginning, nodes: FirstPlan) -> Phase[FirstPlan]:
         """Wait for the plan that a job which has given way, or was resumed, goes on with."""
-        known = self._job.status()
-        status = status_of(known) if known is not None else self._room.status
-        self._room = self._queued(without_nodes(status, noted.why or "waits for the plan that it goes on with"))
-        fleet = yield from end_generation(self._job, self._backend, self._clock, self._room.serve)
+        known = self.job.status()
+        status = status_of(known) if known is not None else self._queued_job.status
+        self._queued_job = self._queued(without_nodes(status, noted.why or "waits for the plan that it goes on with"))
+        fleet = yield from end_generation(self.job, self.backend, self._clock, self._queued_job.serve)
         before = fleet.plan if fleet is not None else nodes.plan
         assert noted.waits_since is not None
         self.awaits_brain = True
         found = yield from next_plan(
             self._recipe,
             before,
-            self._brain,
-            self._room,
+            self.brain,
+            self._queued_job,
             since=noted.waits_since,
             after=noted.decision,
             say=self._tell,
         )
         self.awaits_brain = False
-        if not self._room.is_over():
+        if not self._queued_job.is_over():
             self._tell(found.words)
         return found
 
     def _begin(self, nodes: FirstPlan, decision: int) -> Phase[None]:
         """Begin the generation that is noted, if one is."""
-        if not is_to_begin(self._job):
+        if not is_to_begin(self.job):
             return
-        yield from end_generation(self._job, self._backend, self._clock, self._room.serve)
+        yield from end_generation(self.job, self.backend, self._clock, self._queued_job.serve)
         begin = partial(
             begin_generation,
-            self._job,
-            self._data.plan,
+            self.job,
+            self.data.plan,
             nodes.plan,
             self._capacity,
-            self._story,
+            self.story,
             decision=decision,
             began=nodes.words if decision else "",
             prediction=nodes.prediction if decision else None,
-            wall_clock=self._edge.wall_clock,
+            wall_clock=self.edge.wall_clock,
             clock=self._clock,
         )
         if not (yield from self._disk.insist(begin, self._serve_while_disk_is_full)):
             raise self._never_began("go on")
-        self._stop_request = self._stop_request or self._room.stop_request
+        self._stop_request = self._stop_request or self._queued_job.stop_request
 
     def _opened(self, nodes: FirstPlan) -> Phase[tuple[LedgerStore, GenerationRun]]:
         """Open the generation's ledger, and prepare what runs over it."""
         found: list[tuple[LedgerStore, GenerationRun]] = []
 
         def open_ledger() -> None:
-            store = LedgerStore(self._job.ledger())
+            store = LedgerStore(self.job.ledger())
             try:
                 found.append((store, self._run_over(store, nodes)))
             except BaseException:
@@ -206,27 +207,27 @@ class Master:
         return found[0]
 
     def _run_over(self, store: LedgerStore, nodes: FirstPlan) -> GenerationRun:
-        job, brain = self._job, self._brain
+        job, brain = self.job, self.brain
         shards = ShardService(
             store,
-            self._data.plan,
+            self.data.plan,
             slow_start_minibatches=SLOW_START_MINIBATCHES,
-            story=self._story,
-            id_kinds=self._data.ids.kinds,
+            story=self.story,
+            id_kinds=self.data.ids.kinds,
         )
         return GenerationRun(
             job.id,
             self._recipe,
             shards,
-            self._backend,
+            self.backend,
             Fleet(nodes.plan, self._capacity),
-            self._edge,
+            self.edge,
             outbox=self._outbox,
             disk=self._disk,
             clock=self._clock,
             export_directory=job.export,
-            checkpoints=self._checkpoints,
-            story=self._story,
+            checkpoints=self.checkpoints,
+            story=self.story,
             stop_request=self._stop_request,
             stop_reason=self._stop_reason,
             go_back=GoingBack(job),
@@ -248,11 +249,11 @@ class Master:
         """Write the job's result, and tell the brain."""
         result = Result(
             state=outcome.state,
-            ended_at=self._edge.wall_clock(),
+            ended_at=self.edge.wall_clock(),
             message=outcome.message,
             hint=outcome.hint,
             traceback=outcome.traceback,
-            export=str(self._job.export) if run.exporting.exported is not None else None,
+            export=str(self.job.export) if run.exporting.exported is not None else None,
             status=to_builtins(run.status()),
         )
         yield from self._tell_brain(self._written(result), run.fleet)
@@ -260,63 +261,66 @@ class Master:
 
     def _stopped(self) -> Phase[Outcome]:
         """Write the result of a job that was stopped while it waited, without a node."""
-        outcome = Outcome("stopped", self._room.stopped or self._stop_reason())
-        status = msgspec.structs.replace(self._room.status, state="stopped", message=outcome.message)
-        result = Result(outcome.state, self._edge.wall_clock(), outcome.message, status=to_builtins(status))
-        self._story.close()
+        asked = self._queued_job.stop_request
+        outcome = Outcome("stopped", self._stop_reason() if asked is None else asked.reason)
+        status = msgspec.structs.replace(self._queued_job.status, state="stopped", message=outcome.message)
+        result = Result(outcome.state, self.edge.wall_clock(), outcome.message, status=to_builtins(status))
+        self.story.close()
         yield from self._tell_brain(self._written(result), None)
         return outcome
 
     def _written(self, result: Result) -> Result:
         """Write the job's result, and return it as it stands then: another's word may have been first."""
-        return result if self._job.write_result(result) else self._job.result() or result
+        return result if self.job.write_result(result) else self.job.result() or result
 
     def _tell_brain(self, result: Result, fleet: Fleet | None) -> Phase[None]:
         """Tell how the job has ended. Nothing is waited for that isn't there: the brain finds the result in the job's files, too."""
-        if self._brain is None:
+        if self.brain is None:
             return
         status = result.status or {}
         end = EndJob(
-            self._job.id,
+            self.job.id,
             result.state,
             result.ended_at,
-            samples=status.get("samples") or self._brain.samples,
+            samples=status.get("samples") or self.brain.samples,
             message=result.message,
             outcome=outcome_of(status),
         )
         self.awaits_brain = True
-        yield from self._brain.end(end, fleet, lambda _: None)
+        yield from self.brain.end(end, fleet, lambda _: None)
         self.awaits_brain = False
 
     # --- while no generation runs -----------------------------------------------------------------------------------------
 
     def _queued(self, status: Status) -> QueuedJob:
         mode = autoscale_of(self._recipe)
-        return QueuedJob(self._outbox, self._story, status, mode=mode, stop=self._edge.stop, show=self._show)
+        return QueuedJob(self._outbox, self.story, status, mode=mode, stop=self.edge.stop, show=self._show)
 
     def _serve_while_disk_is_full(self, requests: list[Request]) -> bool:
         asked = serve_meanwhile(requests, self._outbox, self._answer_while_disk_is_full, self._disk.waits)
         self._stop_request = asked or self._stop_request
-        return self._stop_request is not None or self._edge.stop()
+        return self._stop_request is not None or self.edge.stop()
 
     def _answer_while_disk_is_full(self, request: Request) -> msgspec.Struct | None:
         match request.body:
             case StatusRequest():
-                return msgspec.structs.replace(self._room.status, message=self._disk.waits, waits=self._disk.waits)
+                return msgspec.structs.replace(
+                    self._queued_job.status, message=self._disk.waits, waits=self._disk.waits
+                )
             case StoryRequest(subject):
-                return self._story.answer(subject, [node.id for node in self._room.status.nodes])
+                return self.story.answer(subject, [node.id for node in self._queued_job.status.nodes])
             case _:
                 return None
 
     def _never_began(self, what: str) -> JobError:
-        return JobError(f"The disk of {self._job.directory} is full: the job was stopped before it could {what}")
+        return JobError(f"The disk of {self.job.directory} is full: the job was stopped before it could {what}")
 
     def _stop_reason(self) -> str:
-        return self._job.record().stop_reason or "stopped by request"
+        return self.job.record().stop_reason or "stopped by request"
 
     def _tell(self, line: str) -> None:
-        self._story.node("master", line)
+        self.story.node("master", line)
 
     def _show(self, status: Status) -> None:
         with suppress(JobError):  # on a full disk the job goes on
-            self._job.write_status(to_builtins(status))
+            self.job.write_status(to_builtins(status))

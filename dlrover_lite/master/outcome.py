@@ -7,19 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from dlrover_lite.master.slots.slot_control import Wish
-from dlrover_lite.protocol.messages import (
-    Ack,
-    CheckpointRequest,
-    Finished,
-    Heartbeat,
-    LeaseRequest,
-    NodeFailed,
-    PsReport,
-    SlotsRequest,
-    StatusRequest,
-    StoryRequest,
-)
+from dlrover_lite.protocol.messages import Ack, Finished, Heartbeat, LeaseRequest, NodeFailed, PsReport
+from dlrover_lite.protocol.questions import CheckpointRequest, SlotsRequest, StatusRequest, StoryRequest, Wish
 from dlrover_lite.transport.frames import Failure, Request
 
 __all__ = ["Outcome", "answer_in_between", "answer_late", "failed_by", "stopped_amid"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 
@@ -12,15 +13,11 @@ from dlrover_lite.master.autoscale.next_decision import QUEUED
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.phases import Outbox
 from dlrover_lite.protocol.demands import Autoscale
-from dlrover_lite.protocol.messages import (
-    Ack,
+from dlrover_lite.protocol.messages import Ack, Finished, Heartbeat, LeaseRequest, PsReport
+from dlrover_lite.protocol.questions import (
     AutoscaleRequest,
     AutoscaleStatus,
-    Finished,
-    Heartbeat,
-    LeaseRequest,
     NodeStatus,
-    PsReport,
     Status,
     StatusRequest,
     StopRequest,
@@ -28,40 +25,28 @@ from dlrover_lite.protocol.messages import (
 )
 from dlrover_lite.transport.frames import Failure, Request
 
-__all__ = ["QueuedJob", "blank", "without_nodes"]
+__all__ = ["QueuedJob", "without_nodes"]
 
 _HAS_NO_NODES = Failure("refused", "the job waits for a plan, and has no nodes", "See: dlrover-lite status")
 
 
+@dataclass(eq=False)
 class QueuedJob:
     """``status``: as it stands at first. ``stop``: whether the master is to end."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        story: EventLog,
-        status: Status,
-        *,
-        mode: Autoscale,
-        stop: Callable[[], bool],
-        show: Callable[[Status], None] = lambda _: None,
-    ) -> None:
-        self.status = status
+    outbox: Outbox
+    story: EventLog
+    status: Status
+    mode: Autoscale
+    stop: Callable[[], bool]
+    show: Callable[[Status], None] = lambda _: None
+
+    def __post_init__(self) -> None:
         self.stop_request: StopRequest | None = None
         """Request to stop the job; None: nobody has asked for that."""
-        self.story = story
-        self._outbox = outbox
-        self._mode = mode
-        self._stop = stop
-        self._show = show
-
-    @property
-    def stopped(self) -> str:
-        """Why somebody has asked the job to stop; empty: nobody has."""
-        return "" if self.stop_request is None else self.stop_request.reason
 
     def is_over(self) -> bool:
-        return self.stop_request is not None or self._stop()
+        return self.stop_request is not None or self.stop()
 
     def waits(self, why: str) -> None:
         """Say that the job is in the queue, for this reason."""
@@ -70,13 +55,13 @@ class QueuedJob:
             self.story.node("master", why)
             with suppress(DiskFull):  # it is kept, and written later
                 self.story.flush()
-            self._show(self.status)
+            self.show(self.status)
 
     def serve(self, requests: list[Request]) -> None:
         """Answer those who ask."""
         for request in requests:
             if (body := self._answer(request)) is not None:
-                self._outbox.reply(request, body)
+                self.outbox.reply(request, body)
 
     def _answer(self, request: Request) -> msgspec.Struct | None:
         match request.body:
@@ -85,7 +70,7 @@ class QueuedJob:
             case StoryRequest(subject):
                 return self.story.answer(subject, [node.id for node in self.status.nodes])
             case AutoscaleRequest("status"):
-                return AutoscaleStatus(self._mode)
+                return AutoscaleStatus(self.mode)
             case StopRequest() as asked:
                 self.stop_request = asked
                 return Ack()
@@ -95,30 +80,6 @@ class QueuedJob:
                 return None
             case _:
                 return _HAS_NO_NODES
-
-
-def blank(job: str, *, epochs: int, total_samples: int) -> Status:
-    """Return the status of a job that hasn't begun."""
-    return Status(
-        job=job,
-        state="starting",
-        epoch=0,
-        epochs=epochs,
-        samples=0,
-        total_samples=total_samples,
-        samples_per_second=0.0,
-        loss=None,
-        auc=None,
-        elapsed_seconds=0.0,
-        nodes=[],
-        evaluations=[],
-        bad_lines=0,
-        quarantined=0,
-        staleness_p99=None,
-        staleness_max=None,
-        rows=0,
-        message="waits for its first plan",
-    )
 
 
 def without_nodes(status: Status, why: str) -> Status:

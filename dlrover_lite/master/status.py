@@ -9,8 +9,8 @@ from dlrover_lite.master.nodes.fleet import describe_end
 from dlrover_lite.master.nodes.lifecycle import Node
 from dlrover_lite.master.profiling.job_end import job_end
 from dlrover_lite.master.work.progress import finite
-from dlrover_lite.protocol.messages import NodeStatus, ShardsStatus, Status
 from dlrover_lite.protocol.nodes import Usage
+from dlrover_lite.protocol.questions import NodeStatus, ShardsStatus, Status
 
 if TYPE_CHECKING:
     from dlrover_lite.master.generation_run import GenerationRun

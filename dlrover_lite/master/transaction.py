@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.master.full_disk import FullDisk
@@ -13,21 +14,14 @@ from dlrover_lite.transport.frames import Request
 __all__ = ["Transaction"]
 
 
+@dataclass(eq=False)
 class Transaction:
     """``serve`` answers who asks while the disk is full, and says whether the job is to end; ``on_error`` is given what ends the job."""
 
-    def __init__(
-        self,
-        facts: JobStateStore,
-        disk: FullDisk,
-        *,
-        serve: Callable[[list[Request]], bool],
-        on_error: Callable[[DlroverLiteError], None],
-    ) -> None:
-        self._facts = facts
-        self._disk = disk
-        self._serve = serve
-        self._on_error = on_error
+    facts: JobStateStore
+    disk: FullDisk
+    serve: Callable[[list[Request]], bool]
+    on_error: Callable[[DlroverLiteError], None]
 
     def settle(self) -> Phase[bool]:
         """Commit, and do what follows, until nothing does. Return whether the state could be written; on a full disk that takes as long as
@@ -35,21 +29,21 @@ class Transaction:
         is_written = True
         while True:
             try:
-                yield from self.insist(self._facts.commit)
+                yield from self.insist(self.facts.commit)
             except DlroverLiteError as error:
-                self._on_error(error)
+                self.on_error(error)
                 is_written = False
-            if not (effects := self._facts.take_effects()):
+            if not (effects := self.facts.take_effects()):
                 return is_written
             for effect in effects:
                 yield from self._do(effect)
 
     def insist(self, action: Callable[[], object]) -> Phase[bool]:
         """Do something that needs room on the disk. Return whether it is done: it isn't if the job is to end."""
-        return self._disk.insist(action, self._serve)
+        return self.disk.insist(action, self.serve)
 
     def _do(self, effect: Callable[[], None]) -> Phase[None]:
         try:
             yield from self.insist(effect)
         except DlroverLiteError as error:
-            self._on_error(error)
+            self.on_error(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import time
 import traceback
@@ -17,6 +16,7 @@ from dlrover_lite.core.files.durable import write_whole
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
 from dlrover_lite.core.process_limits import exhausted
 from dlrover_lite.core.process_log import log
+from dlrover_lite.core.stop_signals import StopSignals
 from dlrover_lite.jobs import events as stories
 from dlrover_lite.jobs.checkpoint_location import destination
 from dlrover_lite.jobs.store import Job, JobRecord, Result
@@ -46,22 +46,9 @@ PACE_VARIABLE = "DLROVER_LITE_PROFILE_SECONDS"
 """Environment variable with the length of intervals in seconds. By shorter ones the brain decides sooner, and by less."""
 
 
-class _Stop:
-    def __init__(self) -> None:
-        self.requested = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._request)
-
-    def _request(self, _signal: int, _frame: object) -> None:
-        self.requested = True
-
-    def __call__(self) -> bool:
-        return self.requested
-
-
 def run(job: Job) -> Outcome:
     """Run the job to its end and write its result."""
-    stop = _Stop()
+    stop = StopSignals()
     connector = Connector.of_this_process()
     record = job.record()
     server = _listen(record, connector)
@@ -84,7 +71,7 @@ def _listen(record: JobRecord, connector: Connector) -> Server:
     return server
 
 
-def _run(job: Job, server: Server, backend: Backend, stop: _Stop, connector: Connector) -> Outcome:
+def _run(job: Job, server: Server, backend: Backend, stop: StopSignals, connector: Connector) -> Outcome:
     recipe = job.recipe
     hosts = backend.capacity()
     data = look_at_data(recipe)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from dlrover_lite.brain_server.files import BrainFiles
@@ -30,24 +31,18 @@ class Starting(Protocol):
         """Return whether there is a brain now, and what it has said; None: it still runs."""
 
 
+@dataclass(eq=False)
 class BrainRestart:
     """``find`` is what a ``BrainLink`` looks for a brain with. ``look`` gives the endpoint of one that lives, or raises BrainError;
     ``start`` begins to start one; ``say`` is told what a person should know."""
 
-    def __init__(
-        self,
-        files: BrainFiles,
-        look: Callable[[BrainFiles], str],
-        *,
-        start: Callable[[], Starting],
-        say: Callable[[str], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._files = files
-        self._look = look
-        self._start = start
-        self._say = say
-        self._clock = clock
+    files: BrainFiles
+    look: Callable[[BrainFiles], str]
+    start: Callable[[], Starting]
+    say: Callable[[str], None]
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._starting: Starting | None = None
         self._pause = FIRST_PAUSE_SECONDS
         self._due_at: float | None = None
@@ -56,9 +51,9 @@ class BrainRestart:
 
     def find(self) -> str:
         """Return the endpoint of a brain that lives. Raises BrainError; one is started meanwhile, if the last one has died."""
-        now = self._clock()
+        now = self.clock()
         try:
-            endpoint = self._look(self._files)
+            endpoint = self.look(self.files)
         except BrainError:
             self._found_at = None
             self._see_to_one(now)
@@ -75,12 +70,12 @@ class BrainRestart:
         self._take_end(now)
         if self._starting is not None:
             return
-        if self._files.record() is None or self._files.lives():  # it was told to end, or another one is just coming
+        if self.files.record() is None or self.files.lives():  # it was told to end, or another one is just coming
             self._due_at = None
         elif self._due_at is None:
             self._due_at = now + self._pause
         elif now >= self._due_at:
-            self._starting = self._start()
+            self._starting = self.start()
             self._due_at = None
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
@@ -92,9 +87,9 @@ class BrainRestart:
         self._starting = None
         is_there, said = end
         if not is_there:
-            self._say(f"no brain could be started in place of the one that died: {said or 'it said nothing'}")
+            self.say(f"no brain could be started in place of the one that died: {said or 'it said nothing'}")
         elif said:
-            self._say(f"the brain had died: {said}")
+            self.say(f"the brain had died: {said}")
 
 
 class _Process:

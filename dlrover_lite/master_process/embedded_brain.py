@@ -52,14 +52,14 @@ class EmbeddedBrain:
                 stack.callback(store.close)
                 server = self._connector.server(_ENDPOINT, BrainRequests, remember_replies=True)
                 stack.callback(server.close)
-                thinking = DecisionThread(self._files.database, say=self._say)
-                stack.callback(thinking.close)
+                decisions = DecisionThread(self._files.database, say=self._say)
+                stack.callback(decisions.close)
                 service = Service(
                     server,
                     store,
                     look=look_at,
-                    advise=thinking.advice,
-                    tell=thinking.told,
+                    advise=decisions.advice,
+                    tell=decisions.told,
                     embedded=True,
                     say=self._say,
                 )

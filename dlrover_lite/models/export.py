@@ -6,7 +6,6 @@ The format is described in docs/models.md; ``serving.py`` reads it. Nothing here
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DiskFull, JobError, ModelError
 from dlrover_lite.core.failpoints import needs_room
-from dlrover_lite.core.files.durable import sync_directory
+from dlrover_lite.core.files.durable import sync_directory, sync_file
 from dlrover_lite.core.progress import Steps, Tally, no_steps
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.digests import DIGESTS_FILE, write_digests
@@ -276,8 +275,8 @@ class ExportWriter:
             text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
             (self._partial / MANIFEST_FILE).write_bytes(text + b"\n")
             for path in sorted(path for path in self._partial.rglob("*") if path.is_file()):
-                _sync(path)
-            _sync(write_digests(self._partial, steps))
+                sync_file(path)
+            sync_file(write_digests(self._partial, steps))
             for path in (self._partial, *sorted(path for path in self._partial.rglob("*") if path.is_dir())):
                 sync_directory(path)
             self._check_target()
@@ -349,11 +348,3 @@ class ExportWriter:
         except ModelError:
             self.abort()
             raise
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -68,10 +68,6 @@ class EmbeddingTable:
         self.entry, self.seed = entry, seed
         self.ids, self.vectors = ids, vectors
 
-    def lookup(self, ids: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Return the vectors float32 [n, dim] of ids uint64 [n]."""
-        return self.find(ids)[0]
-
     def find(self, ids: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return the vectors float32 [n, dim] of ids uint64 [n], and whether the table holds each."""
         from dlrover_lite.tables.hashing import initial_rows

@@ -27,7 +27,6 @@ __all__ = [
     "joined",
     "read_table",
     "table_writer",
-    "unescape",
 ]
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -109,7 +108,7 @@ class RowShape(NamedTuple):
 def escape(name: str, *, every: bool = False) -> str:
     """Return a file name for a table: letters, digits, ``_``, ``-`` and ``.`` stay, other bytes of its UTF-8 become %XX.
 
-    So do a leading dot and, if asked for, ``every`` byte. ``unescape`` gives the name back.
+    So do a leading dot and, if asked for, ``every`` byte. No two names give one file.
     """
     if every and name:
         return _percent(name)
@@ -119,14 +118,6 @@ def escape(name: str, *, every: bool = False) -> str:
 
 def _percent(text: str) -> str:
     return "".join(f"%{byte:02X}" for byte in text.encode())
-
-
-def unescape(file: str) -> str:
-    """Return the table name that ``escape`` was given."""
-    if file == "%":
-        return ""
-    raw = re.sub(rb"%([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), file.encode())
-    return raw.decode()
 
 
 class TableWriter(Protocol):

@@ -9,19 +9,6 @@ import msgspec
 from dlrover_lite.core.bounds import ByKey, Name, Rate
 from dlrover_lite.core.units import Resources
 
-__all__ = [
-    "MEMORY_CAUSES",
-    "Act",
-    "AddPs",
-    "Cause",
-    "MoveSlots",
-    "Replace",
-    "Resize",
-    "SmallerShards",
-    "Tell",
-    "WorkRole",
-]
-
 WorkRole = Literal["ps", "worker"]
 Cause = Literal["slow worker", "hot ps", "memory ahead", "memory to spare", "ceiling"]
 MEMORY_CAUSES: tuple[Cause, ...] = ("memory ahead", "memory to spare", "ceiling")

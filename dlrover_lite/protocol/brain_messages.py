@@ -20,34 +20,6 @@ from dlrover_lite.protocol.profiles import Level, Profile
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 from dlrover_lite.transport.message import Message
 
-__all__ = [
-    "NO_NEWER",
-    "OLDEST",
-    "PROTOCOL",
-    "REFUSED",
-    "UNKNOWN_JOB",
-    "UNWRITTEN",
-    "Advice",
-    "AdvisedDecision",
-    "AdvisedTreatment",
-    "BrainAck",
-    "BrainHello",
-    "BrainJob",
-    "BrainReplies",
-    "BrainRequests",
-    "BrainStatus",
-    "BrainStatusRequest",
-    "BrainWelcome",
-    "EndJob",
-    "HandOver",
-    "RegisterJob",
-    "Report",
-    "StopBrain",
-    "is_newer",
-    "understand_each_other",
-    "understood",
-]
-
 PROTOCOL = 2
 """Version of the messages below; rises with a change that an older peer can't leave unread."""
 OLDEST = 1

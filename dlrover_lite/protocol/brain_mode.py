@@ -7,8 +7,6 @@ from typing import Literal, get_args
 
 from dlrover_lite.core.errors import UsageError
 
-__all__ = ["BRAIN_VARIABLE", "BrainMode", "brain_mode"]
-
 BRAIN_VARIABLE = "DLROVER_LITE_BRAIN"
 BrainMode = Literal["daemon", "embedded", "off"]
 """Whom a job asks: one brain for all of the user's jobs; one in each job's master; none, which keeps no history either."""

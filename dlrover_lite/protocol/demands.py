@@ -10,21 +10,8 @@ import msgspec
 from dlrover_lite.core.bounds import Bytes, Count, Name, Rate, Row, Seconds, Text, Timestamp
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host, total_of
-from dlrover_lite.protocol.plans import Plan, RolePlan
-from dlrover_lite.recipe.schema import CensusData, Recipe, RoleResources, SyntheticData
-
-__all__ = [
-    "Autoscale",
-    "DecisionOutcome",
-    "Demand",
-    "Standing",
-    "StandingNode",
-    "TableFacts",
-    "autoscale_of",
-    "demand_of",
-    "fixed",
-    "within",
-]
+from dlrover_lite.protocol.plans import Plan, RolePlan, fixed
+from dlrover_lite.recipe.schema import CensusData, Recipe, SyntheticData
 
 Autoscale = Literal["off", "suggest", "on"]
 _STATE_PARTS = {"sgd": 0, "adagrad": 1, "adam": 2, "ftrl": 2}
@@ -157,8 +144,3 @@ def _facts(recipe: Recipe) -> TableFacts:
         counted=recipe.export.optimizer_state,
         most_ids=most,
     )
-
-
-def fixed(role: RoleResources | None) -> RolePlan | None:
-    """Return what the recipe fixes for a role; None: nothing."""
-    return None if role is None else RolePlan(role.count, Resources(role.cores, role.memory))

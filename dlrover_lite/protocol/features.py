@@ -6,8 +6,6 @@ import msgspec
 
 from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, ParquetData, Recipe, SyntheticData
 
-__all__ = ["JobFeatures", "features_of"]
-
 _CRITEO_COLUMNS, _CENSUS_COLUMNS = 26, 2
 _DIM = {"census": 4}
 _OTHER_DIM = 16

@@ -9,8 +9,6 @@ import msgspec
 from dlrover_lite.core.bounds import Name
 from dlrover_lite.core.units import Resources
 
-__all__ = ["Host", "by_name", "largest_of", "total_of"]
-
 
 class Host(msgspec.Struct, frozen=True):
     """A machine that nodes run on."""

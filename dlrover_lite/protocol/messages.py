@@ -5,9 +5,7 @@ Tensor frames follow the header in the order given in each docstring. All arrays
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-import msgspec
+from typing import Literal
 
 from dlrover_lite.core.bounds import (
     Blob,
@@ -25,111 +23,10 @@ from dlrover_lite.core.bounds import (
     Text,
     Url,
 )
-from dlrover_lite.protocol.questions import (
-    AutoscaleRequest,
-    AutoscaleStatus,
-    CancelMovesRequest,
-    CheckpointProblem,
-    CheckpointPromise,
-    CheckpointRequest,
-    CheckpointsStatus,
-    CheckpointStall,
-    CheckpointStatus,
-    CheckpointUnderWay,
-    DrainRequest,
-    EvaluationResult,
-    ExportStatus,
-    HotSlot,
-    KillRequest,
-    MoveRequest,
-    MoveStatus,
-    NextLook,
-    NodeStatus,
-    PsSlots,
-    ResizeRequest,
-    RestoreStatus,
-    Scaled,
-    ScaleRequest,
-    ShardsStatus,
-    SlotsReport,
-    SlotsRequest,
-    Status,
-    StatusRequest,
-    StopRequest,
-    Story,
-    StoryEntry,
-    StoryRequest,
-)
+from dlrover_lite.protocol.questions import OperatorReplies, OperatorRequests
 from dlrover_lite.recipe.id_kinds import IdKind
 from dlrover_lite.recipe.schema import Optimizer, Recipe
 from dlrover_lite.transport.message import Message
-
-__all__ = [
-    "Ack",
-    "AutoscaleRequest",
-    "AutoscaleStatus",
-    "CancelMovesRequest",
-    "CheckpointProblem",
-    "CheckpointPromise",
-    "CheckpointRequest",
-    "CheckpointStall",
-    "CheckpointStatus",
-    "CheckpointUnderWay",
-    "CheckpointsStatus",
-    "DrainRequest",
-    "EvaluationResult",
-    "Export",
-    "ExportFailed",
-    "ExportStatus",
-    "Exported",
-    "Finished",
-    "Heartbeat",
-    "Hello",
-    "HotSlot",
-    "KillRequest",
-    "Lease",
-    "LeaseRequest",
-    "MasterReplies",
-    "MasterRequests",
-    "Message",
-    "MoveOrder",
-    "MoveRequest",
-    "MoveStatus",
-    "NextLook",
-    "NodeFailed",
-    "NodeStatus",
-    "PsCounters",
-    "PsOrders",
-    "PsReport",
-    "PsSlots",
-    "ReadySlots",
-    "ResizeRequest",
-    "RestoreOrder",
-    "RestoreReport",
-    "RestoreStatus",
-    "ScaleRequest",
-    "Scaled",
-    "ShardsStatus",
-    "SlotsReport",
-    "SlotsRequest",
-    "SnapshotOrder",
-    "SnapshotReport",
-    "Status",
-    "StatusRequest",
-    "StopRequest",
-    "Story",
-    "StoryEntry",
-    "StoryRequest",
-    "TableCount",
-    "Topology",
-    "TopologyRequest",
-    "UnknownIds",
-    "Wait",
-    "Welcome",
-    "WorkReport",
-    "to_builtins",
-]
-
 
 _Bytes = bytes  # where a field is called "bytes"
 
@@ -502,45 +399,6 @@ MasterRequests = (
     | ExportFailed
     | NodeFailed
     | PsReport
-    | StatusRequest
-    | StopRequest
-    | ScaleRequest
-    | MoveRequest
-    | CancelMovesRequest
-    | DrainRequest
-    | KillRequest
-    | ResizeRequest
-    | SlotsRequest
-    | StoryRequest
-    | CheckpointRequest
-    | AutoscaleRequest
+    | OperatorRequests
 )
-MasterReplies = (
-    Ack
-    | Welcome
-    | Topology
-    | PsOrders
-    | Lease
-    | Wait
-    | Export
-    | Finished
-    | Status
-    | Scaled
-    | SlotsReport
-    | Story
-    | CheckpointPromise
-    | AutoscaleStatus
-)
-
-
-def to_builtins(message: msgspec.Struct) -> Any:
-    """Turn a message into plain dicts with field names, for ``--json`` (on the wire messages are arrays)."""
-    return {name: _plain(getattr(message, name)) for name in message.__struct_fields__}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, msgspec.Struct):
-        return to_builtins(value)
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value
+MasterReplies = Ack | Welcome | Topology | PsOrders | Lease | Wait | Export | Finished | OperatorReplies

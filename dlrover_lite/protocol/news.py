@@ -8,8 +8,6 @@ from dlrover_lite.core.bounds import Bytes, Cores, Count, Name, Number, Rate, Ro
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
 
-__all__ = ["Chosen", "DecisionNews", "JobNews", "NodeNews", "PlanNews", "RateNews", "WatchedJob", "WatchedJobs"]
-
 
 class JobNews(msgspec.Struct, frozen=True):
     """A job that is new, or of which something has changed."""

@@ -9,8 +9,6 @@ import msgspec
 
 from dlrover_lite.core.bounds import ByKey, Bytes, Count, Name, Number, Rate, Seconds
 
-__all__ = ["JobOutcome", "outcome_of"]
-
 
 class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a job. A value that is 0 or None isn't known."""
@@ -30,7 +28,7 @@ class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcome_of(status: Mapping[str, Any]) -> JobOutcome:
-    """Make an outcome of a master's ``Status`` by field names (``protocol.messages.to_builtins``), of whatever version: what it hasn't is
+    """Make an outcome of a master's ``Status`` by field names (``protocol.questions.to_builtins``), of whatever version: what it hasn't is
     unknown."""
     samples, seconds = status.get("samples") or 0, status.get("elapsed_seconds") or 0.0
     peaks: dict[str, int] = {}

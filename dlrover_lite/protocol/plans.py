@@ -13,8 +13,6 @@ from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.protocol.hosts import Host, largest_of, total_of
 from dlrover_lite.recipe.schema import ResourceLimits, RoleResources
 
-__all__ = ["Plan", "RolePlan", "ScalingRefusal", "initial_plan", "more_than_there_is", "scaling_refusal"]
-
 _WHAT = {"worker": "workers", "ps": "parameter servers"}
 _ROUNDING = 1e-9
 _WORKERS_PER_PS = 8
@@ -28,6 +26,10 @@ class RolePlan(msgspec.Struct, frozen=True):
 
     count: Count
     each: Resources
+
+    def with_memory(self, least: int) -> RolePlan:
+        """Return the plan with no less memory for each node than ``least`` bytes."""
+        return RolePlan(self.count, Resources(self.each.cores, max(self.each.memory, least)))
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -52,8 +54,8 @@ def initial_plan(limits: ResourceLimits, hosts: Sequence[Host]) -> Plan:
     ps_cores = _cores(limits.ps) or cores * _PS_SHARE_OF_CORES
     worker_cores = _cores(limits.worker) or max(cores - ps_cores, cores * (1 - _PS_SHARE_OF_CORES))
     return Plan(
-        ps=_fixed(limits.ps) or RolePlan(servers, _each(servers, ps_cores, memory * _PS_SHARE_OF_MEMORY).within(most)),
-        worker=_fixed(limits.worker)
+        ps=fixed(limits.ps) or RolePlan(servers, _each(servers, ps_cores, memory * _PS_SHARE_OF_MEMORY).within(most)),
+        worker=fixed(limits.worker)
         or RolePlan(workers, _each(workers, worker_cores, memory * _WORKER_SHARE_OF_MEMORY).within(most)),
     )
 
@@ -130,8 +132,9 @@ def _cores(role: RoleResources | None) -> float | None:
     return role.count * role.cores if role else None
 
 
-def _fixed(role: RoleResources | None) -> RolePlan | None:
-    return RolePlan(role.count, Resources(role.cores, role.memory)) if role else None
+def fixed(role: RoleResources | None) -> RolePlan | None:
+    """Return what the recipe fixes for a role; None: nothing."""
+    return None if role is None else RolePlan(role.count, Resources(role.cores, role.memory))
 
 
 def _each(count: int, cores: float, memory: float) -> Resources:

@@ -14,20 +14,6 @@ import numpy as np
 
 from dlrover_lite.core.bounds import ByKey, Bytes, Cores, Count, Name, Number, Rate, Row, Seconds, Timestamp
 
-__all__ = [
-    "HostUse",
-    "Level",
-    "Observation",
-    "Profile",
-    "PsLevel",
-    "PsUse",
-    "TableUse",
-    "WorkerUse",
-    "host_speeds",
-    "observe",
-    "table_growth",
-]
-
 _SPEED_PRIOR = 2.0
 """Weight of the prior that all hosts are equally fast, as a number of comparisons."""
 _LEAST_FREE_CORES = 0.05
@@ -209,7 +195,7 @@ class Observation(msgspec.Struct, frozen=True):
     """Weight of this observation: below 1 for those that are old, or of another job."""
 
 
-def observe(profile: Profile, speeds: Mapping[str, float] | None = None, *, weight: float = 1.0) -> Observation | None:
+def observe(profile: Profile, speeds: Mapping[str, float] | None = None) -> Observation | None:
     """Compute what the throughput model needs of ``profile``; None if nothing was trained in it, or no node is known of a role.
 
     ``speeds`` of hosts: ``host_speeds``; 1 for those not named.
@@ -241,7 +227,6 @@ def observe(profile: Profile, speeds: Mapping[str, float] | None = None, *, weig
         worker_cpu_seconds=worker_cpu / minibatches if worker_cpu > 0 else None,
         ps_cpu_seconds=total / len(ps) / profile.minibatches if total > 0 else None,
         relative_sd=profile.relative_sd,
-        weight=weight,
     )
 
 

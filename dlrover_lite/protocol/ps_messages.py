@@ -16,29 +16,9 @@ from dlrover_lite.core.bounds import (
     Seconds,
     SlotBits,
 )
-from dlrover_lite.protocol.messages import Ack, Message
+from dlrover_lite.protocol.messages import Ack
 from dlrover_lite.recipe.schema import Optimizer
-
-__all__ = [
-    "Configure",
-    "Copied",
-    "CopyBegin",
-    "CopyNext",
-    "Copying",
-    "DenseSpec",
-    "Moved",
-    "NotNow",
-    "PsReplies",
-    "PsRequests",
-    "Pull",
-    "Pulled",
-    "Push",
-    "Pushed",
-    "Rows",
-    "Scan",
-    "Shared",
-    "TableSpec",
-]
+from dlrover_lite.transport.message import Message
 
 
 class TableSpec(Message, frozen=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
+
+import msgspec
 
 from dlrover_lite.core.bounds import (
     ByKey,
@@ -22,43 +24,6 @@ from dlrover_lite.core.bounds import (
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.progress import amount_text, percent, rate_text
 from dlrover_lite.transport.message import Message
-
-__all__ = [
-    "AutoscaleRequest",
-    "AutoscaleStatus",
-    "CancelMovesRequest",
-    "CheckpointProblem",
-    "CheckpointPromise",
-    "CheckpointRequest",
-    "CheckpointStall",
-    "CheckpointStatus",
-    "CheckpointUnderWay",
-    "CheckpointsStatus",
-    "DrainRequest",
-    "EvaluationResult",
-    "ExportStatus",
-    "HotSlot",
-    "KillRequest",
-    "MoveRequest",
-    "MoveStatus",
-    "NextLook",
-    "NodeStatus",
-    "PsSlots",
-    "ResizeRequest",
-    "RestoreStatus",
-    "ScaleRequest",
-    "Scaled",
-    "ShardsStatus",
-    "SlotsReport",
-    "SlotsRequest",
-    "Status",
-    "StatusRequest",
-    "StopRequest",
-    "Story",
-    "StoryEntry",
-    "StoryRequest",
-    "status_of",
-]
 
 
 class StatusRequest(Message, frozen=True):
@@ -477,28 +442,84 @@ class Status(Message, frozen=True):
     """Progress of the export; None: the model isn't being written."""
 
 
+def blank(job: str, *, epochs: int = 0, total_samples: int = 0, message: str = "") -> Status:
+    """Return the status of a job that hasn't begun."""
+    return Status(
+        job=job,
+        state="starting",
+        epoch=0,
+        epochs=epochs,
+        samples=0,
+        total_samples=total_samples,
+        samples_per_second=0.0,
+        loss=None,
+        auc=None,
+        elapsed_seconds=0.0,
+        nodes=[],
+        evaluations=[],
+        bad_lines=0,
+        quarantined=0,
+        staleness_p99=None,
+        staleness_max=None,
+        rows=0,
+        message=message,
+    )
+
+
+Wish = ScaleRequest | MoveRequest | CancelMovesRequest | DrainRequest | KillRequest | ResizeRequest
+"""What is to be changed about nodes or slots."""
+OperatorRequests = (
+    Wish | StatusRequest | StopRequest | SlotsRequest | StoryRequest | CheckpointRequest | AutoscaleRequest
+)
+OperatorReplies = Status | Scaled | SlotsReport | Story | CheckpointPromise | AutoscaleStatus
+
+
+def to_builtins(message: msgspec.Struct) -> Any:
+    """Turn a message into plain dicts with field names, for ``--json`` (on the wire messages are arrays)."""
+    return {name: _plain(getattr(message, name)) for name in message.__struct_fields__}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return to_builtins(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
 def status_of(fields: Mapping[str, Any]) -> Status:
     """Turn what ``to_builtins`` has made plain into a message again; leave out what isn't known."""
     plain = {name: value for name, value in fields.items() if name in Status.__struct_fields__}
-    plain["nodes"] = [NodeStatus(**node) for node in plain["nodes"]]
-    plain["moves"] = [MoveStatus(**move) for move in plain["moves"]]
-    plain["evaluations"] = [EvaluationResult(**evaluation) for evaluation in plain["evaluations"]]
-    if (known := plain["checkpoints"]) is not None:
-        newest, under_way, problem = known["newest"], known["under_way"], known["problem"]
-        plain["checkpoints"] = CheckpointsStatus(
-            newest and CheckpointStatus(**newest),
-            under_way and CheckpointUnderWay(**under_way),
-            problem and CheckpointProblem(**problem),
-            [CheckpointStall(**stall) for stall in known.get("stalls", ())],
-        )
-    if (shards := plain.get("shards")) is not None:
-        plain["shards"] = ShardsStatus(**shards)
-    if (look := plain.get("next_look")) is not None:
-        plain["next_look"] = NextLook(**look)
-    if (end := plain.get("expected_end")) is not None:
-        plain["expected_end"] = ExpectedEnd(**end)
-    if (restoring := plain.get("restoring")) is not None:
-        plain["restoring"] = RestoreStatus(**restoring)
-    if (exporting := plain.get("exporting")) is not None:
-        plain["exporting"] = ExportStatus(**exporting)
+    for name in _PARTS.keys() & plain.keys():
+        plain[name] = _made(_PARTS[name], plain[name])
     return Status(**plain)
+
+
+def _checkpoints_of(newest: Any, under_way: Any, problem: Any, stalls: Sequence[Any] = ()) -> CheckpointsStatus:
+    return CheckpointsStatus(
+        _made(CheckpointStatus, newest),
+        _made(CheckpointUnderWay, under_way),
+        _made(CheckpointProblem, problem),
+        _made(CheckpointStall, stalls),
+    )
+
+
+_PARTS: dict[str, Callable[..., Any]] = {
+    "nodes": NodeStatus,
+    "moves": MoveStatus,
+    "evaluations": EvaluationResult,
+    "checkpoints": _checkpoints_of,
+    "shards": ShardsStatus,
+    "next_look": NextLook,
+    "expected_end": ExpectedEnd,
+    "restoring": RestoreStatus,
+    "exporting": ExportStatus,
+}
+"""What makes the parts of a status that are messages themselves."""
+
+
+def _made(make: Callable[..., Any], plain: Any) -> Any:
+    """Make what was plain: each of a list; None stays."""
+    if isinstance(plain, list | tuple):
+        return [make(**one) for one in plain]
+    return None if plain is None else make(**plain)

@@ -9,8 +9,6 @@ import msgspec
 from dlrover_lite.core.bounds import ByKey, Count, Name, Text, Timestamp
 from dlrover_lite.protocol.plans import Plan
 
-__all__ = ["NodeRecord", "PlanRecord"]
-
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A plan that was wanted or given, and since when."""

@@ -103,14 +103,10 @@ class Answering:
                 self._remembered.popitem(last=False)
         self._send(request.peer, header, frames)
 
-    def put_off(self, request: Request) -> None:
-        """Put off a request that can't be taken for now: it will come again, and is given again then."""
-        self._send(request.peer, self._codec.encode(request.sequence, LATER))
-
     def answer(self, request: Request, body: msgspec.Struct) -> None:
         """Send an answer: to one that is put off (``Later``) so that it comes again."""
         if isinstance(body, Later):
-            self.put_off(request)
+            self._send(request.peer, self._codec.encode(request.sequence, LATER))
         else:
             self.reply(request, body)
 

@@ -14,7 +14,7 @@ from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, Role
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
-    from dlrover_lite.protocol.messages import NodeStatus
+    from dlrover_lite.protocol.questions import NodeStatus
 
 __all__ = ["Actions", "Aim", "Wanted", "why_not"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 
 from dlrover_lite.protocol.messages import Heartbeat, MasterReplies
 from dlrover_lite.transport.connector import Connector
@@ -25,7 +24,7 @@ class HeartbeatSender:
         self._node, self._endpoint, self._connector = node, endpoint, connector
         self._mark = ("starting", time.monotonic(), 0)
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def mark(self, doing: str, rows: int = 0) -> None:
         """Note what begins now. ``rows``: of an export, those that are written so far."""
@@ -40,9 +39,7 @@ class HeartbeatSender:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -46,7 +46,7 @@ class Work:
         self.minibatches = 0
         self.bad_lines = 0
         self.bad_examples: list[str] = []
-        self.staleness: dict[int, int] = {}
+        self.staleness: Counter[int] = Counter()
         self.seconds: dict[str, float] = {}
         self.cpu_seconds: dict[str, float] = {}
         self.longest_step = 0.0
@@ -89,7 +89,7 @@ class Work:
             bad_lines=self.bad_lines,
             bad_examples=self.bad_examples,
             metrics=metrics.to_bytes() if self._scores else b"",
-            staleness=self.staleness,
+            staleness=dict(self.staleness),
             seconds=self.seconds,
             cpu_seconds=self.cpu_seconds,
             longest_step_seconds=self.longest_step,

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,40 +62,29 @@ class _Task(NamedTuple):
     prepared: Prepared
 
 
+@dataclass(eq=False)
 class TrainingLoop:
-    """Takes minibatches from the lease book until the master needs nothing more, or ``stop`` says so."""
+    """Takes minibatches from the lease book until the master needs nothing more, or ``stop`` says so. ``mark`` is told what begins
+    whenever something has got done. ``cpu_clock``: CPU seconds of the calling thread."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        trainer: Trainer,
-        book: LeaseBook,
-        *,
-        train: Dataset,
-        evaluation: Dataset | None,
-        stop: Callable[[], bool],
-        mark: Callable[[str], None],
-        journal: Journal,
-        cores: float = 1.0,
-        clock: Callable[[], float] = time.perf_counter,
-        cpu_clock: Callable[[], float] = time.thread_time,
-    ) -> None:
-        """``mark`` is told what begins whenever something has got done. ``cpu_clock``: CPU seconds of the calling thread."""
-        self._recipe = recipe
-        self._mark = mark
-        self._journal = journal
+    recipe: Recipe
+    trainer: Trainer
+    book: LeaseBook
+    train: Dataset
+    evaluation: Dataset | None
+    stop: Callable[[], bool]
+    mark: Callable[[str], None]
+    journal: Journal
+    cores: float = 1.0
+    """Number of cores that this worker was started with."""
+    clock: Callable[[], float] = time.perf_counter
+    cpu_clock: Callable[[], float] = time.thread_time
+
+    def __post_init__(self) -> None:
+        recipe = self.recipe
         self._code_directory = (Path(recipe.directory) / recipe.model.use.rpartition(":")[0]).resolve().parent
-        self._trainer = trainer
-        self._book = book
-        self._train = train
-        self._evaluation = evaluation
-        self._stop = stop
-        self._cores = cores
-        """Number of cores that this worker was started with."""
-        self._whole_cores = _whole(cores)
+        self._whole_cores = _whole(self.cores)
         """Number of whole cores, for which there are as many threads."""
-        self._clock = clock
-        self._cpu_clock = cpu_clock
         self._orders: dict[int, EpochOrder] = {}
         self._read: _Read | None = None
         self._pulling: list[_Task] = []
@@ -103,23 +93,23 @@ class TrainingLoop:
         self._stepped_at: float | None = None
         """Time when a push was acknowledged last; None: there has been nothing to train on since."""
         self._compute: ComputeThread[_Task, Gradients | NDArray[np.float32]] = ComputeThread(
-            self._run_task, clock=clock
+            self._run_task, clock=self.clock
         )
 
     def run(self) -> None:
-        ps, compute = self._trainer.ps, self._compute
-        with compute, ps.watching(compute.fileno()), ps.watching(self._book.socket):
-            while not self._stop():
+        ps, compute = self.trainer.ps, self._compute
+        with compute, ps.watching(compute.fileno()), ps.watching(self.book.socket):
+            while not self.stop():
                 self._turn()
                 if self._pulling or self._computing:
                     ps.wait()
                 elif self._read is None:
                     self._collect_pushes(at_most=0)
-                    if self._book.finished or self._book.export is not None:
+                    if self.book.finished or self.book.export is not None:
                         return
-                    self._mark("waiting for work")
+                    self.mark("waiting for work")
                     self._stepped_at = None
-                    self._book.idle(self._book.ask_again_in or _IDLE_SECONDS)
+                    self.book.idle(self.book.ask_again_in or _IDLE_SECONDS)
             while self._computing:  # what has been computed is not thrown away
                 ps.wait()
                 self._take_computed()
@@ -131,24 +121,24 @@ class TrainingLoop:
         self._submit_arrived()
         self._pull_next()
         self._read_ahead()
-        self._book.pump()
-        self._journal.tick()
+        self.book.pump()
+        self.journal.tick()
 
     # --- stages ---------------------------------------------------------------------------------------------------------
 
     def _read_ahead(self) -> None:
         """Have one minibatch read and de-duplicated before it may be pulled."""
-        while self._read is None and (found := self._book.next()) is not None:
+        while self._read is None and (found := self.book.next()) is not None:
             held, k = found
-            began, cpu_before = self._clock(), self._cpu_clock()
+            began, cpu_before = self.clock(), self.cpu_clock()
             batch = self._batch(held, k)
             held.work.add_bad([clipped(f"{bad.file}:{bad.line}: {bad.why}", _LONGEST_EXAMPLE) for bad in batch.bad])
             if len(batch.labels):
-                self._read = _Read(held, k, batch, self._trainer.keys(batch.ids))
+                self._read = _Read(held, k, batch, self.trainer.keys(batch.ids))
             else:
                 held.consumed(k)  # nothing but bad lines: there is nothing to pull, and no PS to acknowledge it
-            held.work.add_seconds("read", self._clock() - began)
-            held.work.add_cpu("read", self._cpu_clock() - cpu_before)
+            held.work.add_seconds("read", self.clock() - began)
+            held.work.add_cpu("read", self.cpu_clock() - cpu_before)
             self._pull_next()
 
     def _pull_next(self) -> None:
@@ -158,21 +148,21 @@ class TrainingLoop:
         if len(self._pulling) + len(self._computing) >= self._depth(read):
             return
         self._read = None
-        cpu_before = self._cpu_clock()
+        cpu_before = self.cpu_clock()
         evaluates = read.held.lease.kind == "eval"
-        prepared = self._trainer.pull(read.batch, read.keys, unknown=evaluates)
+        prepared = self.trainer.pull(read.batch, read.keys, unknown=evaluates)
         self._pulling.append(_Task(read.held, read.k, prepared))
-        read.held.work.add_cpu("pull", self._cpu_clock() - cpu_before)
+        read.held.work.add_cpu("pull", self.cpu_clock() - cpu_before)
 
     def _submit_arrived(self) -> None:
         while self._pulling and not self._pulling[0].prepared.ticket.missing:
             task = self._pulling.pop(0)
-            cpu_before = self._cpu_clock()
-            self._trainer.embed(task.prepared)
-            task.held.work.add_cpu("pull", self._cpu_clock() - cpu_before)
+            cpu_before = self.cpu_clock()
+            self.trainer.embed(task.prepared)
+            task.held.work.add_cpu("pull", self.cpu_clock() - cpu_before)
             task.held.work.add_seconds("pull", task.prepared.ticket.seconds)
             if not self._computing:
-                self._mark(_name(task))
+                self.mark(_name(task))
             self._compute.submit(task)
             self._computing.append(task)
 
@@ -181,11 +171,11 @@ class TrainingLoop:
         CPU anyway, and what it has pulled would only grow old."""
         if self._cores_of(read.held) < 1 or _is_among_the_first(read):
             return 1
-        return EVALUATION_DEPTH if read.held.lease.kind == "eval" else self._recipe.training.pipeline_depth
+        return EVALUATION_DEPTH if read.held.lease.kind == "eval" else self.recipe.training.pipeline_depth
 
     def _cores_of(self, held: HeldLease) -> float:
         """Return the number of cores that the lease says: a worker may be resized."""
-        return held.lease.cores or self._cores
+        return held.lease.cores or self.cores
 
     def _run_task(self, task: _Task) -> Gradients | NDArray[np.float32]:
         """Compute a minibatch, on the computing thread."""
@@ -194,50 +184,50 @@ class TrainingLoop:
         )  # a setting of the thread; gradients of saturated logits would slow matrix products down
         self._follow_cores(self._cores_of(task.held))
         if task.held.lease.kind == "eval":
-            return self._trainer.evaluate(task.prepared)
+            return self.trainer.evaluate(task.prepared)
         epoch = task.held.lease.index
-        seed = minibatch_seed(self._recipe.training.seed, epoch, task.k)
-        return self._trainer.gradients(task.prepared, epoch=epoch, k=task.k, seed=seed)
+        seed = minibatch_seed(self.recipe.training.seed, epoch, task.k)
+        return self.trainer.gradients(task.prepared, epoch=epoch, k=task.k, seed=seed)
 
     def _follow_cores(self, cores: float) -> None:
         """Have as many threads as whole cores. Runs on the computing thread: OpenMP keeps the number by thread."""
         if _whole(cores) != self._whole_cores:
             self._whole_cores = _whole(cores)
             torch.set_num_threads(self._whole_cores)
-            self._journal.resized(cores=cores, threads=torch.get_num_threads())
+            self.journal.resized(cores=cores, threads=torch.get_num_threads())
 
     def _take_computed(self) -> None:
         for done in self._compute.finished():
             self._computing.popleft()
             held, k, prepared = done.task
-            self._mark(f"what follows {_name(done.task)}")
+            self.mark(f"what follows {_name(done.task)}")
             held.work.add_seconds("wait", done.idle_seconds)
             held.work.add_seconds("compute", done.seconds)
             held.work.add_cpu("compute", done.cpu_seconds)
-            self._journal.computed(prepared.samples, seconds=done.seconds, waited_seconds=done.idle_seconds)
+            self.journal.computed(prepared.samples, seconds=done.seconds, waited_seconds=done.idle_seconds)
             if done.error is not None:
                 self._failed(done.task, done.error)
             elif isinstance(done.result, Gradients):
                 failpoint("worker.push.computed")
-                cpu_before = self._cpu_clock()
+                cpu_before = self.cpu_clock()
                 held.work.add_scores(done.result.logits, prepared.labels.numpy())
                 factor = self._factor(held.lease.index, k)
-                push = self._trainer.push(prepared, done.result, epoch=held.lease.index, k=k, factor=factor)
-                held.work.add_cpu("push", self._cpu_clock() - cpu_before)
+                push = self.trainer.push(prepared, done.result, epoch=held.lease.index, k=k, factor=factor)
+                held.work.add_cpu("push", self.cpu_clock() - cpu_before)
                 failpoint("worker.push.sent")
                 self._pushes.append((push, held))
             elif done.result is not None:
                 held.work.add_scores(done.result, prepared.labels.numpy())
-                held.work.add_unknown(self._trainer.unknown_ids(prepared))
+                held.work.add_unknown(self.trainer.unknown_ids(prepared))
                 held.consumed(k)
                 self._stepped_at = None
             if self._computing:  # has begun meanwhile
-                self._mark(_name(self._computing[0]))
+                self.mark(_name(self._computing[0]))
         self._collect_pushes(at_most=MAX_UNACKNOWLEDGED)
 
     def _failed(self, task: _Task, error: BaseException) -> None:
         """Note a failed minibatch. Raises ModelError for what is no ordinary exception: nobody is to try that again."""
-        self._journal.failed(_name(task), "".join(traceback.format_exception(error)))
+        self.journal.failed(_name(task), "".join(traceback.format_exception(error)))
         if not isinstance(error, Exception):
             raise exit_error(error, _name(task), self._code_directory) from error
         task.held.failed(task.k, clipped(user_traceback(error, self._code_directory)))
@@ -246,7 +236,7 @@ class TrainingLoop:
         """Take acknowledgements; wait while more than ``at_most`` pushes are under way."""
         self._settle()
         while len(self._pushes) > at_most:
-            self._trainer.ps.wait()
+            self.trainer.ps.wait()
             self._settle()
 
     def _settle(self) -> None:
@@ -259,13 +249,12 @@ class TrainingLoop:
             held.consumed(ticket.k)
             self._step(held)
             held.work.add_seconds("push", ticket.seconds)
-            staleness: dict[int, int] = held.work.staleness
-            staleness[ticket.staleness] = staleness.get(ticket.staleness, 0) + 1
+            held.work.staleness[ticket.staleness] += 1
         self._pushes = open_pushes
 
     def _step(self, held: HeldLease) -> None:
         """Note that a push is acknowledged: how long after the one before says whether something has held training up."""
-        now = self._clock()
+        now = self.clock()
         if self._stepped_at is not None:
             held.work.stepped(now - self._stepped_at)
         self._stepped_at = now
@@ -273,27 +262,27 @@ class TrainingLoop:
     # --- minibatches ----------------------------------------------------------------------------------------------------
 
     def _batch(self, held: HeldLease, k: int) -> Batch:
-        size = self._recipe.training.batch_size
+        size = self.recipe.training.batch_size
         if held.lease.kind == "eval":
-            if self._evaluation is None:
+            if self.evaluation is None:
                 raise DlroverLiteError("the master asks for an evaluation, but there is no data to evaluate on")
-            return self._evaluation.read(np.arange(k * size, min((k + 1) * size, self._evaluation.samples)))
+            return self.evaluation.read(np.arange(k * size, min((k + 1) * size, self.evaluation.samples)))
         order = self._order(held.lease.index)
-        return self._train.read(order.numbers(k * size, min((k + 1) * size, self._train.samples)))
+        return self.train.read(order.numbers(k * size, min((k + 1) * size, self.train.samples)))
 
     def _order(self, epoch: int) -> EpochOrder:
         if epoch not in self._orders:
-            training = self._recipe.training
+            training = self.recipe.training
             self._orders = {e: order for e, order in self._orders.items() if e >= epoch - 1}
             self._orders[epoch] = EpochOrder(
-                self._train.samples, seed=training.seed, epoch=epoch, shuffle=training.shuffle
+                self.train.samples, seed=training.seed, epoch=epoch, shuffle=training.shuffle
             )
         return self._orders[epoch]
 
     def _factor(self, epoch: int, k: int) -> float:
-        training = self._recipe.training
-        before = epoch * self._train.samples + k * training.batch_size
-        return learning_rate_factor(training.schedule, before, training.epochs * self._train.samples)
+        training = self.recipe.training
+        before = epoch * self.train.samples + k * training.batch_size
+        return learning_rate_factor(training.schedule, before, training.epochs * self.train.samples)
 
 
 def _whole(cores: float) -> int:

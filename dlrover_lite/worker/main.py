@@ -21,6 +21,7 @@ from dlrover_lite.core.errors import (
     RecipeError,
 )
 from dlrover_lite.core.process_log import log
+from dlrover_lite.core.stop_signals import StopSignals
 from dlrover_lite.data.base import Dataset, Schema
 from dlrover_lite.data.open import open_data
 from dlrover_lite.models.check import fields_of_model
@@ -63,34 +64,16 @@ _ASK_SECONDS = 2.0
 _LEAVE_SECONDS = 5.0
 
 
-class _Stop:
-    """Set by SIGTERM or SIGINT: the loop ends after the minibatch it is in."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        for number in (
-            signal.SIGTERM,
-            signal.SIGINT,
-        ):  # so that a KeyboardInterrupt can only come from the person's own code
-            signal.signal(number, self._request)
-
-    def _request(self, _signal: int, _frame: object) -> None:
-        self.requested = True
-
-    def __call__(self) -> bool:
-        return self.requested
-
-
 def main(spec: NodeSpec, _job_directory: Path) -> int:
     """Train a job's model; the exit code says how it ended."""
-    stop = _Stop()
+    stop = StopSignals()
     if use_onednn():
         log("matrices are multiplied by oneDNN, in float32")
     with Connector.of_this_process() as connector:
         return _run(spec, connector, stop)
 
 
-def _run(spec: NodeSpec, connector: Connector, stop: _Stop) -> int:
+def _run(spec: NodeSpec, connector: Connector, stop: StopSignals) -> int:
     master = connector.client(spec.master_endpoint, MasterReplies, peer="the master")
     journal = Journal(spec.id, log)
     try:
@@ -98,9 +81,9 @@ def _run(spec: NodeSpec, connector: Connector, stop: _Stop) -> int:
         if not isinstance(welcome, Welcome):
             raise DlroverLiteError(f"the master answered Hello with {type(welcome).__name__}")
         try:
-            pulse = HeartbeatSender(spec.id, spec.master_endpoint, connector=connector)
-            with pulse, exits_as_errors(lambda: pulse.doing, Path(welcome.recipe.directory)):
-                finished = _train(spec, welcome.recipe, master, connector, stop, pulse, journal)
+            heartbeat = HeartbeatSender(spec.id, spec.master_endpoint, connector=connector)
+            with heartbeat, exits_as_errors(lambda: heartbeat.doing, Path(welcome.recipe.directory)):
+                finished = _train(spec, welcome.recipe, master, connector, stop, heartbeat, journal)
         except (ModelError, DataError, RecipeError) as error:
             own = getattr(error, "user_traceback", "") or ""
             master.call(NodeFailed(spec.id, True, clipped(str(error)), clipped(own)))
@@ -126,8 +109,8 @@ def _train(
     recipe: Recipe,
     master: Client,
     connector: Connector,
-    stop: _Stop,
-    pulse: HeartbeatSender,
+    stop: StopSignals,
+    heartbeat: HeartbeatSender,
     journal: Journal,
 ) -> bool:
     """Train until the master needs nothing more, and return True; False when asked to end before."""
@@ -158,7 +141,7 @@ def _train(
                 train=train,
                 evaluation=evaluation,
                 stop=stop,
-                mark=pulse.mark,
+                mark=heartbeat.mark,
                 journal=journal,
                 cores=spec.resources.cores,
             )
@@ -166,10 +149,10 @@ def _train(
             task = book.export
             if task is None or stop():
                 break
-            if _exported(spec, recipe, trainer, train.schema, task, master, pulse):
+            if _exported(spec, recipe, trainer, train.schema, task, master, heartbeat):
                 return True
             book.export = None  # there may be work again: to try once more
-        pulse.mark("leaving")
+        heartbeat.mark("leaving")
         book.leave(_LEAVE_SECONDS)
         return book.finished
     finally:
@@ -183,11 +166,11 @@ def _exported(
     schema: Schema,
     task: Export,
     master: Client,
-    pulse: HeartbeatSender,
+    heartbeat: HeartbeatSender,
 ) -> bool:
     """Export the model; return whether it is there. If it isn't, the master knows why: all parameters are where they were."""
     try:
-        exported = export(spec.id, recipe, trainer, schema, task, mark=pulse.mark)
+        exported = export(spec.id, recipe, trainer, schema, task, mark=heartbeat.mark)
     except (JobError, ModelError) as error:
         full = isinstance(error, DiskFull)
         master.call(ExportFailed(spec.id, error.message, error.hint, full))
@@ -205,7 +188,7 @@ def _close(*things: Dataset | LeaseBook | PsClient | None) -> None:
 
 
 def _meet_parameter_servers(
-    spec: NodeSpec, recipe: Recipe, schema: Schema, master: Client, connector: Connector, stop: _Stop
+    spec: NodeSpec, recipe: Recipe, schema: Schema, master: Client, connector: Connector, stop: StopSignals
 ) -> Trainer | None:
     """Build the model and tell every PS its part of it; None when asked to stop meanwhile."""
     module = build_model(recipe.model, schema, directory=Path(recipe.directory), seed=recipe.training.seed)
@@ -220,7 +203,7 @@ def _meet_parameter_servers(
     return trainer
 
 
-def _topology(spec: NodeSpec, master: Client, stop: _Stop) -> Topology | None:
+def _topology(spec: NodeSpec, master: Client, stop: StopSignals) -> Topology | None:
     """Return the slot map, once all parameter servers that own slots can be reached: the master answers when they can. None when asked to
     stop meanwhile."""
     end = time.monotonic() + _PS_DEADLINE_SECONDS

@@ -91,9 +91,6 @@ class Trainer:
         flags, rows = [ticket.unknown(g) for g in groups], [ticket.table_rows(g) for g in groups]
         return self.layout.unknown_ids(ticket.keys.embedding, flags, rows)
 
-    def prepare(self, batch: Batch) -> Prepared:
-        return self.pull(batch, self.keys(batch.ids))
-
     def embed(self, prepared: Prepared) -> None:
         """Lay out the rows of a pull that has arrived."""
         ticket = prepared.ticket
@@ -145,14 +142,6 @@ class Trainer:
         rows = self.layout.collect(keys.embedding, gradients.embedded)
         dense = self.placement.take(keys.dense, self.flat.flatten(gradients.dense))
         return self.ps.push(epoch, k, factor, prepared.ticket, rows + dense)
-
-    def train(
-        self, prepared: Prepared, *, epoch: int, k: int, seed: int, factor: float
-    ) -> tuple[NDArray[np.float32], PushTicket]:
-        """Embed, compute and push a minibatch whose pull has arrived; return the logits before the update, and the push."""
-        self.embed(prepared)
-        found = self.gradients(prepared, epoch=epoch, k=k, seed=seed)
-        return found.logits, self.push(prepared, found, epoch=epoch, k=k, factor=factor)
 
     def evaluate(self, prepared: Prepared) -> NDArray[np.float32]:
         """Return the logits of an embedded minibatch; nothing changes."""

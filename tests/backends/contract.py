@@ -14,7 +14,7 @@ import pytest
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.protocol.nodes import Backend, NodeSpec, Observed, Role, Usage
-from tests.backends.support import PATIENCE_SECONDS, until
+from tests.backends.support import until
 
 GIVEN_BACK = MIB // 4
 """More than the few pages that a node may give back of the memory that it began with; they are counted off what it takes."""
@@ -66,14 +66,14 @@ class Scripted:
 
     def event(self, node: str, kind: Literal["started", "exited"]) -> Observed:
         """Wait until the node has started, or has ended."""
-        after: int | None = None
-        while True:
-            seen = self.backend.observe(after=after, timeout_seconds=PATIENCE_SECONDS)
-            assert seen is not None, f"{node} hasn't {kind} within {PATIENCE_SECONDS:g} s"
-            one = seen.nodes.get(node, Observed())
-            if (one.started_at if kind == "started" else one.ended_at) is not None:
-                return one
-            after = seen.version
+        moment = "started_at" if kind == "started" else "ended_at"
+        until(lambda: getattr(self._seen(node), moment) is not None, f"{node} has {kind}")
+        return self._seen(node)
+
+    def _seen(self, node: str) -> Observed:
+        seen = self.backend.observe()
+        assert seen is not None
+        return seen.nodes.get(node, Observed())
 
     def version(self) -> int:
         seen = self.backend.observe()
@@ -144,13 +144,6 @@ class BackendContract:
         assert seen is not None and all(seen.nodes[node].reason == "Succeeded" for node in nodes)
         assert scripted.backend.observe(after=versions[0]) == seen
         assert scripted.backend.observe(after=seen.version) is None
-
-    def test_waiting_for_a_change_ends_with_the_first_one(self, scripted: Scripted) -> None:
-        before = scripted.version()
-        node = scripted.launch("exit:0")
-        seen = scripted.backend.observe(after=before, timeout_seconds=PATIENCE_SECONDS)
-        assert seen is not None and seen.version > before and node in seen.nodes
-        scripted.event(node, "exited")
 
     def test_launching_the_same_node_again_changes_nothing(self, scripted: Scripted) -> None:
         spec = scripted.spec("exit:0")

@@ -10,7 +10,8 @@ import pytest
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.backend import JobBackend, JobSummary, Log, RunOptions
 from dlrover_lite.jobs.store import Beginning
-from dlrover_lite.protocol.messages import MasterReplies, Status, StatusRequest
+from dlrover_lite.protocol.messages import MasterReplies
+from dlrover_lite.protocol.questions import Status, StatusRequest
 from dlrover_lite.recipe.schema import Recipe
 from tests.backends.support import PATIENCE_SECONDS, recipe, until
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from dlrover_lite.core.units import GIB, Resources
-from dlrover_lite.protocol.demands import Demand, autoscale_of, demand_of, fixed, within
+from dlrover_lite.protocol.demands import Demand, autoscale_of, demand_of, within
 from dlrover_lite.protocol.hosts import Host
-from dlrover_lite.protocol.plans import RolePlan
+from dlrover_lite.protocol.plans import RolePlan, fixed
 from dlrover_lite.recipe.schema import Export, Model, Recipe, ResourceLimits, RoleResources, SyntheticData, Training
 
 MACHINE = Resources(8.0, 16 * GIB)

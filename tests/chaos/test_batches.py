@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.protocol.messages import Status
+from dlrover_lite.protocol.questions import Status
 from tests.backends.support import until
 from tests.chaos.support import ChaosJob, processes, recipe, start
 from tests.end_to_end.support import until_trained

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from dlrover_lite.core.errors import DeadlineExceeded, JobError, UsageError, WireError
-from dlrover_lite.protocol.messages import MasterReplies, Status, StatusRequest
+from dlrover_lite.protocol.messages import MasterReplies
+from dlrover_lite.protocol.questions import Status, StatusRequest
 from dlrover_lite.transport.connector import Connector, read_key
 from dlrover_lite.transport.curve import JobKey
 from tests.chaos.disturbance import Disturbance

@@ -18,13 +18,8 @@ from dlrover_lite.backends.local.jobs import create_job
 from dlrover_lite.core.processes import identify
 from dlrover_lite.jobs import final_status
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.protocol.messages import (
-    MasterRequests,
-    NodeStatus,
-    Status,
-    StatusRequest,
-    StopRequest,
-)
+from dlrover_lite.protocol.messages import MasterRequests
+from dlrover_lite.protocol.questions import NodeStatus, Status, StatusRequest, StopRequest
 from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
 from dlrover_lite.transport.endpoints import MASTER_SOCKET
 from dlrover_lite.transport.frames import Failure

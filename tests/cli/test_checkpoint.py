@@ -15,7 +15,7 @@ from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.client.progress_line import progress_text
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.protocol.messages import (
+from dlrover_lite.protocol.questions import (
     CheckpointProblem,
     CheckpointPromise,
     CheckpointRequest,

@@ -15,7 +15,7 @@ from dlrover_lite.cli.main import main
 from dlrover_lite.jobs.checkpoint_location import locate, store_of
 from dlrover_lite.jobs.final_status import starting
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.protocol.messages import CheckpointsStatus, CheckpointStall, to_builtins
+from dlrover_lite.protocol.questions import CheckpointsStatus, CheckpointStall, to_builtins
 from dlrover_lite.recipe.load import parse_recipe
 from tests.checkpoint.cuts import keys, write_cut
 from tests.cli import documented

@@ -18,6 +18,7 @@ from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs import endings
 from dlrover_lite.jobs.checkpoint_location import destination
 from dlrover_lite.jobs.store import Beginning, Job
+from dlrover_lite.protocol.questions import blank, to_builtins
 from tests.cli.ended_jobs import cut_of, ended_job, recipe_of
 
 ENDS = ("stopped", "failed", "lost")
@@ -64,11 +65,9 @@ def commands(text: str) -> list[list[str]]:
 def recorded(job: Job, number: int) -> None:
     """As the master wrote its status last."""
     newest = {"number": number, "at": 1.0, "samples": 192, "rows": 1, "bytes": 1, "seconds": 1.0}
-    from dlrover_lite.jobs import final_status
-
     job.write_status(
         {
-            **final_status._blank(job.id),
+            **to_builtins(blank(job.id)),
             "checkpoints": {"newest": newest, "under_way": None, "problem": None, "stalls": []},
         }
     )

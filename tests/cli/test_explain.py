@@ -22,7 +22,8 @@ from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.core.words import at_time
 from dlrover_lite.protocol.acts import Resize
-from dlrover_lite.protocol.messages import Ack, AutoscaleRequest, AutoscaleStatus
+from dlrover_lite.protocol.messages import Ack
+from dlrover_lite.protocol.questions import AutoscaleRequest, AutoscaleStatus
 from dlrover_lite.transport.frames import Failure
 from tests.brain.advised import Office, done
 from tests.cli.documented import check

@@ -23,9 +23,9 @@ from dlrover_lite.cli.main import main
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.protocol.messages import to_builtins
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.questions import to_builtins
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 from tests.backends.support import until
 from tests.brain.asked import answering, never

@@ -19,7 +19,8 @@ from dlrover_lite.client.progress_line import progress_text
 from dlrover_lite.core import slots
 from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.protocol.messages import (
+from dlrover_lite.protocol.messages import Topology, TopologyRequest
+from dlrover_lite.protocol.questions import (
     CancelMovesRequest,
     DrainRequest,
     KillRequest,
@@ -28,8 +29,6 @@ from dlrover_lite.protocol.messages import (
     NodeStatus,
     Scaled,
     Status,
-    Topology,
-    TopologyRequest,
     to_builtins,
 )
 from dlrover_lite.transport.frames import UNUSABLE, Failure

@@ -15,12 +15,7 @@ from dlrover_lite.cli.main import main
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.jobs.store import Result
-from dlrover_lite.protocol.messages import (
-    Scaled,
-    ScaleRequest,
-    Status,
-    to_builtins,
-)
+from dlrover_lite.protocol.questions import Scaled, ScaleRequest, Status, to_builtins
 from dlrover_lite.transport.frames import UNUSABLE, Failure
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of

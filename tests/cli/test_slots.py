@@ -14,7 +14,7 @@ import pytest
 from dlrover_lite.cli.main import main
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.jobs.store import Result
-from dlrover_lite.protocol.messages import HotSlot, MoveStatus, PsSlots, SlotsReport, SlotsRequest
+from dlrover_lite.protocol.questions import HotSlot, MoveStatus, PsSlots, SlotsReport, SlotsRequest
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job
 

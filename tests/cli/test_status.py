@@ -16,7 +16,7 @@ from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.units import MIB, format_bytes
 from dlrover_lite.core.words import at_time
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.protocol.messages import ExportStatus, NextLook, RestoreStatus, Status, to_builtins
+from dlrover_lite.protocol.questions import ExportStatus, NextLook, RestoreStatus, Status, to_builtins
 from dlrover_lite.transport.frames import Failure
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of

@@ -16,12 +16,7 @@ from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.jobs import events
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.protocol.messages import (
-    Story,
-    StoryEntry,
-    StoryRequest,
-    to_builtins,
-)
+from dlrover_lite.protocol.questions import Story, StoryEntry, StoryRequest, to_builtins
 from dlrover_lite.transport.frames import UNUSABLE, Failure
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of

@@ -13,8 +13,8 @@ from dlrover_lite.client.handle import JobHandle, this_machine
 from dlrover_lite.core import slots
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.units import GIB, MIB
-from dlrover_lite.protocol.messages import SlotsReport
 from dlrover_lite.protocol.profiles import Profile
+from dlrover_lite.protocol.questions import SlotsReport
 from tests.backends.support import until
 from tests.end_to_end.support import end, pid_of, until_trained
 from tests.end_to_end.test_nodes import census, kill_master, until_at_work

@@ -14,7 +14,7 @@ import pytest
 
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core import slots
-from dlrover_lite.protocol.messages import Status
+from dlrover_lite.protocol.questions import Status
 from tests.backends.support import until
 from tests.end_to_end.support import SEED, kill, pid_of, succeeded, until_trained
 from tests.end_to_end.test_faults import assert_exactly_once

@@ -20,8 +20,8 @@ from dlrover_lite.core.units import GIB, Resources, format_bytes
 from dlrover_lite.protocol.demands import demand_of
 from dlrover_lite.protocol.features import features_of
 from dlrover_lite.protocol.hosts import Host
-from dlrover_lite.protocol.messages import AutoscaleStatus
 from dlrover_lite.protocol.plans import Plan, RolePlan, initial_plan
+from dlrover_lite.protocol.questions import AutoscaleStatus
 from dlrover_lite.protocol.records import PlanRecord
 from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
 from tests.brain import simulated

@@ -14,7 +14,7 @@ from dlrover_lite.core import words
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.jobs import final_status
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.protocol.messages import EvaluationResult, ExportStatus, NodeStatus, RestoreStatus, Status
+from dlrover_lite.protocol.questions import EvaluationResult, ExportStatus, NodeStatus, RestoreStatus, Status
 
 END = ExpectedEnd(1_000_053.0, 4.0)
 

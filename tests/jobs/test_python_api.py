@@ -15,7 +15,7 @@ from dlrover_lite.client.progress_line import ProgressLine, follow
 from dlrover_lite.core.errors import JobError, RecipeError, UsageError
 from dlrover_lite.jobs import final_status
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.protocol.messages import EvaluationResult, Status
+from dlrover_lite.protocol.questions import EvaluationResult, Status
 from tests.backends.support import PATIENCE_SECONDS, start
 from tests.repository.sources import ROOT
 

@@ -15,7 +15,7 @@ from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
 from dlrover_lite.jobs import events, store
 from dlrover_lite.jobs.store import Beginning, Job, Result, find_job, list_jobs
-from dlrover_lite.protocol.messages import StoryEntry
+from dlrover_lite.protocol.questions import StoryEntry
 from tests.backends.support import PATIENCE_SECONDS, recipe, until
 from tests.file_calls import recorded
 

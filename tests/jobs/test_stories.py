@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite.core.errors import DiskFull, JobError, UsageError
 from dlrover_lite.jobs.events import FILE, Minibatches, append, find, known_subjects, parse_subject, read, select
-from dlrover_lite.protocol.messages import Story, StoryEntry
+from dlrover_lite.protocol.questions import Story, StoryEntry
 
 ENTRIES = [
     StoryEntry(100.0, "worker-0", "launched"),

@@ -23,6 +23,7 @@ from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.full_disk import FullDisk
 from dlrover_lite.master.generation_run import GenerationRun
 from dlrover_lite.master.io_queue import InlineIo
+from dlrover_lite.master.job_state_store import FLEET, SLOTS
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.master.phases import Outbox, Phase
@@ -41,7 +42,6 @@ from dlrover_lite.protocol.messages import (
     PsOrders,
     PsReport,
     ReadySlots,
-    StatusRequest,
     Wait,
     Welcome,
     WorkReport,
@@ -49,6 +49,7 @@ from dlrover_lite.protocol.messages import (
 from dlrover_lite.protocol.nodes import Enforcement, HostUsage, NodeSpec, Observation, Observed, Readings, Usage
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import Profile
+from dlrover_lite.protocol.questions import StatusRequest
 from dlrover_lite.recipe import schema
 from dlrover_lite.transport.frames import Failure, Later, Reply
 from dlrover_lite.transport.memory import MemoryConnector, Network, VirtualClock
@@ -128,7 +129,7 @@ class Backend:
         self._observed[node] = seen
         self._version += 1
 
-    def observe(self, *, after: int | None = None, timeout_seconds: float = 0.0) -> Observation | None:
+    def observe(self, *, after: int | None = None) -> Observation | None:
         return None if self._version == after else Observation(self._version, dict(self._observed))
 
     def usage(self, node: str) -> Usage | None:
@@ -403,16 +404,18 @@ class Rig:
 
     def kill_at(self, step: str) -> None:
         """The master ends when it next comes to ``keep_slots``, ``keep_fleet`` or ``launch``, and before it does that."""
-        owner, name = {
-            "keep_slots": (self.master.servers, "_keep"),
-            "keep_fleet": (self.master.reconciler, "_keep"),
-            "launch": (self.master.reconciler, "_launch"),
-        }[step]
+        reconciler, facts, keep = self.master.reconciler, self.master.facts, self.master.facts.keep
+        fatal = {"keep_slots": SLOTS, "keep_fleet": FLEET}.get(step)
 
         def die(*_: Any) -> None:
             raise _Killed
 
-        setattr(owner, name, die)
+        def keep_or_die(fact: Any, value: Any) -> None:
+            die() if fact is fatal else keep(fact, value)
+
+        if fatal is None:
+            reconciler._launch = die  # type: ignore[method-assign]
+        facts.keep = keep_or_die  # type: ignore[method-assign]
 
     def join_killed(self) -> None:
         """Step the master until it is killed."""

@@ -10,7 +10,8 @@ from dlrover_lite.checkpoint.manifest import AppliedAtSnapshot, Layout, configur
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slots
 from dlrover_lite.master.outcome import Outcome
-from dlrover_lite.protocol.messages import PsOrders, PsReport, SnapshotOrder, SnapshotReport, Status
+from dlrover_lite.protocol.messages import PsOrders, PsReport, SnapshotOrder, SnapshotReport
+from dlrover_lite.protocol.questions import Status
 from tests.checkpoint.cuts import CONFIGURATION, SHAPES, Key, rows_of, slot_of
 from tests.master.rig import PATIENCE, Rig, all_of
 

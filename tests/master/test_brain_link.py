@@ -154,9 +154,9 @@ def test_end_of_the_job_is_told_with_everything_unsent(line: Line, monkeypatch: 
     monkeypatch.setattr(brain_link, "_AT_ONCE", 10)
     for at in range(35):
         line.link.keep(profile(float(at)))
-    client = line.link._client
+    client = line.link.client
     assert line.ends()
-    assert client is line.link._client
+    assert client is line.link.client
     assert len(queries.profiles(line.rig.store, "ads-1")) == 35
     (job,) = queries.jobs(line.rig.store)
     assert (job.state, job.ended_at, job.samples, job.outcome.seconds) == ("succeeded", 90.0, 4000, 5.0)

@@ -14,12 +14,10 @@ from dlrover_lite.core import slots
 from dlrover_lite.core.errors import RemoteError
 from dlrover_lite.jobs.restore_point import Usable, newest_checkpoint
 from dlrover_lite.master import generation_run as service
-from dlrover_lite.protocol.messages import (
-    Ack,
+from dlrover_lite.protocol.messages import Ack, Finished, LeaseRequest
+from dlrover_lite.protocol.questions import (
     CheckpointPromise,
     CheckpointRequest,
-    Finished,
-    LeaseRequest,
     MoveRequest,
     Scaled,
     Status,
@@ -400,8 +398,8 @@ def test_too_short_an_interval_is_reported_with_one_that_would_do(make: Any) -> 
     rig, servers = begun(make, every_seconds=5.0)
     checkpoints = rig.master.checkpoints
     assert checkpoints is not None
-    now = checkpoints._clock()
-    checkpoints._clock = lambda: now
+    now = checkpoints.clock()
+    checkpoints.clock = lambda: now
     for server in servers:
         server.writes = False
     assert ask(rig) == 1

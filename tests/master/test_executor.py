@@ -16,7 +16,8 @@ from dlrover_lite.master.autoscale.executor import BY_HAND, Executor
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.protocol.brain_messages import Advice
 from dlrover_lite.protocol.demands import DecisionOutcome
-from dlrover_lite.protocol.messages import (
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.questions import (
     AutoscaleRequest,
     AutoscaleStatus,
     KillRequest,
@@ -25,7 +26,6 @@ from dlrover_lite.protocol.messages import (
     Scaled,
     ScaleRequest,
 )
-from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.transport.frames import Failure
 
 NO = Failure("refused", "there is no room")
@@ -56,10 +56,9 @@ class Job:
         )
         self.owned: dict[str, list[int]] = {}
         self.servers = SimpleNamespace(
-            leaving=[],
             settled=True,
             state=SimpleNamespace(
-                owned=lambda node: np.isin(np.arange(slots.SLOTS), self.owned.get(node, [])), move_rate=None
+                leaving=[], owned=lambda node: np.isin(np.arange(slots.SLOTS), self.owned.get(node, [])), move_rate=None
             ),
             loads=SimpleNamespace(busy=np.zeros(slots.SLOTS)),
         )
@@ -74,10 +73,11 @@ class Job:
             servers=self.servers,  # type: ignore[arg-type]
             shards=self.shards,  # type: ignore[arg-type]
             story=SimpleNamespace(node=lambda _, text: self.told.append(text)),  # type: ignore[arg-type]
-            keep=self.kept.append,
-            after_commit=lambda effect: effect(),
+            facts=SimpleNamespace(  # type: ignore[arg-type]
+                keep=lambda _, state: self.kept.append(state), after_commit=lambda effect: effect()
+            ),
             tell=self.done.append,
-            checkpoints=lambda: None,
+            checkpoints=None,
             let_go=lambda why, number: "",
             wall_clock=lambda: self.now,
         )
@@ -158,7 +158,7 @@ def test_every_step_is_stored_before_it_is_asked_for() -> None:
         known.append(job.kept[-1])
         return answer(wish)
 
-    job.executor._control.answer = looks
+    job.executor.control.answer = looks
     job.change(3, plan(workers=2))
     job.until_done()
     assert len(known) == len(job.wishes) == 1
@@ -429,7 +429,7 @@ def test_a_refused_change_by_hand_pauses_nothing() -> None:
 
 def test_standing_tells_nodes_hosts_and_memory_use() -> None:
     job = Job(now=plan(workers=2, servers=2))
-    job.servers.leaving = ["ps-1"]
+    job.servers.state.leaving = ["ps-1"]
     job.servers.state.move_rate = 123_456_789.0
     job.reconciler.readings = (0.0, SimpleNamespace(on={"ps-0": "here", "worker-0": "there"}))
     job.used = {"worker-0": 300, "worker-1": 500, "ps-0": 900, "worker-9": 1000}

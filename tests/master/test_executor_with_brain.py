@@ -16,7 +16,8 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.protocol.brain_messages import Advice, BrainRequests, RegisterJob, Report
 from dlrover_lite.protocol.demands import DecisionOutcome
-from dlrover_lite.protocol.messages import (
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.questions import (
     AutoscaleRequest,
     AutoscaleStatus,
     NextLook,
@@ -25,7 +26,6 @@ from dlrover_lite.protocol.messages import (
     StatusRequest,
     StoryRequest,
 )
-from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.transport.memory import MemoryConnector, Network, VirtualClock
 from tests.brain.service_rig import registration
 from tests.checkpoint.cuts import keys

@@ -31,7 +31,7 @@ def exporting(clock: TickingClock) -> Exporting:
     recipe: Any = SimpleNamespace(export=schema.Export(format="npz"))
     shards: Any = SimpleNamespace(failure=None, finished=True, id_kinds={})
     servers: Any = SimpleNamespace(at_rest=True, rows=0)
-    facts: Any = SimpleNamespace(keep_exporter=lambda _: None)
+    facts: Any = SimpleNamespace(keep=lambda fact, value: None)
     evaluations: Any = SimpleNamespace(usual_shares=dict)
     return Exporting(
         recipe, "/x", shards, servers, facts, evaluations, clock=clock, wall_clock=clock, free=lambda _: 4096

@@ -14,19 +14,8 @@ from dlrover_lite.core.errors import DiskFull, RemoteError
 from dlrover_lite.jobs import events as stories
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.full_disk import LONGEST_DELAY_SECONDS, FullDisk
-from dlrover_lite.protocol.messages import (
-    Ack,
-    Export,
-    Exported,
-    ExportFailed,
-    Heartbeat,
-    LeaseRequest,
-    ScaleRequest,
-    StatusRequest,
-    StopRequest,
-    StoryRequest,
-    Wait,
-)
+from dlrover_lite.protocol.messages import Ack, Export, Exported, ExportFailed, Heartbeat, LeaseRequest, Wait
+from dlrover_lite.protocol.questions import ScaleRequest, StatusRequest, StopRequest, StoryRequest
 from dlrover_lite.transport.frames import Later
 from dlrover_lite.transport.memory import VirtualClock
 from tests.master.rig import Rig, done

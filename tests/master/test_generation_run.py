@@ -23,16 +23,12 @@ from dlrover_lite.protocol.messages import (
     LeaseRequest,
     NodeFailed,
     PsReport,
-    ShardsStatus,
-    Status,
-    StatusRequest,
-    StopRequest,
-    StoryRequest,
     Topology,
     TopologyRequest,
     UnknownIds,
     WorkReport,
 )
+from dlrover_lite.protocol.questions import ShardsStatus, Status, StatusRequest, StopRequest, StoryRequest
 from tests.master.rig import PATIENCE, Rig, done, report_of
 
 

@@ -55,9 +55,9 @@ class Job:
                 consumed_samples=20_000,
                 plan=SimpleNamespace(samples=15_000, epochs=2, evaluate_every=0, eval_samples=100),
             ),
-            servers=SimpleNamespace(leaving=()),
+            servers=SimpleNamespace(state=SimpleNamespace(leaving=())),
             progress=SimpleNamespace(rate=lambda now: self.recent),
-            profiling=SimpleNamespace(disturbed="", has_evaluations=False),
+            profiling=SimpleNamespace(profiler=SimpleNamespace(disturbed=""), usual=SimpleNamespace(is_usual=False)),
             rounds=SimpleNamespace(open=[]),
             plan_rates=PlanRates(),
             evaluation_pauses=EvaluationPauses(),
@@ -146,7 +146,7 @@ def test_a_node_that_comes_back_does_not_change_the_plan(job: Job) -> None:
 def test_the_last_seconds_count_only_while_training_is_undisturbed(job: Job) -> None:
     """In an evaluation hardly anything is trained: that says nothing of the rest."""
     assert job.end == ExpectedEnd(NOW + 200.0, None)
-    job.master.profiling.disturbed, job.recent = "an evaluation is under way", 1.0
+    job.master.profiling.profiler.disturbed, job.recent = "an evaluation is under way", 1.0
     assert job.end is None
     job.measures(1, *[100.0] * 3)
     assert job.seconds == pytest.approx(100.0)
@@ -190,7 +190,7 @@ def test_coming_evaluations_are_expected_to_take_as_long_as_past_ones(job: Job) 
     _evaluates(job, 20.0, 500)  # which take 5 s otherwise
     assert job.master.shards.consumed_samples == 19_000
     assert job.seconds == pytest.approx(110.0 + 15.0 * 3)  # at 21,000, 24,000 and 27,000
-    job.master.profiling.has_evaluations = True  # what is measured has them in it
+    job.master.profiling.usual.is_usual = True  # what is measured has them in it
     assert job.seconds == pytest.approx(110.0)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler, Goal
 from dlrover_lite.master.autoscale.next_decision import next_look
-from dlrover_lite.protocol.messages import NextLook
+from dlrover_lite.protocol.questions import NextLook
 
 ON = Autoscaler(job="a", mode="on")
 WALL = 1_000_000.0
@@ -46,8 +46,7 @@ def master(**fields: Any) -> Any:
         profiling=SimpleNamespace(
             ends_at=None if nothing else WALL + known["left"],
             seconds_left=0.0 if nothing else known["left"],
-            has_measured=known["measured"],
-            disturbed=known["disturbed"],
+            profiler=SimpleNamespace(has_measured=known["measured"], disturbed=known["disturbed"]),
         ),
         now=lambda: 0.0,
     )

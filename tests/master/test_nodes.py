@@ -10,15 +10,8 @@ import pytest
 
 from dlrover_lite.core.errors import RemoteError
 from dlrover_lite.jobs import events
-from dlrover_lite.protocol.messages import (
-    Heartbeat,
-    PsReport,
-    Scaled,
-    ScaleRequest,
-    StatusRequest,
-    Story,
-    StoryRequest,
-)
+from dlrover_lite.protocol.messages import Heartbeat, PsReport
+from dlrover_lite.protocol.questions import Scaled, ScaleRequest, StatusRequest, Story, StoryRequest
 from dlrover_lite.transport.memory import VirtualClock
 from tests.master.rig import PATIENT, Rig
 

@@ -10,8 +10,9 @@ import pytest
 from dlrover_lite.core.errors import JobError, RemoteError
 from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.master.profiling.profile_intervals import Profiling, Usual
-from dlrover_lite.protocol.messages import DrainRequest, PsCounters, PsReport, ScaleRequest
+from dlrover_lite.protocol.messages import PsCounters, PsReport
 from dlrover_lite.protocol.profiles import Profile
+from dlrover_lite.protocol.questions import DrainRequest, ScaleRequest
 from tests.master.rig import Rig, done
 
 
@@ -23,7 +24,7 @@ def rig(make: Any) -> Rig:
 
 def until(rig: Rig, text: str) -> None:
     for _ in rig.statuses():
-        if rig.master.profiling.disturbed == text:
+        if rig.master.profiling.profiler.disturbed == text:
             return
         if rig.master.servers.state.version:
             rig.report("ps-0", version=rig.master.servers.state.version)

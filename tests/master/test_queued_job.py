@@ -16,19 +16,12 @@ from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.autoscale.first_plan import FirstPlan, first_plan, next_plan
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.phases import Outbox, Phase
-from dlrover_lite.master.queued_job import QueuedJob, blank
+from dlrover_lite.master.queued_job import QueuedJob
 from dlrover_lite.protocol.brain_messages import Advice, RegisterJob
 from dlrover_lite.protocol.hosts import Host
-from dlrover_lite.protocol.messages import (
-    MasterReplies,
-    MasterRequests,
-    ScaleRequest,
-    Status,
-    StatusRequest,
-    StopRequest,
-    StoryRequest,
-)
+from dlrover_lite.protocol.messages import MasterReplies, MasterRequests
 from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.questions import ScaleRequest, Status, StatusRequest, StopRequest, StoryRequest, blank
 from dlrover_lite.recipe import schema
 from dlrover_lite.transport.frames import Failure
 from dlrover_lite.transport.memory import MemoryConnector
@@ -196,7 +189,7 @@ def test_a_queued_job_can_be_stopped(waiting: Waiting, how: str) -> None:
     waiting.script = script
     waiting.first()
     assert waiting.room.is_over() and waiting.turns == 10
-    assert waiting.room.stopped == ("enough" if how == "asked" else "")
+    assert waiting.room.stop_request == (StopRequest("enough", now=True) if how == "asked" else None)
 
 
 def test_a_preempted_job_ignores_advice_from_before(waiting: Waiting) -> None:

@@ -16,7 +16,9 @@ from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.master.nodes.fleet import Fleet, Launch
 from dlrover_lite.master.nodes.lifecycle import Node
 from dlrover_lite.master.nodes.resizing import MOST_USED, next_step, refusal, too_full
-from dlrover_lite.protocol.messages import (
+from dlrover_lite.protocol.nodes import Observed
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.questions import (
     MoveRequest,
     NodeStatus,
     ResizeRequest,
@@ -25,8 +27,6 @@ from dlrover_lite.protocol.messages import (
     Status,
     StatusRequest,
 )
-from dlrover_lite.protocol.nodes import Observed
-from dlrover_lite.protocol.plans import Plan, RolePlan
 from tests.master.rig import Rig, done
 from tests.master.test_slots import PAIR, copying, loads, move, texts
 

@@ -14,14 +14,12 @@ from dlrover_lite.protocol.messages import (
     Finished,
     Lease,
     LeaseRequest,
-    MoveRequest,
     NodeFailed,
     PsOrders,
     PsReport,
-    ScaleRequest,
-    StatusRequest,
     TopologyRequest,
 )
+from dlrover_lite.protocol.questions import MoveRequest, ScaleRequest, StatusRequest
 from tests.master.rig import all_of, done
 
 

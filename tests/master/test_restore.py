@@ -37,16 +37,13 @@ from dlrover_lite.protocol.messages import (
     PsOrders,
     RestoreOrder,
     RestoreReport,
-    RestoreStatus,
-    StatusRequest,
-    StopRequest,
-    StoryRequest,
     Topology,
     TopologyRequest,
     TrainingSettings,
     Wait,
 )
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
+from dlrover_lite.protocol.questions import RestoreStatus, StatusRequest, StopRequest, StoryRequest
 from dlrover_lite.ps.snapshots.restore import configured
 from dlrover_lite.recipe import schema
 from dlrover_lite.recipe.schema import Optimizer

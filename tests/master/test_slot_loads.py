@@ -10,7 +10,8 @@ import pytest
 from dlrover_lite.core import slots
 from dlrover_lite.master.slots.slot_loads import SlotLoads
 from dlrover_lite.master.slots.slot_state import Batch, SlotState
-from dlrover_lite.protocol.messages import HotSlot, PsReport, PsSlots, SlotsReport, SlotsRequest
+from dlrover_lite.protocol.messages import PsReport
+from dlrover_lite.protocol.questions import HotSlot, PsSlots, SlotsReport, SlotsRequest
 from tests.master.rig import Rig
 
 PAIR = ("ps-0", "ps-1")

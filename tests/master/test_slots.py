@@ -12,23 +12,25 @@ from dlrover_lite.core import slots
 from dlrover_lite.core.errors import RemoteError
 from dlrover_lite.protocol.messages import (
     Ack,
-    CancelMovesRequest,
-    DrainRequest,
     Export,
-    KillRequest,
     LeaseRequest,
     MoveOrder,
-    MoveRequest,
     NodeFailed,
     PsOrders,
     PsReport,
+    TopologyRequest,
+    Wait,
+)
+from dlrover_lite.protocol.questions import (
+    CancelMovesRequest,
+    DrainRequest,
+    KillRequest,
+    MoveRequest,
     Scaled,
     ScaleRequest,
     Status,
     StatusRequest,
     StoryRequest,
-    TopologyRequest,
-    Wait,
 )
 from dlrover_lite.transport.memory import VirtualClock
 from tests.master.rig import PATIENT, RESOURCES, Rig, done

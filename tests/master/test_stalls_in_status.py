@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlrover_lite.protocol.messages import StatusRequest
+from dlrover_lite.protocol.questions import StatusRequest
 from tests.master.rig import done, report_of
 from tests.master.scripted_ps import until
 from tests.master.test_checkpoints import ask, begun, has

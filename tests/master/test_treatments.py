@@ -33,7 +33,7 @@ class Brain:
         self.advice: list[Advice] = []
         self._number = 0
         self._executor = rig.master.executor
-        self._executor._tell = self.done.append
+        self._executor.tell = self.done.append
         self._executor.state = Autoscaler(job="rig-1", mode="on")
         rig.master.brain = self  # type: ignore[assignment]
 
@@ -242,7 +242,7 @@ def test_a_server_gets_no_more_than_the_ceiling_leaves(make: Any) -> None:
     rig = make(ps=1, workers=1, samples=4000, mode="on")
     rig.up("ps-0", "worker-0")
     rig.follow("ps-0", until=has("ps-0"))
-    rig.master.slots._total = Resources(4.0, 2 * RESOURCES.memory + (50 << 20))
+    rig.master.slots.total = Resources(4.0, 2 * RESOURCES.memory + (50 << 20))
     fill(rig, lambda _: rig.backend.resized)
     assert rig.backend.resized == [("ps-0", Resources(1.0, RESOURCES.memory + (50 << 20)))]
 

@@ -9,13 +9,7 @@ import numpy as np
 import zmq
 
 from dlrover_lite.core import slots as slot_sets
-from dlrover_lite.protocol.messages import (
-    Ack,
-    MoveOrder,
-    PsOrders,
-    PsReport,
-    RestoreOrder,
-)
+from dlrover_lite.protocol.messages import Ack, MoveOrder, PsOrders, PsReport, RestoreOrder
 from dlrover_lite.protocol.ps_messages import (
     Configure,
     DenseSpec,

@@ -13,7 +13,8 @@ import pytest
 import zmq
 
 from dlrover_lite.core.errors import DeadlineExceeded, UsageError, WireError
-from dlrover_lite.protocol.messages import Ack, MasterReplies, MasterRequests, StopRequest, Wait
+from dlrover_lite.protocol.messages import Ack, MasterReplies, MasterRequests, Wait
+from dlrover_lite.protocol.questions import StopRequest
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.curve import JobKey, present_key
 from dlrover_lite.transport.frames import ReplyCodec

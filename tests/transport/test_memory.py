@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.protocol.messages import Ack, MasterReplies, MasterRequests, StatusRequest, StopRequest, Wait
+from dlrover_lite.protocol.messages import Ack, MasterReplies, MasterRequests, Wait
+from dlrover_lite.protocol.questions import StatusRequest, StopRequest
 from dlrover_lite.transport.frames import LATER, Failure
 from dlrover_lite.transport.memory import MemoryClient, MemoryConnector, MemoryServer, Network, VirtualClock
 

@@ -7,7 +7,8 @@ import pytest
 import zmq
 
 from dlrover_lite.core.errors import RemoteError
-from dlrover_lite.protocol.messages import MasterReplies, MasterRequests, StatusRequest, Wait
+from dlrover_lite.protocol.messages import MasterReplies, MasterRequests, Wait
+from dlrover_lite.protocol.questions import StatusRequest
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.frames import NOT_UNDERSTOOD, WIRE_VERSION, MalformedMessage, ReplyCodec
 from dlrover_lite.transport.server import Server

@@ -15,17 +15,8 @@ from hypothesis import strategies as st
 
 from dlrover_lite.core.bounds import LONGEST_TEXT
 from dlrover_lite.core.errors import DeadlineExceeded, JobError, RemoteError, WireError
-from dlrover_lite.protocol.messages import (
-    Ack,
-    Hello,
-    LeaseRequest,
-    MasterReplies,
-    MasterRequests,
-    StatusRequest,
-    StopRequest,
-    Wait,
-    WorkReport,
-)
+from dlrover_lite.protocol.messages import Ack, Hello, LeaseRequest, MasterReplies, MasterRequests, Wait, WorkReport
+from dlrover_lite.protocol.questions import StatusRequest, StopRequest
 from dlrover_lite.transport.client import RETRY_SECONDS, Client
 from dlrover_lite.transport.endpoints import listen_endpoint
 from dlrover_lite.transport.frames import (

@@ -11,8 +11,8 @@ from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.nodes.scaling import refusal
-from dlrover_lite.protocol.messages import ScaleRequest
 from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.questions import ScaleRequest
 from dlrover_lite.tui.actions import Aim, why_not
 from dlrover_lite.tui.keys import EVERYWHERE, JOB, JOBS, Key
 from dlrover_lite.tui.model import Autoscaling, JobRow, NodeRow, RoleNow, Room

@@ -11,7 +11,7 @@ import pytest
 
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import JobError, UsageError
-from dlrover_lite.protocol.messages import (
+from dlrover_lite.protocol.questions import (
     AutoscaleRequest,
     AutoscaleStatus,
     CheckpointPromise,

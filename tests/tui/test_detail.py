@@ -7,7 +7,9 @@ import msgspec
 
 from dlrover_lite.jobs.final_status import starting
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.protocol.messages import (
+from dlrover_lite.protocol.messages import Topology
+from dlrover_lite.protocol.news import NodeNews
+from dlrover_lite.protocol.questions import (
     CheckpointProblem,
     CheckpointsStatus,
     CheckpointStatus,
@@ -20,9 +22,7 @@ from dlrover_lite.protocol.messages import (
     ShardsStatus,
     SlotsReport,
     Status,
-    Topology,
 )
-from dlrover_lite.protocol.news import NodeNews
 from dlrover_lite.tui.model import Evaluated, NodeRow
 from dlrover_lite.tui.pages.detail import NodesFold, checkpoints_of, evaluated_of, shards_of, strips_of
 

@@ -20,7 +20,7 @@ from dlrover_lite.brain_server.history_client import BrainHistory
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.final_status import starting
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.protocol.messages import EvaluationResult, NodeStatus, ShardsStatus, to_builtins
+from dlrover_lite.protocol.questions import EvaluationResult, NodeStatus, ShardsStatus, to_builtins
 from dlrover_lite.tui.model import Rate
 from dlrover_lite.tui.pages.once import frame
 from dlrover_lite.tui.sources.live import LiveSource

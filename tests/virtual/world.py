@@ -285,7 +285,7 @@ class SimulatedBackend:
         if node in self._observed and self._observed[node].ended_at is None:
             self.ends(node, "Succeeded" if grace_seconds else "Killed")
 
-    def observe(self, *, after: int | None = None, timeout_seconds: float = 0.0) -> Observation | None:
+    def observe(self, *, after: int | None = None) -> Observation | None:
         return None if self._version == after else Observation(self._version, dict(self._observed))
 
     def usage(self, node: str) -> Usage | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from dlrover_lite.core.errors import DeadlineExceeded, JobError, ModelError
@@ -19,7 +20,7 @@ from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.worker.parameters.dry_configuration import declare
 from dlrover_lite.worker.parameters.embedding import EmbeddingLayout
 from dlrover_lite.worker.parameters.requests import PushTicket
-from dlrover_lite.worker.trainer import Trainer, minibatch_seed
+from dlrover_lite.worker.trainer import Prepared, Trainer, minibatch_seed
 from tests.worker.scripted import ScriptedJob
 
 SCHEMA = Schema(dense=("x",), categorical=("A", "B", "C"))
@@ -38,6 +39,19 @@ class Model(nn.Module):
         return self.layers(torch.cat([dense, embedded], 1)).squeeze(1)
 
 
+def prepare(trainer: Trainer, batch: Batch) -> Prepared:
+    return trainer.pull(batch, trainer.keys(batch.ids))
+
+
+def train(
+    trainer: Trainer, prepared: Prepared, *, epoch: int, k: int, seed: int, factor: float
+) -> tuple[NDArray[np.float32], PushTicket]:
+    """Embed, compute and push a minibatch whose pull has arrived; return the logits before the update, and the push."""
+    trainer.embed(prepared)
+    found = trainer.gradients(prepared, epoch=epoch, k=k, seed=seed)
+    return found.logits, trainer.push(prepared, found, epoch=epoch, k=k, factor=factor)
+
+
 class Servers(ScriptedJob):
     """With trainers."""
 
@@ -50,9 +64,9 @@ class Servers(ScriptedJob):
         return trainer
 
     def step(self, trainer: Trainer, batch: Batch, k: int, factor: float = 1.0) -> PushTicket:
-        prepared = trainer.prepare(batch)
+        prepared = prepare(trainer, batch)
         self.finish(prepared.ticket)
-        _, ticket = trainer.train(prepared, epoch=0, k=k, seed=minibatch_seed(0, 0, k), factor=factor)
+        _, ticket = train(trainer, prepared, epoch=0, k=k, seed=minibatch_seed(0, 0, k), factor=factor)
         self.finish(ticket)
         return ticket
 
@@ -109,7 +123,7 @@ def test_training_step_by_step_is_training_in_torch(servers: Servers) -> None:
     np.testing.assert_allclose(trainer.flat.values[: len(expected)], expected, rtol=1e-3, atol=1e-6)
     assert not trainer.flat.values[len(expected) :].any()
     every = np.tile(np.arange(20, dtype=np.uint64), (3, 1))
-    prepared = trainer.prepare(Batch(np.zeros(20, np.float32), np.zeros((20, 1), np.float32), every, []))
+    prepared = prepare(trainer, Batch(np.zeros(20, np.float32), np.zeros((20, 1), np.float32), every, []))
     servers.finish(prepared.ticket)
     trainer.embed(prepared)
     want = torch.cat([tables["t"], tables["t"], tables["C"]], 1).detach().numpy()
@@ -143,9 +157,9 @@ def test_a_gradient_that_is_not_finite_never_reaches_the_parameters(servers: Ser
 
 def test_a_push_whose_answer_is_lost_is_repeated_and_applied_once(servers: Servers) -> None:
     trainer = servers.trainer(Model())
-    prepared = trainer.prepare(batch(0))
+    prepared = prepare(trainer, batch(0))
     servers.finish(prepared.ticket)
-    _, ticket = trainer.train(prepared, epoch=0, k=0, seed=0, factor=1.0)
+    _, ticket = train(trainer, prepared, epoch=0, k=0, seed=0, factor=1.0)
     for ps in servers.all:  # each applies it, and the answer gets lost
         for request in ps.received():
             ps.answer(request, lose_reply=True)
@@ -162,7 +176,7 @@ def test_a_push_whose_answer_is_lost_is_repeated_and_applied_once(servers: Serve
 
 def test_answers_that_come_twice_or_late_count_once(servers: Servers) -> None:
     trainer = servers.trainer(Model())
-    prepared = trainer.prepare(batch(0))
+    prepared = prepare(trainer, batch(0))
     requests = [ps.received() for ps in servers.all]
     servers.now += 3.0
     trainer.ps.wait(0.0)  # asks again
@@ -181,7 +195,7 @@ def test_answers_that_come_twice_or_late_count_once(servers: Servers) -> None:
 
 def test_a_silent_server_is_named_in_the_end(servers: Servers) -> None:
     trainer = servers.trainer(Model())
-    trainer.prepare(batch(0))
+    prepare(trainer, batch(0))
     with pytest.raises(DeadlineExceeded, match=r"ps-0 did not answer Pull within \d+ s"):
         for _ in range(1000):
             servers.now += 1.0
@@ -191,17 +205,17 @@ def test_a_silent_server_is_named_in_the_end(servers: Servers) -> None:
 def test_staleness_counts_all_pushes_since_the_pull(servers: Servers) -> None:
     torch.manual_seed(0)
     one, other = servers.trainer(Model()), servers.trainer(Model())
-    prepared = one.prepare(batch(0))
+    prepared = prepare(one, batch(0))
     servers.finish(prepared.ticket)
     for k in range(1, 4):
         assert servers.step(other, batch(k), k).staleness == 0
-    ahead = one.prepare(batch(5))  # a pull before this worker's own push
+    ahead = prepare(one, batch(5))  # a pull before this worker's own push
     servers.finish(ahead.ticket)
-    _, ticket = one.train(prepared, epoch=0, k=0, seed=0, factor=1.0)
+    _, ticket = train(one, prepared, epoch=0, k=0, seed=0, factor=1.0)
     servers.finish(ticket)
     assert ticket.staleness == 3
     servers.step(other, batch(6), 6)
-    _, ticket = one.train(ahead, epoch=0, k=5, seed=0, factor=1.0)
+    _, ticket = train(one, ahead, epoch=0, k=5, seed=0, factor=1.0)
     servers.finish(ticket)
     assert ticket.staleness == 2  # its own push, and that of the other one
 
@@ -238,24 +252,23 @@ def test_scans_give_every_row_in_pieces(servers: Servers) -> None:
     for part in range(trainer.ps.map.parts):
         members, start = trainer.ps.map.members(part), 0
         while start is not None:
-            scanned = trainer.ps.scan(members, 0, start, 7, state=True)
-            assert len(scanned.values) == len(scanned.state) == 3 * len(scanned.keys)
-            assert len(scanned.updates) == len(scanned.keys) <= 7
-            assert set(scanned.tables.tolist()) <= {0}
-            found += scanned.keys.tolist()
-            start = scanned.next_start
+            rows, start = trainer.ps.scan(members, 0, start, 7, state=True)
+            assert len(rows.values) == len(rows.state) == 3 * len(rows.ids)
+            assert len(rows.counts) == len(rows.ids) <= 7
+            assert set(rows.tables.tolist()) <= {0}
+            found += rows.ids.tolist()
     assert sorted(found) == list(range(20))
-    assert not len(trainer.ps.scan(trainer.ps.map.members(0), 0, 0, 7).state)
+    assert not len(trainer.ps.scan(trainer.ps.map.members(0), 0, 0, 7)[0].state)
 
 
 def test_a_loss_that_is_not_finite_pushes_nothing(servers: Servers) -> None:
     module = Model()
     module.loss = lambda logits, labels: logits.sum() / 0.0  # type: ignore[assignment]
     trainer = servers.trainer(module)
-    prepared = trainer.prepare(batch(0))
+    prepared = prepare(trainer, batch(0))
     servers.finish(prepared.ticket)
     with pytest.raises(ModelError, match="minibatch 7 of epoch 2"):
-        trainer.train(prepared, epoch=2, k=7, seed=0, factor=1.0)
+        train(trainer, prepared, epoch=2, k=7, seed=0, factor=1.0)
     assert all(ps.received() == [] for ps in servers.all)
 
 
@@ -268,7 +281,7 @@ def test_a_wrong_number_of_logits_is_a_model_error(servers: Servers) -> None:
     module.loss = lambda logits, labels: logits.sum()  # type: ignore[assignment]
     trainer = servers.trainer(module)
     for work in (trainer.evaluate, lambda prepared: trainer.gradients(prepared, epoch=0, k=0, seed=0)):
-        prepared = trainer.prepare(batch(0))
+        prepared = prepare(trainer, batch(0))
         servers.finish(prepared.ticket)
         with pytest.raises(ModelError, match=r"shape \(31,\) for 32 samples"):
             work(prepared)
@@ -277,7 +290,7 @@ def test_a_wrong_number_of_logits_is_a_model_error(servers: Servers) -> None:
 
 def test_evaluation_pushes_nothing_and_leaves_training_mode_on(servers: Servers) -> None:
     trainer = servers.trainer(Model())
-    prepared = trainer.prepare(batch(0))
+    prepared = prepare(trainer, batch(0))
     servers.finish(prepared.ticket)
     logits = trainer.evaluate(prepared)
     assert logits.shape == (32,)
@@ -294,9 +307,9 @@ def test_dropout_is_the_same_for_the_same_minibatch() -> None:
     trainer = servers.trainer(Dropout())
     outcomes = []
     for k in (0, 1, 0):
-        prepared = trainer.prepare(batch(0))
+        prepared = prepare(trainer, batch(0))
         servers.finish(prepared.ticket)
-        logits, _ = trainer.train(prepared, epoch=0, k=k, seed=minibatch_seed(7, 0, k), factor=0.0)
+        logits, _ = train(trainer, prepared, epoch=0, k=k, seed=minibatch_seed(7, 0, k), factor=0.0)
         outcomes.append(logits)
     assert np.array_equal(outcomes[0], outcomes[2])
     assert not np.array_equal(outcomes[0], outcomes[1])

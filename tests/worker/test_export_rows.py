@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from dlrover_lite.core.rows import RowData
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.export import ExportWriter, Manifest
 from dlrover_lite.models.fields import EmbeddingField
@@ -22,19 +22,11 @@ TABLES = [TableSpec("a", 2, 0.05), TableSpec("b", 3, 0.05), TableSpec("c", 2, 0.
 FIELDS = [EmbeddingField(table.name, table.dim) for table in TABLES]
 
 
-class Found(NamedTuple):
-    keys: np.ndarray
-    tables: np.ndarray
-    values: np.ndarray
-    updates: np.ndarray
-    state: np.ndarray
-
-
-def some_rows(keys: list[int], tables: list[int], dim: int, parts: int) -> Found:
+def some_rows(keys: list[int], tables: list[int], dim: int, parts: int) -> RowData:
     values = np.repeat(np.array(keys, np.float32), dim)
     updates = np.array(keys, np.uint32) + np.uint32(1)
     state = np.repeat(-np.array(keys, np.float32), dim * parts)
-    return Found(np.array(keys, np.uint64), np.array(tables, np.uint16), values, updates, state)
+    return RowData(np.array(keys, np.uint64), np.array(tables, np.uint16), updates, values, state)
 
 
 def recipe(optimizer: str, *, state: bool) -> Recipe:
@@ -48,7 +40,7 @@ def recipe(optimizer: str, *, state: bool) -> Recipe:
 def test_exported_rows_are_split_by_table(state: bool, optimizer: str, parts: int, tmp_path: Path) -> None:
     asked: list[tuple[int, bool]] = []
 
-    def scan(group: int, with_state: bool) -> list[Found]:
+    def scan(group: int, with_state: bool) -> list[RowData]:
         asked.append((group, with_state))
         dim = (2, 3, 4096)[group]
         several = [([7, 1, 8], [1, 0, 1]), ([], []), ([2], [0])] if group == 0 else [([1, 0], [0, 0])]

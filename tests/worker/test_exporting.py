@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dlrover_lite.core.rows import RowData
 from dlrover_lite.models.serving import read_manifest
 from dlrover_lite.protocol.messages import Export
 from dlrover_lite.recipe.load import parse_recipe
@@ -18,15 +19,6 @@ from dlrover_lite.worker.parameters.dry_configuration import declare
 
 ROWS = 1000
 TEXT = "version: 1\nname: x\nmodel: {use: dcn, options: {embedding_dim: 4, hidden: [4]}}\ndata: {format: synthetic, samples: 64}\n"
-
-
-class Found(NamedTuple):
-    keys: Any
-    tables: Any
-    values: Any
-    updates: Any
-    state: Any
-    next_start: int | None
 
 
 class Servers:
@@ -40,7 +32,7 @@ class Servers:
 
     def refresh(self) -> None: ...
 
-    def scan(self, _members: Any, group: int, start: int, limit: int, *, state: bool) -> Found:
+    def scan(self, _members: Any, group: int, start: int, limit: int, *, state: bool) -> tuple[RowData, int | None]:
         spec = self.groups[group]
         total = self.blocks if spec.complete else ROWS
         stop = min(start + limit, total)
@@ -50,7 +42,8 @@ class Servers:
         kept = np.zeros(shape if state else (len(keys), 0), np.float32)
         updates = np.zeros(len(keys), np.uint32)
         self.bytes.append(values.nbytes + kept.nbytes + keys.nbytes)
-        return Found(keys, np.zeros(len(keys), np.uint16), values, updates, kept, stop if stop < total else None)
+        rows = RowData(keys, np.zeros(len(keys), np.uint16), updates, values, kept)
+        return rows, stop if stop < total else None
 
 
 @pytest.mark.parametrize("state", [False, True])

@@ -12,18 +12,9 @@ import zmq
 
 from dlrover_lite.core.errors import DeadlineExceeded, JobError
 from dlrover_lite.core.metrics import BinaryMetrics
-from dlrover_lite.protocol.messages import (
-    Ack,
-    Export,
-    Finished,
-    Lease,
-    LeaseRequest,
-    MasterRequests,
-    UnknownIds,
-    Wait,
-)
+from dlrover_lite.protocol.messages import Ack, Export, Finished, Lease, LeaseRequest, MasterRequests, UnknownIds, Wait
 from dlrover_lite.transport.connector import Connector
-from dlrover_lite.transport.frames import Request
+from dlrover_lite.transport.frames import LATER, Request
 from dlrover_lite.transport.server import Server
 from dlrover_lite.worker.leases import HeldLease, LeaseBook
 
@@ -317,7 +308,7 @@ def test_a_master_that_puts_a_request_off_is_asked_again(script: Script) -> None
     for _ in range(5):
         script.now += 100.0
         assert script.request is not None
-        script.server.put_off(script.request)
+        script.server.answer(script.request, LATER)
         script.book.pump(timeout_seconds=PATIENCE)
         script.now += 1.0
         script.book.pump()

@@ -368,14 +368,14 @@ def test_a_scan_goes_on_with_a_follower(job: ScriptedJob, worker: Worker) -> Non
     step(worker, 0)
     worker.ps.pumped = True
     members = worker.ps.map.members(0)
-    whole = worker.ps.scan(members, 0, 0, 100).keys.tolist()
+    whole = worker.ps.scan(members, 0, 0, 100)[0].ids.tolist()
     assert len(whole) > 4
-    first = worker.ps.scan(members, 0, 0, 4)
+    first, next_start = worker.ps.scan(members, 0, 0, 4)
     job.follow(job.all[0])
     worker.ps.seconds_a_wait = 0.1
-    assert first.next_start is not None
-    rest = worker.ps.scan(members, 0, first.next_start, 100)
-    assert first.keys.tolist() + rest.keys.tolist() == whole
+    assert next_start is not None
+    rest, _ = worker.ps.scan(members, 0, next_start, 100)
+    assert first.ids.tolist() + rest.ids.tolist() == whole
 
 
 def test_the_follower_of_a_dead_server_is_found_without_delay(job: ScriptedJob, worker: Worker) -> None:

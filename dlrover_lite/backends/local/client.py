@@ -37,7 +37,7 @@ A = TypeVar("A")
 class LocalBackend:
     """``Backend`` over the keeper's endpoint (``JobRecord.keeper_endpoint``). Not for several threads: each takes its own.
 
-    Every call may be repeated; all but ``events`` answer within ``deadline_seconds`` or raise BackendError.
+    Every call may be repeated, and is answered within ``deadline_seconds`` or raises BackendError.
     """
 
     def __init__(self, endpoint: str, *, connector: Connector, deadline_seconds: float = 10.0) -> None:
@@ -56,8 +56,8 @@ class LocalBackend:
     def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
         self._ask(Terminate(node, grace_seconds, keep_memory), Done)
 
-    def observe(self, *, after: int | None = None, timeout_seconds: float = 0.0) -> Observation | None:
-        return self._ask(Observe(after, timeout_seconds), ObserveAnswer, extra_seconds=timeout_seconds).observation
+    def observe(self, *, after: int | None = None) -> Observation | None:
+        return self._ask(Observe(after), ObserveAnswer).observation
 
     def usage(self, node: str) -> Usage | None:
         return self._ask(ReadUsage(node), UsageAnswer).usage
@@ -71,9 +71,9 @@ class LocalBackend:
     def close(self) -> None:
         self._client.close()
 
-    def _ask(self, request: msgspec.Struct, expected: type[A], *, extra_seconds: float = 0.0) -> A:
+    def _ask(self, request: msgspec.Struct, expected: type[A]) -> A:
         try:
-            body = self._client.call(request, deadline_seconds=self._deadline_seconds + extra_seconds).body
+            body = self._client.call(request, deadline_seconds=self._deadline_seconds).body
         except RemoteError as error:
             raise BackendError(error.message, hint=error.hint) from error
         except DeadlineExceeded as error:

@@ -132,7 +132,7 @@ class Keeper:
             self.send(self.nodes.due(self._clock()))
             self._advance()
             self.memory.serve()
-            self.service.serve(self._clock())
+            self.service.serve()
 
     def _timeout_milliseconds(self) -> int | None:
         due = (
@@ -141,7 +141,6 @@ class Keeper:
             self._template_restarts.due_at,
             self.nodes.next_due(),
             self.fences.next_due(),
-            self.service.next_due(),
         )
         times = [at for at in due if at is not None]
         if not times:

@@ -40,7 +40,8 @@ class Terminate(Message, frozen=True):
 
 class Observe(Message, frozen=True):
     after: Count | None
-    timeout_seconds: Seconds
+    timeout_seconds: Seconds = 0.0
+    """Always 0. A keeper of the version before wants to be told how long it may wait for a change."""
 
 
 class ReadUsage(Message, frozen=True):

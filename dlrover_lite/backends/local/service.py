@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -43,9 +42,6 @@ from dlrover_lite.transport.frames import Request
 
 __all__ = ["KeeperService"]
 
-LONGEST_WAIT_SECONDS = 60.0
-"""Seconds after which a question for events is answered at the latest, if only with none."""
-
 
 class Supervisor(Protocol):
     """What the service needs of the keeper."""
@@ -62,42 +58,18 @@ class Supervisor(Protocol):
     def terminate(self, node: str, grace_seconds: float, *, keep_memory: bool = False) -> None: ...
 
 
-@dataclass(frozen=True)
-class _Waiter:
-    request: Request
-    after: int | None
-    until: float
-
-
 class KeeperService:
     def __init__(self, keeper: Supervisor, endpoint: str, connector: Connector) -> None:
         self._keeper = keeper
         self._server = connector.server(endpoint, KeeperRequests)
         self._host = HostMeter()
         self.socket = self._server.socket
-        self._waiters: dict[int, _Waiter] = {}
-        """Waiters by session: a client waits for one answer at a time, and a retry takes the place of what it repeats."""
 
-    def serve(self, now: float) -> None:
-        """Answer all requests that are here, and those that waited for a change. Never blocks."""
+    def serve(self) -> None:
+        """Answer all requests that are here. Never blocks."""
         while requests := self._server.receive(0):
             for request in requests:
-                if isinstance(request.body, Observe):
-                    until = now + min(request.body.timeout_seconds, LONGEST_WAIT_SECONDS)
-                    waiter = self._waiters.get(request.session)
-                    if waiter is not None and waiter.request.sequence == request.sequence:
-                        until = waiter.until
-                    self._waiters[request.session] = _Waiter(request, request.body.after, until)
-                else:
-                    self._answer(request)
-        for session, waiter in list(self._waiters.items()):
-            observation = self._keeper.nodes.observe(waiter.after)
-            if observation is not None or waiter.until <= now:
-                del self._waiters[session]
-                self._server.reply(waiter.request, ObserveAnswer(observation))
-
-    def next_due(self) -> float | None:
-        return min((waiter.until for waiter in self._waiters.values()), default=None)
+                self._answer(request)
 
     def _answer(self, request: Request) -> None:
         try:
@@ -110,6 +82,8 @@ class KeeperService:
 
     def _do(self, body: msgspec.Struct) -> msgspec.Struct:
         match body:
+            case Observe(after):
+                return ObserveAnswer(self._keeper.nodes.observe(after))
             case Launch(spec):
                 self._launch(spec)
                 return Done()

@@ -75,7 +75,7 @@ def _ask(job: str, what: Literal["status", "pause", "resume", "accept", "reject"
     from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.core.words import cleaned
-    from dlrover_lite.protocol.messages import to_builtins
+    from dlrover_lite.protocol.questions import to_builtins
 
     handle = JobHandle.find(job)
     now = handle.autoscale(what)

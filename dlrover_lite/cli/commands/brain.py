@@ -74,7 +74,7 @@ def status(as_json: bool) -> int:
 
 
 def _status_json(now: BrainStatus | None) -> dict[str, Any]:
-    from dlrover_lite.protocol.messages import to_builtins
+    from dlrover_lite.protocol.questions import to_builtins
 
     names = ("version", "pid", "started_at", "jobs", "idle_exit_seconds", "problem", "hint")
     if now is None:

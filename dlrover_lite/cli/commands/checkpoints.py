@@ -13,7 +13,7 @@ from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobEr
 if TYPE_CHECKING:
     from dlrover_lite.checkpoint.store import Cut
     from dlrover_lite.jobs.checkpoint_location import Located
-    from dlrover_lite.protocol.messages import CheckpointStall
+    from dlrover_lite.protocol.questions import CheckpointStall
 
 __all__ = ["checkpoint", "checkpoints"]
 
@@ -88,7 +88,7 @@ def take(job: str, wait: bool, as_json: bool) -> None:
     from dlrover_lite.cli import waiting
     from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client.handle import JobHandle
-    from dlrover_lite.protocol.messages import to_builtins
+    from dlrover_lite.protocol.questions import to_builtins
 
     handle = JobHandle.find(job)
     number = handle.checkpoint(wait=False)

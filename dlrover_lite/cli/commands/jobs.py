@@ -14,7 +14,7 @@ from dlrover_lite.core.errors import DlroverLiteError
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.jobs.store import Result
-    from dlrover_lite.protocol.messages import NodeStatus, Status
+    from dlrover_lite.protocol.questions import NodeStatus, Status
 
 __all__ = ["jobs", "status", "stop"]
 
@@ -89,7 +89,7 @@ def status(job: str, as_json: bool) -> None:
     """Show how JOB is doing, or how it ended. JOB is an id, the start of one, or "last", which is the default."""
     from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client.handle import JobHandle
-    from dlrover_lite.protocol.messages import to_builtins
+    from dlrover_lite.protocol.questions import to_builtins
 
     handle = JobHandle.find(job)
     now, result = handle.status(), handle.result()

@@ -11,7 +11,7 @@ from dlrover_lite.cli.options import job_argument
 from dlrover_lite.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from dlrover_lite.protocol.messages import HotSlot, MoveStatus, PsSlots, SlotsReport
+    from dlrover_lite.protocol.questions import HotSlot, MoveStatus, PsSlots, SlotsReport
 
 __all__ = ["print_moves", "slots"]
 
@@ -34,7 +34,7 @@ def slots(job: str, hottest: str, as_json: bool) -> None:
     """
     from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client.handle import JobHandle
-    from dlrover_lite.protocol.messages import to_builtins
+    from dlrover_lite.protocol.questions import to_builtins
 
     handle = JobHandle.find(job)
     report = handle.slots(_number(hottest))

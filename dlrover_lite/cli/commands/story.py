@@ -12,7 +12,7 @@ from dlrover_lite.cli.options import job_argument
 from dlrover_lite.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from dlrover_lite.protocol.messages import Story, StoryEntry
+    from dlrover_lite.protocol.questions import Story, StoryEntry
 
 __all__ = ["story", "timeline"]
 
@@ -33,7 +33,7 @@ def story(subject: str, job: str, as_json: bool) -> None:
     from dlrover_lite.cli.output import emit_json, note
     from dlrover_lite.client.handle import JobHandle, list_jobs
     from dlrover_lite.jobs.events import parse_subject
-    from dlrover_lite.protocol.messages import to_builtins
+    from dlrover_lite.protocol.questions import to_builtins
 
     if subject == "eval" and "/" in job:  # two words, as the story itself names them
         raise UsageError(f"Write it as one word: dlrover-lite story eval:{job}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -123,43 +124,35 @@ class _Asked(NamedTuple):
     """Number to call ``Unsent.told`` with once this has arrived."""
 
 
+@dataclass(eq=False)
 class BrainLink:
     """``find`` gives the endpoint of a brain that lives; it raises BrainError, saying why there is none. ``say`` is told what a person
     should know, a line each. ``advised`` is given all advice."""
 
-    def __init__(
-        self,
-        job: RegisterJob,
-        find: Callable[[], str],
-        *,
-        connector: ClientFactory,
-        say: Callable[[str], None],
-        advised: Callable[[Advice], None] = lambda _: None,
-        version: str = __version__,
-        clock: Callable[[], float],
-        wall_clock: Callable[[], float],
-    ) -> None:
+    job: RegisterJob
+    find: Callable[[], str]
+    connector: ClientFactory
+    say: Callable[[str], None]
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    advised: Callable[[Advice], None] = lambda _: None
+    version: str = __version__
+
+    def __post_init__(self) -> None:
         self.unsent = Unsent()
         self._levels: list[Level] = []
         self.state: State = "looking"
-        self.samples = job.samples
-        self._job = job
-        self._find = find
-        self._connector = connector
-        self._say = say
-        self.advised = advised
-        self._version = version
-        self._clock = clock
-        self._wall_clock = wall_clock
-        self._client: MessageClient | None = None
+        self.samples = self.job.samples
+        self.client: MessageClient | None = None
+        """The connection to the brain: a driver that waits has something to do as soon as a reply has come; None: there is none."""
         self._endpoint = ""
         self._asked: _Asked | None = None
         self._again_at = 0.0
-        self._next_at = clock()
+        self._next_at = self.clock()
         self._pause = 0.0
         self._beat = BEAT_SECONDS
-        self._said = ""
-        """Why there is no brain, as last said; empty while there is one."""
+        self.trouble = ""
+        """Why there is no brain to ask, in words, as last said; empty: there is one, or it isn't known yet."""
         self._fleet: Fleet | None = None
         self._plan: Plan | None = None
         self._nodes: dict[str, Node] = {}
@@ -170,11 +163,6 @@ class BrainLink:
         """The brain knows how the job has ended."""
         self._anew = False
         """The job is to be registered once more: it has a plan now, or none any more."""
-
-    @property
-    def trouble(self) -> str:
-        """Why there is no brain to ask, in words; empty: there is one, or it isn't known yet."""
-        return self._said
 
     # --- what happens ---------------------------------------------------------------------------------------------------
 
@@ -203,12 +191,12 @@ class BrainLink:
 
     def _at_once(self) -> None:
         """Report with the next turn, not with the next beat: something may be decided by it."""
-        if self.state == "open" and not self._said:
-            self._next_at = min(self._next_at, self._clock())
+        if self.state == "open" and not self.trouble:
+            self._next_at = min(self._next_at, self.clock())
 
     def waits(self, since: float | None) -> None:
         """Tell that the job has no nodes, and is to be given a plan; ``since``: it had some until then (seconds since the epoch)."""
-        self._job = msgspec.structs.replace(self._job, waits_since=since)
+        self.job = msgspec.structs.replace(self.job, waits_since=since)
         self._plan, self.standing = None, None
         self._register_again()
 
@@ -222,15 +210,15 @@ class BrainLink:
     ) -> Phase[bool]:
         """Wait for what the brain says to a job that has no plan; return whether it came. No longer than a brain lives, and answers; with
         ``patient`` another brain is looked for. ``serve`` answers who asks the master meanwhile."""
-        until = self._clock() + FIRST_PLAN_SECONDS
+        until = self.clock() + FIRST_PLAN_SECONDS
         beat = _PATIENT_BEAT_SECONDS if patient else _FIRST_BEAT_SECONDS
-        while not has_come() and not give_up() and (now := self._clock()) < until:
+        while not has_come() and not give_up() and (now := self.clock()) < until:
             if self._asked is None and self.state == "open":
                 self._next_at = min(self._next_at, now + beat)
             self._serve()
             if has_come():
                 break
-            if self.state == "looking" and self._said:
+            if self.state == "looking" and self.trouble:
                 if not patient:
                     break
                 self._next_at = min(self._next_at, now + AGAIN_SECONDS)
@@ -240,56 +228,44 @@ class BrainLink:
     def _register_again(self) -> None:
         self._anew = True
         if self.state == "open" and self._asked is None:
-            self.state, self._next_at = "registering", self._clock()
+            self.state, self._next_at = "registering", self.clock()
 
-    def end(
-        self,
-        end: EndJob,
-        fleet: Fleet | None,
-        serve: Callable[[list[Request]], None],
-        *,
-        seconds: float = END_SECONDS,
-    ) -> Phase[bool]:
+    def end(self, end: EndJob, fleet: Fleet | None, serve: Callable[[list[Request]], None]) -> Phase[bool]:
         """Tell all that is untold, and how the job has ended; return whether that is done. Waits for a brain that lives, for a moment.
         ``fleet``: None: it has no nodes. ``serve`` answers who asks the master meanwhile."""
         if fleet is not None:
             self._notice(fleet)
         self._end = end
-        self._next_at = now = self._clock()
-        until = now + seconds
-        while not self.ended and self._clock() < until:
+        self._next_at = now = self.clock()
+        until = now + END_SECONDS
+        while not self.ended and self.clock() < until:
             self._serve()
-            if self.ended or (self.state == "looking" and self._said):
+            if self.ended or (self.state == "looking" and self.trouble):
                 break
-            serve((yield self._clock() + _TURN_SECONDS))
+            serve((yield self.clock() + _TURN_SECONDS))
         if untold := len(self.unsent):
-            self._say(f"the brain wasn't told {untold:,} of the last things that happened")
+            self.say(f"the brain wasn't told {untold:,} of the last things that happened")
         return self.ended
 
-    @property
-    def client(self) -> MessageClient | None:
-        """The connection to the brain: a driver that waits has something to do as soon as a reply has come; None: there is none."""
-        return self._client
-
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        if self.client is not None:
+            self.client.close()
+            self.client = None
 
     def _notice(self, fleet: Fleet) -> None:
         if fleet is self._fleet:
             return
         self._fleet = fleet
-        now = self._wall_clock()
+        now = self.wall_clock()
         if fleet.plan != self._plan:
             if self._plan is None:
                 self._register_again()
             self._plan = fleet.plan
-            self.unsent.add(PlanRecord(job=self._job.job, at=now, kind="granted", plan=fleet.plan))
+            self.unsent.add(PlanRecord(job=self.job.job, at=now, kind="granted", plan=fleet.plan))
         for node in fleet.by_id.values():
             if (before := self._nodes.get(node.id)) is not node:
                 self._nodes[node.id] = node
-                for event in _events(self._job.job, before, node, now):
+                for event in _events(self.job.job, before, node, now):
                     self.unsent.add(event)
 
     # --- the line ---------------------------------------------------------------------------------------------------------
@@ -301,45 +277,45 @@ class BrainLink:
 
     def _step(self) -> bool:
         """Take one reply, and ask one question. Return whether there was a reply."""
-        now = self._clock()
-        if self._client is None:
+        now = self.clock()
+        if self.client is None:
             if now >= self._next_at:
                 self._connect(now)
-            if self._client is None:
+            if self.client is None:
                 return False
-        if (reply := self._client.receive(0.0)) is not None:
+        if (reply := self.client.receive(0.0)) is not None:
             self._take(reply)
-        if self.state == "looking" or self._client is None:
+        if self.state == "looking" or self.client is None:
             return False
-        if now >= self._again_at and not self._is_there(self._client, now):
+        if now >= self._again_at and not self._is_there(self.client, now):
             return False
         if self._asked is None and (question := self._next(now)) is not None:
             body, told = question
-            self._asked = _Asked(body, self._client.send(body), now, told)
+            self._asked = _Asked(body, self.client.send(body), now, told)
             self._again_at = now + AGAIN_SECONDS
         return reply is not None
 
     def _connect(self, now: float) -> None:
         try:
-            endpoint = self._find()
+            endpoint = self.find()
         except BrainError as error:
             self._lose(error.message, now)
             return
         self._endpoint = endpoint
-        self._client = self._connector.client(endpoint, BrainReplies, peer="the brain")
+        self.client = self.connector.client(endpoint, BrainReplies, peer="the brain")
         self.state, self._asked, self._next_at, self._again_at = "greeting", None, now, now + AGAIN_SECONDS
 
     def _next(self, now: float) -> tuple[msgspec.Struct, int] | None:
         if now < self._next_at:
             return None
         if self.state == "greeting":
-            return BrainHello(self._version), 0
+            return BrainHello(self.version), 0
         if self.state == "registering":
             self._anew = False
-            return msgspec.structs.replace(self._job, samples=self.samples, plan=self._plan), 0
+            return msgspec.structs.replace(self.job, samples=self.samples, plan=self._plan), 0
         if self._end is not None and not self.unsent:
             return None if self.ended else (self._end, 0)
-        report, told = self.unsent.report(self._job.job, self.samples)
+        report, told = self.unsent.report(self.job.job, self.samples)
         standing = self.standing() if self.standing is not None else None
         return msgspec.structs.replace(report, standing=standing, levels=self._levels), told
 
@@ -347,7 +323,7 @@ class BrainLink:
         """Look, and ask again what isn't answered yet."""
         self._again_at = now + AGAIN_SECONDS
         try:
-            endpoint = self._find()
+            endpoint = self.find()
         except BrainError as error:
             self._lose(error.message, now)
             return False
@@ -363,7 +339,7 @@ class BrainLink:
         return True
 
     def _take(self, reply: Reply) -> None:
-        asked, now = self._asked, self._clock()
+        asked, now = self._asked, self.clock()
         if asked is None or reply.sequence != asked.sequence:
             return
         self._asked, body = None, reply.body
@@ -381,10 +357,10 @@ class BrainLink:
             self.ended = True
             return
         self.state, self._pause = "registering" if self._anew else "open", 0.0
-        if self._said:
+        if self.trouble:
             dropped = self.unsent.what_was_dropped()
-            self._say("the brain is there" + (f"; of what happened meanwhile, {dropped} are lost" if dropped else ""))
-            self._said = ""
+            self.say("the brain is there" + (f"; of what happened meanwhile, {dropped} are lost" if dropped else ""))
+            self.trouble = ""
         self.unsent.told(asked.told)
         if isinstance(asked.body, Report):
             self._levels = self._levels[len(asked.body.levels) :]
@@ -398,7 +374,7 @@ class BrainLink:
         if understand_each_other(welcome.protocol, welcome.oldest):
             self.state = "registering"
             return
-        self._lose(f"it is of version {welcome.version}, which doesn't understand {self._version}", now)
+        self._lose(f"it is of version {welcome.version}, which doesn't understand {self.version}", now)
         self._next_at = now + _LONGEST_PAUSE_SECONDS
 
     def _take_failure(self, failure: Failure, asked: _Asked, now: float) -> None:
@@ -408,7 +384,7 @@ class BrainLink:
             self._tell(f"the brain doesn't take this job: {failure.message}")
             self._next_at = now + LATER_SECONDS
         elif failure.code in (REFUSED, NOT_UNDERSTOOD, INTERNAL):
-            self._say(f"the brain doesn't take what it was told, which is dropped: {failure.message}")
+            self.say(f"the brain doesn't take what it was told, which is dropped: {failure.message}")
             self._arrived(asked, now)
         else:
             self._tell(f"the brain can't keep what it is told: {failure.message}")
@@ -424,9 +400,9 @@ class BrainLink:
 
     def _tell(self, what: str) -> None:
         """Say ``what`` once, until there is a brain again."""
-        if not self._said:
-            self._say(what)
-        self._said = what
+        if not self.trouble:
+            self.say(what)
+        self.trouble = what
 
 
 def _events(job: str, before: Node | None, node: Node, at: float) -> list[NodeRecord]:

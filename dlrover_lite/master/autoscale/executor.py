@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,6 +32,7 @@ from dlrover_lite.master.autoscale.memory_reflex import MemoryReflex
 from dlrover_lite.master.autoscale.suggestion_check import misfit, refusal, superseded
 from dlrover_lite.master.checkpoints.checkpoints import OFF, Checkpoints
 from dlrover_lite.master.events import EventLog
+from dlrover_lite.master.job_state_store import AUTOSCALER, JobStateStore
 from dlrover_lite.master.nodes.reconciler import Reconciler
 from dlrover_lite.master.profiling.job_end import predicted_rate
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
@@ -39,7 +41,8 @@ from dlrover_lite.master.work.shards import ShardService
 from dlrover_lite.protocol import acts
 from dlrover_lite.protocol.brain_messages import Advice, AdvisedTreatment, understood
 from dlrover_lite.protocol.demands import DecisionOutcome, Standing, StandingNode
-from dlrover_lite.protocol.messages import (
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.questions import (
     AutoscaleRequest,
     AutoscaleStatus,
     KillRequest,
@@ -47,55 +50,36 @@ from dlrover_lite.protocol.messages import (
     ResizeRequest,
     Scaled,
     ScaleRequest,
+    Wish,
 )
-from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.transport.frames import Failure
 
 if TYPE_CHECKING:
     from dlrover_lite.master.generation_run import GenerationRun
-    from dlrover_lite.master.slots.slot_control import Wish
 
 __all__ = ["Executor", "executor_of"]
 
 BY_HAND = "nodes were changed by hand"
 
 
+@dataclass(eq=False)
 class Executor:
-    """``keep`` has ``state`` made durable, and ``after_commit`` does what is given to it once it is; ``tell`` is given what became of
-    decisions."""
+    """``state`` is put among the ``facts``, which also do what follows from it once it is durable; ``tell`` is given what became of
+    decisions. ``let_go`` is given the reason and the decision's number, and says why that can't be, or ""; ``at_once`` does what can't
+    wait for advice, and is given whether all is trained."""
 
-    def __init__(
-        self,
-        state: Autoscaler,
-        *,
-        control: SlotControl,
-        reconciler: Reconciler,
-        servers: ParameterServers,
-        shards: ShardService,
-        story: EventLog,
-        keep: Callable[[Autoscaler], None],
-        after_commit: Callable[[Callable[[], None]], None],
-        tell: Callable[[DecisionOutcome], None],
-        checkpoints: Callable[[], Checkpoints | None],
-        let_go: Callable[[str, int], str],
-        wall_clock: Callable[[], float],
-        at_once: Callable[[bool], None] = lambda _: None,
-    ) -> None:
-        """Create the executor. ``let_go`` is given the reason and the decision's number, and says why that can't be, or ""; ``at_once``
-        does what can't wait for advice, and is given whether all is trained."""
-        self.state = state
-        self._control = control
-        self._reconciler = reconciler
-        self._servers = servers
-        self._shards = shards
-        self._story = story
-        self._keep = keep
-        self._after_commit = after_commit
-        self._tell = tell
-        self._checkpoints = checkpoints
-        self._let_go = let_go
-        self._wall_clock = wall_clock
-        self._at_once = at_once
+    state: Autoscaler
+    control: SlotControl
+    reconciler: Reconciler
+    servers: ParameterServers
+    shards: ShardService
+    story: EventLog
+    facts: JobStateStore
+    tell: Callable[[DecisionOutcome], None]
+    checkpoints: Checkpoints | None
+    let_go: Callable[[str, int], str]
+    wall_clock: Callable[[], float]
+    at_once: Callable[[bool], None] = lambda _: None
 
     # --- from the brain, and to it --------------------------------------------------------------------------------------
 
@@ -113,17 +97,16 @@ class Executor:
         if goal is None:
             self._take(msgspec.structs.replace(self.state, heard=advice.number))
             return
-        state, ended = self.state.advised(goal, self._wall_clock(), self._shards.consumed_samples)
+        state, ended = self.state.advised(goal, self.wall_clock(), self.shards.consumed_samples)
         how = "is suggested" if self.state.mode == "suggest" else "is carried out"
         if state.busy:
             self._say(f"decision {goal.number} {how}: {goal.what}")
-        self._take(state)
-        self._told(ended)
+        self._take(state, ended)
 
     def standing(self) -> Standing:
-        fleet, on = self._reconciler.fleet, self._reconciler.readings
+        fleet, on = self.reconciler.fleet, self.reconciler.readings
         hosts = on[1].on if on is not None else {}
-        leaving = self._servers.leaving
+        leaving = self.servers.state.leaving
         return Standing(
             plan=fleet.plan,
             nodes=tuple(
@@ -132,7 +115,7 @@ class Executor:
                     "ps" if node.role == "ps" else "worker",
                     hosts.get(node.id, ""),
                     node.resources,
-                    self._reconciler.most_used(node.id),
+                    self.reconciler.most_used(node.id),
                 )
                 for node in fleet.running
                 if node.state == "up" and node.id not in leaving
@@ -141,11 +124,11 @@ class Executor:
             busy=self.state.busy,
             # not what writing the model takes, at the end
             worker_peak=0
-            if self._shards.trained
-            else max((self._reconciler.most_used(node.id) for node in fleet.of("worker")), default=0),
-            evaluated=self._shards.has_evaluated,
+            if self.shards.trained
+            else max((self.reconciler.most_used(node.id) for node in fleet.of("worker")), default=0),
+            evaluated=self.shards.has_evaluated,
             heard=self.state.heard,
-            move_rate=float(f"{self._servers.state.move_rate or 0.0:.2g}"),
+            move_rate=float(f"{self.servers.state.move_rate or 0.0:.2g}"),
         )
 
     def _goal(self, advice: Advice) -> Goal | None:
@@ -155,7 +138,7 @@ class Executor:
             target = self._no_less(decision.plan)
             return Goal(number=advice.number, target=target, what=what, predicted=predicted_rate(decision.predicted))
         if decision.action == "preempt":
-            steps: tuple[Step, ...] = (TakeCheckpoint(self._shards.consumed_samples), GiveWay())
+            steps: tuple[Step, ...] = (TakeCheckpoint(self.shards.consumed_samples), GiveWay())
             return Goal(number=advice.number, steps=steps, what=what)
         if treatment is None:
             return None
@@ -179,7 +162,7 @@ class Executor:
             case acts.MoveSlots(share, to):
                 return (MoveShare(node, share, to, "memory" if cause == "memory ahead" else "load"),)
             case acts.AddPs(resources, share, host):
-                count = self._reconciler.fleet.plan.ps.count + 1
+                count = self.reconciler.fleet.plan.ps.count + 1
                 return (AddServer(resources, count, host), MoveShare(node, share, {}, "memory"))
             case acts.SmallerShards(factor):
                 return (LeaseLess(node, factor),)
@@ -189,12 +172,12 @@ class Executor:
     def _no_less_now(self, node: str, each: Resources) -> Resources:
         """Return ``each`` with no less memory than the node has: it may have been given more since the brain looked, and help takes nothing
         away."""
-        known = self._reconciler.fleet.by_id.get(node)
+        known = self.reconciler.fleet.by_id.get(node)
         return each if known is None else Resources(each.cores, max(each.memory, known.resources.memory))
 
     def _new_sizes(self, lowered: dict[str, Resources]) -> Iterable[Step]:
         """Yield sizes for nodes that come later: no more memory than the nodes of their role have, if all of these have been lowered."""
-        fleet = self._reconciler.fleet
+        fleet = self.reconciler.fleet
         for role, planned in (("worker", fleet.plan.worker), ("ps", fleet.plan.ps)):
             there = [node.id for node in fleet.running if node.role == role]
             if there and all(node in lowered for node in there) and not fleet.comebacks.get(role, {}).get("OOMKilled"):
@@ -204,20 +187,19 @@ class Executor:
 
     def _no_less(self, target: Plan) -> Plan:
         """Return the target with no less memory than planned for roles whose nodes had too little of it."""
-        fleet = self._reconciler.fleet
+        fleet = self.reconciler.fleet
 
         def role(name: str, wanted: RolePlan, planned: RolePlan) -> RolePlan:
             if not fleet.comebacks.get(name, {}).get("OOMKilled"):
                 return wanted
-            memory = max(wanted.each.memory, planned.each.memory)
-            return msgspec.structs.replace(wanted, each=msgspec.structs.replace(wanted.each, memory=memory))
+            return wanted.with_memory(planned.each.memory)
 
         return Plan(ps=role("ps", target.ps, fleet.plan.ps), worker=role("worker", target.worker, fleet.plan.worker))
 
     # --- from people ----------------------------------------------------------------------------------------------------
 
     def answer(self, wish: AutoscaleRequest) -> AutoscaleStatus | Failure:
-        now, samples = self._wall_clock(), self._shards.consumed_samples
+        now, samples = self.wall_clock(), self.shards.consumed_samples
         match wish.what:
             case "pause":
                 self._take(self.state.pause("by request"))
@@ -231,9 +213,7 @@ class Executor:
                 if refused := superseded(wish.decision, suggested):
                     return refused
                 if why := misfit(suggested, self._world()):
-                    state, ended = self.state.reject(why, now, samples, state="given up")
-                    self._take(state)
-                    self._told(ended)
+                    self._take(*self.state.reject(why, now, samples, state="given up"))
                     return refusal(suggested, why)
                 self._say(f"decision {suggested.number} is accepted")
                 self._take(self.state.accept(now, samples))
@@ -242,9 +222,7 @@ class Executor:
                     return Failure("refused", "nothing is suggested or under way", "See: dlrover-lite explain")
                 if refused := superseded(wish.decision, self.state.goal or self.state.suggestion):
                     return refused
-                state, ended = self.state.reject("by request", now, samples)
-                self._take(state)
-                self._told(ended)
+                self._take(*self.state.reject("by request", now, samples))
         return self.status()
 
     def status(self) -> AutoscaleStatus:
@@ -260,11 +238,11 @@ class Executor:
 
     def by_hand(self, wish: Wish) -> Scaled | Failure:
         """Change something for a person: the brain doesn't undo it. Raises MalformedMessage."""
-        answer = self._control.answer(wish)
+        answer = self.control.answer(wish)
         if isinstance(answer, Failure) or self.state.mode == "off" or self.state.paused:
             return answer
         if not isinstance(wish, KillRequest):  # after one the plan is as it was
-            self._after_commit(lambda: self._pause_for(answer.actions))
+            self.facts.after_commit(lambda: self._pause_for(answer.actions))
         return answer
 
     def _pause_for(self, actions: list[str]) -> None:
@@ -279,24 +257,22 @@ class Executor:
     def turn(self) -> None:
         """Do the next step, if it is time for one; and what can't wait for any."""
         if self.state.mode == "on" and not self.state.paused:
-            self._at_once(self._shards.trained)
+            self.at_once(self.shards.trained)
         if self.state.goal is None:
             return
-        found = self.state.turn(self._world(), self._wall_clock())
+        found = self.state.turn(self._world(), self.wall_clock())
         self._follow(found)
         if found.step is not None:
             refused = self._do(found.step)
             if refused:
                 self._say(f"a step is refused: {refused}")
-            self._follow(self.state.answered(refused, self._wall_clock(), self._world()))
+            self._follow(self.state.answered(refused, self.wall_clock(), self._world()))
 
     def _follow(self, found: Turn) -> None:
-        self._take(found.state)
-        if found.done is not None:
-            self._told([found.done])
+        self._take(found.state, [] if found.done is None else [found.done])
 
     def _world(self) -> World:
-        fleet, leaving = self._reconciler.fleet, self._servers.leaving
+        fleet, leaving = self.reconciler.fleet, self.servers.state.leaving
         nodes = tuple(
             NodeNow(
                 node.id,
@@ -311,55 +287,54 @@ class Executor:
         return World(
             fleet.plan,
             nodes,
-            settled=self._servers.settled and not fleet.pending,
-            over=fleet.done or self._shards.trained,
-            samples=self._shards.consumed_samples,
+            settled=self.servers.settled and not fleet.pending,
+            over=fleet.done or self.shards.trained,
+            samples=self.shards.consumed_samples,
             saved=self._saved(),
         )
 
     def _saved(self) -> int:
-        cuts = self._checkpoints()
+        cuts = self.checkpoints
         return cuts.newest.samples if cuts is not None and cuts.newest is not None else -1
 
     def _do(self, step: Step) -> str:
         """Begin a step. Return why it can't be; "" if it is begun."""
         match step:
             case SetNodeSize(role, each):
-                self._reconciler.set_size(role, each)
+                self.reconciler.set_size(role, each)
                 return ""
             case ResizeNode(node, resources):
                 return self._ask(ResizeRequest(node, resources.cores, resources.memory))
             case ScaleRole(role, count):
                 return self._ask(ScaleRequest(workers=count) if role == "worker" else ScaleRequest(ps=count))
             case ReplaceNode(node, each, host):
-                return _why_not(self._control.replace(node, each, host))
+                return _why_not(self.control.replace(node, each, host))
             case AddServer(each, _, host):
-                return _why_not(self._control.join(each, host))
+                return _why_not(self.control.join(each, host))
             case MoveShare():
                 return self._move(step)
             case LeaseLess(node, factor):
-                self._shards.lease_less(node, factor)
+                self.shards.lease_less(node, factor)
                 return ""
             case TakeCheckpoint():
-                cuts = self._checkpoints()
-                answer = cuts.request() if cuts is not None else OFF
+                answer = self.checkpoints.request() if self.checkpoints is not None else OFF
                 return answer.message if isinstance(answer, Failure) else ""
             case GiveWay():
                 assert self.state.goal is not None
-                return self._let_go(self.state.goal.what, self.state.goal.number)
+                return self.let_go(self.state.goal.what, self.state.goal.number)
 
     def _ask(self, wish: Wish) -> str:
-        return _why_not(self._control.answer(wish))
+        return _why_not(self.control.answer(wish))
 
     def _move(self, step: MoveShare) -> str:
         """Move slots, those with the most load first, each to the node with the most of its part still to get. Return why that can't be, or
         ""."""
-        state = self._servers.state
-        to = step.to or {node.id: 1.0 for node in self._reconciler.fleet.servers_up() if not state.owns(node.id)}
+        state = self.servers.state
+        to = step.to or {node.id: 1.0 for node in self.reconciler.fleet.servers_up() if not state.owns(node.id)}
         if not to:
             return "there is no parameter server without slots to move them to"
-        loads = self._servers.loads
-        measure = loads.busy if step.of == "load" else loads.row_bytes(state, self._servers.reports)
+        loads = self.servers.loads
+        measure = loads.busy if step.of == "load" else loads.row_bytes(state, self.servers.reports)
         owned = np.flatnonzero(state.owned(step.node))
         order, total = owned[np.argsort(-measure[owned], kind="stable")], float(measure[owned].sum())
         due = {target: part * step.share * total / sum(to.values()) for target, part in to.items()}
@@ -378,19 +353,18 @@ class Executor:
         ]
         return next((why for why in refused if why), "")
 
-    def _take(self, state: Autoscaler) -> None:
+    def _take(self, state: Autoscaler, ended: Sequence[DecisionOutcome] = ()) -> None:
+        """Go over to this state, and tell what became of the decisions that have ``ended``."""
         if state != self.state:
             self.state = state
-            self._keep(state)
-
-    def _told(self, ended: list[DecisionOutcome]) -> None:
+            self.facts.keep(AUTOSCALER, state)
         for done in ended:
             why = f": {done.why}" if done.why else f" after {done.seconds:.1f} s" if done.state == "done" else ""
             self._say(f"decision {done.number} is {done.state}{why}")
-            self._tell(done)
+            self.tell(done)
 
     def _say(self, what: str) -> None:
-        self._story.node("master", what)
+        self.story.node("master", what)
 
 
 def _why_not(answer: Scaled | Failure) -> str:
@@ -400,7 +374,7 @@ def _why_not(answer: Scaled | Failure) -> str:
 def _let_go(run: GenerationRun, why: str, decision: int, at: float) -> str:
     """End the job's generation: the next one begins with the newest checkpoint, when there is a plan for it. Return why not, or ""."""
     cuts, go_back = run.checkpoints, run.go_back
-    if cuts is None or cuts.newest is None or go_back is None:
+    if cuts is None or cuts.newest is None:
         return "there is no checkpoint to go on from"
     cut = cuts.newest.number
 
@@ -413,7 +387,7 @@ def _let_go(run: GenerationRun, why: str, decision: int, at: float) -> str:
     return ""
 
 
-def executor_of(run: GenerationRun, begin: Autoscaler | None, wall_clock: Callable[[], float]) -> Executor:
+def executor_of(run: GenerationRun, begin: Autoscaler, wall_clock: Callable[[], float]) -> Executor:
     """Create the executor of a master that is being made, and make it known to the brain's line. It begins with the state that an earlier
     master has left, else with ``begin``."""
     brain, facts = run.brain, run.facts
@@ -426,16 +400,15 @@ def executor_of(run: GenerationRun, begin: Autoscaler | None, wall_clock: Callab
         clock=run.now,
     )
     found = Executor(
-        facts.autoscaler() or begin or Autoscaler(job=run.job, mode="off"),
+        facts.get(AUTOSCALER) or begin,
         control=run.slots,
         reconciler=run.reconciler,
         servers=run.servers,
         shards=run.shards,
         story=run.story,
-        keep=facts.keep_autoscaler,
-        after_commit=facts.after_commit,
+        facts=facts,
         tell=brain.done if brain is not None else lambda _: None,
-        checkpoints=lambda: run.checkpoints,
+        checkpoints=run.checkpoints,
         let_go=lambda why, decision: _let_go(run, why, decision, wall_clock()),
         wall_clock=wall_clock,
         at_once=lambda trained: at_once.turn(trained=trained),

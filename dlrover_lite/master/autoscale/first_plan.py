@@ -14,10 +14,10 @@ from dlrover_lite.master.phases import Phase
 from dlrover_lite.master.profiling.job_end import predicted_rate
 from dlrover_lite.master.queued_job import QueuedJob
 from dlrover_lite.protocol.brain_messages import Advice, understood
-from dlrover_lite.protocol.demands import autoscale_of, fixed
+from dlrover_lite.protocol.demands import autoscale_of
 from dlrover_lite.protocol.hosts import Host
-from dlrover_lite.protocol.plans import Plan, initial_plan
-from dlrover_lite.recipe.schema import Recipe, RoleResources
+from dlrover_lite.protocol.plans import Plan, fixed, initial_plan
+from dlrover_lite.recipe.schema import Recipe
 
 __all__ = ["FirstPlan", "first_plan", "next_plan"]
 
@@ -46,24 +46,24 @@ def first_plan(
     recipe: Recipe,
     hosts: Sequence[Host],
     brain: BrainLink | None,
-    room: QueuedJob,
+    queued: QueuedJob,
     *,
     say: Callable[[str], None],
 ) -> Phase[FirstPlan]:
     """Return the brain's plan, where it is asked for and there is one that answers; else the recipe's, with a rule of thumb for what it
-    leaves open. Waits as long as the brain wants it to; ``room`` says whether that was for nothing, since the job is to stop."""
+    leaves open. Waits as long as the brain wants it to; ``queued`` says whether that was for nothing, since the job is to stop."""
     ours = FirstPlan(initial_plan(recipe.resources, hosts))
     if brain is None or autoscale_of(recipe) == "off":
         return ours
     brain.waits(None)
-    return (yield from _advised(recipe, ours, brain, room, after=0, say=say))
+    return (yield from _advised(recipe, ours, brain, queued, after=0, say=say))
 
 
 def next_plan(
     recipe: Recipe,
     before: Plan,
     brain: BrainLink | None,
-    room: QueuedJob,
+    queued: QueuedJob,
     *,
     since: float,
     after: int,
@@ -75,14 +75,14 @@ def next_plan(
     if brain is None:
         return ours
     brain.waits(since)
-    return (yield from _advised(recipe, ours, brain, room, after=after, say=say))
+    return (yield from _advised(recipe, ours, brain, queued, after=after, say=say))
 
 
 def _advised(
     recipe: Recipe,
     ours: FirstPlan,
     brain: BrainLink,
-    room: QueuedJob,
+    queued: QueuedJob,
     *,
     after: int,
     say: Callable[[str], None],
@@ -97,7 +97,7 @@ def _advised(
     brain.advised = take
     while (
         yield from brain.first_advice(
-            lambda: bool(heard), room.is_over, room.serve, patient=room.status.state == "queued"
+            lambda: bool(heard), queued.is_over, queued.serve, patient=queued.status.state == "queued"
         )
     ):
         advice = heard.pop()
@@ -108,7 +108,7 @@ def _advised(
             say(f"{ours.words}, since the brain's plan can't be understood, as by another version: {error}")
             return ours
         if decision.action == "queue":
-            room.waits(decision.reason)
+            queued.waits(decision.reason)
             continue
         if decision.action not in ("start", "refuse"):
             continue  # of when it ran: a brain that has just come decided it before it heard that the job has given way
@@ -116,13 +116,8 @@ def _advised(
             say(f"{ours.words}, since the brain has no plan for it: {decision.reason}")
             return ours
         limits = recipe.resources
-        plan = _memory_fixed(decision.plan, limits.ps, limits.worker)
+        plan = Plan(ps=fixed(limits.ps) or decision.plan.ps, worker=fixed(limits.worker) or decision.plan.worker)
         return FirstPlan(plan, advice.number, decision.reason, ours.begun, predicted_rate(decision.predicted))
-    if room.status.state == "queued" and not room.is_over():
+    if queued.status.state == "queued" and not queued.is_over():
         say("there is no brain any more that it could wait for")
     return ours
-
-
-def _memory_fixed(plan: Plan, ps: RoleResources | None, worker: RoleResources | None) -> Plan:
-    """Return the plan with the memory that the recipe fixes for a role."""
-    return Plan(ps=fixed(ps) or plan.ps, worker=fixed(worker) or plan.worker)

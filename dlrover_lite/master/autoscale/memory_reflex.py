@@ -4,6 +4,7 @@ are, the one that writes the model."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from dlrover_lite.core.units import MIB, format_bytes
@@ -12,7 +13,7 @@ from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.nodes.reconciler import Reconciler
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
 from dlrover_lite.master.slots.slot_control import SlotControl
-from dlrover_lite.protocol.messages import ResizeRequest
+from dlrover_lite.protocol.questions import ResizeRequest
 
 __all__ = ["MemoryReflex"]
 
@@ -23,26 +24,19 @@ _EXPORT_BYTES = 512 * MIB
 library takes the most)."""
 
 
+@dataclass(eq=False)
 class MemoryReflex:
     """Memory that nodes of an autoscaled job get at once, before the brain decides. ``exporter`` says which worker writes the model, or
     ""."""
 
-    def __init__(
-        self,
-        control: SlotControl,
-        reconciler: Reconciler,
-        servers: ParameterServers,
-        story: EventLog,
-        *,
-        exporter: Callable[[], str],
-        clock: Callable[[], float],
-    ) -> None:
-        self._control = control
-        self._reconciler = reconciler
-        self._servers = servers
-        self._story = story
-        self._exporter = exporter
-        self._clock = clock
+    control: SlotControl
+    reconciler: Reconciler
+    servers: ParameterServers
+    story: EventLog
+    exporter: Callable[[], str]
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._filling = Filling()
         self._exports = ""
         """The worker that was given room to write the model."""
@@ -57,22 +51,22 @@ class MemoryReflex:
 
     def _fill_up(self) -> None:
         """Give a little more memory to PS that are about to be full: the brain hears of it, and decides what they are to have."""
-        servers = self._reconciler.fleet.servers_up()
+        servers = self.reconciler.fleet.servers_up()
         self._filling.keep({node.id for node in servers})
         for node in servers:
             # moves see to their own room
-            if node.wanted is not None or not self._servers.tidy(node.id):
+            if node.wanted is not None or not self.servers.tidy(node.id):
                 continue
-            report, limit = self._servers.reports[node.id], node.resources.memory
-            used = partial(self._reconciler.memory_used, node.id)
-            wanted = self._filling.look(node.id, self._clock(), held=report.bytes, limit=limit, used=used)
+            report, limit = self.servers.reports[node.id], node.resources.memory
+            used = partial(self.reconciler.memory_used, node.id)
+            wanted = self._filling.look(node.id, self.clock(), held=report.bytes, limit=limit, used=used)
             if wanted is not None:
                 self._give(node.id, limit, wanted, "fills up")
 
     def _raise_workers(self) -> None:
         """Give more memory to workers that have come to need more than any had until their limit was set."""
-        for node in self._reconciler.fleet.staying:
-            usage, limit = self._reconciler.usage.get(node.id), node.resources.memory
+        for node in self.reconciler.fleet.staying:
+            usage, limit = self.reconciler.usage.get(node.id), node.resources.memory
             if (
                 node.state == "up"
                 and node.wanted is None
@@ -83,16 +77,16 @@ class MemoryReflex:
 
     def _make_room_to_export(self) -> None:
         """Give the worker that writes the model room for that: its limit may be what training takes."""
-        node = self._reconciler.fleet.by_id.get(self._exporter())
+        node = self.reconciler.fleet.by_id.get(self.exporter())
         if node is None or node.id == self._exports:
             return
         self._exports = node.id
-        wanted = self._reconciler.most_used(node.id) + _EXPORT_BYTES
+        wanted = self.reconciler.most_used(node.id) + _EXPORT_BYTES
         self._give(node.id, node.resources.memory, wanted, "writes the model")
 
     def _give(self, node: str, limit: int, wanted: int, why: str) -> None:
         """Raise the node's memory limit to ``wanted``, as far as there is so much."""
-        more = self._control.more_memory(node, wanted)
+        more = self.control.more_memory(node, wanted)
         if more > limit:
-            self._story.node(node, f"{why}: it gets {format_bytes(more)} instead of {format_bytes(limit)} at once")
-            self._control.answer(ResizeRequest(node, memory=more))
+            self.story.node(node, f"{why}: it gets {format_bytes(more)} instead of {format_bytes(limit)} at once")
+            self.control.answer(ResizeRequest(node, memory=more))

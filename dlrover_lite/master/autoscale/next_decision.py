@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlrover_lite.protocol.messages import NextLook
+from dlrover_lite.protocol.questions import NextLook
 
 if TYPE_CHECKING:
     from dlrover_lite.master.autoscale.autoscaler import Autoscaler
@@ -27,10 +27,10 @@ def next_look(run: GenerationRun) -> NextLook | None:
         return NextLook(None, why)
     profiling = run.profiling
     if (ends_at := profiling.ends_at) is None:
-        return NextLook(None, f"nothing can be measured: {profiling.disturbed}")
+        return NextLook(None, f"nothing can be measured: {profiling.profiler.disturbed}")
     if _is_done_before(run, profiling.seconds_left):
         return NextLook(None, "the job is done before the next interval is measured")
-    first = "" if profiling.has_measured else "the first interval with these nodes is measured"
+    first = "" if profiling.profiler.has_measured else "the first interval with these nodes is measured"
     return NextLook(round(ends_at, 1), first)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from dlrover_lite.checkpoint.manifest import Consumed, Layout, Manifest, PartEntry
+from dlrover_lite.checkpoint.manifest import Layout, Manifest, PartEntry
 from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.slots import SlotSet
@@ -17,7 +17,6 @@ from dlrover_lite.protocol.nodes import Usage
 
 __all__ = [
     "Basis",
-    "Noted",
     "Owner",
     "basis_for",
     "interval_for",
@@ -43,21 +42,6 @@ class Owner(NamedTuple):
     owned: SlotSet
     numbers: list[int]
     """Number of the PS, then those of the PS whose memory it has taken over, the last one first."""
-
-
-class Noted(NamedTuple):
-    """What is known when a cut begins, before any snapshot does."""
-
-    job: str
-    cut: int
-    at: float
-    """Seconds since the epoch."""
-    generation: int
-    map_version: int
-    consumed: Consumed
-    samples: int
-    facts: dict[str, Any]
-    builds_on: int | None
 
 
 def number_of(node: str) -> int:
@@ -106,8 +90,9 @@ def _part_before(manifest: Manifest, owner: Owner) -> PartEntry | None:
     return None
 
 
-def manifest_of(noted: Noted, reports: Mapping[str, SnapshotReport]) -> Manifest:
-    """Return the manifest of a cut. Raises JobError when parameter servers have reported what can't be."""
+def manifest_of(noted: Manifest, reports: Mapping[str, SnapshotReport]) -> Manifest:
+    """Return the manifest of a cut; ``noted``: what was known before any snapshot began. Raises JobError when parameter servers have
+    reported what can't be."""
     layouts, parts = list[Layout](), list[PartEntry]()
     for node, report in reports.items():
         try:
@@ -117,17 +102,5 @@ def manifest_of(noted: Noted, reports: Mapping[str, SnapshotReport]) -> Manifest
             raise JobError(f"{node} has told of its part what can't be understood: {error}") from error
     if not layouts or any(layout != layouts[0] for layout in layouts):
         raise JobError("the parameter servers don't keep the same tables")
-    return Manifest(
-        job=noted.job,
-        cut=noted.cut,
-        at=noted.at,
-        builds_on=noted.builds_on,
-        generation=noted.generation,
-        map_version=noted.map_version,
-        consumed=noted.consumed,
-        configuration=layouts[0].configuration,
-        groups=layouts[0].groups,
-        samples=noted.samples,
-        facts=noted.facts,
-        parts=parts,
-    )
+    layout = layouts[0]
+    return msgspec.structs.replace(noted, configuration=layout.configuration, groups=layout.groups, parts=parts)

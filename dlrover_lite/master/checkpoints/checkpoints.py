@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dlrover_lite.checkpoint.lineage import Lineage
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.master.checkpoints.checkpoint_files import (
-    Noted,
     Owner,
     basis_for,
     interval_for,
@@ -38,26 +37,30 @@ from dlrover_lite.master.checkpoints.checkpoint_schedule import (
 )
 from dlrover_lite.master.checkpoints.checkpoint_stalls import Steps
 from dlrover_lite.master.checkpoints.checkpoint_store import CutStore, Found, Opened
+from dlrover_lite.master.checkpoints.restored_ledger import facts_for
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.io_queue import IoQueue
+from dlrover_lite.master.job_state_store import CUTS, CutNumbers, JobStateStore
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.slots.parameter_servers import ParameterServers, consumed
 from dlrover_lite.master.work.shards import ShardService
-from dlrover_lite.protocol.messages import (
+from dlrover_lite.protocol.messages import PsReport, SnapshotOrder
+from dlrover_lite.protocol.nodes import Usage
+from dlrover_lite.protocol.questions import (
     CheckpointProblem,
     CheckpointPromise,
     CheckpointsStatus,
     CheckpointStall,
     CheckpointStatus,
     CheckpointUnderWay,
-    PsReport,
-    SnapshotOrder,
 )
-from dlrover_lite.protocol.nodes import Usage
 from dlrover_lite.recipe.schema import Checkpoint
-from dlrover_lite.transport.frames import Failure
+from dlrover_lite.transport.frames import Failure, Request
 
-__all__ = ["OFF", "Checkpoints", "CutNumbers"]
+if TYPE_CHECKING:
+    from dlrover_lite.master.generation_run import GenerationRun
+
+__all__ = ["OFF", "Checkpoints", "checkpoints_of"]
 
 T = TypeVar("T")
 
@@ -71,65 +74,37 @@ _CLEANING_SECONDS = 2.0
 """Seconds that a destination gets at the job's end to remove what is half-written or too old."""
 
 
-class CutNumbers(msgspec.Struct, frozen=True):
-    """What is kept with the ledger."""
-
-    next: int = 1
-    """The next number: no cut has had it or a higher one."""
-    under_way: int = 0
-    """Number of the cut under way; 0: none."""
-    wanted: bool = False
-    newest: CheckpointStatus | None = None
-    stalls: tuple[CheckpointStall, ...] = ()
-    """Last stalls, the oldest first."""
-
-
+@dataclass(eq=False)
 class Checkpoints:
-    """``keep`` puts numbers among the facts, which the next commit makes durable, and ``after_commit`` does what follows from them;
-    ``known``: what an earlier master has left there. ``facts_of``: what the master is to know again beside the ledger. ``usage``: of nodes,
-    as last seen. ``generation``: of the job's parameters; each restore has a new one. ``io`` does what is done at the destination.
+    """Numbers are put among the ``facts``, which the next commit makes durable, and what follows from them is done then. ``facts_of``: what
+    the master is to know again beside the ledger. ``usage``: of nodes, as last seen. ``io`` does what is done at the destination. ``reply``
+    sends an answer, once what it follows from is durable.
 
     Nothing here waits for the destination, but for ``close``.
     """
 
-    def __init__(
-        self,
-        chosen: Checkpoint,
-        url: str,
-        *,
-        job: str,
-        servers: ParameterServers,
-        shards: ShardService,
-        story: EventLog,
-        keep: Callable[[CutNumbers], None],
-        after_commit: Callable[[Callable[[], None]], None],
-        io: IoQueue,
-        known: CutNumbers | None,
-        facts_of: Callable[[], dict[str, Any]],
-        usage: Mapping[str, Usage],
-        steps: Steps | None = None,
-        generation: int = 0,
-        lineage: Lineage = Lineage(),  # noqa: B008 - it can't change
-        clock: Callable[[], float],
-        wall_clock: Callable[[], float],
-    ) -> None:
-        self._chosen = chosen
-        self._job = job
-        self._generation = generation
-        self._steps = steps or Steps()
-        self._servers = servers
-        self._shards = shards
-        self._story = story
-        self._keep = keep
-        self._after_commit = after_commit
-        self._facts_of = facts_of
-        self._usage = usage
-        self._clock = clock
-        self._wall_clock = wall_clock
-        self._store = CutStore(url, create=known is None or known.newest is None, lineage=lineage)
-        self._io = io
+    chosen: Checkpoint
+    url: str
+    job: str
+    servers: ParameterServers
+    shards: ShardService
+    story: EventLog
+    facts: JobStateStore
+    reply: Callable[[Request, msgspec.Struct], None]
+    io: IoQueue
+    facts_of: Callable[[], dict[str, Any]]
+    usage: Mapping[str, Usage]
+    steps: Steps
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._kept = self.facts.get(CUTS) or CutNumbers()
+        create, lineage = self._kept.newest is None, self.facts.generation.lineage
+        self._store = CutStore(self.url, create=create, lineage=lineage)
         self._opened: Opened | None = None
-        self._noted: Noted | None = None
+        self._noted: Manifest | None = None
+        """What is known of the cut under way since before any snapshot began."""
         self._began = 0.0
         self._cleans = False
         """A cut was under way when the job ended."""
@@ -139,22 +114,24 @@ class Checkpoints:
         """There is something for a turn to go by that there wasn't before."""
         self._heard: dict[str, tuple[int, str]] = {}
         """Number and state of the cut that each PS has reported last."""
-        self._kept = known or CutNumbers()
+        self._requests: dict[str, Request] = {}
+        """The last request of each PS with a report."""
+        self._is_open = True
         self.newest = self._kept.newest
         self._stalls = self._kept.stalls
         self.cuts = self._resumed(self._kept)
-        self._io.submit(self._store.look, self._looked)
+        self.io.submit(self._store.look, self._looked)
 
     def _resumed(self, known: CutNumbers) -> CheckpointSchedule:
         """Return the state to go on with. A cut that an earlier master was at has come to nothing: its number isn't used again."""
-        every, newest = self._chosen.every_seconds, known.newest
+        every, newest = self.chosen.every_seconds, known.newest
         # A clock that was put forward or back may make the next cut come sooner, but not later.
-        since = 0.0 if newest is None else min(max(0.0, self._wall_clock() - newest.at), every)
+        since = 0.0 if newest is None else min(max(0.0, self.wall_clock() - newest.at), every)
         if known.under_way:
-            self._story.node("master", f"checkpoint {known.under_way} is given up: the master has been restarted")
+            self.story.node("master", f"checkpoint {known.under_way} is given up: the master has been restarted")
         return CheckpointSchedule(
             every,
-            due_at=self._clock() + every - since,
+            due_at=self.clock() + every - since,
             next=known.next,
             newest=newest.number if newest else 0,
             wanted=known.wanted or known.under_way > 0,
@@ -174,13 +151,14 @@ class Checkpoints:
         """Take one as soon as may be."""
         if self.cuts.over:
             return _OVER
-        self.cuts, number = self.cuts.request(self._clock())
+        self.cuts, number = self.cuts.request(self.clock())
         self._remember()
         self._is_asked = True
         return CheckpointPromise(number)
 
-    def heard(self, report: PsReport) -> None:
-        """Handle what a PS reports of its part."""
+    def heard(self, report: PsReport, request: Request) -> None:
+        """Handle what a PS reports of its part, with this request."""
+        self._requests[report.node] = request
         said = report.snapshot
         if said is not None and self._heard.get(report.node) != (said.cut, said.state):
             self._heard[report.node] = said.cut, said.state
@@ -189,21 +167,21 @@ class Checkpoints:
     @property
     def has_news(self) -> bool:
         """A turn shouldn't wait."""
-        return self._is_asked or self._io.is_done
+        return self._is_asked or self.io.is_done
 
     def stop(self) -> None:
         """Let the job stop, after a last cut. May be said again."""
-        self.cuts = self.cuts.stop(self._clock(), begun=self._shards.consumed_samples > 0)
+        self.cuts = self.cuts.stop(self.clock(), begun=self.shards.consumed_samples > 0)
 
     def may_stop(self, fleet: Fleet) -> bool:
         """Return whether there is no last cut to wait for: it is complete, or can't be."""
-        lost = fleet.done and any(fleet.by_id[node].state == "ended" for node in self._servers.state.counts())
-        return self.cuts.may_stop(self._clock()) or (lost and self.cuts.phase != "committing")
+        lost = fleet.done and any(fleet.by_id[node].state == "ended" for node in self.servers.state.counts())
+        return self.cuts.may_stop(self.clock()) or (lost and self.cuts.phase != "committing")
 
     def misses(self, samples: int) -> bool:
         """Say whether more has been trained than ``samples``, and than the newest complete one holds."""
         newest = self.newest.samples if self.newest is not None else 0
-        return self._shards.consumed_samples > max(samples, newest)
+        return self.shards.consumed_samples > max(samples, newest)
 
     def missing(self) -> str:
         """Return what a job that has been stopped ends without, and why; empty: its last checkpoint is complete."""
@@ -216,33 +194,41 @@ class Checkpoints:
     # --- each turn ------------------------------------------------------------------------------------------------------
 
     def turn(self, fleet: Fleet) -> None:
-        """Bring the cut under way nearer to its end."""
+        """Bring the cut under way nearer to its end. A PS that is to take part in a cut from now on is told so by another answer to its
+        last report."""
+        ordered = dict(self.servers.snapshots)
         self._is_asked = False
-        self._io.take()
+        self.io.take()
         self._take_stall()
         while True:
             before = self.cuts
-            self._go(self.cuts.tick(self._clock(), self._view(fleet)), fleet)
+            self._go(self.cuts.tick(self.clock(), self._view(fleet)), fleet)
             if self.cuts.phase == before.phase:
                 break
-        self._servers.hold_moves = self.cuts.holds_moves(self._clock())
+        self.servers.hold_moves = self.cuts.holds_moves(self.clock())
+        for node, order in self.servers.snapshots.items():
+            if ordered.get(node) is not order and (request := self._requests.get(node)) is not None:
+                self.reply(request, self.servers.orders(node, fleet))
 
     def end(self) -> None:
         """Note that the job is over: what is under way is given up."""
         self._cleans = self.cuts.phase != "idle"
         self._go(self.cuts.end())
-        self._servers.hold_moves = False
+        self.servers.hold_moves = False
 
     def close(self) -> None:
-        """Close when nobody writes any more. Remove the cut that was under way, and those that needn't be kept since the last one, if the
-        destination allows it."""
+        """Close when nobody writes any more; may be called again. Remove the cut that was under way, and those that needn't be kept since
+        the last one, if the destination allows it."""
+        if not self._is_open:
+            return
+        self._is_open = False
         if self._cleans:
-            self._io.submit(self._store.clean, lambda _: None)
-        if not self._io.close(_CLEANING_SECONDS):
+            self.io.submit(self._store.clean, lambda _: None)
+        if not self.io.close(_CLEANING_SECONDS):
             print("the checkpoints' destination doesn't answer; what is to be removed there may stay", flush=True)
 
     def _view(self, fleet: Fleet) -> View:
-        servers, state = self._servers, self._servers.state
+        servers, state = self.servers, self.servers.state
         generation = servers.restore.generation if servers.restore is not None else 0
         found = []
         for node in state.counts():
@@ -252,7 +238,7 @@ class Checkpoints:
             )
             found.append(Server(node, fleet.by_id[node].state == "up", ready))
         return View(
-            begun=self._shards.consumed_samples > 0,
+            begun=self.shards.consumed_samples > 0,
             at_rest=state.version > 0 and all(move.state == "queued" for move in state.moves),
             queued=any(move.state == "queued" for move in state.moves),
             servers=found,
@@ -263,65 +249,70 @@ class Checkpoints:
         before, (self.cuts, instructions) = self.cuts, following
         if (problem := self.cuts.problem) is not None and problem is not before.problem:
             self._problem = CheckpointProblem(
-                problem.cut, self._wall_clock(), problem.why, problem.hint, problem.failures
+                problem.cut, self.wall_clock(), problem.why, problem.hint, problem.failures
             )
         self._remember()
         if before.phase != "idle" and self.cuts.phase == "idle":
-            self._steps.gives_up()  # unless it is complete
+            self.steps.gives_up()  # unless it is complete
         for instruction in instructions:
             match instruction:
                 case Open(cut):  # nothing may be begun under a number that isn't noted
-                    self._after_commit(partial(self._open, cut))
+                    self.facts.after_commit(partial(self._open, cut))
                 case Take(cut, nodes, seconds):
                     assert fleet is not None
                     self._order(cut, nodes, fleet, seconds)
                 case Hurry():
-                    for node, order in self._servers.snapshots.items():
-                        self._servers.snapshots[node] = msgspec.structs.replace(order, seconds=0.0)
+                    for node, order in self.servers.snapshots.items():
+                        self.servers.snapshots[node] = msgspec.structs.replace(order, seconds=0.0)
                 case Drop():
-                    self._servers.snapshots.clear()
+                    self.servers.snapshots.clear()
                 case Commit():
                     self._commit(instruction)
                 case Tell(text):
-                    self._story.node("master", text)
+                    self.story.node("master", text)
 
     def _remember(self) -> None:
         cuts = self.cuts
         numbers = CutNumbers(cuts.next, cuts.cut, cuts.wanted, self.newest, self._stalls)
         if numbers != self._kept:
             self._kept = numbers
-            self._keep(numbers)
+            self.facts.keep(CUTS, numbers)
 
     # --- a cut ----------------------------------------------------------------------------------------------------------
 
     def _open(self, cut: int) -> None:
-        self._io.submit(lambda: self._store.open(cut), lambda done: self._begun(cut, done))
+        self.io.submit(lambda: self._store.open(cut), lambda done: self._begun(cut, done))
 
     def _order(self, cut: int, nodes: list[str], fleet: Fleet, seconds: float) -> None:
         """Order the parts of a cut. What is consumed is noted first: nothing of it can be missing in a snapshot that begins later."""
-        opened, state = self._opened, self._servers.state
+        opened, state = self._opened, self.servers.state
         assert opened is not None
         owners = {node: Owner(state.owned(node), _line(node, fleet)) for node in nodes}
-        basis = basis_for(opened.basis, self._job, self._generation, self._chosen.full_every, [*owners.values()])
+        basis = basis_for(
+            opened.basis, self.job, self.facts.generation.number, self.chosen.full_every, [*owners.values()]
+        )
         moved = state.moved_since(basis.manifest.map_version if basis else 0)
-        below, ranges = consumed(self._shards)
-        self._noted = Noted(
-            job=self._job,
+        below, ranges = consumed(self.shards)
+        self._noted = Manifest(
+            job=self.job,
             cut=cut,
-            at=self._wall_clock(),
-            generation=self._generation,
+            at=self.wall_clock(),
+            generation=self.facts.generation.number,
             map_version=state.version,
             consumed=Consumed(below, ranges),
-            samples=self._shards.consumed_samples,
-            facts=self._facts_of(),
+            samples=self.shards.consumed_samples,
+            facts=self.facts_of(),
             builds_on=basis.manifest.cut if basis else None,
+            configuration={},
+            groups=[],
+            parts=[],
         )
-        self._began = self._clock()
-        self._steps.begins(cut, self._began)
-        order = SnapshotOrder(cut, self._job, self._store.url, compress=self._chosen.compress, seconds=seconds)
+        self._began = self.clock()
+        self.steps.begins(cut, self._began)
+        order = SnapshotOrder(cut, self.job, self._store.url, compress=self.chosen.compress, seconds=seconds)
         for node, owner in owners.items():
-            room = spill_bytes(fleet.by_id[node].least_memory, self._usage.get(node))
-            self._servers.snapshots[node] = part_order(
+            room = spill_bytes(fleet.by_id[node].least_memory, self.usage.get(node))
+            self.servers.snapshots[node] = part_order(
                 msgspec.structs.replace(order, spill_bytes=room), basis, owner, moved
             )
         failpoint("master.cut.ordered")
@@ -333,9 +324,9 @@ class Checkpoints:
         try:
             manifest = manifest_of(noted, commit.parts)
         except DlroverLiteError as error:
-            self._go(self.cuts.failed(commit.cut, error.message, error.hint, self._clock()))
+            self._go(self.cuts.failed(commit.cut, error.message, error.hint, self.clock()))
             return
-        self._io.submit(lambda: opened.writer.commit(manifest), lambda done: self._committed(manifest, done))
+        self.io.submit(lambda: opened.writer.commit(manifest), lambda done: self._committed(manifest, done))
 
     # --- what the destination has answered ------------------------------------------------------------------------------
 
@@ -357,46 +348,46 @@ class Checkpoints:
         if isinstance(result, Opened):
             failpoint("master.cut.opened")
             self._opened = result
-            self._go((self.cuts.opened(cut, self._clock()), []))
+            self._go((self.cuts.opened(cut, self.clock()), []))
         elif isinstance(result, Found):
             self._take_over(result)
             self._go((self.cuts.refused(cut, result.used), []))
         else:
-            self._go(self.cuts.failed(cut, result.message, result.hint, self._clock()))
+            self._go(self.cuts.failed(cut, result.message, result.hint, self.clock()))
 
     def _committed(self, manifest: Manifest, done: Future[None]) -> None:
         cut, error = manifest.cut, _outcome(done)
         if error is not None:
-            self._go(self.cuts.failed(cut, error.message, error.hint, self._clock()))
+            self._go(self.cuts.failed(cut, error.message, error.hint, self.clock()))
             return
         failpoint("master.cut.manifest")
-        seconds, size = self._clock() - self._began, manifest.stored_bytes
-        self._steps.ends(cut, self._clock())
+        seconds, size = self.clock() - self._began, manifest.stored_bytes
+        self.steps.ends(cut, self.clock())
         self.newest = CheckpointStatus(cut, manifest.at, manifest.samples, manifest.rows, size, seconds)
         kind = "" if manifest.builds_on is None else f", on top of {manifest.builds_on}"
         what = f"{manifest.rows:,} rows, {format_bytes(size)}{kind}"
-        self._story.node("master", f"checkpoint {cut} is complete in {seconds:.2f} s: {what}")
+        self.story.node("master", f"checkpoint {cut} is complete in {seconds:.2f} s: {what}")
         self._judge_interval(cut, seconds)
         self._go((self.cuts.committed(cut), []))
         failpoint("master.cut.complete")
-        keep, every_hours = self._chosen.keep, self._chosen.keep_every_hours
-        self._io.submit(lambda: self._store.retain(keep, every_hours), lambda done: self._retained(cut, done))
+        keep, every_hours = self.chosen.keep, self.chosen.keep_every_hours
+        self.io.submit(lambda: self._store.retain(keep, every_hours), lambda done: self._retained(cut, done))
 
     def _judge_interval(self, cut: int, seconds: float) -> None:
         """Say once that checkpoints take longer than the time from one to the next."""
-        every = self._chosen.every_seconds
+        every = self.chosen.every_seconds
         if seconds <= every or self._interval_is_told:
             return
         self._interval_is_told = True
         enough = interval_for(seconds)
         why = f"checkpoint {cut} took {seconds:.0f} s, longer than the {every:g} s from one to the next"
         hint = f"It would do to take one every {enough:g} s: checkpoint.every_seconds."
-        self._problem = CheckpointProblem(cut, self._wall_clock(), why, hint, too_slow=True)
-        self._story.node("master", f"{why}. {hint}")
+        self._problem = CheckpointProblem(cut, self.wall_clock(), why, hint, too_slow=True)
+        self.story.node("master", f"{why}. {hint}")
 
     def _take_stall(self) -> None:
         """Note how long the last cut has held training up, once all workers have told."""
-        stall, newest = self._steps.take(self._clock()), self.newest
+        stall, newest = self.steps.take(self.clock()), self.newest
         if stall is None or newest is None or newest.number != stall.cut:
             return
         self.newest = msgspec.structs.replace(
@@ -410,8 +401,8 @@ class Checkpoints:
         error = _outcome(done)
         if isinstance(error, DlroverLiteError):
             why = f"old checkpoints can't be deleted: {error.message}"
-            self._problem = CheckpointProblem(cut, self._wall_clock(), why, error.hint)
-            self._story.node("master", why)
+            self._problem = CheckpointProblem(cut, self.wall_clock(), why, error.hint)
+            self.story.node("master", why)
 
 
 def _outcome(done: Future[T]) -> T | DlroverLiteError:
@@ -431,3 +422,29 @@ def _line(node: str, fleet: Fleet) -> list[int]:
         numbers.append(number_of(node))
         node = fleet.by_id[node].follows
     return numbers
+
+
+def checkpoints_of(
+    run: GenerationRun, where: str, io: Callable[[], IoQueue], reply: Callable[[Request, msgspec.Struct], None]
+) -> Checkpoints | None:
+    """Create the checkpoints of a master that is being made, kept at ``where``, a directory or URL; None if that is empty, or the recipe
+    wants none."""
+    recipe, shards, facts = run.recipe, run.shards, run.facts
+    if not where or not isinstance(recipe.checkpoint, Checkpoint):
+        return None
+    return Checkpoints(
+        recipe.checkpoint,
+        where,
+        job=run.job,
+        servers=run.servers,
+        shards=shards,
+        story=run.story,
+        facts=facts,
+        reply=reply,
+        io=io(),
+        steps=run.progress.steps,
+        facts_of=lambda: facts_for(recipe, shards, run.evaluations, run.progress, now=run.now()),
+        usage=run.reconciler.usage,
+        clock=run.now,
+        wall_clock=run.wall_now,
+    )

@@ -20,7 +20,6 @@ from dlrover_lite.jobs.checkpoint_location import store_of
 from dlrover_lite.jobs.restore_point import Gone, NeverTaken, Unreachable, Unusable, Usable, newest_checkpoint
 from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler, PlanPrediction
-from dlrover_lite.master.checkpoints.checkpoints import CutNumbers
 from dlrover_lite.master.checkpoints.restored_ledger import (
     NewLedger,
     begun_anew,
@@ -41,8 +40,8 @@ from dlrover_lite.master.job_state_store import (
     RESTARTS,
     RESTORE,
     SLOTS,
+    CutNumbers,
     Generation,
-    decoded,
 )
 from dlrover_lite.master.nodes.fleet import Fleet, Note
 from dlrover_lite.master.phases import Phase
@@ -52,7 +51,7 @@ from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shard_plan import ID_KINDS, PLAN, ShardPlan
 from dlrover_lite.protocol.messages import NodeFailed, RestoreOrder
 from dlrover_lite.protocol.nodes import Backend
-from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.transport.frames import Request
 
 __all__ = ["POLL_SECONDS", "GoingBack", "begin_generation", "end_generation", "is_to_begin", "waiting"]
@@ -167,11 +166,23 @@ def waiting(job: Job) -> Beginning | None:
 def end_generation(
     job: Job, backend: Backend, clock: Callable[[], float], serve: Callable[[list[Request]], None]
 ) -> Phase[Fleet | None]:
-    """End the last generation of a job: a master that was killed may have left nodes of it. Return its fleet. Raises JobError when they
-    don't end. ``serve`` answers who asks the master meanwhile."""
+    """End the last generation of a job: a master that was killed may have left nodes of it, and nothing of it may reach the next one.
+    Return its fleet. Raises JobError when they don't end. ``serve`` answers who asks the master meanwhile."""
     fleet = _before(job, job.generation()).fleet
-    if fleet is not None:
-        yield from _end_nodes(fleet, backend, clock, serve)
+    left = set()
+    for node in fleet.by_id if fleet is not None else ():
+        with suppress(BackendError):  # it isn't known any more: those who ran it have ended
+            backend.terminate(node, grace_seconds=0.0)
+            left.add(node)
+    until = clock() + _END_SECONDS
+    while left:
+        if (seen := backend.observe()) is not None:
+            left -= {node for node, one in seen.nodes.items() if one.ended_at is not None}
+        if not left:
+            break
+        if clock() > until:
+            raise JobError(f"{', '.join(sorted(left))} can't be ended, and the job can't go on beside them")
+        serve((yield clock() + POLL_SECONDS))
     return fleet
 
 
@@ -209,17 +220,11 @@ def begin_generation(
     again = before.consumed - (0 if beginning.only_parameters else consumed_minibatches(manifest, plan))
     told = _told(job, manifest, beginning, again)
     fleet, notes = _fleet(before.fleet, nodes, capacity, clock(), instead=decision > 0)
-    generation = Generation(
-        beginning.generation,
-        told,
-        beginning.went_back,
-        before.restarts if beginning.by_itself else 0,
-        beginning.url,
-        beginning.cut,
-        beginning.exactly,
-        beginning.only_parameters,
-        beginning.damaged,
-        beginning.lineage,
+    generation = msgspec.structs.replace(
+        msgspec.convert(beginning, Generation, from_attributes=True),
+        number=beginning.generation,
+        told=told,
+        restarts=before.restarts if beginning.by_itself else 0,
     )
     marks, training = not beginning.only_parameters, settings_of(job.recipe)
     order = RestoreOrder(beginning.url, beginning.cut, beginning.generation, marks, training=training)
@@ -227,19 +232,24 @@ def begin_generation(
     elapsed = 0.0 if manifest.job != job.id else known.elapsed_seconds
     goes_back = beginning.went_back and beginning.waits_since is None
     began_at = before.began_at if goes_back and before.began_at is not None else now - elapsed
-    facts: dict[str, object] = {GENERATION: generation, RESTORE: order, FLEET: fleet, BEGAN: began_at}
+    facts: dict[str, object] = {
+        GENERATION.name: generation,
+        RESTORE.name: order,
+        FLEET.name: fleet,
+        BEGAN.name: began_at,
+    }
     if before.cuts is not None:
-        facts[CUTS] = CutNumbers(next=before.cuts.next)
+        facts[CUTS.name] = CutNumbers(next=before.cuts.next)
     if before.autoscaler is not None:
-        facts[AUTOSCALER] = before.autoscaler.goes_on(
+        facts[AUTOSCALER.name] = before.autoscaler.goes_on(
             decision, began, by_itself=beginning.by_itself, prediction=prediction
         )
     if before.slots is not None:
-        facts[SLOTS] = SlotState(next_move=before.slots.next_move)
+        facts[SLOTS.name] = SlotState(next_move=before.slots.next_move)
     if kinds := known_id_kinds(manifest):
         facts[ID_KINDS] = kinds
     if known.progress is not None and not beginning.only_parameters:
-        facts[PROGRESS] = known.progress
+        facts[PROGRESS.name] = known.progress
     encoded = {name: msgspec.json.encode(value).decode() for name, value in facts.items()}
     path = job.ledger(beginning.generation)
     write_ledger(path, ledger, encoded, block_minibatches=plan.block_minibatches)
@@ -281,11 +291,11 @@ def _before(job: Job, generation: int | None) -> _Before:
         ledger = store.load()
         found.tokens = ledger.data().tokens_reserved
         found.consumed = sum(ledger.done(of).total for of in ledger.passes() if of.kind == "train")
-        found.began_at = decoded(store.fact(BEGAN), float)
-        found.restarts = decoded(store.fact(RESTARTS), int) or 0
-        found.cuts = decoded(store.fact(CUTS), CutNumbers)
-        found.slots, found.fleet = decoded(store.fact(SLOTS), SlotState), decoded(store.fact(FLEET), Fleet)
-        found.autoscaler = decoded(store.fact(AUTOSCALER), Autoscaler)
+        found.began_at = BEGAN.decoded(store.fact(BEGAN.name))
+        found.restarts = RESTARTS.decoded(store.fact(RESTARTS.name)) or 0
+        found.cuts = CUTS.decoded(store.fact(CUTS.name))
+        found.slots, found.fleet = SLOTS.decoded(store.fact(SLOTS.name)), FLEET.decoded(store.fact(FLEET.name))
+        found.autoscaler = AUTOSCALER.decoded(store.fact(AUTOSCALER.name))
     return found
 
 
@@ -307,37 +317,13 @@ def _fleet(
 
 def _as_grown(before: Fleet) -> Plan:
     """Return the plan with the memory that PS were given while they ran: they need it for the rows that come back, too."""
-    each = before.plan.ps.each
-    memory = max([each.memory, *(node.resources.memory for node in before.of("ps") if node.state != "ended")])
-    ps = msgspec.structs.replace(before.plan.ps, each=msgspec.structs.replace(each, memory=memory))
-    return msgspec.structs.replace(before.plan, ps=ps)
+    memory = max((node.resources.memory for node in before.of("ps") if node.state != "ended"), default=0)
+    return msgspec.structs.replace(before.plan, ps=before.plan.ps.with_memory(memory))
 
 
 def _no_less_memory(plan: Plan, before: Plan) -> Plan:
-    def role(wanted: RolePlan, had: RolePlan) -> RolePlan:
-        return RolePlan(wanted.count, Resources(wanted.each.cores, max(wanted.each.memory, had.each.memory)))
-
-    return Plan(ps=role(plan.ps, before.ps), worker=role(plan.worker, before.worker))
-
-
-def _end_nodes(
-    fleet: Fleet, backend: Backend, clock: Callable[[], float], serve: Callable[[list[Request]], None]
-) -> Phase[None]:
-    """End all nodes that a generation may have left running: nothing of it may reach the next one. Raises JobError when they don't end."""
-    left = set()
-    for node in fleet.by_id.values():
-        with suppress(BackendError):  # it isn't known any more: those who ran it have ended
-            backend.terminate(node.id, grace_seconds=0.0)
-            left.add(node.id)
-    until = clock() + _END_SECONDS
-    while left:
-        if (seen := backend.observe()) is not None:
-            left -= {node for node, one in seen.nodes.items() if one.ended_at is not None}
-        if not left:
-            return
-        if clock() > until:
-            raise JobError(f"{', '.join(sorted(left))} can't be ended, and the job can't go on beside them")
-        serve((yield clock() + POLL_SECONDS))
+    ps, worker = before.ps.each.memory, before.worker.each.memory
+    return Plan(ps=plan.ps.with_memory(ps), worker=plan.worker.with_memory(worker))
 
 
 def _forget_old(job: Job, generation: int) -> None:

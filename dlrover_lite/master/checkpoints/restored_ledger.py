@@ -82,10 +82,7 @@ def facts_for(
         id_kinds=dict(shards.id_kinds),
         minibatches=shards.plan.minibatches(shards.plan.samples),
         failures=[failure for of, failure in shards.ledger.failures() if of.kind == "train"],
-        evaluations=[
-            RoundResult(one.at_samples, one.samples, one.loss, one.auc, one.unknown_ids, one.unusual_ids)
-            for one in results
-        ],
+        evaluations=[RoundResult(*msgspec.structs.astuple(one)) for one in results],
         rounds_due=rounds_due if len(results) == through else max(0, rounds_due - 1),
         final_round=final and len(results) == through,
         progress=progress.counters(),

@@ -205,31 +205,16 @@ class Fleet(msgspec.Struct, frozen=True):
         """Follow what the backend sees of a node. What it sees of unknown nodes, and what was followed before, changes nothing. ``owns``:
         the node is a PS, and holds slots; ``leaving``: PS that are to be emptied and ended; ``work_is_left``: no worker has been told
         that there is nothing left to do; ``doing``: what the node said last that it was at."""
-        if seen.started_at is None:
-            runs: Next = (self, [])
-        else:
-            fleet, _, instructions = self._step(node_id, "started", now, "its process runs")
-            runs = fleet, instructions
+        fleet: Fleet = self
+        told: list[Instruction] = []
+        if seen.started_at is not None:
+            fleet, _, told = self._step(node_id, "started", now, "its process runs")
         if seen.ended_at is None:
-            return runs
-        fleet, following = runs[0]._ended(node_id, seen, now, owns, leaving, work_is_left=work_is_left, doing=doing)
-        return fleet, [*runs[1], *following]
-
-    def _ended(
-        self,
-        node_id: str,
-        seen: Observed,
-        now: float,
-        owns: bool,
-        leaving: Collection[str],
-        *,
-        work_is_left: bool,
-        doing: str,
-    ) -> Next:
-        before = self.by_id.get(node_id)
-        fleet, changed, _ = self._step(node_id, "exited", now, "")
+            return fleet, told
+        before = fleet.by_id.get(node_id)
+        fleet, changed, _ = fleet._step(node_id, "exited", now, "")
         if before is None or not changed:
-            return self, []
+            return fleet, told
         reason = before.verdict or seen.reason or "Unknown"
         detail = before.detail if before.verdict else seen.detail
         asked = (self.done or before.state == "draining") and reason in ("Succeeded", "Killed")
@@ -242,7 +227,7 @@ class Fleet(msgspec.Struct, frozen=True):
             detail="" if asked else detail,
             wanted=None,
         )
-        told: list[Instruction] = [Note(node.id, f"ended: {describe_end(node)}")]
+        told.append(Note(node.id, f"ended: {describe_end(node)}"))
         fleet = fleet._with(node)
         fleet, more = (
             fleet._judge_server(node, before, now, owns, leaving)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -13,6 +14,7 @@ from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.units import Resources
 from dlrover_lite.master.events import EventLog
+from dlrover_lite.master.job_state_store import FLEET, JobStateStore
 from dlrover_lite.master.nodes.fleet import (
     FailJob,
     Fleet,
@@ -30,10 +32,11 @@ from dlrover_lite.master.nodes.fleet import (
 from dlrover_lite.master.nodes.lifecycle import Node
 from dlrover_lite.master.nodes.liveness import Liveness
 from dlrover_lite.master.nodes.resizing import next_step
+from dlrover_lite.master.slots.parameter_servers import ParameterServers
 from dlrover_lite.protocol.nodes import Backend, NodeSpec, Observed, Readings, Usage
 from dlrover_lite.recipe.schema import Health
 
-__all__ = ["Reconciler", "Servers"]
+__all__ = ["Reconciler"]
 
 GRACE_SECONDS = 10.0
 FAILED_GRACE_SECONDS = 1.0
@@ -48,55 +51,26 @@ _UNSEEN = 1.25
 """How many times the most that was seen a node may have used between two readings, a second apart."""
 
 
-class Servers(Protocol):
-    """What there is to know of parameter servers, and who is to know when one is no more."""
-
-    def owns(self, node: str) -> bool:
-        """Return whether a PS holds slots."""
-
-    @property
-    def leaving(self) -> Collection[str]:
-        """PS that are to be emptied and ended."""
-
-    def tidy(self, node: str) -> bool:
-        """Return whether a PS has given back all memory that it can."""
-
-    def bytes_of(self, node: str) -> int:
-        """Return the memory that a PS takes for what it holds, by its own account, in bytes."""
-
-    def gone(self, node: str) -> None:
-        """Note that a PS has ended, and held no slots."""
-
-    def down(self, node: str) -> None:
-        """Note that a PS has ended, holds slots, and is going to be followed. Durable with the fleet."""
-
-    def replaced(self, old: str, new: str) -> None:
-        """Note that ``new`` holds what ``old`` held. Durable with the fleet."""
-
-
+@dataclass(eq=False)
 class Reconciler:
-    """``keep`` has a fleet made durable, and ``after_commit`` does what follows from the change once it is. ``on_refusal`` is told when the
+    """What changes is put among the ``facts``; what follows from it is done once it is durable. ``on_refusal`` is told when the
     backend refuses to launch a node; it raises the error, or ends the job. ``work_is_left``: no worker may have been told to leave for
     want of work."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        backend: Backend,
-        *,
-        endpoint: str,
-        health: Health,
-        story: EventLog,
-        servers: Servers,
-        keep: Callable[[Fleet], None],
-        after_commit: Callable[[Callable[[], None]], None],
-        on_gone: Callable[[str], None],
-        on_failure: Callable[[FailJob], None],
-        on_refusal: Callable[[BackendError], None],
-        work_is_left: Callable[[], bool],
-        clock: Callable[[], float],
-    ) -> None:
-        self.fleet = fleet
+    fleet: Fleet
+    backend: Backend
+    endpoint: str
+    health: Health
+    story: EventLog
+    servers: ParameterServers
+    facts: JobStateStore
+    on_gone: Callable[[str], None]
+    on_failure: Callable[[FailJob], None]
+    on_refusal: Callable[[BackendError], None]
+    work_is_left: Callable[[], bool]
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self.usage: dict[str, Usage] = {}
         """Last known usage of each node, also after its end."""
         self._seen: dict[str, int] = {}
@@ -105,50 +79,39 @@ class Reconciler:
         """Newest readings, and as of when."""
         self.waits_for: dict[str, str] = {}
         """Why nodes that are to be resized haven't been yet, in words."""
-        self._backend = backend
-        self._endpoint = endpoint
-        self._story = story
-        self._servers = servers
-        self._keep = keep
-        self._after_commit = after_commit
-        self._on_gone = on_gone
-        self._on_failure = on_failure
-        self._on_refusal = on_refusal
-        self._work_is_left = work_is_left
-        self._clock = clock
-        self._liveness = Liveness(health, clock())
+        self._liveness = Liveness(self.health, self.clock())
         self._version: int | None = None
         """Version of what the backend told last; None: it hasn't told anything yet."""
         self._observed: dict[str, Observed] = {}
-        self._usage_at = self._resize_at = clock()
+        self._usage_at = self._resize_at = self.clock()
 
     def begin(self) -> None:
         """Launch the plan; or go on with the nodes that an earlier master has left."""
-        now = self._clock()
+        now = self.clock()
         if not self.fleet.by_id:
             self._take(self.fleet.begin(now))
             return
         self._take(self.fleet.restored(now))
         for node in self.fleet.of("ps"):
-            if node.state == "ended" and not self._servers.owns(node.id):
+            if node.state == "ended" and not self.servers.state.owns(node.id):
                 self._terminate_later(node.id, 0.0, keep_memory=False)
 
     def hello(self, node: str, endpoint: str) -> None:
-        self._take(self.fleet.hello(node, endpoint, self._clock()))
+        self._take(self.fleet.hello(node, endpoint, self.clock()))
         self._liveness.heard(node)
-        self._usage_at = self._clock()  # what a newcomer has left is asked for soon
+        self._usage_at = self.clock()  # what a newcomer has left is asked for soon
 
     def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
         self._liveness.heard(node, doing, seconds)
 
     def scale(self, workers: int) -> list[str]:
         """Scale to a number of workers; return what follows from it, in words."""
-        return self._told(self.fleet.scale(workers, self._clock()))
+        return self._told(self.fleet.scale(workers, self.clock()))
 
     def scale_ps(self, count: int, *, each: Resources | None = None, host: str = "") -> list[str]:
         """Have so many PS beside those that leave, newcomers of the plan's size or with ``each``; what follows from it, in words."""
         return self._told(
-            self.fleet.scale_ps(count, self._clock(), leaving=self._servers.leaving, each=each, host=host)
+            self.fleet.scale_ps(count, self.clock(), leaving=self.servers.state.leaving, each=each, host=host)
         )
 
     def drain(
@@ -156,18 +119,18 @@ class Reconciler:
     ) -> list[str]:
         """Let a worker leave, or a PS that holds nothing; return what follows from it, in words. ``each`` and ``host``: of the one that
         takes its place."""
-        return self._told(self.fleet.drain(node, self._clock(), why=why, replace=replace, each=each, host=host))
+        return self._told(self.fleet.drain(node, self.clock(), why=why, replace=replace, each=each, host=host))
 
     def kill(self, node: str) -> list[str]:
         """End a node at once; another one takes its place. Return what follows from it, in words."""
-        return self._told(self.fleet.kill(node, self._clock()))
+        return self._told(self.fleet.kill(node, self.clock()))
 
     def resize(self, node: str, wanted: Resources) -> list[str]:
         """Give a node other limits, as soon as may be. Return what follows from it, in words: what the backend makes of it is added to them
         once the wish is durable."""
         told = [f"{node} {text}" for text in self._noted(self.fleet.resize(node, wanted))]
         self.waits_for.pop(node, None)
-        self._after_commit(lambda: told.extend(f"{node} {text}" for text in self._resize(node)))
+        self.facts.after_commit(lambda: told.extend(f"{node} {text}" for text in self._resize(node)))
         return told
 
     def set_size(self, role: Literal["ps", "worker"], each: Resources) -> None:
@@ -176,9 +139,9 @@ class Reconciler:
 
     def memory_used(self, node: str) -> int:
         """Return the memory that a node uses now, in bytes."""
-        usage = self._backend.usage(node)
+        usage = self.backend.usage(node)
         if usage is None:
-            return self._servers.bytes_of(node)
+            return self.servers.bytes_of(node)
         self._see({node: usage})
         return usage.memory
 
@@ -203,7 +166,7 @@ class Reconciler:
         return [f"{note.node} is {note.text.removeprefix('is ')}" for note in notes]
 
     def one_more_worker(self) -> None:
-        self._take(self.fleet.one_more_worker(self._clock()))
+        self._take(self.fleet.one_more_worker(self.clock()))
 
     def finish(self) -> None:
         self.fleet = self.fleet.finished()
@@ -211,17 +174,17 @@ class Reconciler:
     def turn(self) -> None:
         """Handle what the backend reports, what is due, and who has been silent. Raises BackendError when it can't be reached."""
         self.observe()
-        now = self._clock()
+        now = self.clock()
         self._take(self.fleet.tick(now))
         for finding in self._liveness.judge(self.fleet.running, now):
             self._take(self.fleet.give_up(*finding, now))
         if now >= self._resize_at and any(node.wanted is not None for node in self.fleet.running):
-            self._after_commit(self._resize_all)
+            self.facts.after_commit(self._resize_all)
         if now >= self._usage_at:
             self._usage_at = now + USAGE_SECONDS
-            readings = self._backend.readings()
+            readings = self.backend.readings()
             self._see(readings.nodes)
-            self.readings = (now + self._clock()) / 2, readings
+            self.readings = (now + self.clock()) / 2, readings
 
     def read_soon(self) -> None:
         """Have what nodes have used read as of now, with the next turn."""
@@ -239,27 +202,27 @@ class Reconciler:
         if node.wanted is None:
             self.waits_for.pop(name, None)
             return []
-        tidy = self._servers.tidy(node.id)
+        tidy = self.servers.tidy(node.id)
         lowered = node.wanted.memory < node.resources.memory and (tidy or node.role != "ps")
         step = next_step(node, used=self.memory_used(node.id) if lowered else 0, tidy=tidy)
         told = self._give_up(node, step.resources, step.refused) if step.refused else []
         if step.resources != node.resources:
             try:
-                self._backend.resize(node.id, step.resources)
+                self.backend.resize(node.id, step.resources)
             except BackendError as error:
                 return told + self._not_resized(node, step.resources, error)
             told += self._noted(self.fleet.resized(node.id, step.resources))
         return told + self._waiting(node.id, step.waits_for)
 
     def _give_up(self, node: Node, instead: Resources, why: str) -> list[str]:
-        self._story.node(node.id, why)
+        self.story.node(node.id, why)
         return [why, *self._noted(self.fleet.resize(node.id, instead))]
 
     def _not_resized(self, node: Node, wanted: Resources, error: BackendError) -> list[str]:
         why = f"is not resized to {describe(wanted)}: {error.message}"
         if wanted.memory < node.resources.memory:  # it has grown meanwhile
             return self._give_up(node, msgspec.structs.replace(wanted, memory=node.resources.memory), why)
-        self._resize_at = self._clock() + RESIZE_AGAIN_SECONDS
+        self._resize_at = self.clock() + RESIZE_AGAIN_SECONDS
         return self._waiting(node.id, why)
 
     def _waiting(self, node: str, why: str) -> list[str]:
@@ -268,7 +231,7 @@ class Reconciler:
             return []
         if self.waits_for.get(node) != why:
             self.waits_for[node] = why
-            self._story.node(node, why)
+            self.story.node(node, why)
         return [why]
 
     def end_all(self) -> None:
@@ -286,7 +249,7 @@ class Reconciler:
 
     def observe(self) -> None:
         """Handle what the backend says of its nodes. Raises BackendError when it can't be reached."""
-        seen = self._backend.observe(after=self._version)
+        seen = self.backend.observe(after=self._version)
         if seen is None:
             return
         for node, now in seen.nodes.items():
@@ -304,9 +267,9 @@ class Reconciler:
             self._note(instruction)
         if fleet is not self.fleet:
             self.fleet = fleet
-            self._keep(fleet)
+            self.facts.keep(FLEET, fleet)
         if follows:
-            self._after_commit(lambda: failpoint("master.relaunch.noted"))
+            self.facts.after_commit(lambda: failpoint("master.relaunch.noted"))
         for instruction in instructions:
             self._follow(instruction)
 
@@ -314,44 +277,44 @@ class Reconciler:
         """Note what is to be as durable as the fleet itself, and the story of it."""
         match instruction:
             case ServerDown(node):
-                self._servers.down(node)
+                self.servers.down(node)
             case ServerReplaced(old, new):
-                self._servers.replaced(old, new)
+                self.servers.replaced(old, new)
             case Note(node, text):
-                self._story.node(node, text)
+                self.story.node(node, text)
 
     def _follow(self, instruction: Instruction) -> None:
         match instruction:
             case Launch(node):
-                self._after_commit(partial(self._launch, node))
+                self.facts.after_commit(partial(self._launch, node))
             case Terminate(node, gently, keep_memory):
                 self._terminate_later(node, GRACE_SECONDS if gently else 0.0, keep_memory=keep_memory)
             case WorkerGone(node):
-                self._on_gone(node)
+                self.on_gone(node)
             case ServerGone(node):
-                self._servers.gone(node)
+                self.servers.gone(node)
             case FailJob():
-                self._on_failure(instruction)
+                self.on_failure(instruction)
 
     def _terminate_later(self, node: str, grace_seconds: float, *, keep_memory: bool) -> None:
         """Have a node end; of one that has ended, let go of its memory, for which an earlier master may have had no time."""
 
         def terminate() -> None:
             try:
-                self._backend.terminate(node, grace_seconds=grace_seconds, keep_memory=keep_memory)
+                self.backend.terminate(node, grace_seconds=grace_seconds, keep_memory=keep_memory)
             except BackendError as error:
                 print(f"{node} can't be ended: {error.message}", flush=True)
 
-        self._after_commit(terminate)
+        self.facts.after_commit(terminate)
 
     def _launch(self, node: Node) -> None:
         failpoint("master.launch.noted")
         if not self.fleet.done:
-            spec = NodeSpec(node.id, node.role, node.resources, self._endpoint, node.follows, host=node.host)
+            spec = NodeSpec(node.id, node.role, node.resources, self.endpoint, node.follows, host=node.host)
             try:
                 self._launch_somewhere(spec)
             except BackendError as error:
-                self._on_refusal(error)
+                self.on_refusal(error)
             else:
                 failpoint("master.launch.asked")
                 if node.follows:
@@ -363,21 +326,21 @@ class Reconciler:
     def _launch_somewhere(self, spec: NodeSpec) -> None:
         """Launch a node on the host that is wished for; where that can't be, wherever there is room. Raises BackendError."""
         try:
-            self._backend.launch(spec)
+            self.backend.launch(spec)
         except BackendError as error:
             if not spec.host:
                 raise
-            self._story.node(spec.id, f"is not launched on {spec.host}, but wherever there is room: {error.message}")
-            self._backend.launch(msgspec.structs.replace(spec, host=""))
+            self.story.node(spec.id, f"is not launched on {spec.host}, but wherever there is room: {error.message}")
+            self.backend.launch(msgspec.structs.replace(spec, host=""))
 
     def _judged(self, node: str, seen: Observed) -> Next:
-        servers = self._servers
+        servers = self.servers
         return self.fleet.observed(
             node,
             seen,
-            self._clock(),
-            owns=servers.owns(node),
-            leaving=servers.leaving,
-            work_is_left=self._work_is_left(),
+            self.clock(),
+            owns=servers.state.owns(node),
+            leaving=servers.state.leaving,
+            work_is_left=self.work_is_left(),
             doing=self._liveness.doing(node),
         )

@@ -6,8 +6,8 @@ from dlrover_lite.core.slots import SLOTS
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.nodes.lifecycle import Node
-from dlrover_lite.protocol.messages import ScaleRequest
 from dlrover_lite.protocol.plans import scaling_refusal
+from dlrover_lite.protocol.questions import ScaleRequest
 from dlrover_lite.transport.frames import UNUSABLE, Failure
 
 __all__ = ["newcomer_refusal", "refusal", "replacement_refusal"]

@@ -105,25 +105,25 @@ def job_end(run: GenerationRun, *, now: float) -> ExpectedEnd | None:
     if goal is not None and goal.target is not None:
         shape, predicted = shape_of_plan(goal.target), goal.predicted
     else:
-        shape, predicted = shape_of_fleet(run.fleet, run.servers.leaving), None
+        shape, predicted = shape_of_fleet(run.fleet, run.servers.state.leaving), None
         if state.prediction is not None and shape_of_plan(state.prediction.plan) == shape:
             predicted = state.prediction.rate
     intervals = run.plan_rates.since(shape)
-    recent = 0.0 if run.profiling.disturbed else run.progress.rate(now=run.now())
+    recent = 0.0 if run.profiling.profiler.disturbed else run.progress.rate(now=run.now())
     return expected_end(now, left, intervals, predicted=predicted, recent=recent, pause_seconds=_pauses(run, intervals))
 
 
 def note_evaluations(run: GenerationRun) -> None:
     """Take note, each turn, of whether an evaluation is beside training."""
     under_way = bool(run.rounds.open) and not run.shards.trained
-    rate = _rate_of(run.plan_rates.since(shape_of_fleet(run.fleet, run.servers.leaving)))
+    rate = _rate_of(run.plan_rates.since(shape_of_fleet(run.fleet, run.servers.state.leaving)))
     run.evaluation_pauses.turn(run.now(), run.shards.consumed_samples, rate, under_way=under_way)
 
 
 def _pauses(run: GenerationRun, intervals: list[TrainedInterval]) -> float:
     """Return the seconds by which evaluations will hold training up; 0 if what is measured has them in it already."""
     plan, consumed = run.shards.plan, run.shards.consumed_samples
-    if not plan.evaluate_every or not plan.eval_samples or run.profiling.has_evaluations:
+    if not plan.evaluate_every or not plan.eval_samples or run.profiling.usual.is_usual:
         return 0.0
     rounds = (plan.samples * plan.epochs - 1) // plan.evaluate_every - consumed // plan.evaluate_every
     return run.evaluation_pauses.to_come(run.now(), consumed, _rate_of(intervals), max(0, rounds))

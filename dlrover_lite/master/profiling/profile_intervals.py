@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from dlrover_lite.core.errors import DlroverLiteError
@@ -45,11 +46,7 @@ class Usual:
         """Time since when there is no evaluation or checkpoint; None: there is no training that could be measured."""
         self._enough_at = 0.0
         """Time when there was a long enough stretch last, or training began."""
-        self._is_usual = False
-
-    @property
-    def is_usual(self) -> bool:
-        return self._is_usual
+        self.is_usual = False
 
     def disturbs(self, now: float, *, under_way: bool, trains: bool) -> bool:
         """Return whether one that is under way keeps training from being measured. ``trains``: nothing else does."""
@@ -61,34 +58,29 @@ class Usual:
         if under_way:
             self._free_since = now
         elif now - self._free_since >= self._enough_seconds:
-            self._enough_at, self._is_usual = now, False
+            self._enough_at, self.is_usual = now, False
         if now - self._enough_at >= self.PATIENCE_SECONDS:
-            self._is_usual = True
-        return under_way and not self._is_usual
+            self.is_usual = True
+        return under_way and not self.is_usual
 
 
+@dataclass(eq=False)
 class Profiling:
     """``sinks`` are given each interval when it has ended."""
 
-    def __init__(
-        self,
-        job: str,
-        recipe: Recipe,
-        shards: ShardService,
-        sinks: list[Sink],
-        *,
-        clock: Callable[[], float],
-        wall_clock: Callable[[], float],
-        pace: Pace | None = None,
-    ) -> None:
-        pace = pace or Pace()
-        self._profiler = Profiler(
-            job, batch_size=recipe.training.batch_size, samples_so_far=shards.consumed_samples, pace=pace
-        )
-        self._usual = Usual(pace.warm_up_seconds + pace.least_seconds)
-        self._sinks = sinks
-        self._clock = clock
-        self._wall_clock = wall_clock
+    job: str
+    recipe: Recipe
+    shards: ShardService
+    sinks: list[Sink]
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    pace: Pace | None = None
+
+    def __post_init__(self) -> None:
+        pace, batch_size = self.pace or Pace(), self.recipe.training.batch_size
+        before = self.shards.consumed_samples
+        self.profiler = Profiler(self.job, batch_size=batch_size, samples_so_far=before, pace=pace)
+        self.usual = Usual(pace.warm_up_seconds + pace.least_seconds)
         self._at_work: set[str] = set()
         """Workers that have trained."""
         self._readings_at = -math.inf
@@ -96,43 +88,26 @@ class Profiling:
         self._told: Level | None = None
 
     @property
-    def disturbed(self) -> str:
-        """Why nothing is measured now, in words; empty while something is."""
-        return self._profiler.disturbed
-
-    @property
-    def has_evaluations(self) -> bool:
-        """Whether evaluations and checkpoints are part of what is measured: they leave no time to measure training without."""
-        return self._usual.is_usual
-
-    @property
     def seconds_left(self) -> float:
         """Seconds that are left of the interval under way; 0: nothing can be measured."""
-        ends = self._profiler.ends
-        return 0.0 if ends is None else max(0.0, ends - self._clock())
+        ends = self.profiler.ends
+        return 0.0 if ends is None else max(0.0, ends - self.clock())
 
     @property
     def ends_at(self) -> float | None:
         """Time when the interval under way is to be over, in seconds since the epoch; None: nothing can be measured."""
-        return None if self._profiler.ends is None else self._wall_clock() + self.seconds_left
-
-    @property
-    def has_measured(self) -> bool:
-        """An interval was measured with the nodes that run now."""
-        return self._profiler.has_measured
+        return None if self.profiler.ends is None else self.wall_clock() + self.seconds_left
 
     def taken_over(self, why: str) -> None:
         """Note that an earlier master was at an interval, of which nothing is known any more."""
-        self._keep(Gap(self._wall_clock(), None, why))
+        self._keep(Gap(self.wall_clock(), None, why))
 
     def worked(self, request: LeaseRequest, answer: Answer, *, samples: int) -> None:
         """Handle a worker's report; ``samples`` are consumed by it that weren't before."""
         of, newly = answer.consumed.of, answer.consumed.newly
         if of is not None and of.kind == "train":
             self._at_work.add(request.node)
-            self._profiler.worked(
-                self._clock(), request.node, samples=samples, minibatches=newly, report=request.report
-            )
+            self.profiler.worked(self.clock(), request.node, samples=samples, minibatches=newly, report=request.report)
 
     def served(self, report: PsReport) -> None:
         """Handle a report of a PS. Raises MalformedMessage."""
@@ -141,23 +116,23 @@ class Profiling:
             return
         if not (0 <= counters.busy_seconds < math.inf and 0 <= counters.queue_seconds < math.inf):
             raise MalformedMessage(f"{counters.busy_seconds} busy seconds, {counters.queue_seconds} in the queue")
-        self._profiler.served(self._clock(), report)
+        self.profiler.served(self.clock(), report)
 
     def turn(self, run: GenerationRun) -> None:
         """Handle what has changed, and what is over by now."""
-        now, at = self._clock(), self._wall_clock()
+        now, at = self.clock(), self.wall_clock()
         if run.reconciler.readings is not None and run.reconciler.readings[0] > self._readings_at:
             self._readings_at, readings = run.reconciler.readings
-            self._profiler.readings(self._readings_at, readings)
+            self.profiler.readings(self._readings_at, readings)
         parts = tuple(
             Part(node.id, node.role, node.resources.cores) for node in run.fleet.running if node.state == "up"
         )
         disturbed, beside = self._disturbed(run), self._beside(run)
-        if self._usual.disturbs(now, under_way=bool(beside), trains=not disturbed):
+        if self.usual.disturbs(now, under_way=bool(beside), trains=not disturbed):
             disturbed = disturbed or beside
-        self._keep(self._profiler.situation(now, at, Situation(parts, disturbed)))
-        self._keep(self._profiler.tick(now, at))
-        if self._profiler.waits_for_readings(now):
+        self._keep(self.profiler.situation(now, at, Situation(parts, disturbed)))
+        self._keep(self.profiler.tick(now, at))
+        if self.profiler.waits_for_readings(now):
             run.reconciler.read_soon()
 
     def level(self, run: GenerationRun) -> Level | None:
@@ -165,7 +140,7 @@ class Profiling:
         servers, checkpoints = run.servers, run.checkpoints
         if not servers.at_rest or (checkpoints is not None and checkpoints.cuts.phase != "idle"):
             return None  # moves and snapshots take memory of their own
-        if run.shards.trained or (found := self._profiler.level(self._clock(), self._wall_clock())) is None:
+        if run.shards.trained or (found := self.profiler.level(self.clock(), self.wall_clock())) is None:
             return None
         before = {one.node: one.used_bytes for one in self._told.ps} if self._told is not None else {}
         for one in found.ps:
@@ -208,7 +183,7 @@ class Profiling:
     def _keep(self, found: Profile | Gap | None) -> None:
         if found is None:
             return
-        for sink in self._sinks:
+        for sink in self.sinks:
             try:
                 sink.keep(found)
             except DlroverLiteError as error:  # training goes on without

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ from dlrover_lite.core import slots
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.intervals import Range
 from dlrover_lite.master.events import EventLog
+from dlrover_lite.master.job_state_store import RESTORE, SLOTS, JobStateStore
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.slots.slot_loads import SlotLoads, decode
 from dlrover_lite.master.slots.slot_state import Batch, Move, Next, SlotState
@@ -19,65 +21,45 @@ from dlrover_lite.master.work.shards import ShardService
 from dlrover_lite.protocol.messages import (
     Ack,
     MoveOrder,
-    MoveStatus,
     PsOrders,
     PsReport,
-    RestoreOrder,
     RestoreReport,
-    RestoreStatus,
-    SlotsReport,
     SnapshotOrder,
     Topology,
 )
+from dlrover_lite.protocol.questions import MoveStatus, RestoreStatus, SlotsReport
 from dlrover_lite.transport.frames import MalformedMessage
 
 __all__ = ["ParameterServers", "consumed"]
 
 
+@dataclass(eq=False)
 class ParameterServers:
-    """``keep`` puts a state among the facts; it is committed before an answer is sent that was given here."""
+    """What changes is put among the ``facts``, which are committed before an answer is sent that was given here."""
 
-    def __init__(
-        self,
-        state: SlotState | None,
-        shards: ShardService,
-        story: EventLog,
-        *,
-        keep: Callable[[SlotState], None],
-        wall_clock: Callable[[], float],
-        restore: RestoreOrder | None = None,
-        keep_restore: Callable[[RestoreOrder | None], None] = lambda _: None,
-    ) -> None:
-        """Load ``state``, what an earlier master of the job has left; ``restore``: which cut the PS are to begin with, until all
-        have."""
-        self.state = state or SlotState()
+    facts: JobStateStore
+    shards: ShardService
+    story: EventLog
+    wall_clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self.state = self.facts.slots() or SlotState()
+        self.restore = self.facts.get(RESTORE)
+        """Which cut the PS are to begin with, until all have."""
         self.reports: dict[str, PsReport] = {}
         """Last report of each PS; of one that held nothing when it ended, none."""
         self.loads = SlotLoads()
         self.snapshots: dict[str, SnapshotOrder] = {}
         """Orders of what each PS is to do for the cut under way."""
-        self.restore = restore
         self._restoring_since: float | None = None
         self.hold_moves = False
         """No move may begin: a cut is taken, or waits to be."""
-        self._keep_restore = keep_restore
-        self._shards = shards
-        self._story = story
-        self._keep = keep
-        self._wall_clock = wall_clock
         self._owned: dict[str, bytes] = {}
         """Slots that each PS owns in this map, packed."""
         self._owned_since = dict.fromkeys(self.state.ps, self.state.version)
         """The version from which on each PS owns what it does, or an older master was gone."""
 
     # --- what there is --------------------------------------------------------------------------------------------------
-
-    def owns(self, node: str) -> bool:
-        return self.state.owns(node)
-
-    @property
-    def leaving(self) -> Collection[str]:
-        return self.state.leaving
 
     @property
     def at_rest(self) -> bool:
@@ -144,7 +126,7 @@ class ParameterServers:
         state = self.state
         if not state.version:
             return SlotsReport(0)
-        now = self._wall_clock()
+        now = self.wall_clock()
         servers = [self.loads.of(node.id, state.owned(node.id), now) for node in fleet.running if node.role == "ps"]
         return SlotsReport(state.version, servers, self.loads.hottest(hottest, state), self.moves())
 
@@ -177,7 +159,7 @@ class ParameterServers:
         self.reports[node.id] = report
         self._note_restoring(report.restoring)
         self._note_restored(node.id)
-        self.take(self.state.ready(node.id, ready, self._wall_clock()))
+        self.take(self.state.ready(node.id, ready, self.wall_clock()))
         self.take(self.state.report(node.id, report.version, report.tidy))
         if loads is not None and report.version >= self._owned_since.get(node.id, 1):
             self.loads.take(
@@ -185,7 +167,7 @@ class ParameterServers:
                 self.state.owned(node.id),
                 loads,
                 requests_per_second=report.requests_per_second,
-                at=self._wall_clock(),
+                at=self.wall_clock(),
             )
         return self.orders(node.id, fleet)
 
@@ -209,7 +191,7 @@ class ParameterServers:
             if move.state == "copying" and move.involves(node)
         ]
         return PsOrders(
-            state.version, self._owned[node], moves, *consumed(self._shards), self.snapshots.get(node), self.restore
+            state.version, self._owned[node], moves, *consumed(self.shards), self.snapshots.get(node), self.restore
         )
 
     def _note_slowed(self, node: str, share: float) -> None:
@@ -217,13 +199,13 @@ class ParameterServers:
         before = self.reports[node].slowed if node in self.reports else 0.0
         if share > before:
             why = "as their rows change faster than they are copied"
-            self._story.node(node, f"holds back pushes to slots that leave it for {share:.0%} of the time, {why}")
+            self.story.node(node, f"holds back pushes to slots that leave it for {share:.0%} of the time, {why}")
 
     def _note_restoring(self, report: RestoreReport | None) -> None:
         if self.restore is None or report is None or self._restoring_since is not None:
             return
         if report.generation == self.restore.generation:
-            self._restoring_since = self._wall_clock() - report.seconds
+            self._restoring_since = self.wall_clock() - report.seconds
 
     def _note_restored(self, node: str) -> None:
         order, owners = self.restore, self.state.counts()
@@ -233,8 +215,8 @@ class ParameterServers:
         if all(report is not None and report.restored >= order.generation for report in reports):
             self.restore = self._restoring_since = None
             failpoint("master.restore.over")
-            self._keep_restore(None)
-            self._story.node(node, f"checkpoint {order.cut} is restored: training goes on")
+            self.facts.keep(RESTORE, None)
+            self.story.node(node, f"checkpoint {order.cut} is restored: training goes on")
 
     def topology(self, fleet: Fleet) -> Topology | None:
         """Return the PS that own slots; None before there is a map, and while one of them is still to come up, or to take its rows from a
@@ -261,25 +243,25 @@ class ParameterServers:
                 if (state.owned(node) != self.state.owned(node)).any():
                     self._owned_since[node] = state.version
         self.state = state
-        self._keep(state)
+        self.facts.keep(SLOTS, state)
         for note in notes:
-            self._story.node(note.node, note.text)
+            self.story.node(note.node, note.text)
         return True
 
     def begin(self, fleet: Fleet) -> None:
         """Make the first map, once all PS of the plan are up."""
-        if not self.state.version and fleet.all_ps_up(self.leaving):
-            self.take(self.state.begin([node.id for node in fleet.servers_up(self.leaving)]))
+        if not self.state.version and fleet.all_ps_up(self.state.leaving):
+            self.take(self.state.begin([node.id for node in fleet.servers_up(self.state.leaving)]))
 
     def start(self, fleet: Fleet) -> bool:
         """Begin moves that can; whether there were any."""
         if not self.state.moves or self.hold_moves or self.restore is not None:
             return False
         up = {node.id for node in fleet.of("ps") if node.state == "up"}
-        return self.take(self.state.start(up, self._wall_clock()))
+        return self.take(self.state.start(up, self.wall_clock()))
 
     def tell(self, node: str, text: str) -> None:
-        self._story.node(node, text)
+        self.story.node(node, text)
 
     def gone(self, node: str) -> None:
         """Note that a PS has ended, and held no slots."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 import numpy as np
@@ -13,6 +14,8 @@ from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.slots import SlotSet
 from dlrover_lite.core.units import Resources, format_bytes
+from dlrover_lite.core.words import plural
+from dlrover_lite.master.job_state_store import JobStateStore
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.nodes.lifecycle import Node
 from dlrover_lite.master.nodes.reconciler import Reconciler
@@ -22,7 +25,7 @@ from dlrover_lite.master.slots.parameter_servers import ParameterServers
 from dlrover_lite.master.slots.placement import MEMORY_SHARE, ServerRoom, place
 from dlrover_lite.master.slots.slot_state import Move, SlotState, Transfer
 from dlrover_lite.master.work.shards import ShardService
-from dlrover_lite.protocol.messages import (
+from dlrover_lite.protocol.questions import (
     CancelMovesRequest,
     DrainRequest,
     KillRequest,
@@ -30,64 +33,58 @@ from dlrover_lite.protocol.messages import (
     ResizeRequest,
     Scaled,
     ScaleRequest,
+    Wish,
 )
 from dlrover_lite.transport.frames import UNUSABLE, Failure, MalformedMessage
 
-__all__ = ["SlotControl", "Wish"]
+__all__ = ["SlotControl"]
 
 AT_ONCE_BYTES = 64 << 20
 """Bytes of rows on a slow PS up to which they are copied with training held up, which is over the sooner for it: a second or two at a tenth
 of a core."""
-Wish = ScaleRequest | MoveRequest | CancelMovesRequest | DrainRequest | KillRequest | ResizeRequest
 _OVER = Failure("refused", "all samples have been trained on: there is nothing left to scale for, or to move")
 _ENDED = Failure("refused", "the job has ended: there is no node to resize")
 _NONE_TO_KILL = Failure("refused", "the job has ended: there is no node to kill")
 
 
+@dataclass(eq=False)
 class SlotControl:
-    """``total``: the recipe's ceiling. ``after_commit`` does what is given to it once what has changed is durable."""
+    """``total``: the recipe's ceiling. ``facts`` do what follows once what has changed is durable."""
 
-    def __init__(
-        self,
-        servers: ParameterServers,
-        reconciler: Reconciler,
-        shards: ShardService,
-        *,
-        total: Resources | None,
-        after_commit: Callable[[Callable[[], None]], None],
-    ) -> None:
+    servers: ParameterServers
+    reconciler: Reconciler
+    shards: ShardService
+    total: Resources | None
+    facts: JobStateStore
+
+    def __post_init__(self) -> None:
         self.problem = ""
         """Why what is wanted can't be done for now."""
-        self._servers = servers
-        self._reconciler = reconciler
-        self._shards = shards
-        self._total = total
-        self._after_commit = after_commit
 
     @property
     def _fleet(self) -> Fleet:
-        return self._reconciler.fleet
+        return self.reconciler.fleet
 
     @property
     def _state(self) -> SlotState:
-        return self._servers.state
+        return self.servers.state
 
     # --- each turn ------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Bring what is nearer to what is wanted."""
         self._forget_ended()
-        self._servers.begin(self._fleet)
-        if self._shards.trained:
+        self.servers.begin(self._fleet)
+        if self.shards.trained:
             self.settle("all samples have been trained on")
         elif self._state.version:
             self._plan()
-        if self._servers.start(self._fleet):
+        if self.servers.start(self._fleet):
             failpoint("master.move.decided")
-            self._after_commit(lambda: failpoint("master.move.begun"))
+            self.facts.after_commit(lambda: failpoint("master.move.begun"))
         for node in self._state.leaving:
             if not self._state.owns(node) and not self._state.busy(node):
-                self._reconciler.drain(node)
+                self.reconciler.drain(node)
 
     def _forget_ended(self) -> None:
         """Forget a PS that ended, of which an earlier master had no time to say so here."""
@@ -95,7 +92,7 @@ class SlotControl:
         for node in mentioned:
             known = self._fleet.by_id.get(node)
             if (known is None or known.state == "ended") and not self._state.owns(node):
-                self._servers.gone(node)
+                self.servers.gone(node)
 
     def _plan(self) -> None:
         """Plan moves off PS that leave, and to those that have come, once nobody is still to come and nothing on its way."""
@@ -103,14 +100,14 @@ class SlotControl:
         wanted = state.rebalance or self._to_empty()
         if not wanted:
             self.problem = ""
-        waits = state.open_moves() or self._servers.restore is not None
+        waits = state.open_moves() or self.servers.restore is not None
         if not wanted or waits or not fleet.all_ps_up(state.leaving):
             return
         if not all(self._measured(node.id) for node in fleet.of("ps") if node.state == "up"):
             return
         hurry = [node for node in state.slow if self._bytes(state.owned(node)) <= AT_ONCE_BYTES]
         if handed := self._handed_over(state):
-            self._servers.take(state.want(handed, at_once=hurry))
+            self.servers.take(state.want(handed, at_once=hurry))
             return
         try:
             transfers = self._placed(state, balance=state.rebalance)
@@ -118,11 +115,11 @@ class SlotControl:
             if error.message != self.problem:
                 self.problem = error.message
                 for node in self._to_empty():
-                    self._servers.tell(node, f"can't be emptied: {error.message}")
+                    self.servers.tell(node, f"can't be emptied: {error.message}")
             return
         self.problem = ""
         after, told = state.want(transfers, at_once=hurry)
-        self._servers.take((after.place_anew(False), told))
+        self.servers.take((after.place_anew(False), told))
 
     def _handed_over(self, state: SlotState) -> list[Transfer]:
         """List transfers of all that slow PS have, each to one that has come for it: in one move, since each takes its time there."""
@@ -139,7 +136,7 @@ class SlotControl:
         return found
 
     def _measured(self, node: str) -> bool:
-        return node in self._servers.reports and node in self._reconciler.usage
+        return node in self.servers.reports and node in self.reconciler.usage
 
     def _to_empty(self) -> list[str]:
         """List the PS that leave, and have slots that nobody is to take from them yet."""
@@ -160,21 +157,21 @@ class SlotControl:
             else ServerRoom(node, 0.0, 0.0, leaving=True)
             for node in ids
         ]
-        loads, to_empty = self._servers.loads, slots.none()
+        loads, to_empty = self.servers.loads, slots.none()
         for node in state.leaving:
             to_empty |= state.owned(node)
-        row_bytes = loads.row_bytes(state, self._servers.reports)
+        row_bytes = loads.row_bytes(state, self.servers.reports)
         return place(positions, loads.busy_elsewhere(to_empty), row_bytes, rooms, balance=balance)
 
     def _free(self, node: Node) -> float:
         """Return the memory that a PS has left, less what is on its way to it, in bytes."""
-        usage, report = self._reconciler.usage.get(node.id), self._servers.reports.get(node.id)
+        usage, report = self.reconciler.usage.get(node.id), self.servers.reports.get(node.id)
         used = usage.memory if usage else report.bytes if report else 0
         coming = sum(self._bytes(move.members) for move in self._state.open_moves() if move.target == node.id)
         return node.least_memory - used - coming
 
     def _bytes(self, members: SlotSet) -> float:
-        return float(self._servers.loads.row_bytes(self._state, self._servers.reports)[members].sum())
+        return float(self.servers.loads.row_bytes(self._state, self.servers.reports)[members].sum())
 
     def settle(self, why: str) -> list[str]:
         """Give up what isn't committed, and what it was for; what that means, in words."""
@@ -186,9 +183,9 @@ class SlotControl:
         after, told = state.cancel(why)
         staying = [node for node in after.leaving if after.owns(node)]
         after, more = after.stay(staying, why)
-        self._servers.take((after.place_anew(False), told + more))
+        self.servers.take((after.place_anew(False), told + more))
         if staying:
-            self._reconciler.scale_ps(self._fleet.plan.ps.count + len(staying))
+            self.reconciler.scale_ps(self._fleet.plan.ps.count + len(staying))
         rest = ["slots stay where they are"] if state.rebalance and not dropped else []
         return dropped + [f"{node} stays" for node in staying] + rest
 
@@ -217,8 +214,8 @@ class SlotControl:
 
     def join(self, each: Resources, host: str = "") -> Scaled | Failure:
         """Add one more PS, with ``each``, on ``host`` if one is named; slots stay where they are."""
-        refused = newcomer_refusal(each, self._fleet, total=self._total) or (_OVER if self._over else None)
-        return refused or Scaled(self._reconciler.scale_ps(self._fleet.plan.ps.count + 1, each=each, host=host))
+        refused = newcomer_refusal(each, self._fleet, total=self.total) or (_OVER if self._over else None)
+        return refused or Scaled(self.reconciler.scale_ps(self._fleet.plan.ps.count + 1, each=each, host=host))
 
     def replace(self, node: str, each: Resources, host: str = "") -> Scaled | Failure:
         """Replace a node that is slow by another one with ``each``, on ``host`` if one is named."""
@@ -226,23 +223,23 @@ class SlotControl:
 
     @property
     def _over(self) -> bool:
-        return self._fleet.done or self._shards.trained
+        return self._fleet.done or self.shards.trained
 
     def _scale(self, wish: ScaleRequest) -> Scaled | Failure:
         plan = self._fleet.plan
-        refused = refusal(wish, self._fleet, total=self._total) or (_OVER if self._over else None)
+        refused = refusal(wish, self._fleet, total=self.total) or (_OVER if self._over else None)
         if refused is not None:
             return refused
         actions = []
         if wish.ps is not None and wish.ps != plan.ps.count:
             actions += self._scale_ps(wish.ps)
         if wish.workers is not None and wish.workers != plan.worker.count:
-            actions += self._reconciler.scale(wish.workers)
+            actions += self.reconciler.scale(wish.workers)
         return Scaled(actions)
 
     def _scale_ps(self, count: int) -> list[str]:
         """Scale to ``count`` PS. Raises JobError, with nothing done, when the parameters don't fit into so few."""
-        why = f"scaled to {_servers(count)}"
+        why = f"scaled to {plural(count, 'parameter server')}"
         state, fleet = self._state, self._fleet
         staying = fleet.staying_of("ps", state.leaving)
         missing = count - len(staying) - len(fleet.coming_back("ps", state.leaving))
@@ -250,34 +247,34 @@ class SlotControl:
             called_back = [node for node in fleet.staying_of("ps") if node.id in state.leaving]
             kept = [node.id for node in self._least_held(called_back)[::-1][:missing]]
             after, told = state.stay(kept, why)
-            self._servers.take((after.place_anew(True), told))
-            launched = self._reconciler.scale_ps(count)
+            self.servers.take((after.place_anew(True), told))
+            launched = self.reconciler.scale_ps(count)
             rest = ["slots move when all parameter servers are up"] if self._state.version else []
             return [f"{node} stays" for node in kept] + launched + rest
         surplus = max(0, len(staying) + fleet.following(state.leaving) - count)
         if surplus > len(staying):
             raise JobError(
-                f"there can't be {_servers(count)} before those that follow others are up",
+                f"there can't be {plural(count, 'parameter server')} before those that follow others are up",
                 hint="Try again in a moment.",
             )
         chosen = [node.id for node in self._least_held(staying)[:surplus]]
-        return self._let_go(chosen, why) + self._reconciler.scale_ps(count)
+        return self._let_go(chosen, why) + self.reconciler.scale_ps(count)
 
     def _let_go(self, nodes: Collection[str], why: str) -> list[str]:
         """Let PS go. Raises JobError, with nothing done, when there is no room for what they hold."""
         after, told = self._state.leave(nodes, why)
         if after.version and self._fleet.all_ps_up(self._state.leaving):
             self._placed(after, balance=False)
-        self._servers.take((after, told))
+        self.servers.take((after, told))
         return [self._leaves(node) for node in nodes]
 
     def _leaves(self, node: str) -> str:
         count = self._state.counts().get(node, 0)
-        return f"{node} leaves" + (f" when its {_slots(count)} have moved to others" if count else "")
+        return f"{node} leaves" + (f" when its {plural(count, 'slot')} have moved to others" if count else "")
 
     def _least_held(self, nodes: list[Node]) -> list[Node]:
         """Sort PS: those that hold the fewest bytes first, and of them the youngest."""
-        counts, reports = self._state.counts(), self._servers.reports
+        counts, reports = self._state.counts(), self.servers.reports
 
         def held(node: Node) -> tuple[int, int]:
             return reports[node.id].bytes if node.id in reports else 0, counts.get(node.id, 0)
@@ -311,9 +308,11 @@ class SlotControl:
                 "Move fewer slots, or have more parameter servers: dlrover-lite scale --ps N",
             )
         transfers = [(source, target, found) for source in state.ps if (found := members & state.owned(source)).any()]
-        self._servers.take(state.want(transfers))
+        self.servers.take(state.want(transfers))
         moves = self._state.open_moves()[-len(transfers) :] if transfers else []
-        return Scaled([f"move {move.id}: {_slots(move.count)} from {move.source} to {target}" for move in moves])
+        return Scaled(
+            [f"move {move.id}: {plural(move.count, 'slot')} from {move.source} to {target}" for move in moves]
+        )
 
     def _bad_target(self, target: str, node: Node | None) -> Failure | None:
         if node is None or node.role != "ps":
@@ -361,12 +360,12 @@ class SlotControl:
         if replace and (refused := replacement_refusal(node, fleet, each)) is not None:
             return refused
         if node.role != "ps":
-            return Scaled(self._reconciler.drain(name, why=why, replace=replace, each=each, host=host))
+            return Scaled(self.reconciler.drain(name, why=why, replace=replace, each=each, host=host))
         if replace:
-            self._servers.take(self._state.leave([name], why if each else f"{why}, to be replaced", slow=slow))
-            return Scaled([self._leaves(name), *self._reconciler.scale_ps(role.count, each=each, host=host)])
+            self.servers.take(self._state.leave([name], why if each else f"{why}, to be replaced", slow=slow))
+            return Scaled([self._leaves(name), *self.reconciler.scale_ps(role.count, each=each, host=host)])
         actions = self._let_go([name], why)
-        return Scaled(actions + self._reconciler.scale_ps(role.count - 1))
+        return Scaled(actions + self.reconciler.scale_ps(role.count - 1))
 
     def _kill(self, name: str) -> Scaled | Failure:
         """Kill a node, whatever it is at: what it has leased is leased again, and what it holds is found by the one that follows."""
@@ -378,14 +377,14 @@ class SlotControl:
         if node.state == "ended":
             return Failure(UNUSABLE, f"{name} has ended already", "dlrover-lite status shows who is there.")
         stays = node.state != "draining" and name not in self._state.leaving
-        told = self._reconciler.kill(name)
+        told = self.reconciler.kill(name)
         return Scaled([*told, "another one takes its place"] if told and stays else told)
 
     def more_memory(self, node: str, wanted: int) -> int:
         """Return the limit that a node could have at once, of that which is wanted, in bytes: what all others have and the recipe's ceiling
         leave."""
         fleet, known = self._fleet, self._fleet.by_id[node]
-        most = min(fleet.capacity.memory, self._total.memory) if self._total is not None else fleet.capacity.memory
+        most = min(fleet.capacity.memory, self.total.memory) if self.total is not None else fleet.capacity.memory
         return max(known.resources.memory, min(wanted, most - fleet.memory_beside(known)))
 
     def _resize(self, wish: ResizeRequest) -> Scaled | Failure:
@@ -402,11 +401,11 @@ class SlotControl:
             node,
             wanted,
             fleet,
-            total=self._total,
-            used=self._reconciler.memory_used(node.id),
-            tidy=self._servers.tidy(node.id),
+            total=self.total,
+            used=self.reconciler.memory_used(node.id),
+            tidy=self.servers.tidy(node.id),
         )
-        return refused or Scaled(self._reconciler.resize(node.id, wanted))
+        return refused or Scaled(self.reconciler.resize(node.id, wanted))
 
 
 def _unpacked(members: bytes) -> SlotSet:
@@ -416,12 +415,8 @@ def _unpacked(members: bytes) -> SlotSet:
         raise MalformedMessage(str(error)) from error
 
 
-def _slots(count: int) -> str:
-    return f"{count:,} slot{'s' * (count != 1)}"
-
-
 def _stays(move: Move) -> str:
-    return f": {move.moved:,} of {_slots(move.count)} moved before, and stay there" if move.moved else ""
+    return f": {move.moved:,} of {plural(move.count, 'slot')} moved before, and stay there" if move.moved else ""
 
 
 def _named(members: SlotSet) -> str:
@@ -431,7 +426,3 @@ def _named(members: SlotSet) -> str:
         if members.sum() == 1
         else f"slots {text if len(text) <= 40 else text[:40].rpartition(',')[0] + ', …'}"
     )
-
-
-def _servers(count: int) -> str:
-    return f"{count} parameter server{'s' * (count != 1)}"

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.slots import SLOTS, SlotSet
 from dlrover_lite.master.slots.slot_state import SlotState
-from dlrover_lite.protocol.messages import HotSlot, PsReport, PsSlots
+from dlrover_lite.protocol.messages import PsReport
+from dlrover_lite.protocol.questions import HotSlot, PsSlots
 from dlrover_lite.transport.frames import MalformedMessage
 
 __all__ = ["SlotLoads", "decode"]

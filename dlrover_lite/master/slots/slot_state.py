@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core import slots
 from dlrover_lite.core.slots import SLOTS, SlotSet
+from dlrover_lite.core.words import plural
 from dlrover_lite.master.nodes.fleet import Note
 
 __all__ = ["Batch", "Move", "SlotState", "Transfer"]
@@ -206,7 +207,7 @@ class SlotState(msgspec.Struct, frozen=True):
             taken |= members
             move = Move(number, source, target, slots.pack(members), at_once=source in at_once)
             moves.append(move)
-            told += _told(move, f"move {move.id} is queued: {_slots(move.left)}")
+            told += _told(move, f"move {move.id} is queued: {plural(move.left, 'slot')}")
             number += 1
         if not told:
             return self, []
@@ -221,7 +222,7 @@ class SlotState(msgspec.Struct, frozen=True):
             if move.state == "queued" and not pair & occupied and all(node in up for node in pair):
                 occupied |= pair
                 move = _changed(move, state="copying", began=now)
-                told += _told(move, f"move {move.id} begins: {_slots(move.left)}")
+                told += _told(move, f"move {move.id} begins: {plural(move.left, 'slot')}")
             moves.append(move)
         if not told:
             return self, []
@@ -300,7 +301,7 @@ class SlotState(msgspec.Struct, frozen=True):
         version, ps, leaving = state.version + 1, renamed(state.ps), renamed(state.leaving)
         slow = [node for node in state.slow if node != old]  # the other one needn't be
         state = state._with(version=version, ps=ps, moves=moves, leaving=leaving, slow=slow)
-        count = _slots(int(state.owned(new).sum()))
+        count = plural(int(state.owned(new).sum()), "slot")
         return state, [*told, Note(new, f"owns what {old} owned: {count} (map {version})")]
 
     def leave(self, nodes: Collection[str], why: str, *, slow: bool = False) -> Next:
@@ -351,7 +352,9 @@ class SlotState(msgspec.Struct, frozen=True):
         if not after.left:
             after = _changed(after, state="committed", ended_at=version)
             seconds = max(0.0, now - move.began)
-            told = _told(move, f"move {move.id} is done in {seconds:.2f} s, map {version}: {_slots(after.count)}")
+            told = _told(
+                move, f"move {move.id} is done in {seconds:.2f} s, map {version}: {plural(after.count, 'slot')}"
+            )
         moves = [after if other.id == move.id else other for other in self.moves]
         state = self._with(version=version, ps=ps, owners=positions.tobytes(), came=came.tobytes(), moves=moves)
         return state._measured(batch.bytes, max(0.0, now - max(move.began, move.newest_at))), told
@@ -431,7 +434,7 @@ def _told(move: Move, text: str, rest: str = "") -> list[Note]:
 
 
 def _cancelled(move: Move, why: str) -> str:
-    slots_left = f"{move.left:,} of {_slots(move.count)}" if move.moved else _slots(move.left)
+    slots_left = f"{move.left:,} of {plural(move.count, 'slot')}" if move.moved else plural(move.left, "slot")
     return f"move {move.id} is cancelled, {why}: {slots_left}"
 
 
@@ -441,7 +444,3 @@ def _rest(move: Move) -> str:
         if move.moved
         else ""
     )
-
-
-def _slots(count: int) -> str:
-    return f"{count:,} slot{'s' * (count != 1)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -17,29 +18,25 @@ STILL_READING_SECONDS = 10.0
 """Seconds after which a worker that waits for parameter servers is told that they read a checkpoint."""
 
 
+@dataclass(eq=False)
 class TopologyRequests:
     """Requests that are answered as soon as the map they ask for is durable, by ``reply``."""
 
-    def __init__(
-        self,
-        servers: ParameterServers,
-        reply: Callable[[Request, msgspec.Struct], None],
-        *,
-        clock: Callable[[], float],
-    ) -> None:
-        self._servers = servers
-        self._reply = reply
-        self._clock = clock
+    servers: ParameterServers
+    reply: Callable[[Request, msgspec.Struct], None]
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._waiting: dict[int, Request] = {}
         self._since: dict[str, float] = {}
 
     def answer(self, node: str, request: Request, fleet: Fleet) -> Topology | Wait | None:
         """Return the map, or None while there is none. While a checkpoint is read, which may take longer than a worker waits in vain, it is
         told so now and then."""
-        if (topology := self._servers.topology(fleet)) is not None:
+        if (topology := self.servers.topology(fleet)) is not None:
             return topology
-        now = self._clock()
-        if self._servers.restore is not None and now - self._since.setdefault(node, now) >= STILL_READING_SECONDS:
+        now = self.clock()
+        if self.servers.restore is not None and now - self._since.setdefault(node, now) >= STILL_READING_SECONDS:
             self._since[node] = now
             self._waiting.pop(request.session, None)
             return Wait(0.0)
@@ -48,7 +45,7 @@ class TopologyRequests:
 
     def answer_waiting(self, fleet: Fleet) -> None:
         """Answer those who wait for the map that has been committed."""
-        if self._waiting and (topology := self._servers.topology(fleet)) is not None:
+        if self._waiting and (topology := self.servers.topology(fleet)) is not None:
             for request in self._waiting.values():
-                self._reply(request, topology)
+                self.reply(request, topology)
             self._waiting.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -18,34 +19,24 @@ from dlrover_lite.protocol.messages import Ack, Finished, Lease, LeaseRequest
 __all__ = ["LeaseRequests"]
 
 
+@dataclass(eq=False)
 class LeaseRequests:
     """Takes reports into the ledger, the metrics and the profile, and grants leases."""
 
-    def __init__(
-        self,
-        shards: ShardService,
-        progress: Progress,
-        evaluations: Evaluations,
-        rounds: OpenRounds,
-        profiling: Profiling,
-        exporting: Exporting,
-        *,
-        clock: Callable[[], float],
-    ) -> None:
-        self._shards = shards
-        self._progress = progress
-        self._evaluations = evaluations
-        self._rounds = rounds
-        self._profiling = profiling
-        self._exporting = exporting
-        self._clock = clock
+    shards: ShardService
+    progress: Progress
+    evaluations: Evaluations
+    rounds: OpenRounds
+    profiling: Profiling
+    exporting: Exporting
+    clock: Callable[[], float]
 
     def answer(self, request: LeaseRequest, fleet: Fleet) -> msgspec.Struct:
         """Take a worker's report, and give it a lease if it wants one. Raises MalformedMessage."""
         metrics = metrics_of(request.report)
         failed = None if request.failed is None else (request.failed, request.error)
-        samples_before = self._shards.consumed_samples
-        answer = self._shards.report_and_lease(
+        samples_before = self.shards.consumed_samples
+        answer = self.shards.report_and_lease(
             request.node,
             request.token,
             request.consumed,
@@ -53,30 +44,30 @@ class LeaseRequests:
             give_back=request.give_back,
             want=request.want,
             holding=request.holding,
-            now=self._clock(),
+            now=self.clock(),
         )
         self._take_report(request, metrics, answer)
-        self._profiling.worked(request, answer, samples=self._shards.consumed_samples - samples_before)
+        self.profiling.worked(request, answer, samples=self.shards.consumed_samples - samples_before)
         work = answer.work
         if isinstance(work, Lease) and (node := fleet.by_id.get(request.node)) is not None:
             work = msgspec.structs.replace(work, cores=node.resources.cores)
         if isinstance(work, Lease) and work.kind == "eval":
-            self._rounds.opened(work.index)
+            self.rounds.opened(work.index)
         if isinstance(work, Finished):
-            self._rounds.close()  # by this report: the export says what the last evaluation has found
+            self.rounds.close()  # by this report: the export says what the last evaluation has found
             # who doesn't ask is not sent away: it will ask, and may be needed for the export
-            return (self._exporting.task(request.node) or work) if request.want else Ack()
+            return (self.exporting.task(request.node) or work) if request.want else Ack()
         return work
 
     def _take_report(self, request: LeaseRequest, metrics: BinaryMetrics | None, answer: Answer) -> None:
         report, result = request.report, answer.consumed
         if report is None:
             return
-        self._progress.add_lines(report)
+        self.progress.add_lines(report)
         whole = result.accepted and result.newly == sum(stop - start for start, stop in request.consumed)
         if result.of is not None and result.of.kind == "eval":
             if whole and request.consumed:
-                state = self._evaluations.add(result.of.index, metrics, report.unknown_ids)
-                self._shards.put_metrics(result.of, state)
+                state = self.evaluations.add(result.of.index, metrics, report.unknown_ids)
+                self.shards.store.put_metrics(result.of, state)
         elif result.of is not None and whole:
-            self._progress.add(request.node, report, metrics, now=self._clock())
+            self.progress.add(request.node, report, metrics, now=self.clock())

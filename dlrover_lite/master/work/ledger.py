@@ -146,11 +146,6 @@ class Ledger:
         held = self._held.get(token)
         return (self._passes[held.number].of, held.worker, list(held.pieces)) if held else None
 
-    def leased_pass(self, token: int) -> Pass | None:
-        """Return the pass of a lease in force; None when the token is finished, fenced or unknown."""
-        held = self._held.get(token)
-        return self._passes[held.number].of if held else None
-
     # --- operations -------------------------------------------------------------------------------------------------
 
     def open_pass(self, of: Pass) -> list[Change]:

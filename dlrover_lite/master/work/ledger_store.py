@@ -237,11 +237,6 @@ class LedgerStore:
             row = self._db.execute(question, (key,)).fetchone()
         return row[0] if row else None
 
-    def bytes_on_disk(self) -> int:
-        """Return the size of the file and of its write-ahead log, in bytes."""
-        files = (self.path, self.path.with_name(self.path.name + "-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
-
     def close(self) -> None:
         """Close without a commit: what was not committed is forgotten."""
         with self._errors():

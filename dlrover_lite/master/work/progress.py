@@ -12,7 +12,8 @@ from dlrover_lite.core.errors import DataError
 from dlrover_lite.core.metrics import BinaryMetrics
 from dlrover_lite.core.unknown_ids import unusual_ids, usual_shares
 from dlrover_lite.master.checkpoints.checkpoint_stalls import Steps
-from dlrover_lite.protocol.messages import EvaluationResult, UnknownIds, WorkReport
+from dlrover_lite.protocol.messages import UnknownIds, WorkReport
+from dlrover_lite.protocol.questions import EvaluationResult
 from dlrover_lite.transport.frames import MalformedMessage
 
 __all__ = ["Counters", "Evaluations", "Progress", "finite", "metrics_of"]

@@ -10,7 +10,7 @@ import msgspec
 from dlrover_lite.core.errors import DataError
 from dlrover_lite.data.open import open_data
 from dlrover_lite.data.order import BLOCK_SIZE
-from dlrover_lite.protocol.messages import EvaluationResult
+from dlrover_lite.protocol.questions import EvaluationResult
 from dlrover_lite.recipe.id_kinds import Agreement, FileIds, IdKinds, reconcile
 from dlrover_lite.recipe.schema import Recipe
 
@@ -25,7 +25,6 @@ __all__ = [
     "look_at_data",
     "result_fact",
     "samples_fact",
-    "shard_plan",
 ]
 
 PLAN, ROUNDS_DUE, FINAL_ROUND, ID_KINDS = "plan", "evaluation_rounds_due", "final_evaluation_round", "id_kinds"
@@ -76,9 +75,7 @@ class RoundResult(msgspec.Struct, frozen=True):
     unusual_ids: dict[str, float | None] = {}
 
     def message(self) -> EvaluationResult:
-        return EvaluationResult(
-            self.at_samples, self.samples, self.loss, self.auc, dict(self.unknown_ids), dict(self.unusual_ids)
-        )
+        return EvaluationResult(*msgspec.structs.astuple(self))
 
 
 class JobData(NamedTuple):
@@ -87,11 +84,6 @@ class JobData(NamedTuple):
     plan: ShardPlan
     ids: Agreement
     """Agreement on the ids of the files to train on and to evaluate on, without problems."""
-
-
-def shard_plan(recipe: Recipe) -> ShardPlan:
-    """Return the plan for a recipe. Raises DataError as ``look_at_data``."""
-    return look_at_data(recipe).plan
 
 
 def look_at_data(recipe: Recipe, expected: IdKinds | None = None, *, whose: str = "the job") -> JobData:

@@ -28,12 +28,7 @@ from dlrover_lite.master.work.shard_plan import (
     result_fact,
     samples_fact,
 )
-from dlrover_lite.protocol.messages import (
-    Ack,
-    Finished,
-    Lease,
-    Wait,
-)
+from dlrover_lite.protocol.messages import Ack, Finished, Lease, Wait
 from dlrover_lite.recipe.id_kinds import IdKind, IdKinds, compare
 
 if TYPE_CHECKING:
@@ -58,8 +53,6 @@ class Answer(msgspec.Struct, frozen=True):
 
     work: Lease | Wait | Finished | Ack
     consumed: Consumed
-    failure: Failure | None = None
-    """What became of a failed minibatch: put aside for another try, or quarantined."""
 
 
 class ShardService:
@@ -92,7 +85,7 @@ class ShardService:
         """The pass of the minibatch that was skipped last, where that was one too many."""
         self._unconfirmed = set(self.ledger.workers())
         """Workers that an earlier master has given leases, perhaps in answers that were never sent."""
-        self._store = store
+        self.store = store
         self._policy = policy
         self._wait = Wait(wait_seconds)
         self._rates = {"train": WorkerRates(policy.memory_seconds), "eval": WorkerRates(policy.memory_seconds)}
@@ -122,23 +115,23 @@ class ShardService:
 
     def _check_plan(self) -> None:
         mine = msgspec.json.encode(self.plan).decode()
-        kept = self._store.fact(PLAN)
+        kept = self.store.fact(PLAN)
         if kept is None:
-            self._store.put_fact(PLAN, mine)
+            self.store.put_fact(PLAN, mine)
         elif kept != mine:
             raise JobError(
-                f"The ledger {self._store.path} belongs to other data or another recipe: it was made for {kept}, not for {mine}",
+                f"The ledger {self.store.path} belongs to other data or another recipe: it was made for {kept}, not for {mine}",
                 hint="Data, batch size and epochs can't change within a job: start a new one.",
             )
 
     def _check_kinds(self, now: IdKinds) -> IdKinds:
         """Return the kinds kept with the ledger, and of columns that it knows nothing of those of ``now``."""
-        text = self._store.fact(ID_KINDS)
+        text = self.store.fact(ID_KINDS)
         kept = {} if text is None else msgspec.json.decode(text, type=dict[str, IdKind])
         compare(kept, now, whose="the job").require()
         kinds = {**now, **kept}
         if kinds != kept:
-            self._store.put_fact(ID_KINDS, msgspec.json.encode(kinds).decode())
+            self.store.put_fact(ID_KINDS, msgspec.json.encode(kinds).decode())
         return kinds
 
     # --- what there is --------------------------------------------------------------------------------------------------
@@ -207,10 +200,6 @@ class ShardService:
     def _minibatches_done(self) -> int:
         return sum(self.ledger.done(of).total for of in self.ledger.passes() if of.kind == "train")
 
-    def rate(self, worker: str) -> float | None:
-        """Return the measured training speed of a worker in minibatches/s."""
-        return self._rates["train"].rate(worker)
-
     # --- requests -------------------------------------------------------------------------------------------------------
 
     def report_and_lease(
@@ -230,21 +219,21 @@ class ShardService:
         ``failed`` is a minibatch and the error it raised. Wait: all that is left is leased to others (or waits to be retried by them).
         A worker that was declared dead is believed about the past, and told that it has finished. ``holding``: the leases it knows of.
         """
-        result, failure = NOTHING_CONSUMED, None
+        result = NOTHING_CONSUMED
         if worker in self._unconfirmed:
             self._confirm(worker, {*holding, token})
         if token is not None:
             if consumed:
                 result = self._consumed(worker, token, consumed, now)
             if failed is not None:
-                failure = self._failed(token, *failed)
+                self._failed(token, *failed)
             if give_back:
                 self._tell_open(token, "given back by")
-                self._store.apply(self.ledger.give_back(token))
+                self.store.apply(self.ledger.give_back(token))
         if worker in self._dead or self.finished:
-            return Answer(Finished(), result, failure)
+            return Answer(Finished(), result)
         self._workers.add(worker)
-        return Answer(self._lease(worker, now) if want else Ack(), result, failure)
+        return Answer(self._lease(worker, now) if want else Ack(), result)
 
     def worker_joined(self, worker: str) -> None:
         """Note that a process with this name is up: what its forerunner of the same name had leased, if any, is to do again."""
@@ -265,7 +254,7 @@ class ShardService:
             rates.forget(worker)
         for token in self.ledger.tokens(worker):
             self._tell_open(token, "to do again, after the end of")
-        self._store.apply(self.ledger.expire(worker))
+        self.store.apply(self.ledger.expire(worker))
 
     def _confirm(self, worker: str, known: set[int | None]) -> None:
         """Handle the first word of a worker since this service began: leases it has never heard of are to do again."""
@@ -273,7 +262,7 @@ class ShardService:
         for token in self.ledger.tokens(worker):
             if token not in known:
                 self._tell_open(token, "to do again: the answer got lost that leased it to")
-                self._store.apply(self.ledger.give_back(token))
+                self.store.apply(self.ledger.give_back(token))
 
     def _tell_open(self, token: int, text: str) -> None:
         """Tell the story that what is open of a lease is in trouble."""
@@ -282,22 +271,14 @@ class ShardService:
             for start, stop in pieces:
                 self._story.trouble(of, start, stop, text, worker)
 
-    def keep_fact(self, name: str, value: str) -> None:
-        """Keep something else with the ledger; the next commit writes it."""
-        self._store.put_fact(name, value)
-
-    def fact(self, name: str) -> str | None:
-        """Return what was kept, as of the last commit."""
-        return self._store.fact(name)
-
     def restore_evaluations(self, evaluations: Evaluations) -> list[Pass]:
         """Give back what was kept of evaluation rounds; returns those not through, in their order."""
         unfinished = []
         for of in self.ledger.passes():
             if of.kind == "eval":
-                if (state := self._store.metrics(of)) is not None:
+                if (state := self.store.metrics(of)) is not None:
                     evaluations.restore(of.index, state)
-                if (result := self._store.fact(result_fact(of.index))) is not None:
+                if (result := self.store.fact(result_fact(of.index))) is not None:
                     evaluations.results.append(msgspec.json.decode(result, type=RoundResult).message())
                 elif self.ledger.finished(of):
                     evaluations.close(of.index, at_samples=self.round_began_at(of.index))
@@ -305,20 +286,16 @@ class ShardService:
                     unfinished.append(of)
         return unfinished
 
-    def put_metrics(self, of: Pass, state: bytes) -> None:
-        """Keep metrics of a pass; the next commit writes them together with the reports they come from."""
-        self._store.put_metrics(of, state)
-
     def commit(self) -> None:
         """Make all that was asked for durable: only then may the answers be sent. Raises JobError; what couldn't be written is kept for
         another try."""
-        self._store.commit()
+        self.store.commit()
 
     # --- how ------------------------------------------------------------------------------------------------------------
 
     def _consumed(self, worker: str, token: int, ranges: Sequence[Range], now: float) -> Consumed:
         result, changes = self.ledger.consumed(token, ranges)
-        self._store.apply(changes)
+        self.store.apply(changes)
         of = result.of
         if of is not None and result.newly:
             if self._story is not None:
@@ -328,18 +305,18 @@ class ShardService:
             self._after_progress(of)
         return result
 
-    def _failed(self, token: int, k: int, error: str) -> Failure | None:
-        of = self.ledger.leased_pass(token)
+    def _failed(self, token: int, k: int, error: str) -> None:
+        held = self.ledger.held(token)
         failure, changes = self.ledger.failed(token, k, error)
-        self._store.apply(changes)
-        if failure is not None and of is not None:
+        self.store.apply(changes)
+        if failure is not None and held is not None:
+            of = held[0]
             if self._done_at_first_failure is None:
                 self._done_at_first_failure = self._minibatches_done()
             self._tell_failure(of, failure)
             self._judge_hopeless()
             self._judge_skipped(of)
             self._after_progress(of)
-        return failure
 
     def _tell_failure(self, of: Pass, failure: Failure) -> None:
         if self._story is not None:
@@ -401,7 +378,7 @@ class ShardService:
         idle = not self.ledger.holds(worker)
         lease, changes = self.ledger.lease(of, worker, size, only_worker=only_worker)
         if lease is not None:
-            self._store.apply(changes)
+            self.store.apply(changes)
             rates.granted(worker, now, idle=idle)
             if self._story is not None:
                 self._story.lease(of, lease.start, lease.stop, "leased to", worker)
@@ -418,13 +395,13 @@ class ShardService:
         if self.trained:
             if self._final_round is None:
                 self._final_round = self._rounds_opened
-                self._store.put_fact(FINAL_ROUND, str(self._final_round))
+                self.store.put_fact(FINAL_ROUND, str(self._final_round))
                 self._open_round()
         elif self.plan.evaluate_every:
             due = self.consumed_samples // self.plan.evaluate_every
             if due > self._rounds_due and all(of.kind == "train" for of in self._unfinished):
                 self._rounds_due = due
-                self._store.put_fact(ROUNDS_DUE, str(due))
+                self.store.put_fact(ROUNDS_DUE, str(due))
                 self._open_round()
 
     def _open_next_epoch(self) -> bool:
@@ -436,12 +413,12 @@ class ShardService:
 
     def _open_round(self) -> None:
         self._round_began_at.append(self.consumed_samples)
-        self._store.put_fact(samples_fact(self._rounds_opened), str(self.consumed_samples))
+        self.store.put_fact(samples_fact(self._rounds_opened), str(self.consumed_samples))
         self._open(Pass("eval", self._rounds_opened, self.plan.minibatches(self.plan.eval_samples)))
         self._rounds_opened += 1
 
     def _open(self, of: Pass) -> None:
-        self._store.apply(self.ledger.open_pass(of))
+        self.store.apply(self.ledger.open_pass(of))
         self._unfinished.append(of)
         self._sort_unfinished()
 

@@ -13,8 +13,9 @@ from dlrover_lite.tui.model import Checkpoint, Checkpoints, Evaluated, NodeRow, 
 from dlrover_lite.tui.view_state import LocalStatus
 
 if TYPE_CHECKING:
-    from dlrover_lite.protocol.messages import NodeStatus, SlotsReport, Status, Topology
+    from dlrover_lite.protocol.messages import Topology
     from dlrover_lite.protocol.news import NodeNews
+    from dlrover_lite.protocol.questions import NodeStatus, SlotsReport, Status
 
 __all__ = ["NodesFold", "checkpoints_of", "evaluated_of", "moves_end_in", "shards_of", "status_of_master", "strips_of"]
 

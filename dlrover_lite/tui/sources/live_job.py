@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.jobs.backend import JobSummary
     from dlrover_lite.jobs.store import Job
-    from dlrover_lite.protocol.messages import AutoscaleStatus, Status
+    from dlrover_lite.protocol.questions import AutoscaleStatus, Status
 
 __all__ = ["LiveJob", "news_from_files"]
 

@@ -5,26 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dlrover_lite.checkpoint.manifest import Manifest, known_id_kinds, usual_unknown_ids
 from dlrover_lite.core.progress import Steps, no_steps
-from dlrover_lite.core.rows import RowData
 from dlrover_lite.models.export import ExportWriter
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.worker.export.checkpoint_rows import CutRows
 from dlrover_lite.worker.export.export_rows import export_manifest, exported_groups, write_some
 
 __all__ = ["export_cut"]
-
-
-class _Scanned:
-    """Rows of a cut as ``write_some`` takes them."""
-
-    def __init__(self, rows: RowData) -> None:
-        self.keys: NDArray[np.uint64] = rows.ids
-        self.tables, self.values, self.updates, self.state = rows.tables, rows.values, rows.counts, rows.state
 
 
 def export_cut(
@@ -57,6 +45,6 @@ def export_cut(
         rows = cut.rows(range(len(groups)))
         for some in rows:
             cut.table(some.group, int(some.rows.tables.max(initial=0)))
-            write_some(writer, groups[some.group], _Scanned(some.rows), state=state)
+            write_some(writer, groups[some.group], some.rows, state=state)
             steps("exporting", some.seen, rows.total, "rows")
         return writer.finish(steps)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dlrover_lite.core.rows import RowData
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.export import ExportWriter
 from dlrover_lite.protocol.messages import Export, Exported
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.tables.layout import GroupSpec
 from dlrover_lite.tables.optimizer_state import STATE_PARTS
-from dlrover_lite.worker.export.export_rows import ScannedRows, export_manifest, exported_groups, write_rows
+from dlrover_lite.worker.export.export_rows import export_manifest, exported_groups, write_rows
 from dlrover_lite.worker.parameters.client import PsClient
 from dlrover_lite.worker.trainer import Trainer
 
@@ -52,13 +53,12 @@ def export(
     return Exported(node, rows, size)
 
 
-def _scan(ps: PsClient, group: int, spec: GroupSpec, *, state: bool) -> Iterator[ScannedRows]:
+def _scan(ps: PsClient, group: int, spec: GroupSpec, *, state: bool) -> Iterator[RowData]:
     """Yield all rows of a group, PS after PS. Nothing moves meanwhile: the master has seen to it before it asked for the export."""
     parts = STATE_PARTS[spec.optimizer.use] if state else 0
     limit = max(1, SCAN_BYTES // (4 * spec.dim * (1 + parts) + _ROW_BYTES))
     for members in [ps.map.members(part) for part in range(ps.map.parts)]:
         start: int | None = 0
         while start is not None:
-            found = ps.scan(members, group, start, limit, state=state)
-            yield found
-            start = found.next_start
+            rows, start = ps.scan(members, group, start, limit, state=state)
+            yield rows

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
+from dlrover_lite.core.rows import RowData
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.check import fields_of_model
 from dlrover_lite.models.export import ExportWriter, Manifest, Optimizers
@@ -18,31 +17,7 @@ from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.tables.layout import BLOCK, GroupSpec, dense_groups, group_tables
 from dlrover_lite.tables.optimizer_state import STATE_PARTS
 
-__all__ = ["ScannedRows", "export_manifest", "exported_groups", "optimizers_of", "write_rows", "write_some"]
-
-
-class ScannedRows(Protocol):
-    """Some rows of a group, as in the answer to ``Scan``."""
-
-    @property
-    def keys(self) -> NDArray[np.uint64]:
-        """Keys of the rows [n]."""
-
-    @property
-    def tables(self) -> NDArray[np.uint16]:
-        """Position of each row's table within the group [n]."""
-
-    @property
-    def values(self) -> NDArray[np.float32]:
-        """Values of the rows: n x dim, in any shape."""
-
-    @property
-    def updates(self) -> NDArray[np.uint32]:
-        """Number of updates of each row [n]; looked at only where state was asked for."""
-
-    @property
-    def state(self) -> NDArray[np.float32]:
-        """Optimizer state of the rows: n x dim x parts, in any shape; looked at only where it was asked for."""
+__all__ = ["export_manifest", "exported_groups", "optimizers_of", "write_rows", "write_some"]
 
 
 def optimizers_of(recipe: Recipe) -> Optimizers | None:
@@ -86,7 +61,7 @@ def exported_groups(recipe: Recipe, tables: list[TableSpec], parameters: int) ->
 def write_rows(
     writer: ExportWriter,
     groups: Sequence[GroupSpec],
-    scan: Callable[[int, bool], Iterable[ScannedRows]],
+    scan: Callable[[int, bool], Iterable[RowData]],
     *,
     state: bool,
     progress: Callable[[int], object] = lambda _: None,
@@ -101,17 +76,17 @@ def write_rows(
     return written
 
 
-def write_some(writer: ExportWriter, group: GroupSpec, found: ScannedRows, *, state: bool) -> int:
-    """Add some rows of a group; return how many of them are of embeddings."""
-    rows = len(found.keys)
+def write_some(writer: ExportWriter, group: GroupSpec, found: RowData, *, state: bool) -> int:
+    """Add some rows of a group, whose values and state may be of any shape; return how many of them are of embeddings."""
+    rows = len(found.ids)
     values = found.values.reshape(rows, group.dim)
     kept = found.state.reshape(rows, group.dim * STATE_PARTS[group.optimizer.use]) if state else None
     if group.complete:
         assert kept is not None
-        writer.add_dense_blocks(found.keys, values, found.updates, kept)
+        writer.add_dense_blocks(found.ids, values, found.counts, kept)
         return 0
     for position in np.unique(found.tables).tolist():
         mine = found.tables == position
-        extra = (found.updates[mine], kept[mine]) if kept is not None else ()
-        writer.add_rows(group.tables[position].name, found.keys[mine], values[mine], *extra)
+        extra = (found.counts[mine], kept[mine]) if kept is not None else ()
+        writer.add_rows(group.tables[position].name, found.ids[mine], values[mine], *extra)
     return rows

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dlrover_lite.core import slots
 from dlrover_lite.core.errors import DeadlineExceeded, JobError
 from dlrover_lite.core.failpoints import failpoint
+from dlrover_lite.core.rows import RowData
 from dlrover_lite.protocol.messages import Topology
 from dlrover_lite.protocol.ps_messages import (
     Configure,
@@ -38,7 +39,6 @@ from dlrover_lite.worker.parameters.requests import (
     Piece,
     PullTicket,
     PushTicket,
-    Scanned,
     ScanTicket,
     Ticket,
 )
@@ -123,8 +123,11 @@ class PsClient:
         self._begin(ticket, pull.keys.map, grads)
         return ticket
 
-    def scan(self, members: slots.SlotSet, group: int, start: int, limit: int, *, state: bool = False) -> Scanned:
-        """Return some rows of a group, of the PS that owns all these slots; waits. Whoever takes its place has the rows in the same order.
+    def scan(
+        self, members: slots.SlotSet, group: int, start: int, limit: int, *, state: bool = False
+    ) -> tuple[RowData, int | None]:
+        """Return some rows of a group, of the PS that owns all these slots, and where to go on (None: they were the last); waits.
+        Whoever takes its place has the rows in the same order.
         Raises JobError when these slots are no longer one's own."""
         ticket = ScanTicket(Scan(group, start, limit, state))
         ticket.missing = 1

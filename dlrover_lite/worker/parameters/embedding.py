@@ -7,6 +7,7 @@ one PS are one contiguous piece of the group's row buffer, as they come and as t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,27 +88,22 @@ def order_by_owner(
     return order, part_counts
 
 
+@dataclass(eq=False)
 class GroupKeys:
     """The distinct keys of one table group, or of one kind of dense blocks, in one minibatch."""
 
-    def __init__(
-        self,
-        keys: NDArray[np.uint64],
-        counts: NDArray[np.int64],
-        inverse: NDArray[np.int32],
-        dim: int,
-        salts: NDArray[np.uint64],
-    ) -> None:
-        self.keys = keys
-        """uint64, ordered by PS, then table."""
-        self.counts = counts
-        """int64 [PS, tables]."""
-        self.inverse = inverse
-        """int32: position in ``keys`` of each id of the minibatch."""
-        self.dim = dim
-        self.salts = salts
-        """uint64 [tables]: the salts that give the slots of keys."""
-        self.bounds = np.concatenate(([0], np.cumsum(counts.sum(axis=1))))
+    keys: NDArray[np.uint64]
+    """uint64, ordered by PS, then table."""
+    counts: NDArray[np.int64]
+    """int64 [PS, tables]."""
+    inverse: NDArray[np.int32]
+    """int32: position in ``keys`` of each id of the minibatch."""
+    dim: int
+    salts: NDArray[np.uint64]
+    """uint64 [tables]: the salts that give the slots of keys."""
+
+    def __post_init__(self) -> None:
+        self.bounds = np.concatenate(([0], np.cumsum(self.counts.sum(axis=1))))
         """Positions where each PS's keys begin; one more for the end."""
 
 

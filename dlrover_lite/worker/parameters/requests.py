@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.rows import RowData
 from dlrover_lite.core.slots import SlotSet
 from dlrover_lite.protocol.ps_messages import (
     Configure,
@@ -22,7 +23,7 @@ from dlrover_lite.transport.frames import Reply
 from dlrover_lite.worker.parameters.embedding import GroupKeys
 from dlrover_lite.worker.parameters.slot_map import SlotMap
 
-__all__ = ["ConfigureTicket", "MinibatchKeys", "Piece", "PullTicket", "PushTicket", "ScanTicket", "Scanned", "Ticket"]
+__all__ = ["ConfigureTicket", "MinibatchKeys", "Piece", "PullTicket", "PushTicket", "ScanTicket", "Ticket"]
 
 T = TypeVar("T", bound=np.generic)
 
@@ -210,29 +211,14 @@ class ConfigureTicket(_Covering):
         self.missing -= 1
 
 
-class Scanned(NamedTuple):
-    """Some rows of a group."""
-
-    keys: NDArray[np.uint64]
-    tables: NDArray[np.uint16]
-    """Position of each row's table within the group."""
-    values: NDArray[np.float32]
-    """Values of the rows, flat: rows x dim."""
-    updates: NDArray[np.uint32]
-    """Number of updates of each row; empty unless state was asked for."""
-    state: NDArray[np.float32]
-    """Optimizer state, flat: rows x dim x parts; empty unless it was asked for."""
-    next_start: int | None
-    """Position to go on from; None after the last row."""
-
-
 class ScanTicket(Ticket):
     """A scan of some rows of one PS: of that one, wherever slots go."""
 
     def __init__(self, request: Scan) -> None:
         super().__init__(())
         self._request = request
-        self.found: Scanned | None = None
+        self.found: tuple[RowData, int | None] | None = None
+        """Rows, with flat values, and counts and state if asked for; and the row number to go on from, None after the last row."""
 
     def body(self, piece: Piece) -> Scan:
         return self._request
@@ -248,4 +234,4 @@ class ScanTicket(Ticket):
         state = self._request.state
         updates = np.frombuffer(reply.buffer(3), np.uint32) if state else np.empty(0, np.uint32)
         optimizer = np.frombuffer(reply.buffer(4), np.float32) if state else np.empty(0, np.float32)
-        self.found = Scanned(keys, tables, values, updates, optimizer, reply.body.next_start)
+        self.found = RowData(keys, tables, updates, values, optimizer), reply.body.next_start
