@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.backends.local import doctor
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.cli.main import main
 from dlrover_lite.client.handle import launch
 from dlrover_lite.core import process_limits

@@ -27,41 +27,49 @@ EXIT_FAILED, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 COMMANDS = {
-    "run": LazyCommand("dlrover_lite.cli.commands.run:run", "Train a recipe."),
-    "jobs": LazyCommand("dlrover_lite.cli.commands.jobs:jobs", "List the jobs of this machine."),
-    "status": LazyCommand("dlrover_lite.cli.commands.jobs:status", "Show how a job is doing."),
-    "logs": LazyCommand("dlrover_lite.cli.commands.logs:logs", "Print what a job's processes wrote."),
-    "story": LazyCommand("dlrover_lite.cli.commands.story:story", "Tell what has happened to a node or minibatch."),
-    "scale": LazyCommand("dlrover_lite.cli.commands.scale:scale", "Give a running job more or fewer nodes."),
-    "move": LazyCommand("dlrover_lite.cli.commands.scale:move", "Move slots to another parameter server."),
-    "drain": LazyCommand("dlrover_lite.cli.commands.scale:drain", "End a node in good order, without loss."),
-    "kill": LazyCommand("dlrover_lite.cli.commands.scale:kill", "End a node at once; another takes its place."),
-    "resize": LazyCommand("dlrover_lite.cli.commands.scale:resize", "Give a running node more or less."),
+    "run": LazyCommand("dlrover_lite.cli.commands.job.run:run", "Train a recipe."),
+    "jobs": LazyCommand("dlrover_lite.cli.commands.job.jobs:jobs", "List the jobs of this machine."),
+    "status": LazyCommand("dlrover_lite.cli.commands.job.jobs:status", "Show how a job is doing."),
+    "logs": LazyCommand("dlrover_lite.cli.commands.job.logs:logs", "Print what a job's processes wrote."),
+    "story": LazyCommand("dlrover_lite.cli.commands.job.story:story", "Tell what has happened to a node or minibatch."),
+    "scale": LazyCommand("dlrover_lite.cli.commands.job.scale:scale", "Give a running job more or fewer nodes."),
+    "move": LazyCommand("dlrover_lite.cli.commands.job.scale:move", "Move slots to another parameter server."),
+    "drain": LazyCommand("dlrover_lite.cli.commands.job.scale:drain", "End a node in good order, without loss."),
+    "kill": LazyCommand("dlrover_lite.cli.commands.job.scale:kill", "End a node at once; another takes its place."),
+    "resize": LazyCommand("dlrover_lite.cli.commands.job.scale:resize", "Give a running node more or less."),
     "autoscale": LazyCommand(
-        "dlrover_lite.cli.commands.autoscale:autoscale", "Hold the brain's changes of a job, or let them be."
+        "dlrover_lite.cli.commands.brain.autoscale:autoscale", "Hold the brain's changes of a job, or let them be."
     ),
     "explain": LazyCommand(
-        "dlrover_lite.cli.commands.explain:explain_", "Explain what the brain has decided for a job."
+        "dlrover_lite.cli.commands.brain.explain:explain_", "Explain what the brain has decided for a job."
     ),
-    "slots": LazyCommand("dlrover_lite.cli.commands.slots:slots", "Show which slots keep parameter servers busy."),
-    "profile": LazyCommand("dlrover_lite.cli.commands.profile:profile", "Show what nodes spend their time on."),
-    "stop": LazyCommand("dlrover_lite.cli.commands.jobs:stop", "Stop a job."),
-    "checkpoints": LazyCommand("dlrover_lite.cli.commands.checkpoints:checkpoints", "List the checkpoints of a job."),
+    "slots": LazyCommand("dlrover_lite.cli.commands.job.slots:slots", "Show which slots keep parameter servers busy."),
+    "profile": LazyCommand("dlrover_lite.cli.commands.job.profile:profile", "Show what nodes spend their time on."),
+    "stop": LazyCommand("dlrover_lite.cli.commands.job.jobs:stop", "Stop a job."),
+    "checkpoints": LazyCommand(
+        "dlrover_lite.cli.commands.job.checkpoints:checkpoints", "List the checkpoints of a job."
+    ),
     "checkpoint": LazyCommand(
-        "dlrover_lite.cli.commands.checkpoints:checkpoint", "Take a checkpoint, or check those there are."
+        "dlrover_lite.cli.commands.job.checkpoints:checkpoint", "Take a checkpoint, or check those there are."
     ),
     "tui": LazyCommand("dlrover_lite.cli.commands.tui:tui", "Watch jobs and decisions as they are made."),
     "top": LazyCommand("dlrover_lite.cli.commands.top:top", "Watch one job in a small terminal."),
-    "history": LazyCommand("dlrover_lite.cli.commands.history:history", "List past jobs, and what came of them."),
-    "evaluate": LazyCommand("dlrover_lite.cli.commands.models:evaluate", "Evaluate a trained model on data."),
-    "export": LazyCommand("dlrover_lite.cli.commands.models:export_", "Write a job's model to files."),
-    "census": LazyCommand("dlrover_lite.cli.commands.census:census", "Prove that samples are applied exactly once."),
-    "data": LazyCommand("dlrover_lite.cli.commands.data:data", "Make training data."),
-    "plan": LazyCommand("dlrover_lite.cli.commands.plan:plan", "Show the plan that a job would start with."),
-    "validate": LazyCommand("dlrover_lite.cli.commands.recipe:validate", "Check a recipe and say what it will do."),
-    "brain": LazyCommand("dlrover_lite.cli.commands.brain:brain", "Look after the process that advises all jobs."),
+    "history": LazyCommand("dlrover_lite.cli.commands.brain.history:history", "List past jobs, and what came of them."),
+    "evaluate": LazyCommand("dlrover_lite.cli.commands.model.models:evaluate", "Evaluate a trained model on data."),
+    "export": LazyCommand("dlrover_lite.cli.commands.model.models:export_", "Write a job's model to files."),
+    "census": LazyCommand(
+        "dlrover_lite.cli.commands.model.census:census", "Prove that samples are applied exactly once."
+    ),
+    "data": LazyCommand("dlrover_lite.cli.commands.model.data:data", "Make training data."),
+    "plan": LazyCommand("dlrover_lite.cli.commands.brain.plan:plan", "Show the plan that a job would start with."),
+    "validate": LazyCommand(
+        "dlrover_lite.cli.commands.model.recipe:validate", "Check a recipe and say what it will do."
+    ),
+    "brain": LazyCommand(
+        "dlrover_lite.cli.commands.brain.brain:brain", "Look after the process that advises all jobs."
+    ),
     "doctor": LazyCommand("dlrover_lite.cli.commands.doctor:doctor", "Check whether this machine can run jobs."),
-    "recipe": LazyCommand("dlrover_lite.cli.commands.recipe:recipe", "Start a recipe, or print its schema."),
+    "recipe": LazyCommand("dlrover_lite.cli.commands.model.recipe:recipe", "Start a recipe, or print its schema."),
 }
 
 

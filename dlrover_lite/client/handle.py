@@ -96,7 +96,7 @@ def dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 def job_backend() -> JobBackend:
     """Return what runs the jobs of this machine."""
-    from dlrover_lite.backends.local.jobs import LocalJobs
+    from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
 
     return LocalJobs()
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import zmq
 
-from dlrover_lite.backends.local.client import LocalBackend
+from dlrover_lite.backends.local.keeper.client import LocalBackend
 from dlrover_lite.backends.local.limits.base import Limits
 from dlrover_lite.backends.local.limits.choose import choose
 from dlrover_lite.client.handle import JobHandle

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.jobs import LocalJobs, create_job
+from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs, create_job
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.processes import ProcessIdentity, send_signal
 from dlrover_lite.jobs.backend import RunOptions
@@ -69,9 +69,9 @@ def test_a_job_that_is_just_being_launched_has_nothing_to_tell_yet() -> None:
 def test_whoever_waits_for_the_launcher_waits_for_the_keeper_then() -> None:
     """Though the launcher lives on."""
     job = create_job(recipe(), "")
-    code = "import sys; from dlrover_lite.backends.local.jobs import LocalJobs; print(LocalJobs().wait(sys.argv[1]))"
+    code = "import sys; from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs; print(LocalJobs().wait(sys.argv[1]))"
     with subprocess.Popen([sys.executable, "-c", code, job.id], stdout=subprocess.PIPE, text=True) as waiting:
-        from dlrover_lite.backends.local.launching import start_keeper
+        from dlrover_lite.backends.local.jobs.launching import start_keeper
 
         start_keeper(job, detach=False, options=options("result", "succeeded"))
         assert waiting.communicate(timeout=PATIENCE_SECONDS)[0] == "True\n"

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.jobs.checkpoint_location import destination
 from dlrover_lite.jobs.store import Job, Result

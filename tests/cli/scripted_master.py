@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.core.processes import identify
 from dlrover_lite.jobs import final_status
 from dlrover_lite.jobs.store import Job

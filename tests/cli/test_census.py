@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.cli.main import main
 from dlrover_lite.client.census import check
 from dlrover_lite.jobs.store import Job, Result

@@ -9,7 +9,7 @@ import fsspec
 import msgspec
 import pytest
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.checkpoint.layout import ALIGNMENT
 from dlrover_lite.cli.main import main
 from dlrover_lite.jobs.checkpoint_location import locate, store_of

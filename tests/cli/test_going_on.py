@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.cli.main import main
 from dlrover_lite.client import resuming
 from dlrover_lite.core.errors import JobError

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.cli.main import main
 from dlrover_lite.jobs.store import Job, Result
 from tests.backends.support import recipe

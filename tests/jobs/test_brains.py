@@ -20,8 +20,8 @@ import psutil
 import pytest
 import zmq
 
-from dlrover_lite.backends.local import cgroups
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.host import cgroups
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry

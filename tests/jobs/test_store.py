@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dlrover_lite.backends.local.jobs import create_job, summary_of
+from dlrover_lite.backends.local.jobs.local_jobs import create_job, summary_of
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
 from dlrover_lite.jobs import events, store

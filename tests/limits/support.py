@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local import cgroups
+from dlrover_lite.backends.local.host import cgroups
+from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies, unified, with_controller
 from dlrover_lite.backends.local.limits import cgroup_v1, cgroup_v2
 from dlrover_lite.backends.local.limits.base import Enter
-from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
 
 ENTER = """
 import sys

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.store.database import ConfigStore

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlrover_lite.backends.local import cgroups
+from dlrover_lite.backends.local.host import cgroups
 from dlrover_lite.backends.local.limits.base import Enter, LimiterUnavailable, OverMemory
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources, format_bytes

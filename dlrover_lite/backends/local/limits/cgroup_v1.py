@@ -7,7 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from dlrover_lite.backends.local import cgroups
+from dlrover_lite.backends.local.host import cgroups
+from dlrover_lite.backends.local.host.mounts import Hierarchy, with_controller
 from dlrover_lite.backends.local.limits.base import Fence, LimiterUnavailable
 from dlrover_lite.backends.local.limits.cgroup import (
     CgroupFence,
@@ -20,7 +21,6 @@ from dlrover_lite.backends.local.limits.cgroup import (
     unavailable,
     write,
 )
-from dlrover_lite.backends.local.limits.mounts import Hierarchy, with_controller
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import Enforcement

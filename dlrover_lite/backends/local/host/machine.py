@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
+from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies, unified, with_controller
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
 

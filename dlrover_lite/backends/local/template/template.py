@@ -1,4 +1,4 @@
-"""The warm template: imports what nodes need once, then forks a node per request (``python -m dlrover_lite.backends.local.template``).
+"""The warm template: imports what nodes need once, then forks a node per request.
 
 It stays single-threaded (a fork copies only the calling thread, so a thread pool of torch would be dead in every
 child); the keeper sets the thread counts in its environment before anything is imported. If a library has started a
@@ -21,10 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.backends.local import linux
-from dlrover_lite.backends.local.allocator import give_back_freed_memory, keep_freed_memory
-from dlrover_lite.backends.local.limits.join_cgroup import NODE_VARIABLE, enter_fence
-from dlrover_lite.backends.local.protocol import (
+from dlrover_lite.backends.local.host import linux
+from dlrover_lite.backends.local.keeper.protocol import (
     Channel,
     Ended,
     Fork,
@@ -35,7 +33,9 @@ from dlrover_lite.backends.local.protocol import (
     ToTemplate,
     node_log,
 )
-from dlrover_lite.backends.local.threads import ThreadPools
+from dlrover_lite.backends.local.limits.join_cgroup import NODE_VARIABLE, enter_fence
+from dlrover_lite.backends.local.template.allocator import give_back_freed_memory, keep_freed_memory
+from dlrover_lite.backends.local.template.threads import ThreadPools
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
 from dlrover_lite.ps.memory.node_memory_client import MEMORY_VARIABLE
@@ -174,7 +174,7 @@ class Template:
         os.environ[NODE_VARIABLE] = request.spec.id
 
     def _exec(self, request: Fork) -> int:
-        command = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.template", "--node"]
+        command = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.template.template", "--node"]
         os.execv(sys.executable, [*command, msgspec.json.encode(request).decode(), str(self._job_directory)])
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlrover_lite.cli.commands.slots import print_moves
+from dlrover_lite.cli.commands.job.slots import print_moves
 from dlrover_lite.cli.options import job_argument
 from dlrover_lite.core.errors import DlroverLiteError
 

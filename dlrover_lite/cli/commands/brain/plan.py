@@ -32,7 +32,7 @@ def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everythi
     Exit codes: 0 it can start; 1 it would have to wait, or there is too little for it; 2 the recipe can't be run.
     """
     from dlrover_lite.brain.explain.decision_text import lines_of
-    from dlrover_lite.cli.commands.run import prepare_data
+    from dlrover_lite.cli.commands.job.run import prepare_data
     from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client.dry_run import foresee
     from dlrover_lite.client.handle import this_machine

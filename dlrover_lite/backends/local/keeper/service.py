@@ -8,13 +8,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dlrover_lite.backends.local.host import HostMeter
-from dlrover_lite.backends.local.limits.node_limits import NodeLimits
-from dlrover_lite.backends.local.machine import machine_resources
-from dlrover_lite.backends.local.node_memory import NodeMemory
-from dlrover_lite.backends.local.nodes import Nodes
-from dlrover_lite.backends.local.options import KeeperOptions
-from dlrover_lite.backends.local.protocol import (
+from dlrover_lite.backends.local.host.host_meter import HostMeter
+from dlrover_lite.backends.local.host.machine import machine_resources
+from dlrover_lite.backends.local.keeper.node_memory import NodeMemory
+from dlrover_lite.backends.local.keeper.nodes import Nodes
+from dlrover_lite.backends.local.keeper.options import KeeperOptions
+from dlrover_lite.backends.local.keeper.protocol import (
     AllAnswer,
     CapacityAnswer,
     Done,
@@ -32,6 +31,7 @@ from dlrover_lite.backends.local.protocol import (
     Terminate,
     UsageAnswer,
 )
+from dlrover_lite.backends.local.limits.node_limits import NodeLimits
 from dlrover_lite.core.errors import BackendError, DlroverLiteError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Job

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, with_controller
-from dlrover_lite.backends.local.machine import cpu_quotas, host_name, machine_resources
+from dlrover_lite.backends.local.host.machine import cpu_quotas, host_name, machine_resources
+from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies, with_controller
 from dlrover_lite.protocol.nodes import HostUsage
 
 __all__ = ["HostMeter"]

@@ -34,7 +34,7 @@ def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> N
     from dlrover_lite.brain.explain.explanation import read
     from dlrover_lite.brain.explain.explanation_text import text_of
     from dlrover_lite.brain.store import queries
-    from dlrover_lite.cli.commands.history import find_entry, open_history
+    from dlrover_lite.cli.commands.brain.history import find_entry, open_history
     from dlrover_lite.cli.output import emit_json
     from dlrover_lite.core.words import at_time, cleaned, give_or_take
 
@@ -78,7 +78,7 @@ def _chosen(found: list[StoredDecision], job: str, number: int | None) -> Stored
 
 def _as_object(one: StoredDecision, lines: list[Line], shown: Explained) -> dict[str, Any]:
     """Return the object of ``--json``; its keys are documented and stay."""
-    from dlrover_lite.cli.commands.plan import band, candidates_json
+    from dlrover_lite.cli.commands.brain.plan import band, candidates_json
 
     decision, effect = one.decision, one.effect
     predicted = decision.predicted

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dlrover_lite.backends.local.protocol import (
+from dlrover_lite.backends.local.keeper.protocol import (
     AllAnswer,
     CapacityAnswer,
     Done,
