@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal
+
+from msgspec import inspect as mi
 
 from dlrover_lite.core.bounds import (
     ByKey,
@@ -425,23 +428,23 @@ class Status(Message, frozen=True):
     ]
     """State of the job. ``queued``: it has no nodes, and waits for a plan. ``lost`` comes from no master: the job's keeper was killed, and
     the master with it."""
-    epoch: Count
-    epochs: Count
-    samples: Count
+    epoch: Count = 0
+    epochs: Count = 0
+    samples: Count = 0
     """Number of samples consumed over all epochs; ``total_samples`` is the number to consume in the whole job."""
-    total_samples: Count
-    samples_per_second: Rate
-    loss: Number | None
-    auc: Number | None
+    total_samples: Count = 0
+    samples_per_second: Rate = 0.0
+    loss: Number | None = None
+    auc: Number | None = None
     """AUC of the recent training samples, predicted before the update."""
-    elapsed_seconds: Seconds
-    nodes: Items[NodeStatus]
-    evaluations: Items[EvaluationResult]
-    bad_lines: Count
-    quarantined: Count
-    staleness_p99: Count | None
-    staleness_max: Count | None
-    rows: Count
+    elapsed_seconds: Seconds = 0.0
+    nodes: Items[NodeStatus] = []
+    evaluations: Items[EvaluationResult] = []
+    bad_lines: Count = 0
+    quarantined: Count = 0
+    staleness_p99: Count | None = None
+    staleness_max: Count | None = None
+    rows: Count = 0
     message: Text = ""
     """Why the job failed or was stopped, or what it waits for."""
     bad_examples: Items[Text] = []
@@ -478,27 +481,25 @@ class Status(Message, frozen=True):
 
 
 def status_of(fields: Mapping[str, Any]) -> Status:
-    """Turn what ``to_builtins`` has made plain into a message again; leave out what isn't known."""
-    plain = {name: value for name, value in fields.items() if name in Status.__struct_fields__}
-    plain["nodes"] = [NodeStatus(**node) for node in plain["nodes"]]
-    plain["moves"] = [MoveStatus(**move) for move in plain["moves"]]
-    plain["evaluations"] = [EvaluationResult(**evaluation) for evaluation in plain["evaluations"]]
-    if (known := plain["checkpoints"]) is not None:
-        newest, under_way, problem = known["newest"], known["under_way"], known["problem"]
-        plain["checkpoints"] = CheckpointsStatus(
-            newest and CheckpointStatus(**newest),
-            under_way and CheckpointUnderWay(**under_way),
-            problem and CheckpointProblem(**problem),
-            [CheckpointStall(**stall) for stall in known.get("stalls", ())],
-        )
-    if (shards := plain.get("shards")) is not None:
-        plain["shards"] = ShardsStatus(**shards)
-    if (look := plain.get("next_look")) is not None:
-        plain["next_look"] = NextLook(**look)
-    if (end := plain.get("expected_end")) is not None:
-        plain["expected_end"] = ExpectedEnd(**end)
-    if (restoring := plain.get("restoring")) is not None:
-        plain["restoring"] = RestoreStatus(**restoring)
-    if (exporting := plain.get("exporting")) is not None:
-        plain["exporting"] = ExportStatus(**exporting)
-    return Status(**plain)
+    """Turn what ``to_builtins`` has made plain into a message again, of whatever version: what isn't known here is left out, and what is
+    missing has its default."""
+    status: Status = _message(_status_type(), fields)
+    return status
+
+
+@cache
+def _status_type() -> mi.Type:
+    return mi.type_info(Status)
+
+
+def _message(kind: mi.Type, value: Any) -> Any:
+    """Return a value of this type, with messages in place of their fields by name."""
+    match kind:
+        case mi.UnionType() if value is not None:  # a type, or None
+            return _message(next(one for one in kind.types if not isinstance(one, mi.NoneType)), value)
+        case mi.ListType():
+            return [_message(kind.item_type, item) for item in value]
+        case mi.StructType():
+            known = {field.name: field.type for field in kind.fields if field.name in value}
+            return kind.cls(**{name: _message(one, value[name]) for name, one in known.items()})
+    return value

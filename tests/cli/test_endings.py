@@ -65,13 +65,10 @@ def recorded(job: Job, number: int) -> None:
     """As the master wrote its status last."""
     newest = {"number": number, "at": 1.0, "samples": 192, "rows": 1, "bytes": 1, "seconds": 1.0}
     from dlrover_lite.jobs import final_status
+    from dlrover_lite.protocol.messages import to_builtins
 
-    job.write_status(
-        {
-            **final_status._blank(job.id),
-            "checkpoints": {"newest": newest, "under_way": None, "problem": None, "stalls": []},
-        }
-    )
+    checkpoints = {"newest": newest, "under_way": None, "problem": None, "stalls": []}
+    job.write_status({**to_builtins(final_status.starting(job)), "checkpoints": checkpoints})
 
 
 class Left(NamedTuple):
