@@ -1,4 +1,4 @@
-"""Control groups as directories: ending what runs in them, and removing them. Which limits they carry is the backend's business.
+"""Control groups as directories: their files, ending what runs in them, removing them. Which limits they carry is the backend's business.
 
 Linux only; nothing here is called where there are none.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-__all__ = ["end", "kill", "members", "remove"]
+__all__ = ["direct_members", "end", "kill", "members", "read_fields", "read_number", "remove", "write"]
 
 _ROUNDS = 20
 _ROUND_SECONDS = 0.25
@@ -21,17 +21,22 @@ _ROUND_SECONDS = 0.25
 
 def members(group: Path) -> list[int]:
     """List the pids of the processes in ``group`` and the groups below it; none for one that is gone."""
-    pids: list[int] = []
-    for directory in _tree(group):
-        with suppress(OSError):
-            pids += map(int, (directory / "cgroup.procs").read_text().split())
+    pids = [pid for directory in _tree(group) for pid in direct_members(directory)]
     return [pid for pid in pids if pid > 0]  # 0 stands for a process of another container
+
+
+def direct_members(group: Path) -> list[int]:
+    """List the pids of the processes in ``group`` itself, 0 for one of another container; none for a group that is gone."""
+    try:
+        return [int(pid) for pid in (group / "cgroup.procs").read_text().split()]
+    except OSError:
+        return []
 
 
 def kill(group: Path) -> None:
     """Send SIGKILL to everything in ``group``. What is forked at this moment may be missed by version 1: do it until there is nothing."""
     try:
-        _write(group / "cgroup.kill", "1")
+        write(group / "cgroup.kill", 1)
     except OSError:  # version 1, or a kernel before 5.14
         with ExitStack() as stack:
             _kill_each(group, stack)
@@ -94,10 +99,35 @@ def _tree(group: Path) -> list[Path]:
     return found
 
 
-def _write(path: Path, text: str) -> None:
-    """Write to a file without creating it: outside of a cgroup file system there is nothing to write to."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+def write(path: Path, value: object) -> None:
+    """Write a control file that is there: outside of a cgroup file system there is nothing to write to. Raises OSError with its path."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)  # its error has the path
     try:
-        os.write(descriptor, text.encode())
+        os.write(descriptor, str(value).encode())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(descriptor)
+
+
+def read_number(path: Path, missing: int | None = None) -> int:
+    """Read a number from a control file; ``missing`` where it can't be read. Raises OSError if that is None. "max" is the largest number
+    there is."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        if missing is None:
+            raise
+        return missing
+    return (1 << 63) - 1 if text == "max" else int(text)
+
+
+def read_fields(path: Path) -> dict[str, int]:
+    """Return a file with a name and a number on each line; empty if there is none. Other lines are passed over."""
+    fields = {}
+    with suppress(FileNotFoundError):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if value.isdigit():
+                fields[name] = int(value)
+    return fields

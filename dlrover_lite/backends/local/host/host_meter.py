@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from dlrover_lite.backends.local.host import cgroups
 from dlrover_lite.backends.local.host.machine import cpu_quotas, host_name, machine_resources
 from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies, with_controller
 from dlrover_lite.protocol.nodes import HostUsage
@@ -60,12 +61,11 @@ class HostMeter:
 
 
 def _usage_v2(group: Path, _: list[Hierarchy]) -> float:
-    fields = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
-    return int(fields["usage_usec"]) / 1e6
+    return cgroups.read_fields(group / "cpu.stat")["usage_usec"] / 1e6
 
 
 def _usage_v1(group: Path, found: list[Hierarchy]) -> float:
     cpu, account = with_controller(found, "cpu"), with_controller(found, "cpuacct")
     if cpu is None or account is None:
         raise ValueError("there is no account of CPU seconds")
-    return int((account.mount / group.relative_to(cpu.mount) / "cpuacct.usage").read_text()) / 1e9
+    return cgroups.read_number(account.mount / group.relative_to(cpu.mount) / "cpuacct.usage") / 1e9

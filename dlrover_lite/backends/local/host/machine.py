@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from dlrover_lite.backends.local.host.cgroups import read_number
 from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies, unified, with_controller
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
@@ -33,9 +34,9 @@ def machine_resources(found: list[Hierarchy] | None = None) -> Resources:
     # A group is bound by its own limits and by those of all groups above it.
     cores = min([cores, *cpu_quotas(found).values()])
     for group in v1_memory.up() if v1_memory else ():
-        memory = min(memory, _limit(_words(group / "memory.limit_in_bytes"), memory))
+        memory = min(memory, read_number(group / "memory.limit_in_bytes", missing=memory))
     for group in v2.up() if v2 else ():
-        memory = min(memory, _limit(_words(group / "memory.max"), memory))
+        memory = min(memory, read_number(group / "memory.max", missing=memory))
     return Resources(cores, memory)
 
 
@@ -62,8 +63,3 @@ def _quota(words: list[str]) -> float | None:
     if len(words) != 2 or words[0] == "max" or int(words[0]) <= 0:
         return None
     return int(words[0]) / int(words[1])
-
-
-def _limit(words: list[str], otherwise: int) -> int:
-    """Return a limit in bytes. Version 1 says "unlimited" as a number larger than any memory."""
-    return int(words[0]) if words and words[0] != "max" else otherwise
