@@ -70,7 +70,7 @@ class Job:
         return self._until(node, ended=True)
 
     def cpu_seconds(self, node: str) -> float:
-        usage = self.backend.usage(node)
+        usage = self.backend.readings().nodes.get(node)
         if usage is None:
             raise SystemExit(f"{node} has ended: {self._log(node).read_text()}")
         return usage.cpu_seconds
@@ -79,7 +79,8 @@ class Job:
         """Wait until the node has started, or has ended."""
         after: int | None = None
         while True:
-            if (seen := self.backend.observe(after=after, timeout_seconds=20)) is not None:
+            time.sleep(0.005)
+            if (seen := self.backend.observe(after=after)) is not None:
                 after, one = seen.version, seen.nodes[node]
                 if (one.ended_at if ended else one.started_at) is not None:
                     return one

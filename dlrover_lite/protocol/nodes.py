@@ -119,12 +119,8 @@ class Backend(Protocol):
         Memory that would outlive the node, for one that follows it, ends with it, or now if it has ended; with ``keep_memory`` it stays.
         """
 
-    def observe(self, *, after: int | None = None, timeout_seconds: float = 0.0) -> Observation | None:
-        """Return how all nodes are. ``after``: the version that the caller knows; None is returned when nothing is another than then,
-        after waiting up to the timeout for a change."""
-
-    def usage(self, node: str) -> Usage | None:
-        """Return what the node uses; None once it has ended, or before it started."""
+    def observe(self, *, after: int | None = None) -> Observation | None:
+        """Return how all nodes are. ``after``: the version that the caller knows; None is returned when nothing is another than then."""
 
     def readings(self) -> Readings:
         """Measure the usage of all nodes that run, and of the hosts they are on."""

@@ -224,15 +224,15 @@ def test_the_keeper_survives_extreme_values(bodies: list[Any]) -> None:
             supervisor.fences.create(known)
             supervisor.nodes.started("worker-0", 2**22 + 1, now=0.0, at=0.0)
             with sender("inproc://keeper", context) as send:
-                for now, body in enumerate(bodies):
+                for body in bodies:
                     send(body)
                     client.send(ReadCapacity())
                     reply = None
                     while reply is None:
-                        service.serve(float(now))
+                        service.serve()
                         reply = client.receive(0.01)
-                    due = [at for at in (service.next_due(), supervisor.nodes.next_due()) if at is not None]
-                    assert all(at < 1e12 for at in due)
+                    due = supervisor.nodes.next_due()
+                    assert due is None or due < 1e12
             assert service._server.unforeseen == 0
         finally:
             client.close()

@@ -7,9 +7,9 @@ from typing import TypeVar
 import msgspec
 
 from dlrover_lite.backends.local.keeper.protocol import (
+    Acknowledged,
     AllAnswer,
     CapacityAnswer,
-    Done,
     EnforcementAnswer,
     KeeperReplies,
     Launch,
@@ -18,15 +18,13 @@ from dlrover_lite.backends.local.keeper.protocol import (
     ReadAll,
     ReadCapacity,
     ReadEnforcement,
-    ReadUsage,
     Resize,
     Terminate,
-    UsageAnswer,
 )
 from dlrover_lite.core.errors import BackendError, DeadlineExceeded, RemoteError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
-from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Observation, Readings, Usage
+from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Observation, Readings
 from dlrover_lite.transport.connector import Connector
 
 __all__ = ["LocalBackend"]
@@ -37,7 +35,7 @@ A = TypeVar("A")
 class LocalBackend:
     """``Backend`` over the keeper's endpoint (``JobRecord.keeper_endpoint``). Not for several threads: each takes its own.
 
-    Every call may be repeated; all but ``events`` answer within ``deadline_seconds`` or raise BackendError.
+    Every call may be repeated, and is answered within ``deadline_seconds`` or raises BackendError.
     """
 
     def __init__(self, endpoint: str, *, connector: Connector, deadline_seconds: float = 10.0) -> None:
@@ -48,19 +46,16 @@ class LocalBackend:
         return self._ask(ReadCapacity(), CapacityAnswer).hosts
 
     def launch(self, spec: NodeSpec) -> None:
-        self._ask(Launch(spec), Done)
+        self._ask(Launch(spec), Acknowledged)
 
     def resize(self, node: str, resources: Resources) -> None:
-        self._ask(Resize(node, resources), Done)
+        self._ask(Resize(node, resources), Acknowledged)
 
     def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
-        self._ask(Terminate(node, grace_seconds, keep_memory), Done)
+        self._ask(Terminate(node, grace_seconds, keep_memory), Acknowledged)
 
-    def observe(self, *, after: int | None = None, timeout_seconds: float = 0.0) -> Observation | None:
-        return self._ask(Observe(after, timeout_seconds), ObserveAnswer, extra_seconds=timeout_seconds).observation
-
-    def usage(self, node: str) -> Usage | None:
-        return self._ask(ReadUsage(node), UsageAnswer).usage
+    def observe(self, *, after: int | None = None) -> Observation | None:
+        return self._ask(Observe(after), ObserveAnswer).observation
 
     def readings(self) -> Readings:
         return self._ask(ReadAll(), AllAnswer).readings
@@ -71,9 +66,9 @@ class LocalBackend:
     def close(self) -> None:
         self._client.close()
 
-    def _ask(self, request: msgspec.Struct, expected: type[A], *, extra_seconds: float = 0.0) -> A:
+    def _ask(self, request: msgspec.Struct, expected: type[A]) -> A:
         try:
-            body = self._client.call(request, deadline_seconds=self._deadline_seconds + extra_seconds).body
+            body = self._client.call(request, deadline_seconds=self._deadline_seconds).body
         except RemoteError as error:
             raise BackendError(error.message, hint=error.hint) from error
         except DeadlineExceeded as error:

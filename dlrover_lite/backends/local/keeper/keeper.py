@@ -33,7 +33,7 @@ from dlrover_lite.backends.local.keeper import children
 from dlrover_lite.backends.local.keeper.node_memory import NodeMemory
 from dlrover_lite.backends.local.keeper.nodes import Nodes, SendSignal, signal_name
 from dlrover_lite.backends.local.keeper.options import KeeperOptions, KeeperReady
-from dlrover_lite.backends.local.keeper.protocol import Channel, Ended, Fork, Forked, FromTemplate, Ready, Signal
+from dlrover_lite.backends.local.keeper.protocol import Channel, Exited, Fork, Forked, FromTemplate, Ready, Signal
 from dlrover_lite.backends.local.keeper.restarts import Restarts
 from dlrover_lite.backends.local.keeper.service import KeeperService
 from dlrover_lite.backends.local.limits.choose import choose
@@ -133,7 +133,7 @@ class Keeper:
             self.send(self.nodes.due(self._clock()))
             self._advance()
             self.memory.serve()
-            self.service.serve(self._clock())
+            self.service.serve()
 
     def _timeout_milliseconds(self) -> int | None:
         due = (
@@ -142,7 +142,6 @@ class Keeper:
             self._template_restarts.due_at,
             self.nodes.next_due(),
             self.fences.next_due(),
-            self.service.next_due(),
         )
         times = [at for at in due if at is not None]
         if not times:
@@ -169,7 +168,7 @@ class Keeper:
             elif isinstance(message, Forked):
                 self.fences.started(message.node, message.pid)
                 self.send(self.nodes.started(message.node, message.pid, now=now, at=at))
-            elif isinstance(message, Ended):
+            elif isinstance(message, Exited):
                 self._node_ended(message.node, message.exit_code, message.detail)
         if not self._channel.open:
             self._poller.unregister(self._channel.socket.fileno())

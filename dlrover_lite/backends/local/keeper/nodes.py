@@ -97,7 +97,7 @@ class Nodes:
     def ended(
         self, node_id: str, exit_code: int | None, *, at: float, detail: str = "", over_memory: OverMemory | None = None
     ) -> None:
-        """Note that a node has ended, with ``exit_code`` as in ``protocol.Ended``. The first word about a node's end counts."""
+        """Note that a node has ended, with ``exit_code`` as in ``protocol.Exited``. The first word about a node's end counts."""
         node = self.by_id[node_id]
         if node.phase == "ended":
             return

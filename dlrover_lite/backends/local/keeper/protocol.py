@@ -16,7 +16,7 @@ from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.files.durable import UnsafeName, checked_name
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
-from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Observation, Readings, Usage
+from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Observation, Readings
 from dlrover_lite.transport.frames import UNREADABLE
 from dlrover_lite.transport.message import Message
 
@@ -40,11 +40,8 @@ class Terminate(Message, frozen=True):
 
 class Observe(Message, frozen=True):
     after: Count | None
-    timeout_seconds: Seconds
-
-
-class ReadUsage(Message, frozen=True):
-    node: Name
+    timeout_seconds: Seconds = 0.0
+    """Always 0: keepers of older versions wait so long for a change."""
 
 
 class ReadAll(Message, frozen=True):
@@ -59,16 +56,12 @@ class ReadEnforcement(Message, frozen=True):
     pass
 
 
-class Done(Message, frozen=True):
-    pass
+class Acknowledged(Message, frozen=True, tag="Done"):
+    """What was asked for has been done, or begun. On the wire it is called as in older versions."""
 
 
 class ObserveAnswer(Message, frozen=True):
     observation: Observation | None
-
-
-class UsageAnswer(Message, frozen=True):
-    usage: Usage | None
 
 
 class AllAnswer(Message, frozen=True):
@@ -83,8 +76,8 @@ class EnforcementAnswer(Message, frozen=True):
     enforcement: Enforcement
 
 
-KeeperRequests = Launch | Resize | Terminate | Observe | ReadUsage | ReadAll | ReadCapacity | ReadEnforcement
-KeeperReplies = Done | ObserveAnswer | UsageAnswer | AllAnswer | CapacityAnswer | EnforcementAnswer
+KeeperRequests = Launch | Resize | Terminate | Observe | ReadAll | ReadCapacity | ReadEnforcement
+KeeperReplies = Acknowledged | ObserveAnswer | AllAnswer | CapacityAnswer | EnforcementAnswer
 
 
 # --- keeper and template, over a socket pair -------------------------------------------------------------------------
@@ -121,16 +114,17 @@ class Forked(Message, frozen=True):
     pid: Pid
 
 
-class Ended(Message, frozen=True):
-    """``exit_code``: minus the signal's number if a signal ended it; None if it could not be started (``detail`` says why)."""
+class Exited(Message, frozen=True, tag="Ended"):
+    """On the wire it is called as in older versions."""
 
     node: Name
     exit_code: ExitCode | None
+    """Minus the signal's number if a signal ended it; None if it could not be started (``detail`` says why)."""
     detail: Text = ""
 
 
 ToTemplate = Fork | Signal
-FromTemplate = Ready | Forked | Ended
+FromTemplate = Ready | Forked | Exited
 
 M = TypeVar("M")
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dlrover_lite.backends.local.host.host_meter import HostMeter
 from dlrover_lite.backends.local.host.machine import machine_resources
-from dlrover_lite.backends.local.keeper.node_memory import NodeMemory
-from dlrover_lite.backends.local.keeper.nodes import Nodes
-from dlrover_lite.backends.local.keeper.options import KeeperOptions
 from dlrover_lite.backends.local.keeper.protocol import (
+    Acknowledged,
     AllAnswer,
     CapacityAnswer,
-    Done,
     EnforcementAnswer,
     Fork,
     KeeperRequests,
@@ -26,78 +22,35 @@ from dlrover_lite.backends.local.keeper.protocol import (
     ReadAll,
     ReadCapacity,
     ReadEnforcement,
-    ReadUsage,
     Resize,
     Terminate,
-    UsageAnswer,
 )
-from dlrover_lite.backends.local.limits.node_limits import NodeLimits
 from dlrover_lite.core.errors import BackendError, DlroverLiteError
 from dlrover_lite.core.units import Resources
-from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.nodes import NodeSpec, Readings
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.endpoints import listen_endpoint
 from dlrover_lite.transport.frames import Request
 
+if TYPE_CHECKING:
+    from dlrover_lite.backends.local.keeper.keeper import Keeper
+
 __all__ = ["KeeperService"]
-
-LONGEST_WAIT_SECONDS = 60.0
-"""Seconds after which a question for events is answered at the latest, if only with none."""
-
-
-class Supervisor(Protocol):
-    """What the service needs of the keeper."""
-
-    job: Job
-    options: KeeperOptions
-    nodes: Nodes
-    fences: NodeLimits
-    memory: NodeMemory
-    phase: Any
-
-    def launch(self, fork: Fork) -> None: ...
-
-    def terminate(self, node: str, grace_seconds: float, *, keep_memory: bool = False) -> None: ...
-
-
-@dataclass(frozen=True)
-class _Waiter:
-    request: Request
-    after: int | None
-    until: float
 
 
 class KeeperService:
-    def __init__(self, keeper: Supervisor, endpoint: str, connector: Connector) -> None:
+    def __init__(self, keeper: Keeper, endpoint: str, connector: Connector) -> None:
         self._keeper = keeper
         self._server = connector.server(endpoint, KeeperRequests)
         self._host = HostMeter()
         self.socket = self._server.socket
-        self._waiters: dict[int, _Waiter] = {}
-        """Waiters by session: a client waits for one answer at a time, and a retry takes the place of what it repeats."""
 
-    def serve(self, now: float) -> None:
-        """Answer all requests that are here, and those that waited for a change. Never blocks."""
+    def serve(self) -> None:
+        """Answer all requests that are here. Never blocks."""
         while requests := self._server.receive(0):
             for request in requests:
-                if isinstance(request.body, Observe):
-                    until = now + min(request.body.timeout_seconds, LONGEST_WAIT_SECONDS)
-                    waiter = self._waiters.get(request.session)
-                    if waiter is not None and waiter.request.sequence == request.sequence:
-                        until = waiter.until
-                    self._waiters[request.session] = _Waiter(request, request.body.after, until)
-                else:
-                    self._answer(request)
-        for session, waiter in list(self._waiters.items()):
-            observation = self._keeper.nodes.observe(waiter.after)
-            if observation is not None or waiter.until <= now:
-                del self._waiters[session]
-                self._server.reply(waiter.request, ObserveAnswer(observation))
-
-    def next_due(self) -> float | None:
-        return min((waiter.until for waiter in self._waiters.values()), default=None)
+                self._answer(request)
 
     def _answer(self, request: Request) -> None:
         try:
@@ -112,17 +65,17 @@ class KeeperService:
         match body:
             case Launch(spec):
                 self._launch(spec)
-                return Done()
+                return Acknowledged()
             case Resize(node, resources):
                 self._keeper.nodes.known(node)
                 _check_resources(node, resources)
                 self._keeper.fences.resize(node, resources)
-                return Done()
+                return Acknowledged()
             case Terminate(node, grace_seconds, keep_memory):
                 self._keeper.terminate(node, grace_seconds, keep_memory=keep_memory)
-                return Done()
-            case ReadUsage(node):
-                return UsageAnswer(self._keeper.fences.usage(node))
+                return Acknowledged()
+            case Observe(after):
+                return ObserveAnswer(self._keeper.nodes.observe(after))
             case ReadAll():
                 return AllAnswer(self._readings())
             case ReadCapacity():

@@ -24,7 +24,7 @@ import msgspec
 from dlrover_lite.backends.local.host import linux
 from dlrover_lite.backends.local.keeper.protocol import (
     Channel,
-    Ended,
+    Exited,
     Fork,
     Forked,
     Ready,
@@ -127,7 +127,7 @@ class Template:
                 if not pid:
                     return
                 _kill_session(pid)
-            self._channel.send(Ended(self._nodes.pop(pid), os.waitstatus_to_exitcode(status)))
+            self._channel.send(Exited(self._nodes.pop(pid), os.waitstatus_to_exitcode(status)))
 
     def _fork(self, request: Fork) -> None:
         fresh = not (self._fork_is_safe and self._check_threads())
@@ -140,7 +140,7 @@ class Template:
                     warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
         except OSError as error:
-            self._channel.send(Ended(request.spec.id, None, f"it could not be forked: {error.strerror}"))
+            self._channel.send(Exited(request.spec.id, None, f"it could not be forked: {error.strerror}"))
             return
         if pid:
             self._nodes[pid] = request.spec.id
