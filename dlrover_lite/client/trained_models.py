@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from dlrover_lite.core.errors import JobError, UsageError
-from dlrover_lite.core.progress import Steps, no_steps
+from dlrover_lite.core.progress import Report, Steps, no_steps
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.client.resuming import Chosen
     from dlrover_lite.data.base import Dataset
-    from dlrover_lite.data.files import Progress
     from dlrover_lite.models.export import Manifest
     from dlrover_lite.models.serving import Metrics
     from dlrover_lite.recipe.schema import Data, Recipe
@@ -73,11 +72,8 @@ class WrittenModel(msgspec.Struct, frozen=True):
 class Display(Protocol):
     """Shows how work that takes long gets on, and remarks about it."""
 
-    def indexing(self) -> AbstractContextManager[Progress]:
-        """Show data files being indexed."""
-
-    def steps(self) -> AbstractContextManager[Steps]:
-        """Show something else being done."""
+    def steps(self) -> AbstractContextManager[Report]:
+        """Show steps being done, one after the other."""
 
     def note(self, text: str) -> None:
         """Show a remark."""
@@ -87,11 +83,7 @@ class _Silent:
     """A ``Display`` that shows nothing."""
 
     @contextmanager
-    def indexing(self) -> Iterator[Progress]:
-        yield lambda _what, _done, _total: None
-
-    @contextmanager
-    def steps(self) -> Iterator[Steps]:
+    def steps(self) -> Iterator[Report]:
         yield no_steps
 
     def note(self, text: str) -> None:
@@ -396,7 +388,7 @@ def _open(source: _Source, display: Display) -> Dataset:
     from dlrover_lite.data.open import open_data
 
     _check_format(source)
-    with display.indexing() as report:
+    with display.steps() as report:
         dataset = open_data(source.data, directory=source.data_directory, part=source.part, progress=report)
     if dataset is None:
         raise UsageError(

@@ -8,6 +8,8 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.output import emit_json
+from dlrover_lite.core.words import cleaned
 
 __all__ = ["autoscale"]
 
@@ -72,9 +74,7 @@ def status(job: str, as_json: bool) -> None:
 
 
 def _ask(job: str, what: Literal["status", "pause", "resume", "accept", "reject"], as_json: bool) -> None:
-    from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client.handle import JobHandle
-    from dlrover_lite.core.words import cleaned
     from dlrover_lite.protocol.messages import to_builtins
 
     handle = JobHandle.find(job)

@@ -8,6 +8,8 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import MOST_SECONDS, Number
+from dlrover_lite.cli.output import emit_json, note, table
+from dlrover_lite.core.words import at_time, cleaned, count, duration, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.store.preferences import Preferences
@@ -33,7 +35,6 @@ def brain() -> None:
 def serve(idle_minutes: float | None) -> int:
     """Be the brain, in the foreground, until ctrl-C or `brain stop`. An older one that runs hands over."""
     from dlrover_lite.brain_server import brain_process
-    from dlrover_lite.cli.output import note
 
     def ready(brain: brain_process.Brain) -> None:
         idle = "" if brain.idle_seconds is None else f", idle exit after {brain.idle_seconds / 60:g} min"
@@ -55,7 +56,6 @@ def status(as_json: bool) -> int:
     from dlrover_lite.brain.store.prune import sizes
     from dlrover_lite.brain_server.brain_process import ask_status
     from dlrover_lite.brain_server.files import BrainFiles
-    from dlrover_lite.cli.output import emit_json
 
     now, files = ask_status(), BrainFiles()
     kept: dict[str, Any] = {"database": str(files.database), "bytes": 0, "kept_jobs": 0}
@@ -84,9 +84,7 @@ def _status_json(now: BrainStatus | None) -> dict[str, Any]:
 
 
 def _print_status(now: BrainStatus | None, kept: dict[str, Any], log: str) -> None:
-    from dlrover_lite.cli.output import table
     from dlrover_lite.core.units import format_bytes
-    from dlrover_lite.core.words import at_time, cleaned, count, duration, plural
 
     lines = ["No brain runs. The next job starts one."]
     if now is not None:
@@ -131,7 +129,6 @@ def settings_(changes: tuple[str, ...], as_json: bool) -> None:
     idle-minutes counts for the next one that is started, the others within the hour.
     """
     from dlrover_lite.brain.store import preferences
-    from dlrover_lite.cli.output import emit_json
 
     wanted = preferences.parse_changes(list(changes))
     with _store() as store:

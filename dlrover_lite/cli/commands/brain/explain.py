@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import MOST_NUMBER, job_argument
+from dlrover_lite.cli.output import emit_json
 from dlrover_lite.core.errors import DlroverLiteError, JobError
+from dlrover_lite.core.words import at_time, cleaned, give_or_take
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.explain.decision_text import Line
@@ -35,8 +37,6 @@ def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> N
     from dlrover_lite.brain.explain.explanation_text import text_of
     from dlrover_lite.brain.store import queries
     from dlrover_lite.cli.commands.brain.history import find_entry, open_history
-    from dlrover_lite.cli.output import emit_json
-    from dlrover_lite.core.words import at_time, cleaned, give_or_take
 
     opened = open_history()
     if opened is None:

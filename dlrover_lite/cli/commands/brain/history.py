@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import MOST_NUMBER
+from dlrover_lite.cli.output import emit_json, hanging, note, table, terminal_width
 from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.words import at_time, cleaned, count, duration, metric
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.store.history import Rows
@@ -42,8 +44,6 @@ def history(job: str, conditions: tuple[str, ...], limit: int | None, as_json: b
     With JOB (its id, or the start of one, or "last"), tell the story of its plans: what it was given, what was decided and
     why, what happened to its nodes.
     """
-    from dlrover_lite.cli.output import emit_json, note
-
     if job and (conditions or limit is not None):
         raise click.UsageError("--filter and --limit choose from all jobs; of one job, its whole story is told.")
     opened = open_history()
@@ -152,9 +152,6 @@ def find_entry(opened: Rows, reference: str) -> JobEntry:
 
 
 def _print_jobs(entries: list[tuple[JobEntry, Plan | None]]) -> None:
-    from dlrover_lite.cli.output import table
-    from dlrover_lite.core.words import at_time, count, duration, metric
-
     rows = []
     for entry, plan in entries:
         end = entry.outcome
@@ -226,8 +223,6 @@ def _as_object(entry: JobEntry, plan: Plan | None) -> dict[str, Any]:
 
 def _tell(opened: Rows, entry: JobEntry, as_json: bool) -> None:
     from dlrover_lite.brain.store import queries
-    from dlrover_lite.cli.output import emit_json, hanging, terminal_width
-    from dlrover_lite.core.words import at_time, cleaned
 
     plans, decisions = queries.plans(opened, entry.id), queries.decisions(opened, entry.id)
     events = queries.node_events(opened, entry.id)

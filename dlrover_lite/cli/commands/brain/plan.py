@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import overrides, recipe_options
+from dlrover_lite.cli.output import emit_json
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.explain.decision_text import Line
@@ -33,7 +34,6 @@ def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everythi
     """
     from dlrover_lite.brain.explain.decision_text import lines_of
     from dlrover_lite.cli.commands.job.run import prepare_data
-    from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client.dry_run import foresee
     from dlrover_lite.client.handle import this_machine
     from dlrover_lite.recipe.load import load_recipe

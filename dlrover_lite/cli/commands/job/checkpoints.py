@@ -8,7 +8,9 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import MOST_NUMBER, job_argument
+from dlrover_lite.cli.output import emit_json, note, progress, table
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobError, UsageError
+from dlrover_lite.core.words import at_time, count, duration, pause
 
 if TYPE_CHECKING:
     from dlrover_lite.checkpoint.store import Cut
@@ -31,7 +33,6 @@ def checkpoints(job: str, as_json: bool) -> None:
 
     One that builds on another has only the rows changed since. "checkpoint verify" reads all of them.
     """
-    from dlrover_lite.cli.output import emit_json, note, table
     from dlrover_lite.client.checkpoint_words import stalls_of
     from dlrover_lite.jobs.checkpoint_location import locate
 
@@ -86,7 +87,6 @@ def take(job: str, wait: bool, as_json: bool) -> None:
     Exit codes: 0 done; 1 the job has ended, takes none, or the checkpoint can't be written.
     """
     from dlrover_lite.cli import waiting
-    from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.protocol.messages import to_builtins
 
@@ -118,7 +118,6 @@ def verify(job: str, cut: int | None, as_json: bool) -> None:
     Exit codes: 0 all are whole; 1 something is damaged, or can't be read by this version, and is named; 2 there is nothing
     to check, or it can't be reached.
     """
-    from dlrover_lite.cli.output import emit_json
     from dlrover_lite.jobs.checkpoint_location import locate
 
     try:
@@ -155,8 +154,6 @@ Problem = tuple[str | None, str]
 
 
 def _verified(located: Located, cuts: list[Cut], *, chain: bool) -> list[tuple[Cut, list[Problem]]]:
-    from dlrover_lite.cli.output import progress
-
     checked: list[tuple[Cut, list[Problem]]] = []
     sizes = {cut.number: located.store.stored_bytes(cut.number, chain=chain) for cut in cuts}
     before = 0
@@ -233,7 +230,6 @@ def _as_object(cut: Cut, stall: CheckpointStall | None) -> dict[str, Any]:
 def _row(cut: Cut) -> tuple[object, ...]:
     """Return all columns of a cut but its state."""
     from dlrover_lite.core.units import format_bytes
-    from dlrover_lite.core.words import at_time, count
 
     size, manifest = format_bytes(cut.bytes), cut.manifest
     if manifest is None:
@@ -247,6 +243,4 @@ def _state(cut: Cut) -> str:
 
 
 def _took(stall: CheckpointStall | None) -> tuple[object, object]:
-    from dlrover_lite.core.words import duration, pause
-
     return (duration(stall.seconds), pause(stall.stall_seconds)) if stall is not None else (None, None)

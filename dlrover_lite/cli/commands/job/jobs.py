@@ -9,7 +9,9 @@ import click
 
 from dlrover_lite.cli.commands.job.slots import print_moves
 from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.output import emit_json, note, table
 from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.core.words import at_time, cleaned, count, duration, metric, next_look, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
@@ -26,9 +28,7 @@ _LEAST_FIRST = ("peak", "throttled", "cores", "samples/s", "slots", "memory")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def jobs(as_json: bool) -> None:
     """List all jobs, the newest last."""
-    from dlrover_lite.cli.output import emit_json, note, table
     from dlrover_lite.client.handle import list_jobs
-    from dlrover_lite.core.words import at_time, count, duration, metric
 
     found = [_job_json(handle) for handle in list_jobs()]
     if as_json:
@@ -87,7 +87,6 @@ def _auc(status: Status) -> float | None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(job: str, as_json: bool) -> None:
     """Show how JOB is doing, or how it ended. JOB is an id, the start of one, or "last", which is the default."""
-    from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.protocol.messages import to_builtins
 
@@ -102,10 +101,8 @@ def status(job: str, as_json: bool) -> None:
 
 
 def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None:
-    from dlrover_lite.cli.output import table
     from dlrover_lite.cli.summary import summary_lines
     from dlrover_lite.client.progress_line import progress_text
-    from dlrover_lite.core.words import cleaned, count, metric, next_look, plural
 
     why = now.message.partition("\n")[0].rstrip(" :")
     lines = [f"{handle.id}: {now.state}{f' ({why})' if why else ''}"]
@@ -142,8 +139,6 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
 
 def _working(now: Status) -> list[str]:
     """Say how far a checkpoint that is restored is, or the model that is written, and since when."""
-    from dlrover_lite.core.words import at_time
-
     lines = []
     for name, work in (("restoring", now.restoring), ("exporting", now.exporting)):
         if work is not None and work.text:
@@ -154,9 +149,6 @@ def _working(now: Status) -> list[str]:
 
 def _print_nodes(now: Status) -> None:
     """Print the nodes, with the slots of parameter servers where there are several to share them."""
-    from dlrover_lite.cli.output import table
-    from dlrover_lite.core.words import count
-
     shared = sum(node.slots is not None for node in now.nodes) > 1
     rows = []
     for node in now.nodes:
@@ -196,7 +188,6 @@ def stop(job: str, now: bool, kill: bool) -> None:
 
     The checkpoint takes a minute at most; if it can't be written, the job stops without, and says so.
     """
-    from dlrover_lite.cli.output import note
     from dlrover_lite.client.handle import JobHandle
 
     handle = JobHandle.find(job)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.output import emit_json, note, table
 from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.words import at_time, count, duration, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.models.bottleneck import Bottleneck
@@ -38,7 +40,6 @@ def profile(job: str, last: str, as_json: bool) -> None:
     while nodes start or end, slots move, or an evaluation or checkpoint is under way.
     """
     from dlrover_lite.brain.models.bottleneck import bottleneck
-    from dlrover_lite.cli.output import emit_json, note
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.protocol.profiles import Profile
 
@@ -85,8 +86,6 @@ def _json(measured: Profile) -> dict[str, Any]:
 
 
 def _print(job_id: str, measured: Sequence[Profile], verdict: Bottleneck | None) -> None:
-    from dlrover_lite.core.words import at_time, count
-
     newest = measured[-1]
     click.echo(f"{job_id}, measured until {at_time(newest.at)}; minibatches of {count(newest.batch_size)}")
     click.echo()
@@ -101,9 +100,6 @@ def _print(job_id: str, measured: Sequence[Profile], verdict: Bottleneck | None)
 
 
 def _print_intervals(measured: Sequence[Profile]) -> None:
-    from dlrover_lite.cli.output import table
-    from dlrover_lite.core.words import at_time, count, duration
-
     table(
         ("until", "for", "workers", "ps", "samples/s", "±", "worker CPU", "ps CPU", "others"),
         [
@@ -125,9 +121,6 @@ def _print_intervals(measured: Sequence[Profile]) -> None:
 
 
 def _print_workers(newest: Profile) -> None:
-    from dlrover_lite.cli.output import table
-    from dlrover_lite.core.words import count
-
     phases = ("read", "pull", "compute", "push")
     table(
         ("worker", "minibatches", "CPU", *phases, "rest", "cores used", "waits", "throttled"),
@@ -149,9 +142,7 @@ def _print_workers(newest: Profile) -> None:
 
 
 def _print_servers(newest: Profile) -> None:
-    from dlrover_lite.cli.output import table
     from dlrover_lite.core.units import format_bytes
-    from dlrover_lite.core.words import count
 
     table(
         ("ps", "busy", "queue", "CPU", "cores used", "throttled", "rows", "memory", "peak"),
@@ -175,8 +166,6 @@ def _print_servers(newest: Profile) -> None:
 
 def told(verdict: Bottleneck) -> str:
     """Say in words which limit is the nearest, how far away the others are, and what that rests on."""
-    from dlrover_lite.core.words import count, plural
-
     nearest, *others = verdict.limits
     first = f"{_WORDS[nearest.name]}, which alone allow {count(nearest.samples_per_second)} samples/s"
     further = "; ".join(f"{_WORDS[each.name]} {count(each.samples_per_second)}" for each in others)

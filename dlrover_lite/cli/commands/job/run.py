@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dlrover_lite.cli.options import MOST_NUMBER, overrides, recipe_changes
+from dlrover_lite.cli.output import TerminalDisplay, emit_json, note, terminal_width
 from dlrover_lite.core.errors import DlroverLiteError, JobError
+from dlrover_lite.core.words import at_time, cleaned, count, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.cli.follow import Signals
@@ -91,7 +93,6 @@ def run(
     130 stopped by ctrl-C (143, 129: by SIGTERM, SIGHUP).
     """
     from dlrover_lite.cli.follow import Signals
-    from dlrover_lite.cli.output import note
     from dlrover_lite.cli.summary import what_runs
     from dlrover_lite.client.validation import warnings
     from dlrover_lite.jobs.backend import RunOptions
@@ -166,7 +167,6 @@ def _check_options(
 
 
 def _to_run(recipe: str, changes: dict[str, Any], options: RunOptions) -> _Start:
-    from dlrover_lite.cli.output import note
     from dlrover_lite.client.handle import launch, this_machine
     from dlrover_lite.recipe.load import load_recipe, resolved_yaml
 
@@ -177,7 +177,6 @@ def _to_run(recipe: str, changes: dict[str, Any], options: RunOptions) -> _Start
 
 def _to_resume(reference: str, cut: int | None, options: RunOptions) -> _Start:
     """Choose what a job goes on from. Raises JobError when it can't go on."""
-    from dlrover_lite.cli.output import note
     from dlrover_lite.client import resuming
     from dlrover_lite.client.handle import JobHandle, go_on
 
@@ -196,7 +195,6 @@ def _to_begin_with(
     options: RunOptions,
 ) -> _Start:
     """Choose what a new job begins with. Raises JobError when the recipe doesn't fit."""
-    from dlrover_lite.cli.output import note
     from dlrover_lite.client import resuming
     from dlrover_lite.client.handle import launch, this_machine
     from dlrover_lite.jobs.checkpoint_location import locate
@@ -221,8 +219,6 @@ def _to_begin_with(
 
 
 def _said(chosen: Chosen, what: str) -> list[str]:
-    from dlrover_lite.core.words import at_time, plural
-
     manifest = chosen.manifest
     taken = f"taken at {at_time(manifest.at)} after {plural(manifest.samples, 'sample')}"
     said = [f"Warning: passed over {line}" for line in chosen.passed_over]
@@ -233,10 +229,9 @@ def prepare_data(recipe: Recipe) -> int:
     """Index the files, if they aren't yet, with a progress bar; return the number of training samples."""
     from pathlib import Path
 
-    from dlrover_lite.cli.indexing import indexing
     from dlrover_lite.data.open import index_data
 
-    with indexing() as progress:
+    with TerminalDisplay().steps() as progress:
         return index_data(recipe.data, Path(recipe.directory), progress)
 
 
@@ -253,8 +248,6 @@ def _check_index(recipe: Recipe, samples: int, index: str) -> None:
 
 
 def _say_detached(handle: JobHandle, as_json: bool) -> None:
-    from dlrover_lite.cli.output import emit_json, note
-
     if as_json:
         emit_json({"job": handle.id, "directory": str(handle.directory)})
     else:
@@ -301,10 +294,8 @@ def _stay(handle: JobHandle, signals: Signals) -> Result:
 
 
 def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, signal_number: int | None) -> int:
-    from dlrover_lite.cli.output import emit_json, terminal_width
     from dlrover_lite.cli.summary import next_commands, run_json, summary_lines
     from dlrover_lite.client.trained_models import best_auc
-    from dlrover_lite.core.words import cleaned, count
 
     status = handle.status()
     best = best_auc(handle.job.recipe.data) if result.ok else None

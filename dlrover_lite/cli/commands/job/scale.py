@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.output import emit_json
 from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.words import cleaned
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
@@ -208,9 +210,6 @@ def _check_move(slots: str | None, source: str | None, to: str | None, cancel: b
 
 
 def _tell(handle: JobHandle, answer: dict[str, Any], actions: list[str], as_json: bool, nothing: str) -> None:
-    from dlrover_lite.cli.output import emit_json
-    from dlrover_lite.core.words import cleaned
-
     if as_json:
         emit_json({"job": handle.id, **answer, "actions": actions})
         return

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.output import emit_json, table
 from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.words import count, duration
 
 if TYPE_CHECKING:
     from dlrover_lite.protocol.messages import HotSlot, MoveStatus, PsSlots, SlotsReport
@@ -32,7 +34,6 @@ def slots(job: str, hottest: str, as_json: bool) -> None:
 
     Exit codes: 0 done; 1 the job has ended, or has no slots yet.
     """
-    from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.protocol.messages import to_builtins
 
@@ -51,8 +52,6 @@ def _number(text: str) -> int:
 
 
 def _print(job_id: str, report: SlotsReport) -> None:
-    from dlrover_lite.core.words import count
-
     total = sum(server.slots for server in report.servers)
     click.echo(f"{job_id}: {count(total)} slots, map {report.slot_map_version}; {_measured(report.servers)}")
     click.echo()
@@ -65,8 +64,6 @@ def _print(job_id: str, report: SlotsReport) -> None:
 
 def _measured(servers: Sequence[PsSlots]) -> str:
     """Say how old the oldest of what is shown is: ``measured 1.5 s ago``."""
-    from dlrover_lite.core.words import duration
-
     ages = [server.measured_seconds_ago for server in servers if server.slots]
     known = [age for age in ages if age is not None]
     if not known:
@@ -76,9 +73,6 @@ def _measured(servers: Sequence[PsSlots]) -> str:
 
 
 def _print_servers(servers: Sequence[PsSlots]) -> None:
-    from dlrover_lite.cli.output import table
-    from dlrover_lite.core.words import count
-
     table(
         ("ps", "slots", "busy", "requests/s", "rows/s", "memory"),
         [
@@ -97,8 +91,6 @@ def _print_servers(servers: Sequence[PsSlots]) -> None:
 
 
 def _print_hottest(hottest: Sequence[HotSlot]) -> None:
-    from dlrover_lite.cli.output import table
-
     table(
         ("slot", "ps", "busy", "requests/s", "rows/s", "memory"),
         [
@@ -118,9 +110,7 @@ def _print_hottest(hottest: Sequence[HotSlot]) -> None:
 
 def print_moves(moves: Sequence[MoveStatus]) -> None:
     """Print moves after an empty line; nothing where there are none."""
-    from dlrover_lite.cli.output import table
     from dlrover_lite.core.units import format_bytes
-    from dlrover_lite.core.words import count, duration
 
     if not moves:
         return

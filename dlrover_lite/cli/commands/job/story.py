@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.output import emit_json, hanging, note, terminal_width
 from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.words import at_time, cleaned
 
 if TYPE_CHECKING:
     from dlrover_lite.protocol.messages import Story, StoryEntry
@@ -30,7 +32,6 @@ def story(subject: str, job: str, as_json: bool) -> None:
     or those of an evaluation as eval:ROUND/NUMBER (eval:0/5). Of minibatches that went well only the
     newest are kept. JOB is an id, the start of one, or "last" (default).
     """
-    from dlrover_lite.cli.output import emit_json, note
     from dlrover_lite.client.handle import JobHandle, list_jobs
     from dlrover_lite.jobs.events import parse_subject
     from dlrover_lite.protocol.messages import to_builtins
@@ -51,9 +52,6 @@ def story(subject: str, job: str, as_json: bool) -> None:
 
 
 def _print(job_id: str, wanted: str, found: Story, began: float) -> None:
-    from dlrover_lite.cli.output import note, terminal_width
-    from dlrover_lite.core.words import at_time
-
     if not found.entries:
         note(f"{job_id} has kept nothing{f' of {wanted}' if wanted else ''} so far.")
         return
@@ -66,9 +64,6 @@ def _print(job_id: str, wanted: str, found: Story, began: float) -> None:
 
 def timeline(entries: list[StoryEntry], began: float, width: int | None) -> Iterator[str]:
     """Yield lines of time since ``began``, time of day, subject and text. Texts are broken at ``width``; their own lines stay."""
-    from dlrover_lite.cli.output import hanging
-    from dlrover_lite.core.words import cleaned
-
     heads = [(_since(entry.at - began), _time_of_day(entry.at, began), cleaned(entry.subject)) for entry in entries]
     columns = [max(len(head[at]) for head in heads) for at in range(3)]
     for (since, clock, subject), entry in zip(heads, entries, strict=True):

@@ -8,7 +8,9 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.output import emit_json, progress, table
 from dlrover_lite.core.errors import JobError, ModelError, UsageError
+from dlrover_lite.core.words import count, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.models.census_check import CensusReport, WrongKey
@@ -38,7 +40,6 @@ def check(job: str, as_json: bool) -> None:
 
     Exit codes: 0 exact; 1 not; 2 the job can't be checked.
     """
-    from dlrover_lite.cli.output import emit_json, progress
     from dlrover_lite.client import census as counting
     from dlrover_lite.client.handle import JobHandle
 
@@ -73,9 +74,6 @@ def as_object(job: str, model: str, report: CensusReport) -> dict[str, Any]:
 
 
 def _print(job: str, report: CensusReport) -> None:
-    from dlrover_lite.cli.output import table
-    from dlrover_lite.core.words import count, plural
-
     samples, epochs = plural(report.samples, "sample"), plural(report.epochs, "epoch")
     click.echo(f"{job}: {samples}, {epochs} of {count(report.minibatches)} minibatches\n")
     rows = [
@@ -105,6 +103,4 @@ def difference(one: WrongKey) -> str:
 
 
 def _updates(number: int | None) -> str:
-    from dlrover_lite.core.words import plural
-
     return plural(number or 0, "update")

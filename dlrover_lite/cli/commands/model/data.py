@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +11,11 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import Number
+from dlrover_lite.cli.output import TerminalDisplay
 from dlrover_lite.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from dlrover_lite.data.files import Progress
+    pass
 
 __all__ = ["data"]
 
@@ -63,8 +62,8 @@ def synth(
     spec = SyntheticData(
         samples=samples, eval_samples=0, ids_per_field=ids_per_field, zipf_exponent=zipf_exponent, seed=seed
     )
-    with _progress_bar() as progress:
-        auc = write_tsv(out, spec, samples, out.suffix == ".gz", progress)
+    with TerminalDisplay().steps() as progress:
+        auc = write_tsv(out, spec, samples, out.suffix == ".gz", progress if sys.stderr.isatty() else None)
     path = str(out.absolute())
     if as_json:
         best = auc if auc == auc else None  # noqa: PLR0124  # NaN is no JSON
@@ -74,18 +73,3 @@ def synth(
     if auc == auc:  # noqa: PLR0124
         click.echo(f"Best reachable AUC on them: {auc:.4f}")
     click.echo(f"To train on it, put this into a recipe:\n\ndata:\n  format: criteo\n  train: [{json.dumps(path)}]")
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Progress | None]:
-    """Show a bar on standard error; nothing where that is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)

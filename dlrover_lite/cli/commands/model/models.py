@@ -8,6 +8,8 @@ from typing import Literal
 import click
 
 from dlrover_lite.cli.options import from_option
+from dlrover_lite.cli.output import TerminalDisplay, emit_json, note
+from dlrover_lite.core.words import count, metric
 
 __all__ = ["evaluate", "export_"]
 
@@ -24,8 +26,6 @@ def evaluate(model: str | None, origin: str | None, data: tuple[str, ...], as_js
     The model is that of a job (its id, the start of one, or "last", which is the default), or a DIRECTORY that was exported to;
     with --from, the one in a checkpoint, also while the job runs. Lines that can't be used are left out.
     """
-    from dlrover_lite.cli.indexing import TerminalDisplay
-    from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client import trained_models
 
     _check_one(model, origin)
@@ -33,9 +33,7 @@ def evaluate(model: str | None, origin: str | None, data: tuple[str, ...], as_js
     if as_json:
         emit_json(result)
         return
-    from dlrover_lite.cli.output import note
     from dlrover_lite.core.unknown_ids import unknown_text
-    from dlrover_lite.core.words import count, metric
 
     best = "" if result.best_auc is None else f"  (best reachable {metric(result.best_auc)})"
     click.echo(f"samples  {count(result.samples)}")
@@ -71,8 +69,6 @@ def export_(
     """Write the model of a finished JOB to a directory. JOB is an id, the start of one, or "last", which is the default. With
     --from, write the one in a checkpoint, also while the job runs.
     """
-    from dlrover_lite.cli.indexing import TerminalDisplay
-    from dlrover_lite.cli.output import emit_json
     from dlrover_lite.client import trained_models
 
     _check_one(job, origin)
@@ -88,7 +84,6 @@ def export_(
         emit_json(result)
         return
     from dlrover_lite.core.units import format_bytes
-    from dlrover_lite.core.words import count
 
     click.echo(
         f"Wrote {result.directory}: {result.tables} tables with {count(result.rows)} rows ({result.format}), "

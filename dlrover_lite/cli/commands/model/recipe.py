@@ -11,7 +11,9 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import overrides, recipe_options
+from dlrover_lite.cli.output import emit_json
 from dlrover_lite.core.errors import RecipeError, UsageError
+from dlrover_lite.core.words import count, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.client.dry_run import FirstPlan
@@ -43,14 +45,11 @@ def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_j
     except RecipeError as error:
         if not as_json:
             raise
-        from dlrover_lite.cli.output import emit_json
 
         emit_json({"ok": False, "errors": [_error(problem) for problem in error.problems], "hint": error.hint})
         raise click.exceptions.Exit(error.exit_code) from None
     loaded, found, said = checked.recipe, checked.tried, checked.warnings
     if as_json:
-        from dlrover_lite.cli.output import emit_json
-
         emit_json({"ok": True, "recipe": loaded, "plan": checked.plan, "warnings": said, "tried": _tried_json(found)})
         return
     for name, text in [*_summary(loaded, checked.first, found), *_tried(found)]:
@@ -72,8 +71,6 @@ def _tried_json(found: Found) -> dict[str, Any]:
 
 def _tried(found: Found) -> list[tuple[str, str]]:
     """Return what the trial has found, as (subject, text)."""
-    from dlrover_lite.core.words import count, plural
-
     told = []
     if found.lines:
         bad = "all can be used" if not found.bad_lines else f"{count(found.bad_lines)} can't be used"
