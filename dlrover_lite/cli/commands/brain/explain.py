@@ -78,24 +78,18 @@ def _chosen(found: list[StoredDecision], job: str, number: int | None) -> Stored
 
 def _as_object(one: StoredDecision, lines: list[Line], shown: Explained) -> dict[str, Any]:
     """Return the object of ``--json``; its keys are documented and stay."""
-    from dlrover_lite.cli.commands.brain.plan import band, candidates_json
+    from dlrover_lite.cli.commands.brain.plan import decision_json
 
     decision, effect = one.decision, one.effect
-    predicted = decision.predicted
     return {
         "job": decision.job,
         "number": one.number,
         "at": decision.at,
         "stage": decision.stage,
-        "action": decision.action,
-        "reason": decision.reason,
+        **decision_json(decision, lines),
         "before": decision.before,
-        "plan": decision.plan,
         "treatment": decision.treatment,
-        "samples_per_second": band(predicted.throughput) if predicted else None,
-        "seconds": predicted.seconds if predicted else None,
-        "gain_seconds": band(predicted.gain) if predicted else None,
-        "candidates": candidates_json(lines),
+        "gain_seconds": decision.predicted.gain._asdict() if decision.predicted else None,
         "inputs": {fact.name: fact.text for fact in shown.facts},
         "model": shown.model,
         "memory": shown.memory,
@@ -106,7 +100,7 @@ def _as_object(one: StoredDecision, lines: list[Line], shown: Explained) -> dict
         if effect is None
         else {
             "at": effect.at,
-            "samples_per_second": band(effect.measured),
+            "samples_per_second": effect.measured._asdict(),
             "windows": effect.windows,
             "scale_seconds": effect.scale_seconds,
             "error": effect.error,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dlrover_lite.brain.explain.decision_text import Line
     from dlrover_lite.brain.planning.decision import Decision
 
-__all__ = ["plan"]
+__all__ = ["decision_json", "plan"]
 
 EXIT_NONE = 1
 
@@ -42,31 +42,27 @@ def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everythi
     found = foresee(loaded, prepare_data(loaded))
     decision, policy = found.decision, found.inputs.policy
     if as_json:
-        emit_json(plan_json(decision, lines_of(decision, policy=policy, most=None)))
+        lines = lines_of(decision, policy=policy, most=None)
+        emit_json({"index": decision.index, **decision_json(decision, lines)})
     else:
         click.echo(found.text(time.time(), most=None if everything else 12))
     return 0 if decision.acts else EXIT_NONE
 
 
-def plan_json(decision: Decision, lines: list[Line]) -> dict[str, Any]:
-    """Return the object of ``--json``; its keys are documented and stay."""
+def decision_json(decision: Decision, lines: list[Line]) -> dict[str, Any]:
+    """Return what ``--json`` says of a decision; its keys are documented and stay."""
     predicted = decision.predicted
     return {
-        "index": decision.index,
         "action": decision.action,
         "reason": decision.reason,
         "plan": decision.plan,
-        "samples_per_second": band(predicted.throughput) if predicted else None,
+        "samples_per_second": predicted.throughput._asdict() if predicted else None,
         "seconds": predicted.seconds if predicted else None,
-        "candidates": candidates_json(lines),
+        "candidates": _candidates(lines),
     }
 
 
-def band(values: Any) -> dict[str, float]:
-    return {"expected": values.expected, "lower": values.lower, "upper": values.upper}
-
-
-def candidates_json(lines: list[Line]) -> list[dict[str, Any]]:
+def _candidates(lines: list[Line]) -> list[dict[str, Any]]:
     return [
         {
             "chosen": line.mark == "*",

@@ -73,39 +73,21 @@ def _measured(servers: Sequence[PsSlots]) -> str:
 
 
 def _print_servers(servers: Sequence[PsSlots]) -> None:
-    table(
-        ("ps", "slots", "busy", "requests/s", "rows/s", "memory"),
-        [
-            (
-                server.node,
-                count(server.slots),
-                _share(server.busy),
-                _rate(server.requests_per_second),
-                _rate(server.rows_per_second),
-                _bytes(server.bytes),
-            )
-            for server in servers
-        ],
-        drop=("requests/s", "memory"),
-    )
+    rows = [(server.node, count(server.slots), *_load(server)) for server in servers]
+    table(("ps", "slots", *_LOAD), rows, drop=("requests/s", "memory"))
 
 
 def _print_hottest(hottest: Sequence[HotSlot]) -> None:
-    table(
-        ("slot", "ps", "busy", "requests/s", "rows/s", "memory"),
-        [
-            (
-                str(slot.slot),
-                slot.node,
-                _share(slot.busy),
-                _rate(slot.requests_per_second),
-                _rate(slot.rows_per_second),
-                _bytes(slot.bytes),
-            )
-            for slot in hottest
-        ],
-        drop=("requests/s", "memory"),
-    )
+    rows = [(str(slot.slot), slot.node, *_load(slot)) for slot in hottest]
+    table(("slot", "ps", *_LOAD), rows, drop=("requests/s", "memory"))
+
+
+_LOAD = ("busy", "requests/s", "rows/s", "memory")
+
+
+def _load(one: PsSlots | HotSlot) -> tuple[str | None, ...]:
+    """Return what is measured of a parameter server or a slot, in the columns ``_LOAD``."""
+    return _share(one.busy), _rate(one.requests_per_second), _rate(one.rows_per_second), _bytes(one.bytes)
 
 
 def print_moves(moves: Sequence[MoveStatus]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -40,6 +40,8 @@ def check(job: str, as_json: bool) -> None:
 
     Exit codes: 0 exact; 1 not; 2 the job can't be checked.
     """
+    import msgspec
+
     from dlrover_lite.client import census as counting
     from dlrover_lite.client.handle import JobHandle
 
@@ -51,26 +53,12 @@ def check(job: str, as_json: bool) -> None:
     except (JobError, ModelError) as error:  # 1 means that it was checked
         raise UsageError(error.message, hint=error.hint) from error
     if as_json:
-        emit_json(as_object(found.id, str(directory), report))
+        counted = {"exact": report.exact, "errors": report.errors, **msgspec.to_builtins(report)}
+        emit_json({"job": found.id, "model": str(directory), **counted})
     else:
         _print(found.id, report)
     if not report.exact:
         click.get_current_context().exit(EXIT_WRONG)
-
-
-def as_object(job: str, model: str, report: CensusReport) -> dict[str, Any]:
-    """Return what ``--json`` prints; its keys are documented and stay."""
-    return {
-        "job": job,
-        "model": model,
-        "exact": report.exact,
-        "errors": report.errors,
-        "samples": report.samples,
-        "epochs": report.epochs,
-        "minibatches": report.minibatches,
-        "tables": report.tables,
-        "examples": report.examples,
-    }
 
 
 def _print(job: str, report: CensusReport) -> None:

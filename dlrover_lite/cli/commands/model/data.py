@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
-
 import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import Number
 from dlrover_lite.cli.output import TerminalDisplay
 from dlrover_lite.core.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["data"]
 
