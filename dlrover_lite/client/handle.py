@@ -11,10 +11,38 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from dlrover_lite.brain_server.brain_process import begin
+from dlrover_lite.client import scaling
 from dlrover_lite.core.errors import JobError, RemoteError, UsageError, WireError
+from dlrover_lite.jobs import events, final_status, profiles
 from dlrover_lite.jobs.backend import JobBackend, JobSummary, Log, RunOptions
 from dlrover_lite.jobs.store import Beginning, Job, Result, State
 from dlrover_lite.protocol.brain_mode import brain_mode
+from dlrover_lite.protocol.hosts import Host, total_of
+from dlrover_lite.protocol.messages import (
+    Ack,
+    AutoscaleRequest,
+    AutoscaleStatus,
+    CancelMovesRequest,
+    CheckpointPromise,
+    CheckpointRequest,
+    DrainRequest,
+    KillRequest,
+    MasterReplies,
+    MoveRequest,
+    ResizeRequest,
+    Scaled,
+    ScaleRequest,
+    SlotsReport,
+    SlotsRequest,
+    Status,
+    StatusRequest,
+    StopRequest,
+    Story,
+    StoryRequest,
+    Topology,
+    TopologyRequest,
+)
+from dlrover_lite.protocol.plans import Plan, initial_plan
 from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
@@ -22,9 +50,6 @@ if TYPE_CHECKING:
     from dlrover_lite.core.slots import SlotSet
     from dlrover_lite.core.units import Resources
     from dlrover_lite.jobs.profiles import Gap
-    from dlrover_lite.protocol.hosts import Host
-    from dlrover_lite.protocol.messages import AutoscaleStatus, SlotsReport, Status, Story, Topology
-    from dlrover_lite.protocol.plans import Plan
     from dlrover_lite.protocol.profiles import Profile
 
 __all__ = [
@@ -108,15 +133,11 @@ def these_hosts() -> list[Host]:
 
 def this_machine() -> Resources:
     """Return the cores and memory that jobs can have here."""
-    from dlrover_lite.protocol.hosts import total_of
-
     return total_of(these_hosts())
 
 
 def planned(recipe: Recipe) -> Plan:
     """Return the nodes that a job of this recipe would get on this machine."""
-    from dlrover_lite.protocol.plans import initial_plan
-
     return initial_plan(recipe.resources, these_hosts())
 
 
@@ -200,8 +221,6 @@ class JobHandle:
 
     def _stop_now(self) -> bool:
         """Return whether there was a master to tell."""
-        from dlrover_lite.protocol.messages import Ack, StopRequest
-
         try:
             return self._ask_master(StopRequest(now=True), Ack) is not None
         except JobError:
@@ -213,9 +232,6 @@ class JobHandle:
 
         Raises JobError when the job has ended, takes none, or the checkpoint can't be written (it is tried again, though).
         """
-        from dlrover_lite.jobs import final_status
-        from dlrover_lite.protocol.messages import CheckpointPromise, CheckpointRequest
-
         nothing = "there is nothing to take a checkpoint of"
         number = self._wish(CheckpointRequest(), CheckpointPromise, nothing).number
         while wait and not final_status.has_checkpoint(self.status(), number):
@@ -237,8 +253,7 @@ class JobHandle:
 
         Raises JobError when the master doesn't answer.
         """
-        from dlrover_lite.jobs import endings, final_status
-        from dlrover_lite.protocol.messages import Status, StatusRequest
+        from dlrover_lite.jobs import endings
 
         if (last := endings.last_status(self.job, self.known())) is not None:
             return last
@@ -261,9 +276,6 @@ class JobHandle:
 
         Raises UsageError for numbers that can't be, JobError when the job has ended, has no master yet, or refuses.
         """
-        from dlrover_lite.client import scaling
-        from dlrover_lite.protocol.messages import Scaled, ScaleRequest
-
         scaling.check(workers, ps)
         wish = ScaleRequest(workers, ps)
         return self._wish(wish, Scaled, lambda last: scaling.has_ended(self.job, last, workers, ps)).actions
@@ -274,9 +286,7 @@ class JobHandle:
 
         Raises UsageError for slots or a PS that can't be, JobError when the job has ended, has no slot map yet, or refuses.
         """
-        from dlrover_lite.client import scaling
         from dlrover_lite.core.slots import pack
-        from dlrover_lite.protocol.messages import MoveRequest, Scaled
 
         if (slots is None) == (source is None):
             raise UsageError("Which slots? Name either the slots, or the parameter server that has them")
@@ -288,8 +298,6 @@ class JobHandle:
 
         Raises JobError as ``move``.
         """
-        from dlrover_lite.protocol.messages import CancelMovesRequest, Scaled
-
         return self._wish(CancelMovesRequest(), Scaled, _NO_SLOTS).actions
 
     def drain(self, node: str, *, replace: bool = False) -> list[str]:
@@ -298,8 +306,6 @@ class JobHandle:
 
         Raises UsageError for a node that can't be, JobError when the job has ended, or refuses.
         """
-        from dlrover_lite.protocol.messages import DrainRequest, Scaled
-
         return self._wish(DrainRequest(node, replace), Scaled, "there is no node to drain").actions
 
     def kill(self, node: str) -> list[str]:
@@ -308,8 +314,6 @@ class JobHandle:
 
         Raises as ``drain``.
         """
-        from dlrover_lite.protocol.messages import KillRequest, Scaled
-
         return self._wish(KillRequest(node), Scaled, "there is no node to kill").actions
 
     def resize(self, node: str, *, cores: float | None = None, memory: int | str | None = None) -> list[str]:
@@ -318,9 +322,6 @@ class JobHandle:
 
         Raises UsageError for a node or limits that can't be, JobError when the job has ended, has no master yet, or refuses.
         """
-        from dlrover_lite.client import scaling
-        from dlrover_lite.protocol.messages import ResizeRequest, Scaled
-
         wish = ResizeRequest(node, *scaling.limits(cores, memory))
         return self._wish(wish, Scaled, "there is no node to resize").actions
 
@@ -330,8 +331,6 @@ class JobHandle:
 
         Raises JobError when the job has ended, has no master yet, or there is nothing to accept or reject, or it doesn't fit any more.
         """
-        from dlrover_lite.protocol.messages import AutoscaleRequest, AutoscaleStatus
-
         return self._wish(AutoscaleRequest(what, decision), AutoscaleStatus, "there is no plan to change")
 
     def slots(self, hottest: int = 10) -> SlotsReport:
@@ -339,8 +338,6 @@ class JobHandle:
 
         Raises JobError when the job has ended, or there is no slot map yet.
         """
-        from dlrover_lite.protocol.messages import SlotsReport, SlotsRequest
-
         report = self._wish(SlotsRequest(hottest), SlotsReport, "there are no slots to measure")
         if not report.slot_map_version:
             raise self._no_map()
@@ -351,14 +348,10 @@ class JobHandle:
         read.
 
         Raises JobError when the file can't be read."""
-        from dlrover_lite.jobs import profiles
-
         return profiles.read(self.directory, on_damage)
 
     def slot_map(self) -> Topology:
         """Ask which PS owns which slots now. Raises JobError when the job has ended, or there is no map yet."""
-        from dlrover_lite.protocol.messages import Topology, TopologyRequest
-
         if self.state() == "running" and not self.status().slot_map_version:
             raise self._no_map()
         return self._wish(TopologyRequest(""), Topology, _NO_SLOTS)
@@ -368,15 +361,11 @@ class JobHandle:
 
     def _slots_of(self, node: str) -> SlotSet:
         """Return the slots of a PS. Raises UsageError for one that has none."""
-        from dlrover_lite.client import scaling
-
         return scaling.slots_of(self.slot_map(), node)
 
     def _wish(self, wish: msgspec.Struct, answer: type[A], ended: str | Callable[[Status], JobError]) -> A:
         """Ask the master of a job that runs; ``ended`` is what to say of one that doesn't any more ("there is no node to drain"), or makes
         the error."""
-        from dlrover_lite.client import scaling
-
         try:
             told = self._ask_master(wish, answer)
             if told is None:
@@ -395,9 +384,6 @@ class JobHandle:
 
         Raises UsageError for a subject that can't be or never was, naming the nearest ones; JobError when the master doesn't answer.
         """
-        from dlrover_lite.jobs import events
-        from dlrover_lite.protocol.messages import Story, StoryRequest
-
         subject = str(events.parse_subject(subject))
         if self.job.result() is None:
             try:
@@ -418,7 +404,6 @@ class JobHandle:
     def _ask_master(self, question: msgspec.Struct, answer: type[A]) -> A | None:
         """Ask the master; None where there is none, or not yet. Raises JobError when the master doesn't answer, or can't do it; UsageError
         when what it was asked for can't be."""
-        from dlrover_lite.protocol.messages import MasterReplies
         from dlrover_lite.transport.frames import UNUSABLE
 
         try:

@@ -12,6 +12,7 @@ import msgspec
 
 from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.core.progress import Report, Steps, no_steps
+from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, ParquetData, Recipe, SyntheticData
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from dlrover_lite.data.base import Dataset
     from dlrover_lite.models.export import Manifest
     from dlrover_lite.models.serving import Metrics
-    from dlrover_lite.recipe.schema import Data, Recipe
 
 __all__ = ["Display", "Evaluation", "WrittenModel", "best_auc", "evaluate", "export", "exported_model"]
 
@@ -200,8 +200,6 @@ def _write_cut(cut: _OfCut, target: Path, table_format: str | None, *, overwrite
 
 
 def _evaluate_cut(cut: _OfCut, files: list[str], display: Display) -> Evaluation:
-    from dlrover_lite.recipe.schema import CensusData
-
     manifest, recipe = cut.chosen.manifest, cut.recipe
     if isinstance(recipe.data, CensusData):
         raise UsageError(f"{manifest.job} is a census, which predicts nothing: there is nothing to evaluate.")
@@ -244,8 +242,6 @@ def _exported(directory: Path, files: list[str]) -> _Source:
 
 def _data_of(manifest: Manifest, files: list[str], directory: Path) -> Data:
     """Return the data in these files, read as the training data was."""
-    from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
-
     if manifest.data_format == "census":
         raise UsageError(f"{directory} holds a census, which predicts nothing: there is nothing to evaluate.")
     if manifest.data_format in ("criteo", "synthetic"):
@@ -264,7 +260,6 @@ def _data_of(manifest: Manifest, files: list[str], directory: Path) -> Data:
 
 def _of_job(reference: str, files: list[str]) -> _Source:
     from dlrover_lite.client.handle import JobHandle
-    from dlrover_lite.recipe.schema import CensusData
 
     handle = JobHandle.find(reference)
     directory, recipe = exported_model(handle), handle.job.recipe
@@ -279,8 +274,6 @@ def _of_job(reference: str, files: list[str]) -> _Source:
 
 def _data_for(recipe: Recipe, files: list[str]) -> tuple[Data, Literal["train", "eval"]]:
     """Choose these files, or else the recipe's data; and which part of it."""
-    from dlrover_lite.recipe.schema import CensusData, CriteoData, SyntheticData
-
     data: Data = recipe.data
     if not files or isinstance(data, CensusData):
         return data, "eval"
@@ -399,8 +392,6 @@ def _open(source: _Source, display: Display) -> Dataset:
 
 def best_auc(data: Data) -> float | None:
     """Compute, for generated data, the AUC of the model that drew the labels, on the samples that the job evaluates on."""
-    from dlrover_lite.recipe.schema import SyntheticData
-
     if not isinstance(data, SyntheticData):
         return None
     from dlrover_lite.data import synthetic

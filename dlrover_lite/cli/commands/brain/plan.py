@@ -35,10 +35,9 @@ def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everythi
     from dlrover_lite.brain.explain.decision_text import lines_of
     from dlrover_lite.cli.commands.job.run import prepare_data
     from dlrover_lite.client.dry_run import foresee
-    from dlrover_lite.client.handle import this_machine
-    from dlrover_lite.recipe.load import load_recipe
+    from dlrover_lite.client.handle import resolve
 
-    loaded = load_recipe(recipe, overrides(settings, data), machine=this_machine())
+    loaded = resolve(recipe, overrides(settings, data))
     found = foresee(loaded, prepare_data(loaded))
     decision, policy = found.decision, found.inputs.policy
     if as_json:

@@ -167,10 +167,10 @@ def _check_options(
 
 
 def _to_run(recipe: str, changes: dict[str, Any], options: RunOptions) -> _Start:
-    from dlrover_lite.client.handle import launch, this_machine
-    from dlrover_lite.recipe.load import load_recipe, resolved_yaml
+    from dlrover_lite.client.handle import launch, resolve
+    from dlrover_lite.recipe.load import resolved_yaml
 
-    loaded = load_recipe(recipe, changes, machine=this_machine())
+    loaded = resolve(recipe, changes)
     text = resolved_yaml(loaded)
     return _Start(loaded, [], lambda detach: launch(loaded, text, detach=detach, options=options, say=note))
 
@@ -196,16 +196,17 @@ def _to_begin_with(
 ) -> _Start:
     """Choose what a new job begins with. Raises JobError when the recipe doesn't fit."""
     from dlrover_lite.client import resuming
-    from dlrover_lite.client.handle import launch, this_machine
+    from dlrover_lite.client.handle import launch, resolve
     from dlrover_lite.jobs.checkpoint_location import locate
-    from dlrover_lite.recipe.load import load_recipe, resolved_yaml
+    from dlrover_lite.recipe.load import resolved_yaml
 
     located = locate(origin)
     chosen = resuming.choose(located, cut)
-    if recipe is not None:
-        loaded = load_recipe(recipe, changes, machine=this_machine())
+    if recipe is None:
+        known = resuming.recipe_of(located, chosen)
+        loaded = resuming.fitting_recipe(known, changes)
     else:
-        loaded = resuming.fitting_recipe(resuming.recipe_of(located, chosen), changes)
+        loaded = resolve(recipe, changes)
     resuming.check_fits(chosen, loaded, only_parameters=only_parameters)
     beginning = resuming.beginning_of(chosen, only_parameters=only_parameters)
     text = resolved_yaml(loaded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+
 import click
 
 from dlrover_lite.cli.groups import CommandGroup
