@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ast
-import glob
 import importlib.util
-import os
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 
-from dlrover_lite.core.files.regular import MOST_SOURCE_BYTES, check_regular, read_file
+from dlrover_lite.core.files.regular import MOST_SOURCE_BYTES, read_file
 from dlrover_lite.core.problems import Place, nearest
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.recipe.census import census_problems
+from dlrover_lite.recipe.data_files import file_problem, files_of
 from dlrover_lite.recipe.file_preview import Finding, examine
 from dlrover_lite.recipe.id_kinds import reconcile
 from dlrover_lite.recipe.id_preview import look_at_files
@@ -233,11 +231,11 @@ def _files(data: CriteoData | CsvData | ParquetData, field: str, given: Given, t
     hint = _DATA_HINT if field == "train" and not _overridden(given.keys.get(field)) else ""
     for number, pattern in enumerate(getattr(data, field)):
         place = _place(tree, field, number)
-        problem = _file_problem(directory / pattern)
+        problem = file_problem(directory / pattern)
         if problem:
             given.add(field, problem, place=place, hint=hint)
             continue
-        for path in _matches(directory / pattern):
+        for path in files_of(directory / pattern)[:_MOST_HEADS]:
             findings = list(examine(path, data))
             for finding in findings:
                 _add_finding(finding, data, given, tree, field, place)
@@ -249,7 +247,7 @@ def _kinds_of_ids(data: CriteoData | CsvData | ParquetData, given: Given, tree: 
     """Check the kinds of ids of Parquet files, which may differ from file to file; in text they follow from the format."""
     if not isinstance(data, ParquetData):
         return
-    files = [path for pattern in (*data.train, *data.eval) for path in _matches(directory / pattern)]
+    files = [path for pattern in (*data.train, *data.eval) for path in files_of(directory / pattern)[:_MOST_HEADS]]
     agreement = reconcile(look_at_files(files, data), whose="the recipe")
     for column, message in agreement.problems:
         place = _place(tree, "categorical", data.categorical.index(column))
@@ -280,43 +278,6 @@ def _place(tree: Node, field: str, number: int) -> Place | None:
 
 def _overridden(place: Place | None) -> bool:
     return place is not None and place.override is not None
-
-
-def _matches(path: Path) -> list[Path]:
-    """Return the first regular files of a path or glob."""
-    found = [path] if path.exists() else map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
-    return list(islice((file for file in found if file.is_file()), _MOST_HEADS))
-
-
-def _file_problem(path: Path) -> str:
-    """Say why this path or glob can't be read as data; "" when it can."""
-    if path.is_dir():
-        return f"{path} is a directory; name its files, as in {path.name}/*.tsv"
-    if not path.exists():
-        return _absent(path)
-    if not os.access(path, os.R_OK):
-        return f"{path} may not be read by you"
-    try:
-        check_regular(path)
-    except OSError as error:
-        return f"{path} can't be used: {error.strerror}"
-    return f"{path} is empty" if path.stat().st_size == 0 else ""
-
-
-def _absent(path: Path) -> str:
-    """Say why nothing can be read under a path that doesn't exist; "" when it is a glob that matches files."""
-    if glob.has_magic(str(path)):
-        matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
-        return "" if any(Path(match).is_file() for match in matches) else f"no file matches {path}"
-    if not path.parent.is_dir():
-        return f"{path}: no such file, and no directory {path.parent}"
-    try:
-        other = (".yaml", ".yml") if path.suffix not in (".yaml", ".yml") else ()
-        names = [entry.name for entry in path.parent.iterdir() if entry.is_file() and entry.suffix not in other]
-    except OSError:
-        names = []
-    close = nearest(path.name, names)
-    return f"{path}: no such file" + (f"; did you mean {close}?" if close else "")
 
 
 def _model(value: Model, given: Given, directory: Path | None) -> None:
@@ -356,7 +317,7 @@ def _options(value: Model, given: Given, tree: Node) -> None:
 
 def _model_file(path: Path, file: str, name: str, given: Given) -> None:
     if not path.is_file():
-        given.add("use", _file_problem(path) or f"{path} is not a file")
+        given.add("use", file_problem(path) or f"{path} is not a file")
         return
     try:
         tree = ast.parse(read_file(path, MOST_SOURCE_BYTES), filename=str(path))
