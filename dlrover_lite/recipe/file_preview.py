@@ -162,7 +162,6 @@ def parquet_types(path: Path, data: ParquetData, schema: Any) -> Iterator[Findin
     import pyarrow as pa
 
     types = pa.types
-
     for field, names in (("label", [data.label]), ("dense", data.dense)):
         for name in names:
             kind = schema.field(name).type

@@ -6,8 +6,8 @@ import secrets
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from dlrover_lite.brain.store.all_jobs import AllJobs
 from dlrover_lite.brain.store.job_news import news_of_job
-from dlrover_lite.brain.store.jobs_news import AllJobs
 from dlrover_lite.brain.store.pages import answer
 from dlrover_lite.brain.store.reader import Reader
 from dlrover_lite.protocol.history_messages import (

@@ -14,7 +14,7 @@ from dlrover_lite.protocol.news import DecisionNews, JobNews, PlanNews, RateNews
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
 
-__all__ = ["JOB_COLUMNS", "RATES", "AllJobs", "job_news"]
+__all__ = ["JOB_COLUMNS", "RATES", "AllJobs", "news_of_row"]
 
 RATES = 60
 """Number of intervals of each job that runs that are told at first, the newest."""
@@ -91,7 +91,7 @@ class AllJobs:
         last = first
         for job, *row in room.take((job, *self._rows[job][1]) for job in sorted(self._rows) if job > first):
             last = job
-            jobs.append(job_news(tuple(row)))
+            jobs.append(news_of_row(tuple(row)))
             if row[_STATE] in _LIVE:
                 for rate in _first_rates(execute, job, seen.rates):
                     room.fill(rate)
@@ -105,7 +105,7 @@ class AllJobs:
         version, jobs = self._version, []
         for number, *row in room.take(self._changed(seen.version)):
             version = number
-            jobs.append(job_news(tuple(row)))
+            jobs.append(news_of_row(tuple(row)))
         if not room.more:
             version = self._version
         gone = tuple(job for job, number in self._gone.items() if seen.version < number <= version)
@@ -162,7 +162,7 @@ def _newest_decision(execute: Execute, job: str, until: int) -> list[Row]:
     return list(execute(question, (job, until)))
 
 
-def job_news(row: Sequence[Any]) -> JobNews:
+def news_of_row(row: Sequence[Any]) -> JobNews:
     """Make news of a row of ``JOB_COLUMNS``."""
     fields = (*row[:-1], decoded(row[-1], JobOutcome))
     return JobNews(*fields)
