@@ -22,6 +22,7 @@ __all__ = [
     "TerminalDisplay",
     "cleaned",
     "emit_json",
+    "fields",
     "hanging",
     "note",
     "progress",
@@ -43,6 +44,11 @@ def emit_json(value: Any) -> None:
     import msgspec
 
     sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+
+
+def fields(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes of a value by their names, as parts of an object to be printed as JSON."""
+    return {name: getattr(value, name) for name in names}
 
 
 def note(text: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import MOST_NUMBER, job_argument
-from dlrover_lite.cli.output import emit_json
+from dlrover_lite.cli.output import emit_json, fields
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.core.words import at_time, cleaned, give_or_take
 
@@ -84,27 +84,15 @@ def _as_object(one: StoredDecision, lines: list[Line], shown: Explained) -> dict
     return {
         "job": decision.job,
         "number": one.number,
-        "at": decision.at,
-        "stage": decision.stage,
+        **fields(decision, "at", "stage", "before", "treatment"),
         **decision_json(decision, lines),
-        "before": decision.before,
-        "treatment": decision.treatment,
         "gain_seconds": decision.predicted.gain._asdict() if decision.predicted else None,
         "inputs": {fact.name: fact.text for fact in shown.facts},
-        "model": shown.model,
-        "memory": shown.memory,
-        "peers": shown.peers,
-        "like": shown.like,
-        "missing": shown.missing,
+        **fields(shown, "model", "memory", "peers", "like", "missing"),
         "effect": None
         if effect is None
         else {
-            "at": effect.at,
+            **fields(effect, "at", "windows", "scale_seconds", "error", "missed", "text"),
             "samples_per_second": effect.measured._asdict(),
-            "windows": effect.windows,
-            "scale_seconds": effect.scale_seconds,
-            "error": effect.error,
-            "missed": effect.missed,
-            "text": effect.text,
         },
     }

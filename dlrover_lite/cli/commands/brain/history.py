@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import MOST_NUMBER
-from dlrover_lite.cli.output import emit_json, hanging, note, table, terminal_width
+from dlrover_lite.cli.output import emit_json, fields, hanging, note, table, terminal_width
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.words import at_time, cleaned, count, duration, metric
 
@@ -197,24 +197,14 @@ def _as_object(entry: JobEntry, plan: Plan | None) -> dict[str, Any]:
     """Return one entry of ``--json``; its keys are documented and stay."""
     end = entry.outcome
     return {
-        "id": entry.id,
-        "name": entry.name,
-        "owner": entry.owner,
-        "model": entry.model,
-        "state": entry.state,
-        "message": entry.message,
-        "created_at": entry.created_at,
-        "started_at": entry.started_at,
-        "ended_at": entry.ended_at,
-        "samples": entry.samples,
+        **fields(entry, "id", "name", "owner", "model", "state", "message", "samples", "features"),
+        **fields(entry, "created_at", "started_at", "ended_at"),
         "seconds": end.seconds or None,
         "samples_per_second": end.samples_per_second or None,
-        "auc": end.auc,
+        **fields(end, "auc", "oom_kills"),
         "plan": plan,
         "peak_memory": {role: end.peak_memory.get(role) for role in ("ps", "worker")},
         "nodes": {role: end.nodes.get(role) for role in ("ps", "worker")},
-        "oom_kills": end.oom_kills,
-        "features": entry.features,
     }
 
 
@@ -231,14 +221,15 @@ def _tell(opened: Rows, entry: JobEntry, as_json: bool) -> None:
         emit_json(
             {
                 **_as_object(entry, granted[-1].plan if granted else None),
-                "plans": [
-                    {"at": one.at, "kind": one.kind, "plan": one.plan, "decision": one.decision} for one in plans
+                "plans": [fields(one, "at", "kind", "plan", "decision") for one in plans],
+                "decisions": [
+                    {
+                        **fields(one, "number", "effect"),
+                        **fields(one.decision, "at", "action", "reason", "plan", "predicted"),
+                    }
+                    for one in decisions
                 ],
-                "decisions": [_decision_object(one) for one in decisions],
-                "events": [
-                    {"at": one.at, "node": one.node, "event": one.event, "reason": one.reason, **_details(one)}
-                    for one in events
-                ],
+                "events": [{**fields(one, "at", "node", "event", "reason"), **_details(one)} for one in events],
             }
         )
         return
@@ -246,19 +237,6 @@ def _tell(opened: Rows, entry: JobEntry, as_json: bool) -> None:
     width = terminal_width()
     for at, what in sorted(_lines(entry, plans, decisions, events), key=lambda line: line[0]):
         click.echo("\n".join(hanging(f"{at_time(at)}  ", what, width)))
-
-
-def _decision_object(one: StoredDecision) -> dict[str, Any]:
-    decision = one.decision
-    return {
-        "number": one.number,
-        "at": decision.at,
-        "action": decision.action,
-        "reason": decision.reason,
-        "plan": decision.plan,
-        "predicted": decision.predicted,
-        "effect": one.effect,
-    }
 
 
 def _details(event: NodeRecord) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import overrides, recipe_options
-from dlrover_lite.cli.output import emit_json
+from dlrover_lite.cli.output import emit_json, fields
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.explain.decision_text import Line
@@ -52,9 +52,7 @@ def decision_json(decision: Decision, lines: list[Line]) -> dict[str, Any]:
     """Return what ``--json`` says of a decision; its keys are documented and stay."""
     predicted = decision.predicted
     return {
-        "action": decision.action,
-        "reason": decision.reason,
-        "plan": decision.plan,
+        **fields(decision, "action", "reason", "plan"),
         "samples_per_second": predicted.throughput._asdict() if predicted else None,
         "seconds": predicted.seconds if predicted else None,
         "candidates": _candidates(lines),
@@ -66,15 +64,9 @@ def _candidates(lines: list[Line]) -> list[dict[str, Any]]:
         {
             "chosen": line.mark == "*",
             "present": line.mark == "=" or line.verdict.endswith("the present plan"),
-            "workers": line.workers,
-            "worker_cores": line.worker_cores,
             "ps": line.servers,
-            "ps_cores": line.ps_cores,
-            "cores": line.cores,
-            "memory": line.memory,
+            **fields(line, "workers", "worker_cores", "ps_cores", "cores", "memory", "seconds", "verdict"),
             "samples_per_second": {"expected": line.throughput, "lower": line.lower, "upper": line.upper},
-            "seconds": line.seconds,
-            "verdict": line.verdict,
         }
         for line in lines
     ]

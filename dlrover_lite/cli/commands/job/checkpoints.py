@@ -8,7 +8,7 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import MOST_NUMBER, job_argument
-from dlrover_lite.cli.output import emit_json, note, progress, table
+from dlrover_lite.cli.output import emit_json, fields, note, progress, table
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobError, UsageError
 from dlrover_lite.core.words import at_time, count, duration, pause
 
@@ -211,15 +211,11 @@ def _as_object(cut: Cut, stall: CheckpointStall | None) -> dict[str, Any]:
     """Return one entry of ``--json``; its keys are documented and stay."""
     manifest = cut.manifest
     return {
-        "number": cut.number,
-        "state": cut.state,
-        "why": cut.why,
-        "abandoned": cut.abandoned,
+        **fields(cut, "number", "state", "why", "abandoned", "bytes"),
         "taken_at": manifest.at if manifest else None,
         "builds_on": manifest.builds_on if manifest else None,
         "samples": manifest.samples if manifest else None,
         "rows": manifest.rows if manifest else None,
-        "bytes": cut.bytes,
         "servers": len(manifest.parts) if manifest else None,
         "seconds": stall.seconds if stall else None,
         "stall_seconds": stall.stall_seconds if stall else None,

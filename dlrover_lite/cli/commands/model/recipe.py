@@ -11,7 +11,7 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import overrides, recipe_options
-from dlrover_lite.cli.output import emit_json
+from dlrover_lite.cli.output import emit_json, fields
 from dlrover_lite.core.errors import RecipeError, UsageError
 from dlrover_lite.core.words import count, plural
 
@@ -50,23 +50,13 @@ def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_j
         raise click.exceptions.Exit(error.exit_code) from None
     loaded, found, said = checked.recipe, checked.tried, checked.warnings
     if as_json:
-        emit_json({"ok": True, "recipe": loaded, "plan": checked.plan, "warnings": said, "tried": _tried_json(found)})
+        tried = fields(found, "lines", "bad_lines", "bad_examples", "dense_parameters", "embedding_values")
+        emit_json({"ok": True, "recipe": loaded, "plan": checked.plan, "warnings": said, "tried": tried})
         return
     for name, text in [*_summary(loaded, checked.first, found), *_tried(found)]:
         click.echo(f"{name:<10} {text}")
     for warning in said:
         click.echo(f"Warning: {warning}", err=True)
-
-
-def _tried_json(found: Found) -> dict[str, Any]:
-    """Return what was tried, for ``--json``; its keys are documented and stay."""
-    return {
-        "lines": found.lines,
-        "bad_lines": found.bad_lines,
-        "bad_examples": found.bad_examples,
-        "dense_parameters": found.dense_parameters,
-        "embedding_values": found.embedding_values,
-    }
 
 
 def _tried(found: Found) -> list[tuple[str, str]]:
