@@ -32,7 +32,7 @@ from dlrover_lite.recipe.schema import (
     SyntheticData,
 )
 from dlrover_lite.recipe.schema_reader import Check, Given
-from dlrover_lite.recipe.source import List, Node, Section
+from dlrover_lite.recipe.source import List, Node, Section, written_at
 from dlrover_lite.recipe.words import found
 
 __all__ = ["BUILT_IN_MODELS", "ONLY_FOR", "section_checks"]
@@ -107,9 +107,9 @@ def section_checks(directory: Path, *, check_files: bool, machine: Resources | N
 def _recipe(value: Recipe, given: Given, tree: Node) -> None:
     if value.training.evaluate_every and (why := _nothing_to_evaluate_on(value.data)):
         key = "training.evaluate_every"
-        given.add(key, f"there is nothing to evaluate on: {why}", place=_written(tree, key).place)
+        given.add(key, f"there is nothing to evaluate on: {why}", place=written_at(tree, key).place)
     for key, message in census_problems(value):
-        given.add(key, message, place=_written(tree, key).place)
+        given.add(key, message, place=written_at(tree, key).place)
 
 
 def _nothing_to_evaluate_on(data: Data) -> str:
@@ -119,15 +119,6 @@ def _nothing_to_evaluate_on(data: Data) -> str:
     if isinstance(data, SyntheticData):
         return "" if data.eval_samples else "data.eval_samples is 0"
     return "" if data.eval or data.eval_share else "data.eval_share is 0"
-
-
-def _written(tree: Node, dotted: str) -> Node:
-    """Return what was written for this key, or the innermost section around it that was."""
-    for name in dotted.split("."):
-        if not isinstance(tree, Section) or name not in tree.entries:
-            break
-        tree = tree.entries[name]
-    return tree
 
 
 def _only_for(value: Optimizer | Schedule, given: Given, tree: Node) -> None:
@@ -162,8 +153,7 @@ def _fits(value: ResourceLimits, machine: Resources, given: Given, tree: Node) -
     for name in ("ps", "worker"):
         role = getattr(value, name)
         if role is not None and role.memory > machine.memory:
-            section = tree.entries[name] if isinstance(tree, Section) else tree
-            place = section.entries["memory"].place if isinstance(section, Section) else section.place
+            place = written_at(tree, f"{name}.memory").place
             there = format_bytes(machine.memory)
             message = f"{format_bytes(role.memory)} for each is more than the {there} of memory that this machine has"
             given.add(f"{name}.memory", message, place=place)

@@ -19,7 +19,7 @@ from ruamel.yaml.reader import ReaderError
 
 from dlrover_lite.core.problems import Place, Problems
 
-__all__ = ["List", "Node", "Scalar", "Section", "apply_override", "read_mapping", "read_text"]
+__all__ = ["List", "Node", "Scalar", "Section", "apply_override", "read_mapping", "read_text", "written_at"]
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = _TAG + "merge"
@@ -264,6 +264,15 @@ def apply_override(root: Section, dotted: str, value: Any, problems: Problems) -
         section.entries[name] = child
         section = child
     section.entries[names[-1]] = _override_value(value, place, dotted, problems)
+
+
+def written_at(root: Node, dotted: str) -> Node:
+    """Return what was written for this key, or the innermost section around it that was."""
+    for name in dotted.split("."):
+        if not isinstance(root, Section) or name not in root.entries:
+            break
+        root = root.entries[name]
+    return root
 
 
 def _override_value(value: Any, place: Place, dotted: str, problems: Problems) -> Node:
