@@ -136,10 +136,11 @@ def _without_epochs(again: Sequence[str]) -> list[str]:
 
 def what_runs(recipe: Recipe, samples: int) -> str:
     """Say in one line what a job that is about to start runs."""
-    from dlrover_lite.client.handle import planned
+    from dlrover_lite.client.handle import these_hosts
     from dlrover_lite.protocol.demands import autoscale_of
+    from dlrover_lite.protocol.plans import initial_plan
 
-    plan, limits = planned(recipe), recipe.resources
+    plan, limits = initial_plan(recipe.resources, these_hosts()), recipe.resources
     servers = f"{plan.ps.count} PS x {plan.ps.each.cores:g}"
     workers = f"{plural(plan.worker.count, 'worker')} x {plan.worker.each.cores:g} cores"
     if autoscale_of(recipe) == "off" or (limits.ps and limits.worker):

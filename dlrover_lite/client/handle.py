@@ -42,12 +42,10 @@ from dlrover_lite.protocol.messages import (
     Topology,
     TopologyRequest,
 )
-from dlrover_lite.protocol.plans import Plan, initial_plan
 from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from dlrover_lite.client.resuming import Chosen
-    from dlrover_lite.core.slots import SlotSet
     from dlrover_lite.core.units import Resources
     from dlrover_lite.jobs.profiles import Gap
     from dlrover_lite.protocol.profiles import Profile
@@ -58,7 +56,6 @@ __all__ = [
     "job_backend",
     "launch",
     "list_jobs",
-    "planned",
     "resolve",
     "resume",
     "run",
@@ -134,11 +131,6 @@ def these_hosts() -> list[Host]:
 def this_machine() -> Resources:
     """Return the cores and memory that jobs can have here."""
     return total_of(these_hosts())
-
-
-def planned(recipe: Recipe) -> Plan:
-    """Return the nodes that a job of this recipe would get on this machine."""
-    return initial_plan(recipe.resources, these_hosts())
 
 
 class JobHandle:
@@ -255,20 +247,20 @@ class JobHandle:
         """
         from dlrover_lite.jobs import endings
 
-        if (last := endings.last_status(self.job, self.known())) is not None:
-            return last
+        def last() -> Status | None:
+            return endings.last_status(self.job, self.known())
+
+        if (ended := last()) is not None:
+            return ended
         try:
             status = self._ask_master(StatusRequest(), Status)
         except JobError:
-            if (last := endings.last_status(self.job, self.known())) is not None:  # it has just ended
-                return last
-            if self.job.status() is None:  # a new master has its first word when it has opened the data, and indexed it
-                return final_status.starting(self.job)
-            raise
-        if status is None:
-            last = endings.last_status(self.job, self.known())  # it may have ended meanwhile
-            return final_status.starting(self.job) if last is None else last
-        return status
+            if (ended := last()) is not None:  # it has just ended
+                return ended
+            if self.job.status() is not None:
+                raise
+            status = None  # a new master has its first word when it has opened the data, and indexed it
+        return status or last() or final_status.starting(self.job)
 
     def scale(self, *, workers: int | None = None, ps: int | None = None) -> list[str]:
         """Have so many nodes of a role from now on; None leaves a role as it is. Returns what follows from it, in words; nothing when
@@ -290,7 +282,7 @@ class JobHandle:
 
         if (slots is None) == (source is None):
             raise UsageError("Which slots? Name either the slots, or the parameter server that has them")
-        members = scaling.slot_set(slots) if slots is not None else self._slots_of(source or "")
+        members = scaling.slot_set(slots) if slots is not None else scaling.slots_of(self.slot_map(), source or "")
         return self._wish(MoveRequest(pack(members), to), Scaled, _NO_SLOTS).actions
 
     def cancel_moves(self) -> list[str]:
@@ -358,10 +350,6 @@ class JobHandle:
 
     def _no_map(self) -> JobError:
         return JobError(f"{self.id} has no slot map yet: its parameter servers are starting; ask again in a moment")
-
-    def _slots_of(self, node: str) -> SlotSet:
-        """Return the slots of a PS. Raises UsageError for one that has none."""
-        return scaling.slots_of(self.slot_map(), node)
 
     def _wish(self, wish: msgspec.Struct, answer: type[A], ended: str | Callable[[Status], JobError]) -> A:
         """Ask the master of a job that runs; ``ended`` is what to say of one that doesn't any more ("there is no node to drain"), or makes

@@ -227,8 +227,7 @@ class ProgressLine:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        if self.live:
-            self._live("")
+        self.clear()
         print(cleaned(text), file=self._stream, flush=True)
 
     def clear(self) -> None:

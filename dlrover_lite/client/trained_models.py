@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.client.resuming import Chosen
     from dlrover_lite.data.base import Dataset
+    from dlrover_lite.jobs.store import Job, Result, State
     from dlrover_lite.models.export import Manifest
     from dlrover_lite.models.serving import Metrics
 
@@ -291,16 +292,14 @@ def exported_model(handle: JobHandle) -> Path:
             hint=f"See how far it is: dlrover-lite status {handle.id}",
         )
     if result is not None and result.export is not None:
-        directory = Path(result.export)
-        # A job's directory may have been moved, with all that is in it.
-        return directory if directory.is_dir() else handle.job.export
+        return export_directory(handle.job, result)
     if handle.job.recipe.export.format == "none":
         raise JobError(
             f"{handle.id} has no exported model: its recipe says so (export: none).",
             hint=_of_checkpoint(handle) or "Train again with --set export.format=npz",
         )
     raise JobError(
-        f"{handle.id} has no exported model: it {_how_it_ended(handle)}.",
+        f"{handle.id} has no exported model: it {how_it_ended(handle.state())}.",
         hint=_of_checkpoint(handle) or f"Why: dlrover-lite status {handle.id}. Other jobs: dlrover-lite jobs",
     )
 
@@ -316,8 +315,13 @@ def _of_checkpoint(handle: JobHandle) -> str:
     return "\n".join(model_commands(handle.job, point))
 
 
-def _how_it_ended(handle: JobHandle) -> str:
-    state = handle.state()
+def export_directory(job: Job, result: Result | None) -> Path:
+    """Return where a job's export is: its directory may have been moved, with all that is in it."""
+    noted = result.export if result is not None else None
+    return Path(noted) if noted is not None and Path(noted).is_dir() else job.export
+
+
+def how_it_ended(state: State) -> str:
     return {"stopped": "was stopped before its end", "lost": "was lost"}.get(state, f"has {state}")
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import socket
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from dlrover_lite.backends.local.limits.base import Enter
 from dlrover_lite.core.bounds import Count, ExitCode, Items, Name, Pid, Seconds, SignalNumber, Text, Url
-from dlrover_lite.core.errors import BackendError
-from dlrover_lite.core.files.durable import UnsafeName, checked_name
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Observation, Readings
@@ -167,11 +164,3 @@ class Channel(Generic[M]):
                     flush=True,
                 )
         return found
-
-
-def node_log(job_directory: Path, node: str) -> Path:
-    """Return the path of the node's log. Raises BackendError for a node that can't be called so."""
-    try:
-        return job_directory / "logs" / checked_name(f"{node}.log")
-    except UnsafeName as error:
-        raise BackendError(f"A node can't be called {node!r}: {error}") from error

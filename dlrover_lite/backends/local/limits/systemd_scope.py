@@ -27,10 +27,7 @@ def scoped(command: list[str], found: list[Hierarchy] | None = None) -> list[str
     hierarchy = unified(hierarchies() if found is None else found)
     if hierarchy is None or place_in(hierarchy) is not None or not _has_controllers(hierarchy):
         return command
-    systemd_run = shutil.which("systemd-run")
-    if systemd_run is None or not _works([systemd_run, *_SCOPE, "true"]):
-        return command
-    return [systemd_run, *_SCOPE, *command]
+    return _through_systemd(_SCOPE, command)
 
 
 def outside_jobs(command: list[str], found: list[Hierarchy] | None = None) -> list[str]:
@@ -42,8 +39,12 @@ def outside_jobs(command: list[str], found: list[Hierarchy] | None = None) -> li
     hierarchy = unified(hierarchies() if found is None else found)
     if hierarchy is None or not is_keepers(hierarchy.own):
         return command
+    return _through_systemd(_PLAIN_SCOPE if os.geteuid() == 0 else ["--user", *_PLAIN_SCOPE], command)
+
+
+def _through_systemd(options: list[str], command: list[str]) -> list[str]:
+    """Return ``command`` through systemd-run with these options; as it is where that doesn't work."""
     systemd_run = shutil.which("systemd-run")
-    options = _PLAIN_SCOPE if os.geteuid() == 0 else ["--user", *_PLAIN_SCOPE]
     if systemd_run is None or not _works([systemd_run, *options, "true"]):
         return command
     return [systemd_run, *options, *command]

@@ -31,13 +31,13 @@ from dlrover_lite.backends.local.keeper.protocol import (
     Signal,
     TemplateOptions,
     ToTemplate,
-    node_log,
 )
 from dlrover_lite.backends.local.limits.join_cgroup import NODE_VARIABLE, enter_fence
 from dlrover_lite.backends.local.template.allocator import give_back_freed_memory, keep_freed_memory
 from dlrover_lite.backends.local.template.threads import ThreadPools
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
+from dlrover_lite.jobs.store import Job
 from dlrover_lite.ps.memory.node_memory_client import MEMORY_VARIABLE
 
 __all__ = ["main"]
@@ -165,8 +165,7 @@ class Template:
         linux.die_with_parent(parent)
         for end in (self._channel.socket, self._wakeup, self._wakeup_end):
             end.close()
-        path = node_log(self._job_directory, request.spec.id)
-        log = open_private(path, os.O_WRONLY | os.O_APPEND)
+        log = open_private(Job(self._job_directory).log(request.spec.id), os.O_WRONLY | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)

@@ -114,8 +114,7 @@ def drain(node: str, job: str, replace: bool, wait: bool, as_json: bool) -> None
     from dlrover_lite.cli import waiting
     from dlrover_lite.client.handle import JobHandle
 
-    if not node:
-        raise UsageError("Which node? Write its id: dlrover-lite drain ps-1", hint="dlrover-lite status lists them.")
+    _check_named(node, "drain ps-1")
     handle = JobHandle.find(job)
     actions = handle.drain(node, replace=replace)
     if wait:
@@ -138,8 +137,7 @@ def kill(node: str, job: str, wait: bool, as_json: bool) -> None:
     from dlrover_lite.cli import waiting
     from dlrover_lite.client.handle import JobHandle
 
-    if not node:
-        raise UsageError("Which node? Write its id: dlrover-lite kill worker-1", hint="dlrover-lite status lists them.")
+    _check_named(node, "kill worker-1")
     handle = JobHandle.find(job)
     actions = handle.kill(node)
     if wait:
@@ -168,10 +166,7 @@ def resize(node: str, job: str, cores: str | None, memory: str | None, wait: boo
     from dlrover_lite.client import scaling
     from dlrover_lite.client.handle import JobHandle
 
-    if not node:
-        raise UsageError(
-            "Which node? Write its id: dlrover-lite resize ps-1 --memory 2GiB", hint="dlrover-lite status lists them."
-        )
+    _check_named(node, "resize ps-1 --memory 2GiB")
     limits = scaling.limits(_cores(cores), memory)
     handle = JobHandle.find(job)
     actions = handle.resize(node, cores=limits[0], memory=limits[1])
@@ -179,6 +174,11 @@ def resize(node: str, job: str, cores: str | None, memory: str | None, wait: boo
         waiting.until(handle, f"Resizing {node} of {handle.id}", waiting.has_limits(node, *limits))
     answer = {"node": node, "cores": limits[0], "memory": limits[1]}
     _tell(handle, answer, actions, as_json, f"{node} has that already.")
+
+
+def _check_named(node: str, example: str) -> None:
+    if not node:
+        raise UsageError(f"Which node? Write its id: dlrover-lite {example}", hint="dlrover-lite status lists them.")
 
 
 def _cores(text: str | None) -> float | None:
