@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 
 import msgspec
+import psutil
 
 from dlrover_lite.backends.local.keeper.protocol import TemplateOptions
 from dlrover_lite.backends.local.template.threads import THREAD_VARIABLES
@@ -86,7 +87,7 @@ def kill_all(spare: int | None = None) -> list[tuple[int, int]]:
     """Kill and reap every descendant: the children of a killed child become ours, so it goes on until there are none, but for the process
     ``spare``."""
     ended = []
-    while pids := [pid for pid in _child_pids() if pid != spare]:
+    while pids := [child.pid for child in psutil.Process().children() if child.pid != spare]:
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -95,9 +96,3 @@ def kill_all(spare: int | None = None) -> list[tuple[int, int]]:
             ended.append((pid, os.waitstatus_to_exitcode(status)))
             ended += reap()
     return ended
-
-
-def _child_pids() -> list[int]:
-    import psutil
-
-    return [child.pid for child in psutil.Process().children()]

@@ -133,8 +133,6 @@ class Channel(Generic[M]):
         self.socket = end
         self._decoder: msgspec.json.Decoder[M] = msgspec.json.Decoder(incoming)
         self._buffer = b""
-        self.malformed = 0
-        """Number of lines that were no message."""
         self.open = True
 
     def send(self, message: msgspec.Struct) -> None:
@@ -157,7 +155,6 @@ class Channel(Generic[M]):
             try:
                 found.append(self._decoder.decode(line))
             except UNREADABLE as error:
-                self.malformed += 1
                 print(
                     f"a message of {len(line)} bytes makes no sense, and is dropped: {error}",
                     file=sys.stderr,

@@ -12,7 +12,6 @@ from dlrover_lite.cli.output import emit_json, note, table
 from dlrover_lite.core.words import at_time, cleaned, count, duration, plural
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.store.preferences import Preferences
     from dlrover_lite.protocol.brain_messages import BrainStatus
 
 __all__ = ["brain"]
@@ -136,12 +135,8 @@ def settings_(changes: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         emit_json(liked)
     else:
-        _print_preferences(liked)
-
-
-def _print_preferences(liked: Preferences) -> None:
-    for name in liked.__struct_fields__:
-        click.echo(f"{name.replace('_', '-')}={getattr(liked, name):g}")
+        for name in liked.__struct_fields__:
+            click.echo(f"{name.replace('_', '-')}={getattr(liked, name):g}")
 
 
 def _store() -> Any:

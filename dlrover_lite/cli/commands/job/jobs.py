@@ -71,15 +71,11 @@ def _job_json(handle: JobHandle) -> dict[str, Any]:
         entry["seconds"] = (now.elapsed_seconds or None) if lost else seconds
         if now.state == "queued":
             entry["state"] = "queued"
-        entry |= {"samples": now.samples, "total_samples": now.total_samples, "auc": _auc(now)}
+        auc = now.evaluations[-1].auc if now.evaluations else now.auc
+        entry |= {"samples": now.samples, "total_samples": now.total_samples, "auc": auc}
     except DlroverLiteError:
         pass  # what is known stays
     return entry
-
-
-def _auc(status: Status) -> float | None:
-    """Return the AUC of the last evaluation, or of training while there is none."""
-    return status.evaluations[-1].auc if status.evaluations else status.auc
 
 
 @click.command(short_help="Show how a job is doing.")
