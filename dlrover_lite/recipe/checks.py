@@ -315,11 +315,8 @@ def _model_file(path: Path, file: str, name: str, given: Given) -> None:
         text = f": {error.text.strip()}" if error.text and error.text.strip() else ""
         given.add("use", f"{path}:{error.lineno or 1}: {error.msg}{text}")
         return
-    except OSError as error:
-        given.add("use", f"{path} can't be read as Python: {error.strerror}")
-        return
-    except (ValueError, RecursionError, MemoryError) as error:
-        given.add("use", f"{path} can't be read as Python: {error}")
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        given.add("use", f"{path} can't be read as Python: {error.strerror if isinstance(error, OSError) else error}")
         return
     classes, others = _top_level(tree.body)
     listed = f"; classes there: {', '.join(classes)}" if classes else ""
