@@ -176,7 +176,7 @@ class Reconciler:
 
     def memory_used(self, node: str) -> int:
         """Return the memory that a node uses now, in bytes."""
-        usage = self._backend.usage(node)
+        usage = self._backend.readings().nodes.get(node)
         if usage is None:
             return self._servers.bytes_of(node)
         self._see({node: usage})
