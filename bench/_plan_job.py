@@ -94,12 +94,11 @@ def start(recipe: Mapping[str, Any], keeper: KeeperOptions) -> JobHandle:
     from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
     from dlrover_lite.client.handle import launch, this_machine
     from dlrover_lite.jobs.backend import RunOptions
-    from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+    from dlrover_lite.recipe.load import parse_recipe
 
     resolved = parse_recipe(dict(recipe), machine=this_machine())
     return launch(
         resolved,
-        resolved_yaml(resolved),
         options=RunOptions(keeper.brain),
         backend=LocalJobs(keeper),
         say=lambda line: print(line, file=sys.stderr),

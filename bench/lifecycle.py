@@ -37,7 +37,7 @@ from dlrover_lite.protocol.messages import (
     Story,
     StoryRequest,
 )
-from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.transport.client import Client
 
 RECIPE: dict[str, Any] = {
@@ -101,7 +101,7 @@ class Watch:
 def training_job() -> Iterator[Watch]:
     """A job in which every worker trains."""
     recipe = parse_recipe(RECIPE)
-    handle = launch(recipe, resolved_yaml(recipe))
+    handle = launch(recipe)
     with zmq.Context() as context:
         try:
             watch = Watch(handle, context)

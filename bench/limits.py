@@ -30,7 +30,7 @@ from dlrover_lite.client.handle import launch
 from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.protocol.nodes import NodeSpec, Observed
-from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.transport.connector import Connector
 
 CORES = (0.25, 0.5, 1.0)
@@ -99,7 +99,7 @@ def running_job(home: Path) -> Iterator[Job]:
     keeper = KeeperOptions(
         master=[sys.executable, "-c", IDLE], entries={"worker": "_limits_node:main"}, imports=["_limits_node"]
     )
-    handle = launch(recipe, resolved_yaml(recipe), options=RunOptions(), backend=LocalJobs(keeper))
+    handle = launch(recipe, options=RunOptions(), backend=LocalJobs(keeper))
     with zmq.Context() as context:
         backend = LocalBackend(handle.job.record().keeper_endpoint, connector=Connector(context=context))
         try:

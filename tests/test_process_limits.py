@@ -118,7 +118,7 @@ def test_exhausted_limits_in_a_command_are_no_bug(
 
 def test_a_master_that_can_start_no_thread_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
-    job = create_job(parse_recipe(RECIPE), "")
+    job = create_job(parse_recipe(RECIPE))
 
     def fails(_: object) -> None:
         raise RuntimeError("can't start new thread")

@@ -85,10 +85,7 @@ def run(recipe: Recipes, *, wait: bool = False, detach: bool = False, **override
     (``training={"epochs": 2}``). The job stops when this interpreter ends, unless it is detached.
     Raises RecipeError for a recipe that can't be run, JobError when the job can't be started.
     """
-    from dlrover_lite.recipe.load import resolved_yaml
-
-    resolved = resolve(recipe, overrides)
-    handle = launch(resolved, resolved_yaml(resolved), detach=detach)
+    handle = launch(resolve(recipe, overrides), detach=detach)
     if wait:
         handle.wait()
     return handle
@@ -425,7 +422,6 @@ def list_jobs() -> list[JobHandle]:
 
 def launch(
     recipe: Recipe,
-    recipe_text: str,
     *,
     detach: bool = False,
     options: RunOptions | None = None,
@@ -442,7 +438,7 @@ def launch(
     options = options or RunOptions(brain_mode())
     backend.dry_run(recipe)  # before anything is started for it
     begin(options.brain, say)
-    job = backend.submit(recipe, recipe_text, options=options, detached=detach, beginning=beginning)
+    job = backend.submit(recipe, options=options, detached=detach, beginning=beginning)
     return JobHandle(job, backend)
 
 

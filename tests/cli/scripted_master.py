@@ -47,7 +47,7 @@ def make_job(name: str = "told", *, fixed: bool = True) -> Job:
     recipe = Recipe(
         version=1, name=name, model=Model(use="wide_deep"), data=SyntheticData(samples=1), resources=resources
     )
-    return create_job(recipe, f"name: {name}\n")
+    return create_job(recipe)
 
 
 def status_of(job: Job, **changes: object) -> Status:

@@ -47,7 +47,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         found.append((job.id, chosen))
         raise JobError("it was to be started")
 
-    def launch(recipe: Any, text: str, *, beginning: Any = None, **_: Any) -> None:
+    def launch(recipe: Any, *, beginning: Any = None, **_: Any) -> None:
         found.append((recipe.name, beginning))
         raise JobError("it was to be started")
 

@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 100.0
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """One that has begun, and will say nothing."""
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
-    return create_job(recipe(), "")
+    return create_job(recipe())
 
 
 class Terminal:

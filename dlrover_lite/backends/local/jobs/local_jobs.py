@@ -46,14 +46,13 @@ class LocalJobs:
     def submit(
         self,
         recipe: Recipe,
-        recipe_text: str,
         *,
         options: RunOptions,
         detached: bool = False,
         beginning: Beginning | None = None,
     ) -> str:
         sweep()
-        job = create_job(recipe, recipe_text, detached=detached)
+        job = create_job(recipe, detached=detached)
         if beginning is not None:
             job.write_beginning(beginning)
         start_keeper(job, detach=detached, options=self._keeper_options(recipe, options))
@@ -138,11 +137,9 @@ class LocalJobs:
             yield Address(endpoint, connector)
 
 
-def create_job(
-    recipe: Recipe, recipe_text: str, *, detached: bool = False, clock: Callable[[], float] = time.time
-) -> Job:
+def create_job(recipe: Recipe, *, detached: bool = False, clock: Callable[[], float] = time.time) -> Job:
     """Create a directory for a new job, which this process is about to launch. Raises as ``jobs.store.create_job``."""
-    return store.create_job(recipe, recipe_text, launcher=_this_process(), detached=detached, clock=clock)
+    return store.create_job(recipe, launcher=_this_process(), detached=detached, clock=clock)
 
 
 def summary_of(job: Job) -> JobSummary:

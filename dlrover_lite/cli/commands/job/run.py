@@ -100,9 +100,20 @@ def run(
 
     if autoscale is not None:
         settings = (*settings, f"autoscale={autoscale}")
-    if check_index is not None and (resume or origin is not None or recipe is None):
-        raise click.UsageError("--check-index is for a RECIPE, without --resume and --from.")
-    _check_options(recipe, settings, data, resume=resume, origin=origin, cut=cut, only_parameters=only_parameters)
+    _refuse_if(
+        (
+            check_index is not None and (resume or origin is not None or recipe is None),
+            "--check-index is for a RECIPE, without --resume and --from.",
+        ),
+        (resume and origin is not None, "--resume goes on with a job, --from begins a new one: choose one of them."),
+        (
+            resume and bool(settings or data),
+            "A job goes on with the recipe it has: with --resume nothing can be changed. A new job with changes: --from JOB",
+        ),
+        (cut is not None and not resume and origin is None, "--cut needs --resume or --from."),
+        (only_parameters and origin is None, "--only-parameters needs --from."),
+        (recipe is None and not resume and origin is None, "Missing argument 'RECIPE'."),
+    )
     options = RunOptions(brain_mode("embedded" if no_daemon else None), transport)
     if resume:
         start = _to_resume(recipe or "last", cut, options)
@@ -141,38 +152,18 @@ class _Start(NamedTuple):
     go: Callable[[bool], JobHandle]
 
 
-def _check_options(
-    recipe: str | None,
-    settings: tuple[str, ...],
-    data: tuple[str, ...],
-    *,
-    resume: bool,
-    origin: str | None,
-    cut: int | None,
-    only_parameters: bool,
-) -> None:
-    """Check which options are given. Raises click.UsageError for options that don't go together."""
-    if resume and origin is not None:
-        raise click.UsageError("--resume goes on with a job, --from begins a new one: choose one of them.")
-    if resume and (settings or data):
-        raise click.UsageError(
-            "A job goes on with the recipe it has: with --resume nothing can be changed. A new job with changes: --from JOB"
-        )
-    if cut is not None and not resume and origin is None:
-        raise click.UsageError("--cut needs --resume or --from.")
-    if only_parameters and origin is None:
-        raise click.UsageError("--only-parameters needs --from.")
-    if recipe is None and not resume and origin is None:
-        raise click.UsageError("Missing argument 'RECIPE'.")
+def _refuse_if(*rules: tuple[bool, str]) -> None:
+    """Check which options are given. Raises click.UsageError with the text of the first rule that holds: they don't go together."""
+    for holds, why in rules:
+        if holds:
+            raise click.UsageError(why)
 
 
 def _to_run(recipe: str, changes: dict[str, Any], options: RunOptions) -> _Start:
     from dlrover_lite.client.handle import launch, resolve
-    from dlrover_lite.recipe.load import resolved_yaml
 
     loaded = resolve(recipe, changes)
-    text = resolved_yaml(loaded)
-    return _Start(loaded, [], lambda detach: launch(loaded, text, detach=detach, options=options, say=note))
+    return _Start(loaded, [], lambda detach: launch(loaded, detach=detach, options=options, say=note))
 
 
 def _to_resume(reference: str, cut: int | None, options: RunOptions) -> _Start:
@@ -198,7 +189,6 @@ def _to_begin_with(
     from dlrover_lite.client import resuming
     from dlrover_lite.client.handle import launch, resolve
     from dlrover_lite.jobs.checkpoint_location import locate
-    from dlrover_lite.recipe.load import resolved_yaml
 
     located = locate(origin)
     chosen = resuming.choose(located, cut)
@@ -209,10 +199,9 @@ def _to_begin_with(
         loaded = resolve(recipe, changes)
     resuming.check_fits(chosen, loaded, only_parameters=only_parameters)
     beginning = resuming.beginning_of(chosen, only_parameters=only_parameters)
-    text = resolved_yaml(loaded)
 
     def go(detach: bool) -> JobHandle:
-        return launch(loaded, text, detach=detach, beginning=beginning, options=options, say=note)
+        return launch(loaded, detach=detach, beginning=beginning, options=options, say=note)
 
     said = _said(chosen, f"Begins with {'the parameters of ' if only_parameters else ''}")
     said += [f"  {line}" for line in resuming.changes_of(chosen, loaded)]
