@@ -16,32 +16,9 @@ from dlrover_lite.core.errors import JobError, RemoteError, UsageError, WireErro
 from dlrover_lite.jobs import events, final_status, profiles
 from dlrover_lite.jobs.backend import JobBackend, JobSummary, Log, RunOptions
 from dlrover_lite.jobs.store import Beginning, Job, Result, State
+from dlrover_lite.protocol import messages
 from dlrover_lite.protocol.brain_mode import brain_mode
 from dlrover_lite.protocol.hosts import Host, total_of
-from dlrover_lite.protocol.messages import (
-    Ack,
-    AutoscaleRequest,
-    AutoscaleStatus,
-    CancelMovesRequest,
-    CheckpointPromise,
-    CheckpointRequest,
-    DrainRequest,
-    KillRequest,
-    MasterReplies,
-    MoveRequest,
-    ResizeRequest,
-    Scaled,
-    ScaleRequest,
-    SlotsReport,
-    SlotsRequest,
-    Status,
-    StatusRequest,
-    StopRequest,
-    Story,
-    StoryRequest,
-    Topology,
-    TopologyRequest,
-)
 from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
@@ -211,7 +188,7 @@ class JobHandle:
     def _stop_now(self) -> bool:
         """Return whether there was a master to tell."""
         try:
-            return self._ask_master(StopRequest(now=True), Ack) is not None
+            return self._ask_master(messages.StopRequest(now=True), messages.Ack) is not None
         except JobError:
             return False
 
@@ -222,7 +199,7 @@ class JobHandle:
         Raises JobError when the job has ended, takes none, or the checkpoint can't be written (it is tried again, though).
         """
         nothing = "there is nothing to take a checkpoint of"
-        number = self._wish(CheckpointRequest(), CheckpointPromise, nothing).number
+        number = self._wish(messages.CheckpointRequest(), messages.CheckpointPromise, nothing).number
         while wait and not final_status.has_checkpoint(self.status(), number):
             try:
                 result = self.wait(_POLL_SECONDS, progress=False)
@@ -237,20 +214,20 @@ class JobHandle:
         """Stop the job as ``stop`` does, for the reason that the terminal of the command that started it was closed."""
         self._backend.stop(self.id, cause="terminal closed")
 
-    def status(self) -> Status:
+    def status(self) -> messages.Status:
         """Return what the job is doing, from its master; once it has ended, how it was at the end.
 
         Raises JobError when the master doesn't answer.
         """
         from dlrover_lite.jobs import endings
 
-        def last() -> Status | None:
+        def last() -> messages.Status | None:
             return endings.last_status(self.job, self.known())
 
         if (ended := last()) is not None:
             return ended
         try:
-            status = self._ask_master(StatusRequest(), Status)
+            status = self._ask_master(messages.StatusRequest(), messages.Status)
         except JobError:
             if (ended := last()) is not None:  # it has just ended
                 return ended
@@ -266,8 +243,8 @@ class JobHandle:
         Raises UsageError for numbers that can't be, JobError when the job has ended, has no master yet, or refuses.
         """
         scaling.check(workers, ps)
-        wish = ScaleRequest(workers, ps)
-        return self._wish(wish, Scaled, lambda last: scaling.has_ended(self.job, last, workers, ps)).actions
+        wish = messages.ScaleRequest(workers, ps)
+        return self._wish(wish, messages.Scaled, lambda last: scaling.has_ended(self.job, last, workers, ps)).actions
 
     def move(self, slots: Iterable[int] | str | None = None, to: str = "", *, source: str | None = None) -> list[str]:
         """Move slots to the PS ``to`` while training goes on: numbers, a text like "0-99,200", or with ``source`` all that PS has.
@@ -280,14 +257,14 @@ class JobHandle:
         if (slots is None) == (source is None):
             raise UsageError("Which slots? Name either the slots, or the parameter server that has them")
         members = scaling.slot_set(slots) if slots is not None else scaling.slots_of(self.slot_map(), source or "")
-        return self._wish(MoveRequest(pack(members), to), Scaled, _NO_SLOTS).actions
+        return self._wish(messages.MoveRequest(pack(members), to), messages.Scaled, _NO_SLOTS).actions
 
     def cancel_moves(self) -> list[str]:
         """Cancel the moves of slots that aren't committed, and what they were for; returns what follows from it, in words.
 
         Raises JobError as ``move``.
         """
-        return self._wish(CancelMovesRequest(), Scaled, _NO_SLOTS).actions
+        return self._wish(messages.CancelMovesRequest(), messages.Scaled, _NO_SLOTS).actions
 
     def drain(self, node: str, *, replace: bool = False) -> list[str]:
         """End a node in good order: a PS once its slots have moved to others, with ``replace`` when a new one is there; a worker
@@ -295,7 +272,7 @@ class JobHandle:
 
         Raises UsageError for a node that can't be, JobError when the job has ended, or refuses.
         """
-        return self._wish(DrainRequest(node, replace), Scaled, "there is no node to drain").actions
+        return self._wish(messages.DrainRequest(node, replace), messages.Scaled, "there is no node to drain").actions
 
     def kill(self, node: str) -> list[str]:
         """End a node at once; another one takes its place. No sample is lost by it, or counts twice: what a worker hasn't finished others
@@ -303,7 +280,7 @@ class JobHandle:
 
         Raises as ``drain``.
         """
-        return self._wish(KillRequest(node), Scaled, "there is no node to kill").actions
+        return self._wish(messages.KillRequest(node), messages.Scaled, "there is no node to kill").actions
 
     def resize(self, node: str, *, cores: float | None = None, memory: int | str | None = None) -> list[str]:
         """Change the limits of one node while it runs: cores, and memory in bytes or as "2GiB"; None leaves either as it is. Returns what
@@ -311,23 +288,25 @@ class JobHandle:
 
         Raises UsageError for a node or limits that can't be, JobError when the job has ended, has no master yet, or refuses.
         """
-        wish = ResizeRequest(node, *scaling.limits(cores, memory))
-        return self._wish(wish, Scaled, "there is no node to resize").actions
+        wish = messages.ResizeRequest(node, *scaling.limits(cores, memory))
+        return self._wish(wish, messages.Scaled, "there is no node to resize").actions
 
-    def autoscale(self, what: Autoscaling = "status", *, decision: int | None = None) -> AutoscaleStatus:
+    def autoscale(self, what: Autoscaling = "status", *, decision: int | None = None) -> messages.AutoscaleStatus:
         """Hold what the brain decides for this job, or let it go on; accept or reject what it suggests, only if that is ``decision``. How
         that stands then.
 
         Raises JobError when the job has ended, has no master yet, or there is nothing to accept or reject, or it doesn't fit any more.
         """
-        return self._wish(AutoscaleRequest(what, decision), AutoscaleStatus, "there is no plan to change")
+        return self._wish(
+            messages.AutoscaleRequest(what, decision), messages.AutoscaleStatus, "there is no plan to change"
+        )
 
-    def slots(self, hottest: int = 10) -> SlotsReport:
+    def slots(self, hottest: int = 10) -> messages.SlotsReport:
         """Return what is measured of parameter servers and their slots, and the ``hottest`` slots, those that keep a PS the busiest first.
 
         Raises JobError when the job has ended, or there is no slot map yet.
         """
-        report = self._wish(SlotsRequest(hottest), SlotsReport, "there are no slots to measure")
+        report = self._wish(messages.SlotsRequest(hottest), messages.SlotsReport, "there are no slots to measure")
         if not report.slot_map_version:
             raise self._no_map()
         return report
@@ -339,16 +318,16 @@ class JobHandle:
         Raises JobError when the file can't be read."""
         return profiles.read(self.directory, on_damage)
 
-    def slot_map(self) -> Topology:
+    def slot_map(self) -> messages.Topology:
         """Ask which PS owns which slots now. Raises JobError when the job has ended, or there is no map yet."""
         if self.state() == "running" and not self.status().slot_map_version:
             raise self._no_map()
-        return self._wish(TopologyRequest(""), Topology, _NO_SLOTS)
+        return self._wish(messages.TopologyRequest(""), messages.Topology, _NO_SLOTS)
 
     def _no_map(self) -> JobError:
         return JobError(f"{self.id} has no slot map yet: its parameter servers are starting; ask again in a moment")
 
-    def _wish(self, wish: msgspec.Struct, answer: type[A], ended: str | Callable[[Status], JobError]) -> A:
+    def _wish(self, wish: msgspec.Struct, answer: type[A], ended: str | Callable[[messages.Status], JobError]) -> A:
         """Ask the master of a job that runs; ``ended`` is what to say of one that doesn't any more ("there is no node to drain"), or makes
         the error."""
         try:
@@ -362,7 +341,7 @@ class JobHandle:
                 raise (scaling.too_late(self.job, last, ended) if isinstance(ended, str) else ended(last)) from None
             raise
 
-    def story(self, subject: str = "", *, on_damage: Callable[[str], None] = lambda _: None) -> Story:
+    def story(self, subject: str = "", *, on_damage: Callable[[str], None] = lambda _: None) -> messages.Story:
         """Return what has happened to a node (``worker-1``, ``master``), to minibatches (``0/17``, ``0/100-200``, ``eval:0/5``), or ("")
         everything that is kept: from the master, or where there is none any more from the job's directory; ``on_damage`` is told what
         couldn't be read there.
@@ -372,7 +351,7 @@ class JobHandle:
         subject = str(events.parse_subject(subject))
         if self.job.result() is None:
             try:
-                told = self._ask_master(StoryRequest(subject), Story)
+                told = self._ask_master(messages.StoryRequest(subject), messages.Story)
             except JobError:
                 if not self._has_ended():
                     raise
@@ -395,7 +374,7 @@ class JobHandle:
             with self._backend.address(self.id) as address:
                 if address is None:
                     return None
-                client = address.connector.client(address.endpoint, MasterReplies, peer="the master")
+                client = address.connector.client(address.endpoint, messages.MasterReplies, peer="the master")
                 try:
                     body = client.call(
                         question, deadline_seconds=_ANSWER_DEADLINE_SECONDS, has_ended=self._has_ended

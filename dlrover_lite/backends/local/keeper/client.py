@@ -6,21 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dlrover_lite.backends.local.keeper.protocol import (
-    Acknowledged,
-    AllAnswer,
-    CapacityAnswer,
-    EnforcementAnswer,
-    KeeperReplies,
-    Launch,
-    Observe,
-    ObserveAnswer,
-    ReadAll,
-    ReadCapacity,
-    ReadEnforcement,
-    Resize,
-    Terminate,
-)
+from dlrover_lite.backends.local.keeper import protocol
 from dlrover_lite.core.errors import BackendError, DeadlineExceeded, RemoteError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
@@ -39,29 +25,29 @@ class LocalBackend:
     """
 
     def __init__(self, endpoint: str, *, connector: Connector, deadline_seconds: float = 10.0) -> None:
-        self._client = connector.client(endpoint, KeeperReplies, peer="the keeper")
+        self._client = connector.client(endpoint, protocol.KeeperReplies, peer="the keeper")
         self._deadline_seconds = deadline_seconds
 
     def capacity(self) -> list[Host]:
-        return self._ask(ReadCapacity(), CapacityAnswer).hosts
+        return self._ask(protocol.ReadCapacity(), protocol.CapacityAnswer).hosts
 
     def launch(self, spec: NodeSpec) -> None:
-        self._ask(Launch(spec), Acknowledged)
+        self._ask(protocol.Launch(spec), protocol.Acknowledged)
 
     def resize(self, node: str, resources: Resources) -> None:
-        self._ask(Resize(node, resources), Acknowledged)
+        self._ask(protocol.Resize(node, resources), protocol.Acknowledged)
 
     def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
-        self._ask(Terminate(node, grace_seconds, keep_memory), Acknowledged)
+        self._ask(protocol.Terminate(node, grace_seconds, keep_memory), protocol.Acknowledged)
 
     def observe(self, *, after: int | None = None) -> Observation | None:
-        return self._ask(Observe(after), ObserveAnswer).observation
+        return self._ask(protocol.Observe(after), protocol.ObserveAnswer).observation
 
     def readings(self) -> Readings:
-        return self._ask(ReadAll(), AllAnswer).readings
+        return self._ask(protocol.ReadAll(), protocol.AllAnswer).readings
 
     def enforcement(self) -> Enforcement:
-        return self._ask(ReadEnforcement(), EnforcementAnswer).enforcement
+        return self._ask(protocol.ReadEnforcement(), protocol.EnforcementAnswer).enforcement
 
     def close(self) -> None:
         self._client.close()

@@ -9,22 +9,7 @@ import msgspec
 
 from dlrover_lite.backends.local.host.host_meter import HostMeter
 from dlrover_lite.backends.local.host.machine import machine_resources
-from dlrover_lite.backends.local.keeper.protocol import (
-    Acknowledged,
-    AllAnswer,
-    CapacityAnswer,
-    EnforcementAnswer,
-    Fork,
-    KeeperRequests,
-    Launch,
-    Observe,
-    ObserveAnswer,
-    ReadAll,
-    ReadCapacity,
-    ReadEnforcement,
-    Resize,
-    Terminate,
-)
+from dlrover_lite.backends.local.keeper import protocol
 from dlrover_lite.core.errors import BackendError, DlroverLiteError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
@@ -42,7 +27,7 @@ __all__ = ["KeeperService"]
 class KeeperService:
     def __init__(self, keeper: Keeper, endpoint: str, connector: Connector) -> None:
         self._keeper = keeper
-        self._server = connector.server(endpoint, KeeperRequests)
+        self._server = connector.server(endpoint, protocol.KeeperRequests)
         self._host = HostMeter()
         self.socket = self._server.socket
 
@@ -63,25 +48,25 @@ class KeeperService:
 
     def _do(self, body: msgspec.Struct) -> msgspec.Struct:
         match body:
-            case Launch(spec):
+            case protocol.Launch(spec):
                 self._launch(spec)
-                return Acknowledged()
-            case Resize(node, resources):
+                return protocol.Acknowledged()
+            case protocol.Resize(node, resources):
                 self._keeper.nodes.known(node)
                 _check_resources(node, resources)
                 self._keeper.fences.resize(node, resources)
-                return Acknowledged()
-            case Terminate(node, grace_seconds, keep_memory):
+                return protocol.Acknowledged()
+            case protocol.Terminate(node, grace_seconds, keep_memory):
                 self._keeper.terminate(node, grace_seconds, keep_memory=keep_memory)
-                return Acknowledged()
-            case Observe(after):
-                return ObserveAnswer(self._keeper.nodes.observe(after))
-            case ReadAll():
-                return AllAnswer(self._readings())
-            case ReadCapacity():
-                return CapacityAnswer([self._capacity()])
-            case ReadEnforcement():
-                return EnforcementAnswer(self._keeper.fences.enforcement())
+                return protocol.Acknowledged()
+            case protocol.Observe(after):
+                return protocol.ObserveAnswer(self._keeper.nodes.observe(after))
+            case protocol.ReadAll():
+                return protocol.AllAnswer(self._readings())
+            case protocol.ReadCapacity():
+                return protocol.CapacityAnswer([self._capacity()])
+            case protocol.ReadEnforcement():
+                return protocol.EnforcementAnswer(self._keeper.fences.enforcement())
         raise AssertionError(f"no answer to {type(body).__name__}")
 
     def _launch(self, spec: NodeSpec) -> None:
@@ -103,7 +88,7 @@ class KeeperService:
         enter = self._keeper.fences.create(spec)
         self._keeper.nodes.launch(spec)
         self._keeper.memory.take_over(spec.id, spec.follows)
-        self._keeper.launch(Fork(spec, entry, enter, self._keeper.memory.address))
+        self._keeper.launch(protocol.Fork(spec, entry, enter, self._keeper.memory.address))
 
     def _readings(self) -> Readings:
         usages = {node.spec.id: self._keeper.fences.usage(node.spec.id) for node in self._keeper.nodes.alive()}
