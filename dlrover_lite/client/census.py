@@ -38,7 +38,8 @@ def exported(job: Job) -> Path:
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.client.trained_models import export_directory, how_it_ended
 
-    state = JobHandle(job.id).state()
+    result = job.result()  # a job that has ended may have been moved
+    state = JobHandle(job.id).state() if result is None else result.state
     if state in ("starting", "running"):
         raise UsageError(
             f"{job.id} still runs: what it has counted is exported at its end.",
@@ -59,7 +60,7 @@ def exported(job: Job) -> Path:
             f"{job.id} can't be checked: its export is without optimizer state.",
             hint="Run it again with --set export.optimizer_state=yes",
         )
-    directory = export_directory(job, job.result())
+    directory = export_directory(job, result)
     if not (directory / "model.json").is_file():
         raise UsageError(f"{job.id} can't be checked: its exported model is gone from {directory}.", hint=_RUN_ONE)
     return directory
