@@ -84,7 +84,7 @@ def test_a_job_beyond_process_limits_is_refused_before_it_starts(
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
     limits[resource.RLIMIT_NOFILE] = (64, 64)
     with pytest.raises(JobError, match=r"The job can't start: a process may have 64 open files here \(ulimit -n\)"):
-        launch(parse_recipe(RECIPE), "")
+        launch(parse_recipe(RECIPE))
     assert list(tmp_path.iterdir()) == []
 
 

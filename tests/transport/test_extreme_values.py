@@ -275,8 +275,8 @@ def test_a_senseless_line_of_the_template_is_dropped(line: bytes, capsys: pytest
             theirs.sendall(data)
             while ours in _readable(ours):
                 found += channel.receive()
-        assert (found, channel.malformed, channel.open) == ([Forked("worker-0", 7)], 1, True)
-        assert "makes no sense" in capsys.readouterr().err
+        assert (found, channel.open) == ([Forked("worker-0", 7)], True)
+        assert capsys.readouterr().err.count("makes no sense") == 1
 
 
 def _readable(one: socket.socket) -> list[socket.socket]:
