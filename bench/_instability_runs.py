@@ -217,7 +217,7 @@ def _ended(how: How, began: float, handle: Any, since: float, progress: Progress
 
 def _restarted(handle: Any, options: Any, noticed_after: float, progress: Progress) -> tuple[Any, dict[str, float]]:
     """As one does without anything better: stop it, with a last checkpoint, and go on with new nodes."""
-    from dlrover_lite.backends.local.jobs import LocalJobs
+    from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
     from dlrover_lite.client.handle import resume
     from dlrover_lite.jobs.backend import RunOptions
 

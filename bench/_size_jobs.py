@@ -63,11 +63,11 @@ class SizedJob:
     def __init__(
         self, home: Path, gib: float, kind: str, *, servers: int = 1, memory: int | None = None, beginning: Any = None
     ) -> None:
-        from dlrover_lite.backends.local.jobs import LocalJobs
-        from dlrover_lite.backends.local.options import KeeperOptions
+        from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
+        from dlrover_lite.backends.local.keeper.options import KeeperOptions
         from dlrover_lite.client.handle import launch
         from dlrover_lite.jobs.backend import RunOptions
-        from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+        from dlrover_lite.recipe.load import parse_recipe
 
         self.home, self.gib, self.kind = home, gib, kind
         self.sizes = Sizes(gib)
@@ -93,7 +93,7 @@ class SizedJob:
         )
         entries = {"ps": "dlrover_lite.ps.server.main:main", "worker": "_size_worker:main"}
         backend = LocalJobs(KeeperOptions(entries=entries))  # type: ignore[arg-type]
-        self.handle = launch(recipe, resolved_yaml(recipe), options=RunOptions(), beginning=beginning, backend=backend)
+        self.handle = launch(recipe, options=RunOptions(), beginning=beginning, backend=backend)
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from dlrover_lite.core.processes import send_signal, wait_for_end
 from dlrover_lite.core.units import GIB
 from dlrover_lite.protocol.messages import MasterReplies
 from dlrover_lite.protocol.questions import NodeStatus, Status, StatusRequest, Story, StoryRequest
-from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.transport.client import Client
 
 RECIPE: dict[str, Any] = {
@@ -95,7 +95,7 @@ class Watch:
 def training_job() -> Iterator[Watch]:
     """A job in which every worker trains."""
     recipe = parse_recipe(RECIPE)
-    handle = launch(recipe, resolved_yaml(recipe))
+    handle = launch(recipe)
     with zmq.Context() as context:
         try:
             watch = Watch(handle, context)

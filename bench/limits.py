@@ -23,14 +23,14 @@ import zmq
 from _limits_node import NOTE
 from common import Figure, arguments, emit
 
-from dlrover_lite.backends.local.client import LocalBackend
-from dlrover_lite.backends.local.jobs import LocalJobs
-from dlrover_lite.backends.local.options import KeeperOptions
+from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
+from dlrover_lite.backends.local.keeper.client import LocalBackend
+from dlrover_lite.backends.local.keeper.options import KeeperOptions
 from dlrover_lite.client.handle import launch
 from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.protocol.nodes import NodeSpec, Observed
-from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.transport.connector import Connector
 
 CORES = (0.25, 0.5, 1.0)
@@ -70,20 +70,20 @@ class Job:
         return self._until(node, ended=True)
 
     def cpu_seconds(self, node: str) -> float:
-        usage = self.backend.usage(node)
+        usage = self.backend.readings().nodes.get(node)
         if usage is None:
             raise SystemExit(f"{node} has ended: {self._log(node).read_text()}")
         return usage.cpu_seconds
 
     def _until(self, node: str, *, ended: bool) -> Observed:
         """Wait until the node has started, or has ended."""
+        after: int | None = None
         while True:
-            seen = self.backend.observe()
-            assert seen is not None
-            one = seen.nodes[node]
-            if (one.ended_at if ended else one.started_at) is not None:
-                return one
             time.sleep(0.001)
+            if (seen := self.backend.observe(after=after)) is not None:
+                after, one = seen.version, seen.nodes[node]
+                if (one.ended_at if ended else one.started_at) is not None:
+                    return one
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def running_job(home: Path) -> Iterator[Job]:
     keeper = KeeperOptions(
         master=[sys.executable, "-c", IDLE], entries={"worker": "_limits_node:main"}, imports=["_limits_node"]
     )
-    handle = launch(recipe, resolved_yaml(recipe), options=RunOptions(), backend=LocalJobs(keeper))
+    handle = launch(recipe, options=RunOptions(), backend=LocalJobs(keeper))
     with zmq.Context() as context:
         backend = LocalBackend(handle.job.record().keeper_endpoint, connector=Connector(context=context))
         try:

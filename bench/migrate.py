@@ -68,11 +68,11 @@ class Job(Watch):
     def __init__(
         self, home: Path, table_bytes: int, *, servers: int = 2, checkpoint: Any = "off", beginning: Any = None
     ) -> None:
-        from dlrover_lite.backends.local.jobs import LocalJobs
-        from dlrover_lite.backends.local.options import KeeperOptions
+        from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
+        from dlrover_lite.backends.local.keeper.options import KeeperOptions
         from dlrover_lite.client.handle import launch
         from dlrover_lite.jobs.backend import RunOptions
-        from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+        from dlrover_lite.recipe.load import parse_recipe
 
         make_batches(home / "batches.npz")
         self.fill = table_bytes // (TABLE_ROW_BYTES * FEATURES * BATCH_SIZE)
@@ -99,9 +99,7 @@ class Job(Watch):
         )
         entries = {"ps": "dlrover_lite.ps.server.main:main", "worker": "_migrate_worker:main"}
         backend = LocalJobs(KeeperOptions(entries=entries))  # type: ignore[arg-type]
-        super().__init__(
-            launch(recipe, resolved_yaml(recipe), options=RunOptions(), beginning=beginning, backend=backend)
-        )
+        super().__init__(launch(recipe, options=RunOptions(), beginning=beginning, backend=backend))
 
     def until_full(self) -> None:
         self.until(lambda status: status.rows >= self.fill * BATCH_SIZE * FEATURES, "the tables were full")
@@ -182,7 +180,7 @@ def census_errors(runs: int) -> int:
 def census_run(optimizer: str) -> int:
     from dlrover_lite.client.census import check
     from dlrover_lite.client.handle import launch
-    from dlrover_lite.recipe.load import load_recipe, resolved_yaml
+    from dlrover_lite.recipe.load import load_recipe
 
     overrides = {
         "training.optimizer.use": optimizer,
@@ -192,7 +190,7 @@ def census_run(optimizer: str) -> int:
     }
     path = Path(__file__).parent.parent / "recipes" / "census.yaml"
     recipe = load_recipe(path, overrides=overrides)
-    handle = launch(recipe, resolved_yaml(recipe))
+    handle = launch(recipe)
     watch = Watch(handle)
     try:
         watch.until(lambda status: status.samples > 50_000, "it trained")

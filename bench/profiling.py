@@ -40,11 +40,11 @@ class Compared(NamedTuple):
 
 def read_times(directory: Path, samples: int) -> list[float]:
     """When each minibatch of a job was read, on the monotonic clock."""
-    from dlrover_lite.backends.local.jobs import LocalJobs
-    from dlrover_lite.backends.local.options import KeeperOptions
+    from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
+    from dlrover_lite.backends.local.keeper.options import KeeperOptions
     from dlrover_lite.client.handle import launch
     from dlrover_lite.jobs.backend import RunOptions
-    from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+    from dlrover_lite.recipe.load import parse_recipe
 
     role = {"count": 1, "cores": 1, "memory": 2048 * MIB}
     recipe = parse_recipe(
@@ -64,7 +64,7 @@ def read_times(directory: Path, samples: int) -> list[float]:
         master=[sys.executable, "-P", str(Path(__file__).with_name("_profiling_nodes.py"))],
         entries={"ps": "_profiling_nodes:server", "worker": "_profiling_nodes:worker"},
     )
-    handle = launch(recipe, resolved_yaml(recipe), options=RunOptions(), backend=LocalJobs(keeper))
+    handle = launch(recipe, options=RunOptions(), backend=LocalJobs(keeper))
     result = handle.wait()
     if not result.ok:
         raise SystemExit(f"{result.message}\n{result.hint}\n{result.traceback}")

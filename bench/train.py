@@ -30,11 +30,11 @@ def job_samples_per_second(
     directory: Path, data: dict[str, Any], workers: int, samples: int, *, servers: int = 1
 ) -> float:
     """Of a job of ``samples`` over the time in which all its workers were at work, without its first seconds."""
-    from dlrover_lite.backends.local.jobs import LocalJobs
-    from dlrover_lite.backends.local.options import KeeperOptions
+    from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
+    from dlrover_lite.backends.local.keeper.options import KeeperOptions
     from dlrover_lite.client.handle import launch
     from dlrover_lite.jobs.backend import RunOptions
-    from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+    from dlrover_lite.recipe.load import parse_recipe
 
     recipe = parse_recipe(
         {
@@ -55,7 +55,7 @@ def job_samples_per_second(
     )
     entries = {"ps": "dlrover_lite.ps.server.main:main", "worker": "_train_worker:main"}
     backend = LocalJobs(KeeperOptions(entries=entries))  # type: ignore[arg-type]
-    handle = launch(recipe, resolved_yaml(recipe), options=RunOptions(), backend=backend)
+    handle = launch(recipe, options=RunOptions(), backend=backend)
     result = handle.wait()
     if not result.ok:
         raise SystemExit(f"{result.message}\n{result.hint}\n{result.traceback}")

@@ -41,7 +41,7 @@ exec setpriv --reuid="$USER" --regid="$USER" --clear-groups prlimit --nproc="$li
 UNCHECKED = """
 import sys
 from dlrover_lite.cli.main import main
-from dlrover_lite.backends.local.jobs import LocalJobs
+from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
 
 LocalJobs.dry_run = lambda self, recipe: None
 sys.exit(main(sys.argv[1:]))

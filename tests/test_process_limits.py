@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.backends.local import doctor
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.cli.main import main
 from dlrover_lite.client.handle import launch
 from dlrover_lite.core import process_limits
@@ -84,7 +84,7 @@ def test_a_job_beyond_process_limits_is_refused_before_it_starts(
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
     limits[resource.RLIMIT_NOFILE] = (64, 64)
     with pytest.raises(JobError, match=r"The job can't start: a process may have 64 open files here \(ulimit -n\)"):
-        launch(parse_recipe(RECIPE), "")
+        launch(parse_recipe(RECIPE))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -118,7 +118,7 @@ def test_exhausted_limits_in_a_command_are_no_bug(
 
 def test_a_master_that_can_start_no_thread_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
-    job = create_job(parse_recipe(RECIPE), "")
+    job = create_job(parse_recipe(RECIPE))
 
     def fails(_: object) -> None:
         raise RuntimeError("can't start new thread")

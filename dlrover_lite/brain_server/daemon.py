@@ -61,7 +61,7 @@ def serve(
 
     Raises BrainError when there is one already, HistoryError when its database can't be used, JobError when there is no place for sockets.
     """
-    from dlrover_lite.backends.local.runtime_directories import create_runtime_directory, remove_runtime_directory
+    from dlrover_lite.backends.local.jobs.runtime_directories import create_runtime_directory, remove_runtime_directory
     from dlrover_lite.brain.store import preferences
     from dlrover_lite.brain.store.database import ConfigStore
     from dlrover_lite.brain_server.decision_thread import DecisionThread
@@ -130,7 +130,7 @@ def serve(
 
 def look_at(directory: str) -> Any:
     """Say how the job with these files has ended; None while it runs. (``brain_server.service.Look``)"""
-    from dlrover_lite.backends.local.jobs import summary_of
+    from dlrover_lite.backends.local.jobs.local_jobs import summary_of
     from dlrover_lite.brain_server.service import JobEnd
     from dlrover_lite.jobs.store import Job
 

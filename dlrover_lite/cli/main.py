@@ -10,58 +10,55 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
+from dlrover_lite.cli.follow import silence
 from dlrover_lite.cli.groups import LazyCommand, LazyGroup
 from dlrover_lite.core.errors import DlroverLiteError, RecipeError
 from dlrover_lite.core.version import __version__
-
-if TYPE_CHECKING:
-    from dlrover_lite.core.process_limits import Shortage
 
 __all__ = ["COMMANDS", "cli", "main"]
 
 EXIT_FAILED, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
+
+def _command(target: str, text: str) -> LazyCommand:
+    """Make a command of ``dlrover_lite.cli.commands``: "module:attribute", and its short help."""
+    return LazyCommand(f"dlrover_lite.cli.commands.{target}", text)
+
+
 COMMANDS = {
-    "run": LazyCommand("dlrover_lite.cli.commands.run:run", "Train a recipe."),
-    "jobs": LazyCommand("dlrover_lite.cli.commands.jobs:jobs", "List the jobs of this machine."),
-    "status": LazyCommand("dlrover_lite.cli.commands.jobs:status", "Show how a job is doing."),
-    "logs": LazyCommand("dlrover_lite.cli.commands.logs:logs", "Print what a job's processes wrote."),
-    "story": LazyCommand("dlrover_lite.cli.commands.story:story", "Tell what has happened to a node or minibatch."),
-    "scale": LazyCommand("dlrover_lite.cli.commands.scale:scale", "Give a running job more or fewer nodes."),
-    "move": LazyCommand("dlrover_lite.cli.commands.scale:move", "Move slots to another parameter server."),
-    "drain": LazyCommand("dlrover_lite.cli.commands.scale:drain", "End a node in good order, without loss."),
-    "kill": LazyCommand("dlrover_lite.cli.commands.scale:kill", "End a node at once; another takes its place."),
-    "resize": LazyCommand("dlrover_lite.cli.commands.scale:resize", "Give a running node more or less."),
-    "autoscale": LazyCommand(
-        "dlrover_lite.cli.commands.autoscale:autoscale", "Hold the brain's changes of a job, or let them be."
-    ),
-    "explain": LazyCommand(
-        "dlrover_lite.cli.commands.explain:explain_", "Explain what the brain has decided for a job."
-    ),
-    "slots": LazyCommand("dlrover_lite.cli.commands.slots:slots", "Show which slots keep parameter servers busy."),
-    "profile": LazyCommand("dlrover_lite.cli.commands.profile:profile", "Show what nodes spend their time on."),
-    "stop": LazyCommand("dlrover_lite.cli.commands.jobs:stop", "Stop a job."),
-    "checkpoints": LazyCommand("dlrover_lite.cli.commands.checkpoints:checkpoints", "List the checkpoints of a job."),
-    "checkpoint": LazyCommand(
-        "dlrover_lite.cli.commands.checkpoints:checkpoint", "Take a checkpoint, or check those there are."
-    ),
-    "tui": LazyCommand("dlrover_lite.cli.commands.tui:tui", "Watch jobs and decisions as they are made."),
-    "top": LazyCommand("dlrover_lite.cli.commands.top:top", "Watch one job in a small terminal."),
-    "history": LazyCommand("dlrover_lite.cli.commands.history:history", "List past jobs, and what came of them."),
-    "evaluate": LazyCommand("dlrover_lite.cli.commands.models:evaluate", "Evaluate a trained model on data."),
-    "export": LazyCommand("dlrover_lite.cli.commands.models:export_", "Write a job's model to files."),
-    "census": LazyCommand("dlrover_lite.cli.commands.census:census", "Prove that samples are applied exactly once."),
-    "data": LazyCommand("dlrover_lite.cli.commands.data:data", "Make training data."),
-    "plan": LazyCommand("dlrover_lite.cli.commands.plan:plan", "Show the plan that a job would start with."),
-    "validate": LazyCommand("dlrover_lite.cli.commands.recipe:validate", "Check a recipe and say what it will do."),
-    "brain": LazyCommand("dlrover_lite.cli.commands.brain:brain", "Look after the process that advises all jobs."),
-    "doctor": LazyCommand("dlrover_lite.cli.commands.doctor:doctor", "Check whether this machine can run jobs."),
-    "recipe": LazyCommand("dlrover_lite.cli.commands.recipe:recipe", "Start a recipe, or print its schema."),
+    "run": _command("job.run:run", "Train a recipe."),
+    "jobs": _command("job.jobs:jobs", "List the jobs of this machine."),
+    "status": _command("job.jobs:status", "Show how a job is doing."),
+    "logs": _command("job.logs:logs", "Print what a job's processes wrote."),
+    "story": _command("job.story:story", "Tell what has happened to a node or minibatch."),
+    "scale": _command("job.scale:scale", "Give a running job more or fewer nodes."),
+    "move": _command("job.scale:move", "Move slots to another parameter server."),
+    "drain": _command("job.scale:drain", "End a node in good order, without loss."),
+    "kill": _command("job.scale:kill", "End a node at once; another takes its place."),
+    "resize": _command("job.scale:resize", "Give a running node more or less."),
+    "autoscale": _command("brain.autoscale:autoscale", "Hold the brain's changes of a job, or let them be."),
+    "explain": _command("brain.explain:explain_", "Explain what the brain has decided for a job."),
+    "slots": _command("job.slots:slots", "Show which slots keep parameter servers busy."),
+    "profile": _command("job.profile:profile", "Show what nodes spend their time on."),
+    "stop": _command("job.jobs:stop", "Stop a job."),
+    "checkpoints": _command("job.checkpoints:checkpoints", "List the checkpoints of a job."),
+    "checkpoint": _command("job.checkpoints:checkpoint", "Take a checkpoint, or check those there are."),
+    "tui": _command("tui:tui", "Watch jobs and decisions as they are made."),
+    "top": _command("top:top", "Watch one job in a small terminal."),
+    "history": _command("brain.history:history", "List past jobs, and what came of them."),
+    "evaluate": _command("model.models:evaluate", "Evaluate a trained model on data."),
+    "export": _command("model.models:export_", "Write a job's model to files."),
+    "census": _command("model.census:census", "Prove that samples are applied exactly once."),
+    "data": _command("model.data:data", "Make training data."),
+    "plan": _command("brain.plan:plan", "Show the plan that a job would start with."),
+    "validate": _command("model.recipe:validate", "Check a recipe and say what it will do."),
+    "brain": _command("brain.brain:brain", "Look after the process that advises all jobs."),
+    "doctor": _command("doctor:doctor", "Check whether this machine can run jobs."),
+    "recipe": _command("model.recipe:recipe", "Start a recipe, or print its schema."),
 }
 
 
@@ -91,13 +88,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough (as in "| head")
-        _discard_output()
+        silence(sys.stdout)
         return 1
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        _discard_output()
-        return _no_room(error)
+        silence(sys.stdout)
+        print(
+            f"Error: {error.filename or 'the output'} can't be written: {error.strerror}\nMake room there.",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
     return code
 
 
@@ -107,17 +108,6 @@ def _directory_exists() -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def _discard_output() -> None:
-    """Keep the interpreter from flushing once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _no_room(error: OSError) -> int:
-    what = error.filename or "the output"
-    print(f"Error: {what} can't be written: {error.strerror}\nMake room there.", file=sys.stderr)
-    return EXIT_FAILED
 
 
 def _open_closed_streams() -> None:
@@ -154,7 +144,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Exception as error:  # the one place where a bug becomes a message
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             raise
-        if (shortage := _shortage(error)) is not None:
+        from dlrover_lite.core.process_limits import exhausted
+
+        if (shortage := exhausted(error)) is not None:
             print(f"Error: {shortage.message}\n{shortage.hint}", file=sys.stderr)
             return EXIT_FAILED
         return _bug(error)
@@ -168,12 +160,6 @@ def _usage_error(error: click.ClickException) -> int:
         return 0
     error.show()
     return error.exit_code
-
-
-def _shortage(error: Exception) -> Shortage | None:
-    from dlrover_lite.core.process_limits import exhausted
-
-    return exhausted(error)
 
 
 def _bug(error: Exception) -> int:

@@ -9,13 +9,26 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO, Any, Protocol
+from contextlib import ExitStack, contextmanager
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from dlrover_lite.core.progress import Unit, percent, work_text
 from dlrover_lite.core.words import cleaned
 
-__all__ = ["Reporter", "cleaned", "emit_json", "hanging", "note", "progress", "table", "terminal_width"]
+if TYPE_CHECKING:
+    from dlrover_lite.core.progress import Report, Unit
+
+__all__ = [
+    "Reporter",
+    "TerminalDisplay",
+    "cleaned",
+    "emit_json",
+    "fields",
+    "hanging",
+    "note",
+    "progress",
+    "table",
+    "terminal_width",
+]
 
 GAP = "  "
 _NARROWEST_TEXT = 20
@@ -31,6 +44,11 @@ def emit_json(value: Any) -> None:
     import msgspec
 
     sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+
+
+def fields(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes of a value by their names, as parts of an object to be printed as JSON."""
+    return {name: getattr(value, name) for name in names}
 
 
 def note(text: str) -> None:
@@ -177,6 +195,8 @@ def progress(
         if unit is None:
             yield show
             return
+        from dlrover_lite.core.progress import work_text
+
         began = clock()
 
         def report(done: float | None = None, note: str = "") -> None:
@@ -213,6 +233,8 @@ def _live_progress(label: str, total: float | None, stream: IO[str]) -> Iterator
 
 @contextmanager
 def _plain_progress(label: str, total: float | None, clock: Callable[[], float], stream: IO[str]) -> Iterator[Reporter]:
+    from dlrover_lite.core.progress import percent
+
     shown_at = clock()
     line = last = ""
 
@@ -229,3 +251,25 @@ def _plain_progress(label: str, total: float | None, clock: Callable[[], float],
     finally:
         if line != last:
             print(line, file=stream, flush=True)
+
+
+class TerminalDisplay:
+    """Shows on stderr how long work gets on: a ``client.trained_models.Display``."""
+
+    @contextmanager
+    def steps(self) -> Iterator[Report]:
+        """Show a line for each step from its first report on, one after the other."""
+        with ExitStack() as stack:
+            current: tuple[str, Reporter] | None = None
+
+            def report(what: str, done: float, total: float, unit: Unit | None = None) -> None:
+                nonlocal current
+                if current is None or current[0] != what:
+                    stack.close()
+                    current = what, stack.enter_context(progress(what, total, unit=unit))
+                current[1](done)
+
+            yield report
+
+    def note(self, text: str) -> None:
+        note(text)

@@ -10,7 +10,7 @@ import click
 
 from dlrover_lite.cli.main import cli
 
-__all__ = ["reference", "undocumented", "walk"]
+__all__ = ["reference", "walk"]
 
 WIDTH = 80
 _HEAD = """\
@@ -46,17 +46,6 @@ def _walk(
         if child is not None and not child.hidden:
             below = click.Context(child, info_name=short, parent=context, **child.context_settings)
             yield from _walk(child, below, f"{name} {short}")
-
-
-def undocumented() -> list[str]:
-    """List commands without help, and options without one: "dlrover-lite run --set"."""
-    found = []
-    for name, command, _ in walk():
-        if not (command.help or "").strip():
-            found.append(name)
-        options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
-        found += [f"{name} {option.opts[0]}" for option in options if not option.help and not option.hidden]
-    return found
 
 
 def reference() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlrover_lite.cli.output import fields
 from dlrover_lite.client.checkpoint_words import checkpoint_lines
 from dlrover_lite.core.unknown_ids import unknown_text, warnings_of
 from dlrover_lite.core.words import compact, count, duration, metric, plural
@@ -28,15 +29,10 @@ def run_json(job: Job, result: Result, status: Status, best: float | None) -> di
     last = status.evaluations[-1] if status.evaluations else None
     return {
         "job": job.id,
-        "state": result.state,
-        "ok": result.ok,
-        "message": result.message,
-        "hint": result.hint,
+        **fields(result, "state", "ok", "message", "hint", "export"),
         "directory": str(job.directory),
-        "export": result.export,
-        "samples": status.samples,
-        "total_samples": status.total_samples,
-        "epochs": status.epochs,
+        **fields(status, "samples", "total_samples", "epochs", "rows", "quarantined", "bad_lines", "bad_examples"),
+        **fields(status, "staleness_p99", "staleness_max"),
         "seconds": status.elapsed_seconds,
         "samples_per_second": _average(status),
         "auc": last.auc if last else None,
@@ -45,12 +41,6 @@ def run_json(job: Job, result: Result, status: Status, best: float | None) -> di
         "train_auc": status.auc,
         "train_loss": status.loss,
         "evaluations": to_builtins(status)["evaluations"],
-        "staleness_p99": status.staleness_p99,
-        "staleness_max": status.staleness_max,
-        "rows": status.rows,
-        "bad_lines": status.bad_lines,
-        "bad_examples": status.bad_examples,
-        "quarantined": status.quarantined,
     }
 
 
@@ -146,10 +136,11 @@ def _without_epochs(again: Sequence[str]) -> list[str]:
 
 def what_runs(recipe: Recipe, samples: int) -> str:
     """Say in one line what a job that is about to start runs."""
-    from dlrover_lite.client.handle import planned
+    from dlrover_lite.client.handle import these_hosts
     from dlrover_lite.protocol.demands import autoscale_of
+    from dlrover_lite.protocol.plans import initial_plan
 
-    plan, limits = planned(recipe), recipe.resources
+    plan, limits = initial_plan(recipe.resources, these_hosts()), recipe.resources
     servers = f"{plan.ps.count} PS x {plan.ps.each.cores:g}"
     workers = f"{plural(plan.worker.count, 'worker')} x {plan.worker.each.cores:g} cores"
     if autoscale_of(recipe) == "off" or (limits.ps and limits.worker):

@@ -36,8 +36,9 @@ def exported(job: Job) -> Path:
     if recipe.model.use != CENSUS:
         raise UsageError(f"{job.id} is no census: its model is {recipe.model.use}.", hint=_RUN_ONE)
     from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.client.trained_models import export_directory, how_it_ended
 
-    result = job.result()  # a job's directory may have been moved, with all that is in it
+    result = job.result()  # a job that has ended may have been moved
     state = JobHandle(job.id).state() if result is None else result.state
     if state in ("starting", "running"):
         raise UsageError(
@@ -45,9 +46,8 @@ def exported(job: Job) -> Path:
             hint=f"See how far it is: dlrover-lite status {job.id}",
         )
     if state != "succeeded":
-        ended = {"stopped": "was stopped before its end", "lost": "was lost"}.get(state, f"has {state}")
         raise UsageError(
-            f"{job.id} can't be checked: it {ended}, and hasn't applied every sample.",
+            f"{job.id} can't be checked: it {how_it_ended(state)}, and hasn't applied every sample.",
             hint=f"Why: dlrover-lite status {job.id}. {_RUN_ONE}",
         )
     if recipe.export.format == "none":
@@ -60,8 +60,7 @@ def exported(job: Job) -> Path:
             f"{job.id} can't be checked: its export is without optimizer state.",
             hint="Run it again with --set export.optimizer_state=yes",
         )
-    directory = Path(result.export) if result is not None and result.export is not None else job.export
-    directory = directory if directory.is_dir() else job.export
+    directory = export_directory(job, result)
     if not (directory / "model.json").is_file():
         raise UsageError(f"{job.id} can't be checked: its exported model is gone from {directory}.", hint=_RUN_ONE)
     return directory

@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from dlrover_lite.brain_server.brain_process import begin
+from dlrover_lite.client import scaling
 from dlrover_lite.core.errors import JobError, RemoteError, UsageError, WireError
+from dlrover_lite.jobs import events, final_status, profiles
 from dlrover_lite.jobs.backend import JobBackend, JobSummary, Log, RunOptions
 from dlrover_lite.jobs.store import Beginning, Job, Result, State
+from dlrover_lite.protocol import messages, questions
 from dlrover_lite.protocol.brain_mode import brain_mode
+from dlrover_lite.protocol.hosts import Host, total_of
 from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from dlrover_lite.client.resuming import Chosen
-    from dlrover_lite.core.slots import SlotSet
     from dlrover_lite.core.units import Resources
     from dlrover_lite.jobs.profiles import Gap
-    from dlrover_lite.protocol.hosts import Host
-    from dlrover_lite.protocol.messages import Topology
-    from dlrover_lite.protocol.plans import Plan
     from dlrover_lite.protocol.profiles import Profile
-    from dlrover_lite.protocol.questions import AutoscaleStatus, SlotsReport, Status, Story
 
 __all__ = [
     "JobHandle",
@@ -34,7 +33,6 @@ __all__ = [
     "job_backend",
     "launch",
     "list_jobs",
-    "planned",
     "resolve",
     "resume",
     "run",
@@ -64,10 +62,7 @@ def run(recipe: Recipes, *, wait: bool = False, detach: bool = False, **override
     (``training={"epochs": 2}``). The job stops when this interpreter ends, unless it is detached.
     Raises RecipeError for a recipe that can't be run, JobError when the job can't be started.
     """
-    from dlrover_lite.recipe.load import resolved_yaml
-
-    resolved = resolve(recipe, overrides)
-    handle = launch(resolved, resolved_yaml(resolved), detach=detach)
+    handle = launch(resolve(recipe, overrides), detach=detach)
     if wait:
         handle.wait()
     return handle
@@ -97,7 +92,7 @@ def dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 def job_backend() -> JobBackend:
     """Return what runs the jobs of this machine."""
-    from dlrover_lite.backends.local.jobs import LocalJobs
+    from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
 
     return LocalJobs()
 
@@ -109,16 +104,7 @@ def these_hosts() -> list[Host]:
 
 def this_machine() -> Resources:
     """Return the cores and memory that jobs can have here."""
-    from dlrover_lite.protocol.hosts import total_of
-
     return total_of(these_hosts())
-
-
-def planned(recipe: Recipe) -> Plan:
-    """Return the nodes that a job of this recipe would get on this machine."""
-    from dlrover_lite.protocol.plans import initial_plan
-
-    return initial_plan(recipe.resources, these_hosts())
 
 
 class JobHandle:
@@ -201,11 +187,8 @@ class JobHandle:
 
     def _stop_now(self) -> bool:
         """Return whether there was a master to tell."""
-        from dlrover_lite.protocol.messages import Ack
-        from dlrover_lite.protocol.questions import StopRequest
-
         try:
-            return self._ask_master(StopRequest(now=True), Ack) is not None
+            return self._ask_master(questions.StopRequest(now=True), messages.Ack) is not None
         except JobError:
             return False
 
@@ -215,11 +198,8 @@ class JobHandle:
 
         Raises JobError when the job has ended, takes none, or the checkpoint can't be written (it is tried again, though).
         """
-        from dlrover_lite.jobs import final_status
-        from dlrover_lite.protocol.questions import CheckpointPromise, CheckpointRequest
-
         nothing = "there is nothing to take a checkpoint of"
-        number = self._wish(CheckpointRequest(), CheckpointPromise, nothing).number
+        number = self._wish(questions.CheckpointRequest(), questions.CheckpointPromise, nothing).number
         while wait and not final_status.has_checkpoint(self.status(), number):
             try:
                 result = self.wait(_POLL_SECONDS, progress=False)
@@ -234,28 +214,27 @@ class JobHandle:
         """Stop the job as ``stop`` does, for the reason that the terminal of the command that started it was closed."""
         self._backend.stop(self.id, cause="terminal closed")
 
-    def status(self) -> Status:
+    def status(self) -> questions.Status:
         """Return what the job is doing, from its master; once it has ended, how it was at the end.
 
         Raises JobError when the master doesn't answer.
         """
-        from dlrover_lite.jobs import endings, final_status
-        from dlrover_lite.protocol.questions import Status, StatusRequest
+        from dlrover_lite.jobs import endings
 
-        if (last := endings.last_status(self.job, self.known())) is not None:
-            return last
+        def last() -> questions.Status | None:
+            return endings.last_status(self.job, self.known())
+
+        if (ended := last()) is not None:
+            return ended
         try:
-            status = self._ask_master(StatusRequest(), Status)
+            status = self._ask_master(questions.StatusRequest(), questions.Status)
         except JobError:
-            if (last := endings.last_status(self.job, self.known())) is not None:  # it has just ended
-                return last
-            if self.job.status() is None:  # a new master has its first word when it has opened the data, and indexed it
-                return final_status.starting(self.job)
-            raise
-        if status is None:
-            last = endings.last_status(self.job, self.known())  # it may have ended meanwhile
-            return final_status.starting(self.job) if last is None else last
-        return status
+            if (ended := last()) is not None:  # it has just ended
+                return ended
+            if self.job.status() is not None:
+                raise
+            status = None  # a new master has its first word when it has opened the data, and indexed it
+        return status or last() or final_status.starting(self.job)
 
     def scale(self, *, workers: int | None = None, ps: int | None = None) -> list[str]:
         """Have so many nodes of a role from now on; None leaves a role as it is. Returns what follows from it, in words; nothing when
@@ -263,12 +242,9 @@ class JobHandle:
 
         Raises UsageError for numbers that can't be, JobError when the job has ended, has no master yet, or refuses.
         """
-        from dlrover_lite.client import scaling
-        from dlrover_lite.protocol.questions import Scaled, ScaleRequest
-
         scaling.check(workers, ps)
-        wish = ScaleRequest(workers, ps)
-        return self._wish(wish, Scaled, lambda last: scaling.has_ended(self.job, last, workers, ps)).actions
+        wish = questions.ScaleRequest(workers, ps)
+        return self._wish(wish, questions.Scaled, lambda last: scaling.has_ended(self.job, last, workers, ps)).actions
 
     def move(self, slots: Iterable[int] | str | None = None, to: str = "", *, source: str | None = None) -> list[str]:
         """Move slots to the PS ``to`` while training goes on: numbers, a text like "0-99,200", or with ``source`` all that PS has.
@@ -276,23 +252,19 @@ class JobHandle:
 
         Raises UsageError for slots or a PS that can't be, JobError when the job has ended, has no slot map yet, or refuses.
         """
-        from dlrover_lite.client import scaling
         from dlrover_lite.core.slots import pack
-        from dlrover_lite.protocol.questions import MoveRequest, Scaled
 
         if (slots is None) == (source is None):
             raise UsageError("Which slots? Name either the slots, or the parameter server that has them")
-        members = scaling.slot_set(slots) if slots is not None else self._slots_of(source or "")
-        return self._wish(MoveRequest(pack(members), to), Scaled, _NO_SLOTS).actions
+        members = scaling.slot_set(slots) if slots is not None else scaling.slots_of(self.slot_map(), source or "")
+        return self._wish(questions.MoveRequest(pack(members), to), questions.Scaled, _NO_SLOTS).actions
 
     def cancel_moves(self) -> list[str]:
         """Cancel the moves of slots that aren't committed, and what they were for; returns what follows from it, in words.
 
         Raises JobError as ``move``.
         """
-        from dlrover_lite.protocol.questions import CancelMovesRequest, Scaled
-
-        return self._wish(CancelMovesRequest(), Scaled, _NO_SLOTS).actions
+        return self._wish(questions.CancelMovesRequest(), questions.Scaled, _NO_SLOTS).actions
 
     def drain(self, node: str, *, replace: bool = False) -> list[str]:
         """End a node in good order: a PS once its slots have moved to others, with ``replace`` when a new one is there; a worker
@@ -300,9 +272,7 @@ class JobHandle:
 
         Raises UsageError for a node that can't be, JobError when the job has ended, or refuses.
         """
-        from dlrover_lite.protocol.questions import DrainRequest, Scaled
-
-        return self._wish(DrainRequest(node, replace), Scaled, "there is no node to drain").actions
+        return self._wish(questions.DrainRequest(node, replace), questions.Scaled, "there is no node to drain").actions
 
     def kill(self, node: str) -> list[str]:
         """End a node at once; another one takes its place. No sample is lost by it, or counts twice: what a worker hasn't finished others
@@ -310,9 +280,7 @@ class JobHandle:
 
         Raises as ``drain``.
         """
-        from dlrover_lite.protocol.questions import KillRequest, Scaled
-
-        return self._wish(KillRequest(node), Scaled, "there is no node to kill").actions
+        return self._wish(questions.KillRequest(node), questions.Scaled, "there is no node to kill").actions
 
     def resize(self, node: str, *, cores: float | None = None, memory: int | str | None = None) -> list[str]:
         """Change the limits of one node while it runs: cores, and memory in bytes or as "2GiB"; None leaves either as it is. Returns what
@@ -320,30 +288,25 @@ class JobHandle:
 
         Raises UsageError for a node or limits that can't be, JobError when the job has ended, has no master yet, or refuses.
         """
-        from dlrover_lite.client import scaling
-        from dlrover_lite.protocol.questions import ResizeRequest, Scaled
+        wish = questions.ResizeRequest(node, *scaling.limits(cores, memory))
+        return self._wish(wish, questions.Scaled, "there is no node to resize").actions
 
-        wish = ResizeRequest(node, *scaling.limits(cores, memory))
-        return self._wish(wish, Scaled, "there is no node to resize").actions
-
-    def autoscale(self, what: Autoscaling = "status", *, decision: int | None = None) -> AutoscaleStatus:
+    def autoscale(self, what: Autoscaling = "status", *, decision: int | None = None) -> questions.AutoscaleStatus:
         """Hold what the brain decides for this job, or let it go on; accept or reject what it suggests, only if that is ``decision``. How
         that stands then.
 
         Raises JobError when the job has ended, has no master yet, or there is nothing to accept or reject, or it doesn't fit any more.
         """
-        from dlrover_lite.protocol.questions import AutoscaleRequest, AutoscaleStatus
+        return self._wish(
+            questions.AutoscaleRequest(what, decision), questions.AutoscaleStatus, "there is no plan to change"
+        )
 
-        return self._wish(AutoscaleRequest(what, decision), AutoscaleStatus, "there is no plan to change")
-
-    def slots(self, hottest: int = 10) -> SlotsReport:
+    def slots(self, hottest: int = 10) -> questions.SlotsReport:
         """Return what is measured of parameter servers and their slots, and the ``hottest`` slots, those that keep a PS the busiest first.
 
         Raises JobError when the job has ended, or there is no slot map yet.
         """
-        from dlrover_lite.protocol.questions import SlotsReport, SlotsRequest
-
-        report = self._wish(SlotsRequest(hottest), SlotsReport, "there are no slots to measure")
+        report = self._wish(questions.SlotsRequest(hottest), questions.SlotsReport, "there are no slots to measure")
         if not report.slot_map_version:
             raise self._no_map()
         return report
@@ -353,32 +316,20 @@ class JobHandle:
         read.
 
         Raises JobError when the file can't be read."""
-        from dlrover_lite.jobs import profiles
-
         return profiles.read(self.directory, on_damage)
 
-    def slot_map(self) -> Topology:
+    def slot_map(self) -> messages.Topology:
         """Ask which PS owns which slots now. Raises JobError when the job has ended, or there is no map yet."""
-        from dlrover_lite.protocol.messages import Topology, TopologyRequest
-
         if self.state() == "running" and not self.status().slot_map_version:
             raise self._no_map()
-        return self._wish(TopologyRequest(""), Topology, _NO_SLOTS)
+        return self._wish(messages.TopologyRequest(""), messages.Topology, _NO_SLOTS)
 
     def _no_map(self) -> JobError:
         return JobError(f"{self.id} has no slot map yet: its parameter servers are starting; ask again in a moment")
 
-    def _slots_of(self, node: str) -> SlotSet:
-        """Return the slots of a PS. Raises UsageError for one that has none."""
-        from dlrover_lite.client import scaling
-
-        return scaling.slots_of(self.slot_map(), node)
-
-    def _wish(self, wish: msgspec.Struct, answer: type[A], ended: str | Callable[[Status], JobError]) -> A:
+    def _wish(self, wish: msgspec.Struct, answer: type[A], ended: str | Callable[[questions.Status], JobError]) -> A:
         """Ask the master of a job that runs; ``ended`` is what to say of one that doesn't any more ("there is no node to drain"), or makes
         the error."""
-        from dlrover_lite.client import scaling
-
         try:
             told = self._ask_master(wish, answer)
             if told is None:
@@ -390,20 +341,17 @@ class JobHandle:
                 raise (scaling.too_late(self.job, last, ended) if isinstance(ended, str) else ended(last)) from None
             raise
 
-    def story(self, subject: str = "", *, on_damage: Callable[[str], None] = lambda _: None) -> Story:
+    def story(self, subject: str = "", *, on_damage: Callable[[str], None] = lambda _: None) -> questions.Story:
         """Return what has happened to a node (``worker-1``, ``master``), to minibatches (``0/17``, ``0/100-200``, ``eval:0/5``), or ("")
         everything that is kept: from the master, or where there is none any more from the job's directory; ``on_damage`` is told what
         couldn't be read there.
 
         Raises UsageError for a subject that can't be or never was, naming the nearest ones; JobError when the master doesn't answer.
         """
-        from dlrover_lite.jobs import events
-        from dlrover_lite.protocol.questions import Story, StoryRequest
-
         subject = str(events.parse_subject(subject))
         if self.job.result() is None:
             try:
-                told = self._ask_master(StoryRequest(subject), Story)
+                told = self._ask_master(questions.StoryRequest(subject), questions.Story)
             except JobError:
                 if not self._has_ended():
                     raise
@@ -420,14 +368,13 @@ class JobHandle:
     def _ask_master(self, question: msgspec.Struct, answer: type[A]) -> A | None:
         """Ask the master; None where there is none, or not yet. Raises JobError when the master doesn't answer, or can't do it; UsageError
         when what it was asked for can't be."""
-        from dlrover_lite.protocol.messages import MasterReplies
         from dlrover_lite.transport.frames import UNUSABLE
 
         try:
             with self._backend.address(self.id) as address:
                 if address is None:
                     return None
-                client = address.connector.client(address.endpoint, MasterReplies, peer="the master")
+                client = address.connector.client(address.endpoint, messages.MasterReplies, peer="the master")
                 try:
                     body = client.call(
                         question, deadline_seconds=_ANSWER_DEADLINE_SECONDS, has_ended=self._has_ended
@@ -454,7 +401,6 @@ def list_jobs() -> list[JobHandle]:
 
 def launch(
     recipe: Recipe,
-    recipe_text: str,
     *,
     detach: bool = False,
     options: RunOptions | None = None,
@@ -471,7 +417,7 @@ def launch(
     options = options or RunOptions(brain_mode())
     backend.dry_run(recipe)  # before anything is started for it
     begin(options.brain, say)
-    job = backend.submit(recipe, recipe_text, options=options, detached=detach, beginning=beginning)
+    job = backend.submit(recipe, options=options, detached=detach, beginning=beginning)
     return JobHandle(job, backend)
 
 

@@ -15,8 +15,6 @@ from dlrover_lite.core.unknown_ids import warnings_of
 from dlrover_lite.core.words import cleaned, compact, count, metric, time_left
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.jobs.store import Result
     from dlrover_lite.protocol.questions import CheckpointProblem, EvaluationResult, NodeStatus, Status
@@ -227,8 +225,7 @@ class ProgressLine:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        if self.live:
-            self._live("")
+        self.clear()
         print(cleaned(text), file=self._stream, flush=True)
 
     def clear(self) -> None:
@@ -239,26 +236,14 @@ class ProgressLine:
     def _width(self) -> int:
         if self._notebook:
             return _NOTEBOOK_WIDTH
-        return self._console().width - 1  # in the last column some terminals start a new line
+        from rich.console import Console
+
+        return Console(file=self._stream).width - 1  # in the last column some terminals start a new line
 
     def _live(self, text: str) -> None:
         """Show the live line in place. rich's own live display would hide the cursor, and leave it so if this process is killed."""
-        if self._notebook:  # of control characters notebooks know the return to the beginning of the line
-            self._stream.write(f"\r{' ' * self._drawn}\r{text}")
-            self._stream.flush()
-            self._drawn = len(text)
-            return
-        from rich.control import Control
-        from rich.segment import ControlType
-        from rich.text import Text
-
-        console = self._console()
-        console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
-        if text:
-            console.print(Text(text, no_wrap=True), end="", crop=False, soft_wrap=True)
+        # Of control characters notebooks know the return to the beginning of the line only.
+        erased = " " * self._drawn + "\r" if self._notebook else "\x1b[2K"
+        self._stream.write(f"\r{erased}{cleaned(text)}")
         self._stream.flush()
-
-    def _console(self) -> Console:
-        from rich.console import Console
-
-        return Console(file=self._stream, highlight=False)
+        self._drawn = len(text)

@@ -26,6 +26,7 @@ from dlrover_lite.jobs.restore_point import (
     restore_point_of,
 )
 from dlrover_lite.jobs.store import Beginning, Job
+from dlrover_lite.master.checkpoints.restored_ledger import begun_anew, check_plan, cut_facts, settings_of
 from dlrover_lite.protocol.demands import autoscale_of
 from dlrover_lite.protocol.ps_messages import Configure
 from dlrover_lite.recipe.schema import Optimizer, Recipe
@@ -138,8 +139,6 @@ def _known(job: Job) -> JobSummary:
 
 def recipe_of(located: Located, chosen: Chosen) -> Recipe:
     """Return the recipe that the checkpoint was taken with. Raises JobError when it isn't known."""
-    from dlrover_lite.master.checkpoints.restored_ledger import cut_facts
-
     if located.job is not None:
         return located.job.recipe
     known = cut_facts(chosen.manifest).recipe
@@ -161,8 +160,6 @@ _NAME_RECIPE = "Name one: dlrover-lite run --from CHECKPOINT RECIPE"
 def check_fits(chosen: Chosen, recipe: Recipe, *, only_parameters: bool) -> None:
     """Check whether a job of this recipe can begin with the checkpoint. Raises JobError that names what differs; reads the data, and builds
     the model unless it is known to be the same."""
-    from dlrover_lite.master.checkpoints.restored_ledger import cut_facts
-
     manifest = chosen.manifest
     before = cut_facts(manifest).recipe
     then = msgspec.convert(before, Recipe) if before is not None else None
@@ -192,8 +189,6 @@ _ONLY_PARAMETERS = "Begin at epoch 0 with its parameters instead: --only-paramet
 
 
 def _check_data(chosen: Chosen, recipe: Recipe) -> None:
-    from dlrover_lite.master.checkpoints.restored_ledger import check_plan
-
     check_plan(chosen.manifest, _look_at_data(chosen, recipe).plan)
 
 
@@ -250,8 +245,6 @@ def _optimizers(there: Configure, recipe: Recipe) -> Iterator[tuple[str, Optimiz
 def changes_of(chosen: Chosen, recipe: Recipe) -> list[str]:
     """Return what a job of this recipe does otherwise than the checkpoint's, in lines: what it trains with (where it begins with the
     parameters only), and which optimizer state and counts of updates begin anew."""
-    from dlrover_lite.master.checkpoints.restored_ledger import begun_anew, settings_of
-
     manifest = chosen.manifest
     return [*_differences(configure(manifest), recipe), *begun_anew(manifest, settings_of(recipe))]
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from dlrover_lite.core.errors import JobError, UsageError
-from dlrover_lite.core.progress import Steps, no_steps
+from dlrover_lite.core.progress import Report, Steps, no_steps
+from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, ParquetData, Recipe, SyntheticData
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.client.resuming import Chosen
     from dlrover_lite.data.base import Dataset
-    from dlrover_lite.data.files import Progress
+    from dlrover_lite.jobs.store import Job, Result, State
     from dlrover_lite.models.export import Manifest
     from dlrover_lite.models.serving import Metrics
-    from dlrover_lite.recipe.schema import Data, Recipe
 
 __all__ = ["Display", "Evaluation", "WrittenModel", "best_auc", "evaluate", "export", "exported_model"]
 
@@ -73,11 +73,8 @@ class WrittenModel(msgspec.Struct, frozen=True):
 class Display(Protocol):
     """Shows how work that takes long gets on, and remarks about it."""
 
-    def indexing(self) -> AbstractContextManager[Progress]:
-        """Show data files being indexed."""
-
-    def steps(self) -> AbstractContextManager[Steps]:
-        """Show something else being done."""
+    def steps(self) -> AbstractContextManager[Report]:
+        """Show steps being done, one after the other."""
 
     def note(self, text: str) -> None:
         """Show a remark."""
@@ -87,11 +84,7 @@ class _Silent:
     """A ``Display`` that shows nothing."""
 
     @contextmanager
-    def indexing(self) -> Iterator[Progress]:
-        yield lambda _what, _done, _total: None
-
-    @contextmanager
-    def steps(self) -> Iterator[Steps]:
+    def steps(self) -> Iterator[Report]:
         yield no_steps
 
     def note(self, text: str) -> None:
@@ -208,8 +201,6 @@ def _write_cut(cut: _OfCut, target: Path, table_format: str | None, *, overwrite
 
 
 def _evaluate_cut(cut: _OfCut, files: list[str], display: Display) -> Evaluation:
-    from dlrover_lite.recipe.schema import CensusData
-
     manifest, recipe = cut.chosen.manifest, cut.recipe
     if isinstance(recipe.data, CensusData):
         raise UsageError(f"{manifest.job} is a census, which predicts nothing: there is nothing to evaluate.")
@@ -252,8 +243,6 @@ def _exported(directory: Path, files: list[str]) -> _Source:
 
 def _data_of(manifest: Manifest, files: list[str], directory: Path) -> Data:
     """Return the data in these files, read as the training data was."""
-    from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
-
     if manifest.data_format == "census":
         raise UsageError(f"{directory} holds a census, which predicts nothing: there is nothing to evaluate.")
     if manifest.data_format in ("criteo", "synthetic"):
@@ -272,7 +261,6 @@ def _data_of(manifest: Manifest, files: list[str], directory: Path) -> Data:
 
 def _of_job(reference: str, files: list[str]) -> _Source:
     from dlrover_lite.client.handle import JobHandle
-    from dlrover_lite.recipe.schema import CensusData
 
     handle = JobHandle.find(reference)
     directory, recipe = exported_model(handle), handle.job.recipe
@@ -287,8 +275,6 @@ def _of_job(reference: str, files: list[str]) -> _Source:
 
 def _data_for(recipe: Recipe, files: list[str]) -> tuple[Data, Literal["train", "eval"]]:
     """Choose these files, or else the recipe's data; and which part of it."""
-    from dlrover_lite.recipe.schema import CensusData, CriteoData, SyntheticData
-
     data: Data = recipe.data
     if not files or isinstance(data, CensusData):
         return data, "eval"
@@ -306,16 +292,14 @@ def exported_model(handle: JobHandle) -> Path:
             hint=f"See how far it is: dlrover-lite status {handle.id}",
         )
     if result is not None and result.export is not None:
-        directory = Path(result.export)
-        # A job's directory may have been moved, with all that is in it.
-        return directory if directory.is_dir() else handle.job.export
+        return export_directory(handle.job, result)
     if handle.job.recipe.export.format == "none":
         raise JobError(
             f"{handle.id} has no exported model: its recipe says so (export: none).",
             hint=_of_checkpoint(handle) or "Train again with --set export.format=npz",
         )
     raise JobError(
-        f"{handle.id} has no exported model: it {_how_it_ended(handle)}.",
+        f"{handle.id} has no exported model: it {how_it_ended(handle.state())}.",
         hint=_of_checkpoint(handle) or f"Why: dlrover-lite status {handle.id}. Other jobs: dlrover-lite jobs",
     )
 
@@ -331,8 +315,13 @@ def _of_checkpoint(handle: JobHandle) -> str:
     return "\n".join(model_commands(handle.job, point))
 
 
-def _how_it_ended(handle: JobHandle) -> str:
-    state = handle.state()
+def export_directory(job: Job, result: Result | None) -> Path:
+    """Return where a job's export is: its directory may have been moved, with all that is in it."""
+    noted = result.export if result is not None else None
+    return Path(noted) if noted is not None and Path(noted).is_dir() else job.export
+
+
+def how_it_ended(state: State) -> str:
     return {"stopped": "was stopped before its end", "lost": "was lost"}.get(state, f"has {state}")
 
 
@@ -396,7 +385,7 @@ def _open(source: _Source, display: Display) -> Dataset:
     from dlrover_lite.data.open import open_data
 
     _check_format(source)
-    with display.indexing() as report:
+    with display.steps() as report:
         dataset = open_data(source.data, directory=source.data_directory, part=source.part, progress=report)
     if dataset is None:
         raise UsageError(
@@ -407,8 +396,6 @@ def _open(source: _Source, display: Display) -> Dataset:
 
 def best_auc(data: Data) -> float | None:
     """Compute, for generated data, the AUC of the model that drew the labels, on the samples that the job evaluates on."""
-    from dlrover_lite.recipe.schema import SyntheticData
-
     if not isinstance(data, SyntheticData):
         return None
     from dlrover_lite.data import synthetic

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import compact, remaining
 
-__all__ = ["Steps", "Tally", "Unit", "amount_text", "no_steps", "percent", "rate_text", "work_text"]
+__all__ = ["Report", "Steps", "Tally", "Unit", "amount_text", "no_steps", "percent", "rate_text", "work_text"]
 
 Unit = Literal["bytes", "rows", "samples"]
 
@@ -18,7 +18,13 @@ Steps = Callable[[str, float, float, Unit], object]
 all of its total done."""
 
 
-def no_steps(_what: str, _done: float, _total: float, _unit: Unit) -> None:
+class Report(Protocol):
+    """A function to be called as ``Steps``, also where the total is of no known unit."""
+
+    def __call__(self, what: str, done: float, total: float, unit: Unit | None = None, /) -> None: ...
+
+
+def no_steps(_what: str, _done: float, _total: float, _unit: Unit | None = None) -> None:
     """Tell nobody."""
 
 

@@ -15,19 +15,18 @@ from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.data.base import Schema
 from dlrover_lite.data.fields import FNV_START, INSTEAD_OF_ZERO, fnv_finish, fnv_step, is_nan
 from dlrover_lite.data.lines import Spans
-from dlrover_lite.data.text import Columns, show
+from dlrover_lite.data.text import UNEXPLAINED, Columns
+from dlrover_lite.recipe.id_kinds import CRITEO_COLUMNS
+from dlrover_lite.recipe.line_problems import criteo_problem
 from dlrover_lite.recipe.schema import CriteoData
 
 __all__ = ["CATEGORICAL", "CRITEO_SCHEMA", "DENSE", "CriteoParser", "category_id"]
 
 DENSE = 13
-CATEGORICAL = 26
-FIELDS = 1 + DENSE + CATEGORICAL
-LEAST_FIELDS = 1 + DENSE + 1
-CRITEO_SCHEMA = Schema(tuple(f"I{i}" for i in range(1, DENSE + 1)), tuple(f"C{i}" for i in range(1, CATEGORICAL + 1)))
+CATEGORICAL = len(CRITEO_COLUMNS)
+CRITEO_SCHEMA = Schema(tuple(f"I{i}" for i in range(1, DENSE + 1)), CRITEO_COLUMNS)
 
-_EMPTY, _LABEL, _FEW, _MANY, _INTEGER = 1, 2, 3, 4, 5
-_CODE_BITS = 8  # a code is the kind, and above these bits the number of the dense column
+_BAD = 1  # the code of a bad line
 _TABLE_SIZE = 4096
 _MOST_DIGITS = 18
 
@@ -46,20 +45,8 @@ class CriteoParser:
     def parse(self, file: int, spans: Spans, rows: NDArray[np.int64], out: Columns) -> int:
         return int(_parse_lines(spans.buffer, spans.starts, spans.ends, rows, _LOGARITHMS, _HEX, *out))
 
-    def explain(self, file: int, code: int, line: bytes) -> str:
-        kind, column = code & ((1 << _CODE_BITS) - 1), code >> _CODE_BITS
-        fields = line.rstrip(b"\r").split(b"\t")
-        if kind == _EMPTY:
-            return "the line is empty"
-        if kind == _LABEL:
-            return f"the label is {show(fields[0])}, expected 0 or 1"
-        if kind == _INTEGER:
-            field = fields[1 + column]
-            beyond = f"out of range: an integer has at most {_MOST_DIGITS} digits"
-            why = beyond if field.removeprefix(b"-").isdigit() else "expected an integer"
-            return f"I{column + 1} is {show(field)}, {why}"
-        many = f"over {FIELDS}" if kind == _MANY else str(len(fields))
-        return f"{many} fields separated by tabs, expected {LEAST_FIELDS} to {FIELDS}"
+    def explain(self, file: int, line: bytes) -> str:
+        return criteo_problem(line.removesuffix(b"\r")) or UNEXPLAINED
 
     def data(self) -> CriteoData:
         return CriteoData(train=[])
@@ -161,34 +148,34 @@ def _parse_line(buffer, start, end, row, logarithms, hex_digits, labels, dense, 
     if end > start and buffer[end - one] == 13:
         end -= one
     if end == start:
-        return _EMPTY
+        return _BAD
     label = buffer[start]
     # Position of the separator before the next field; at the end of the line there is no next field.
     position = start + one
     if label < 48 or label > 49 or (position < end and buffer[position] != 9):
-        return _LABEL
+        return _BAD
     labels[row] = label - 48
     for j in range(DENSE):
         if position == end:
-            return _FEW
+            return _BAD
         first = position + one
         value, negative, good, position = _integer(buffer, first, end)
         if not good:
             position = _missing_end(buffer, first, end)
             if position == first:
-                return _INTEGER | (j << _CODE_BITS)
+                return _BAD
             value, negative = np.uint64(0), False
         small = value < np.uint64(_TABLE_SIZE)
         feature = logarithms[value] if small else np.float32(math.log1p(np.float64(value)))
         dense[row, np.uint64(j)] = -feature if negative else feature
     if position == end:
-        return _FEW
+        return _BAD
     for j in range(CATEGORICAL):
         if position == end:
             ids[np.uint64(j), row] = np.uint64(0)
         else:
             ids[np.uint64(j), row], position = _category(buffer, position + one, end, hex_digits)
-    return 0 if position == end else _MANY
+    return 0 if position == end else _BAD
 
 
 @kernel

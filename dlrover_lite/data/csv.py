@@ -6,8 +6,6 @@ a bad line. Categories are hashed by their bytes (quotes taken off), so 7 and 07
 
 from __future__ import annotations
 
-import csv
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,14 +18,14 @@ from dlrover_lite.data.base import Schema
 from dlrover_lite.data.fields import FNV_START, fnv_finish, fnv_step, is_nan, parse_float
 from dlrover_lite.data.index import open_head
 from dlrover_lite.data.lines import Spans
-from dlrover_lite.data.text import Columns, show
-from dlrover_lite.recipe.numbers import dense_problem
-from dlrover_lite.recipe.schema import CsvData
+from dlrover_lite.data.text import UNEXPLAINED, Columns
+from dlrover_lite.recipe.file_preview import BOM, missing_columns
+from dlrover_lite.recipe.line_problems import csv_columns, csv_problem
+from dlrover_lite.recipe.schema import CsvData, ParquetData
 
 __all__ = ["CsvParser", "check_columns"]
 
-_EMPTY, _LABEL, _FEW, _MANY, _NUMBER, _OPEN_QUOTE, _AFTER_QUOTE = 1, 2, 3, 4, 5, 6, 7
-_CODE_BITS = 8  # a code is the kind, and above these bits the number of the column
+_BAD = 1  # the code of a bad line
 _IGNORED, _IS_LABEL = -1, -2
 _LONGEST_HEADER = 1 << 20
 
@@ -48,7 +46,7 @@ class CsvParser:
         self._roles: list[NDArray[np.int32]] = []
         for path in files:
             columns = data.columns or _read_header(path, data.delimiter)
-            check_columns(data.label, self.schema, columns, "columns" if data.columns else str(path))
+            check_columns(data, columns, "columns" if data.columns else str(path))
             self._columns.append(columns)
             self._roles.append(self._role_of_each(columns, data.label))
 
@@ -62,56 +60,28 @@ class CsvParser:
         roles, delimiter = self._roles[file], ord(self._delimiter)
         return int(_parse_lines(spans.buffer, spans.starts, spans.ends, rows, roles, delimiter, *out))
 
-    def explain(self, file: int, code: int, line: bytes) -> str:
-        kind, number = code & ((1 << _CODE_BITS) - 1), code >> _CODE_BITS
-        names = self._columns[file]
-        if kind == _EMPTY:
-            return "the line is empty"
-        if kind in (_FEW, _MANY):
-            count = f"over {len(names)}" if kind == _MANY else str(number)
-            return f"{count} fields separated by {self._delimiter!r}, expected {len(names)}"
-        column = repr(names[number])
-        if kind == _OPEN_QUOTE:
-            return f"the quote that opens column {column} isn't closed on this line"
-        if kind == _AFTER_QUOTE:
-            return f"text after the closing quote of column {column}"
-        field = self._field(line, number)
-        if kind == _LABEL:
-            return f"label column {column} is {show(field)}, expected 0 or 1"
-        return f"column {column} is {show(field)}, {dense_problem(field.decode('utf-8', 'replace'))}"
+    def explain(self, file: int, line: bytes) -> str:
+        return csv_problem(line.removesuffix(b"\r"), self._data, self._columns[file]) or UNEXPLAINED
 
     def data(self) -> CsvData:
         return self._data
 
-    def _field(self, line: bytes, number: int) -> bytes:
-        text = line.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r").decode("utf-8", "surrogateescape")
-        fields = next(csv.reader([text], delimiter=self._delimiter), [])
-        return fields[number].encode("utf-8", "surrogateescape") if number < len(fields) else b""
 
-
-def check_columns(label: str, schema: Schema, columns: Sequence[str], where: str) -> None:
+def check_columns(data: CsvData | ParquetData, columns: Sequence[str], where: str) -> None:
     """Check columns. Raises DataError unless the wanted columns are all different and all among ``columns`` exactly once."""
-    wanted = [label, *schema.dense, *schema.categorical]
+    wanted = [data.label, *data.dense, *data.categorical]
     for name in wanted:
         if wanted.count(name) > 1:
             raise DataError(f"column {name!r} is named twice", hint="Use each as label, dense or categorical, once.")
-        if columns.count(name) > 1:
-            raise DataError(f"{where} has several columns named {name!r}", hint="Give each column a name of its own.")
-        if name not in columns:
-            near = difflib.get_close_matches(name, columns, 1)
-            shown = ", ".join(columns[:20]) + (", …" if len(columns) > 20 else "")
-            raise DataError(
-                f"{where} has no column {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""),
-                hint=f"Its columns are: {shown}",
-            )
+    for finding in missing_columns(where, data, columns):
+        raise DataError(finding.message, hint="Name each column as it is called in the files, where it is there once.")
 
 
 def _read_header(path: Path, delimiter: str) -> list[str]:
-    head = open_head(path, _LONGEST_HEADER).removeprefix(b"\xef\xbb\xbf")
-    line = head.split(b"\n", 1)[0].rstrip(b"\r")
+    head = open_head(path, _LONGEST_HEADER).removeprefix(BOM)
     try:
-        return next(csv.reader([line.decode()], delimiter=delimiter, strict=True), [])
-    except (csv.Error, UnicodeDecodeError) as error:
+        return csv_columns(head.split(b"\n", 1)[0].removesuffix(b"\r"), delimiter)
+    except ValueError as error:
         raise DataError(
             f"the first line of {path} is not a header: {error}",
             hint="Check that it is the right file, or list its columns under data.columns.",
@@ -134,7 +104,7 @@ def _number(buffer, start, stop):  # type: ignore[no-untyped-def]
 
 @kernel
 def _field_end(buffer, position, end, delimiter):  # type: ignore[no-untyped-def]
-    """Return (first byte of the content, its end, where the field ends, kind of error or 0)."""
+    """Return (first byte of the content, its end, where the field ends, whether its quotes are wrong)."""
     if position == end or buffer[position] != 34:
         start = position
         while position < end and buffer[position] != delimiter:
@@ -146,14 +116,14 @@ def _field_end(buffer, position, end, delimiter):  # type: ignore[no-untyped-def
         while position < end and buffer[position] != 34:
             position += 1
         if position == end:
-            return start, position, position, _OPEN_QUOTE
+            return start, position, position, _BAD
         if position + 1 < end and buffer[position + 1] == 34:
             position += 2
             continue
         stop = position
         position += 1
         good = position == end or buffer[position] == delimiter
-        return start, stop, position, 0 if good else _AFTER_QUOTE
+        return start, stop, position, 0 if good else _BAD
 
 
 @kernel
@@ -174,15 +144,15 @@ def _parse_line(buffer, start, end, row, roles, delimiter, labels, dense, ids): 
     if end > start and buffer[end - 1] == 13:
         end -= 1
     if end == start:
-        return _EMPTY
+        return _BAD
     position = start - 1  # of the delimiter before the next field
     for column in range(roles.shape[0]):
         if position == end:
-            return _FEW | (column << _CODE_BITS)
+            return _BAD
         first = position + 1
         content, stop, position, error = _field_end(buffer, first, end, delimiter)
         if error:
-            return error | (column << _CODE_BITS)
+            return _BAD
         role = roles[column]
         if role == _IGNORED:
             continue
@@ -192,13 +162,13 @@ def _parse_line(buffer, start, end, row, roles, delimiter, labels, dense, ids): 
         value, good, given = _number(buffer, content, stop)
         if role == _IS_LABEL:
             if not (good and given and (value == 0.0 or value == 1.0)):  # noqa: PLR1714
-                return _LABEL | (column << _CODE_BITS)
+                return _BAD
             labels[row] = value
         else:
             if not good:
-                return _NUMBER | (column << _CODE_BITS)
+                return _BAD
             dense[row, role] = value
-    return 0 if position == end else _MANY
+    return 0 if position == end else _BAD
 
 
 @kernel

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import BinaryIO
 
 from dlrover_lite.core.errors import DataError
 from dlrover_lite.core.files.durable import sync_directory
-from dlrover_lite.core.files.regular import NotRegularFile, open_regular
+from dlrover_lite.recipe.data_files import file_problem, files_of
 
 __all__ = ["Progress", "atomic_file", "is_disk_full", "resolve", "unnamed_file"]
 
@@ -24,50 +23,18 @@ Progress = Callable[[str, int, int], None]
 def resolve(patterns: Sequence[str], directory: Path) -> list[Path]:
     """Return the files that ``patterns`` name, absolute: in the order of the patterns, sorted within a glob.
 
-    Relative patterns start at ``directory``. Raises DataError for a glob that matches no file, and for a path that
-    is missing, empty, a directory or otherwise not a readable file.
+    Relative patterns start at ``directory``. Raises DataError for a glob that matches no file, and for a path that is missing, empty, a
+    directory or otherwise not a readable file.
     """
     files: list[Path] = []
     for pattern in patterns:
         # Not Path.resolve: a link keeps its name, in messages and in the cache.
         path = Path(os.path.abspath(os.path.join(directory, os.path.expanduser(pattern))))  # noqa: PTH100, PTH111, PTH118
-        if glob.has_magic(pattern) and not os.path.lexists(path):
-            matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207  # Path.glob refuses absolute ones
-            found = [Path(match) for match in matches if not Path(match).is_dir()]
-            if not found:
-                raise DataError(
-                    f"no file matches {str(path)!r}",
-                    hint=f"Check the pattern; relative ones are taken from {directory}.",
-                )
-            files += found
-        else:
-            files.append(path)
-    for file in files:
-        _check(file)
+        for file in files_of(path) or [path]:
+            if problem := file_problem(file):
+                raise DataError(problem, hint=f"Check the path; relative ones are taken from {directory}.")
+            files.append(file)
     return files
-
-
-def _check(path: Path) -> None:
-    try:
-        with open_regular(path) as file:
-            status = os.fstat(file.fileno())
-    except FileNotFoundError:
-        raise DataError(f"data file {path} doesn't exist", hint="Check its path.") from None
-    except IsADirectoryError:
-        raise DataError(
-            f"{path} is a directory, not a data file", hint=f'Name its files with a glob, such as "{path}/*".'
-        ) from None
-    except NotRegularFile as error:
-        raise DataError(
-            f"data file {path} can't be used: {error.strerror}",
-            hint="Samples are read in any order, by several processes: write the data to a file.",
-        ) from None
-    except OSError as error:
-        raise DataError(
-            f"data file {path} can't be read: {error.strerror}", hint="Check the permissions of the file."
-        ) from None
-    if status.st_size == 0:
-        raise DataError(f"data file {path} is empty", hint="Leave it out, or write it again.")
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -55,11 +55,10 @@ def parquet_samples(files: Sequence[Path], data: ParquetData) -> int:
     """Return the number of rows of all the files, from their footers. Raises DataError, also for columns that are missing, of a type that
     can't be used, or of another kind than in the files before."""
     total = 0
-    schema = Schema(tuple(data.dense), tuple(data.categorical))
     kinds: list[FileIds] = []
     for path in files:
         file = _open(path)
-        _check_types(path, file.schema_arrow, data, schema)
+        _check_types(path, file.schema_arrow, data)
         kinds.append(FileIds(str(path), types_of_ids(data, file.schema_arrow)))
         total += file.metadata.num_rows
         file.close()
@@ -265,8 +264,8 @@ def _open(path: Path) -> Any:
         raise DataError(f"{path} can't be read as Parquet: {error}", hint="Check that it is the right file.") from None
 
 
-def _check_types(path: Path, found: pa.Schema, data: ParquetData, schema: Schema) -> None:
-    check_columns(data.label, schema, found.names, str(path))
+def _check_types(path: Path, found: pa.Schema, data: ParquetData) -> None:
+    check_columns(data, found.names, str(path))
     for finding in parquet_types(path, data, found):
         raise DataError(finding.message)
 

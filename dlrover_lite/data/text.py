@@ -14,12 +14,13 @@ from dlrover_lite.data.base import BadLine, Batch, Schema, checked_numbers
 from dlrover_lite.data.files import Progress
 from dlrover_lite.data.index import find_index, index_text, open_head
 from dlrover_lite.data.lines import LineReader, Spans, line_starts
-from dlrover_lite.recipe.file_preview import wrong_format
+from dlrover_lite.recipe.file_preview import BOM, wrong_format
 from dlrover_lite.recipe.id_kinds import FileIds
 from dlrover_lite.recipe.id_preview import look_at_files
 from dlrover_lite.recipe.schema import CriteoData, CsvData
 
 __all__ = [
+    "UNEXPLAINED",
     "Columns",
     "Head",
     "LineParser",
@@ -28,12 +29,12 @@ __all__ = [
     "check_head",
     "keep_good",
     "new_columns",
-    "show",
 ]
 
 _HEAD_LINES = 1000
 _HEAD_BYTES = 256 << 10
 _LONGEST_HEAD_BYTES = 16 << 20
+UNEXPLAINED = "it is too long, or has too many digits, to say why"
 
 
 class Columns(NamedTuple):
@@ -53,8 +54,8 @@ class LineParser(Protocol):
     def parse(self, file: int, spans: Spans, rows: NDArray[np.int64], out: Columns) -> int:
         """Parse line i of the spans, of file number ``file``, into row ``rows[i]`` of ``out``; how many were bad."""
 
-    def explain(self, file: int, code: int, line: bytes) -> str:
-        """Return why a line got this code."""
+    def explain(self, file: int, line: bytes) -> str:
+        """Return why a line is bad."""
 
     def data(self) -> CriteoData | CsvData:
         """Return what the recipe says of the files."""
@@ -75,12 +76,6 @@ def keep_good(columns: Columns, bad: list[BadLine]) -> Batch:
         return Batch(columns.labels, columns.dense, columns.ids, bad)
     good = columns.codes == 0
     return Batch(columns.labels[good], columns.dense[good], columns.ids[:, good], bad)
-
-
-def show(field: bytes) -> str:
-    """Return a field quoted for a message, cut to a readable length."""
-    text = field[:41].decode("utf-8", "replace")
-    return repr(text if len(text) <= 40 else text[:40] + "…")
 
 
 def cached_samples(files: Sequence[Path], header_lines: int) -> int | None:
@@ -117,7 +112,7 @@ def check_head(path: Path, file: int, parser: LineParser) -> Head:
     while b"\n" not in head and len(head) == size and size < _LONGEST_HEAD_BYTES:
         size *= 8
         head = open_head(path, size)
-    buffer = np.frombuffer(head.removeprefix(b"\xef\xbb\xbf"), np.uint8)
+    buffer = np.frombuffer(head.removeprefix(BOM), np.uint8)
     lines = int(np.count_nonzero(buffer == 10))
     if len(head) < size and (not len(buffer) or buffer[-1] != 10):
         lines += 1  # the file's last line, without a newline
@@ -135,7 +130,7 @@ def check_head(path: Path, file: int, parser: LineParser) -> Head:
     bad = []
     if parser.parse(file, Spans(buffer, rows, starts[:-1], starts[1:] - 1), rows, out):
         for row in np.flatnonzero(out.codes).tolist():
-            why = parser.explain(file, int(out.codes[row]), bytes(buffer[starts[row] : starts[row + 1] - 1]))
+            why = parser.explain(file, bytes(buffer[starts[row] : starts[row + 1] - 1]))
             bad.append(BadLine(str(path), parser.header_lines + row + 1, why))
     if len(bad) == count:
         raise DataError(
@@ -184,6 +179,6 @@ class TextDataset:
         for row in np.flatnonzero(columns.codes).tolist():
             file = int(owners[row])
             line = int(numbers[row] - self._first[file]) + self._parser.header_lines
-            why = self._parser.explain(file, int(columns.codes[row]), self._reader.line(file, line))
+            why = self._parser.explain(file, self._reader.line(file, line))
             lines.append(BadLine(str(self._indexes[file].source), line + 1, why))
         return lines

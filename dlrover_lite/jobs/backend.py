@@ -93,7 +93,6 @@ class JobBackend(Protocol):
     def submit(
         self,
         recipe: Recipe,
-        recipe_text: str,
         *,
         options: RunOptions,
         detached: bool = False,
@@ -101,7 +100,7 @@ class JobBackend(Protocol):
     ) -> str:
         """Start a new job, and return its id once it is known to come up. Each call is a job of its own, also with the same name.
 
-        ``recipe_text``: the recipe as a person reads it. ``detached``: the job goes on when this process ends; otherwise it is stopped
+        ``detached``: the job goes on when this process ends; otherwise it is stopped
         then. ``beginning``: the checkpoint that it begins with. Raises JobError when it doesn't come up: it is then a failed job, or none.
         """
 

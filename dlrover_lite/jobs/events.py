@@ -10,7 +10,6 @@ The master appends, and anyone reads, whether or not the job runs. A subject is 
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,10 +17,8 @@ from typing import Literal
 
 import msgspec
 
-from dlrover_lite.core.errors import JobError, UsageError
-from dlrover_lite.core.failpoints import needs_room
-from dlrover_lite.core.files.durable import open_private
-from dlrover_lite.jobs.store import unwritable
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.jobs import json_lines
 from dlrover_lite.protocol.questions import Story, StoryEntry
 
 __all__ = ["FILE", "Minibatches", "Subject", "append", "find", "known_subjects", "parse_subject", "read", "select"]
@@ -161,52 +158,18 @@ def append(job_directory: Path, entries: Iterable[StoryEntry]) -> None:
 
     Raises JobError when it can't be written.
     """
-    lines = [msgspec.json.encode(_Line(entry.at, entry.subject, entry.text, entry.node)) for entry in entries]
-    if not lines:
-        return
-    path = job_directory / FILE
-    try:
-        descriptor = open_private(path, os.O_RDWR | os.O_APPEND)
-        try:
-            size = os.fstat(descriptor).st_size
-            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            data = memoryview((b"\n" if torn else b"") + b"\n".join(lines) + b"\n")
-            try:
-                while data:  # more than once only where the disk is nearly full
-                    needs_room("job.file")
-                    data = data[os.write(descriptor, data) :]
-            except OSError:
-                os.ftruncate(descriptor, size)  # all of them are written again
-                raise
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise unwritable(path, error) from error
+    if lines := [msgspec.json.encode(_Line(entry.at, entry.subject, entry.text, entry.node)) for entry in entries]:
+        json_lines.append(job_directory / FILE, lines)
 
 
 def read(job_directory: Path, on_damage: Callable[[str], None] = lambda _: None) -> Story:
     """Read all that is kept, the oldest first; empty when nothing is. Lines that can't be understood are left out, and ``on_damage`` is
     told once: the last one may have been cut off when its writer was killed. Raises JobError when the file can't be read."""
     path = job_directory / FILE
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return Story()
-    except OSError as error:
-        raise JobError(f"Can't read {path}: {error.strerror}") from error
-    entries, damaged = [], []
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            found = _decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            damaged.append(number)
-            continue
-        entries.append(StoryEntry(found.at, found.subject, found.text, found.node))
-    if damaged:
-        on_damage(_damage(path, damaged, last=len(lines)))
-    return Story(entries)
+    found = json_lines.read(path, _decoder)
+    if found.damaged:
+        on_damage(_damage(path, found.damaged, last=found.unended))
+    return Story([StoryEntry(one.at, one.subject, one.text, one.node) for one in found.entries])
 
 
 def _damage(path: Path, damaged: list[int], last: int) -> str:

@@ -8,21 +8,21 @@ import msgspec
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.protocol.questions import Status, blank, status_of, to_builtins
+from dlrover_lite.protocol.questions import Status, status_of
 
 __all__ = ["final", "has_checkpoint", "starting"]
 
 
 def final(job: Job, result: Result) -> Status:
     """Return the master's last status, with how the job ended."""
-    fields = {**to_builtins(blank(job.id)), **(_ended(job.status()) if result.status is None else result.status)}
-    status = status_of(fields)
-    known = status.checkpoints  # whatever was under way isn't any more
+    known = _ended(job.status()) if result.status is None else result.status
+    status = status_of({"job": job.id, "state": result.state, **known})
+    checkpoints = status.checkpoints
     return msgspec.structs.replace(
         status,
         state=result.state,
         message=result.message or status.message,
-        checkpoints=known and msgspec.structs.replace(known, under_way=None),
+        checkpoints=checkpoints and msgspec.structs.replace(checkpoints, under_way=None),
         next_look=None,
         expected_end=None,
         restoring=None,
@@ -56,4 +56,4 @@ def has_checkpoint(status: Status, number: int) -> bool:
 
 def starting(job: Job) -> Status:
     """Return the status of a job without a master so far."""
-    return blank(job.id)
+    return Status(job.id, "starting")

@@ -6,15 +6,13 @@ curves over the whole job need few points.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.files.durable import open_private, write_whole
+from dlrover_lite.core.files.durable import write_whole
+from dlrover_lite.jobs import json_lines
 from dlrover_lite.jobs.store import unwritable
 from dlrover_lite.protocol.profiles import Profile
 
@@ -55,25 +53,13 @@ class ProfileLog:
         line = msgspec.json.encode(_Measured(found) if isinstance(found, Profile) else found)
         try:
             if self._lines is None:
-                self._lines = self._count_and_mend()
+                self._lines = self._path.read_bytes().count(b"\n") if self._path.exists() else 0
             if self._lines >= self._kept:
                 self._lines = self._thin_out()
-            with os.fdopen(open_private(self._path, os.O_WRONLY | os.O_APPEND), "ab") as file:
-                file.write(line + b"\n")
-            self._lines += 1
         except OSError as error:
-            self._lines = None  # half a line may be there
             raise unwritable(self._path, error) from error
-
-    def _count_and_mend(self) -> int:
-        """Count the lines that there are; one that its writer could not end is ended."""
-        with suppress(FileNotFoundError):
-            data = self._path.read_bytes()
-            if data and not data.endswith(b"\n"):
-                with self._path.open("ab") as file:
-                    file.write(b"\n")
-            return len(data.splitlines())
-        return 0
+        json_lines.append(self._path, [line])
+        self._lines += 1
 
     def _thin_out(self) -> int:
         lines = self._path.read_bytes().splitlines(keepends=True)
@@ -87,21 +73,8 @@ def read(job_directory: Path, on_damage: Callable[[str], None] = lambda _: None)
     """Read all profiles that are kept, the oldest first; none for a job of which nothing was measured. Lines that can't be understood are
     left out, and ``on_damage`` is told once. Raises JobError when the file can't be read."""
     path = job_directory / FILE
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise JobError(f"Can't read {path}: {error.strerror}") from error
-    found: list[Profile | Gap] = []
-    damaged = 0
-    for line in lines:
-        try:
-            entry = _decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            damaged += 1
-            continue
-        found.append(entry.profile if isinstance(entry, _Measured) else entry)
-    if damaged:
-        on_damage(f"Left out of {path}, since they can't be understood: {damaged} of {len(lines)} lines")
-    return found
+    found = json_lines.read(path, _decoder)
+    if found.damaged:
+        lines = len(found.entries) + len(found.damaged)
+        on_damage(f"Left out of {path}, since they can't be understood: {len(found.damaged)} of {lines} lines")
+    return [entry.profile if isinstance(entry, _Measured) else entry for entry in found.entries]

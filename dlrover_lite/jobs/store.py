@@ -360,7 +360,6 @@ def _jobs_directory() -> Path:
 
 def create_job(
     recipe: Recipe,
-    recipe_text: str,
     *,
     launcher: ProcessIdentity,
     detached: bool = False,
@@ -370,6 +369,8 @@ def create_job(
 
     Raises JobError, naming the path, when it can't be written.
     """
+    from dlrover_lite.recipe.load import resolved_yaml
+
     now = clock()
     record = JobRecord("starting", now, _versions(), launcher, detached)
     jobs = _jobs_directory()
@@ -379,7 +380,7 @@ def create_job(
         made = Path(tempfile.mkdtemp(prefix=".new-", dir=jobs))
         for name in ("logs", "export"):
             make_private(made / name)
-        _write(made / "recipe.yaml", recipe_text.encode())
+        _write(made / "recipe.yaml", resolved_yaml(recipe).encode())
         _write(made / "recipe.json", _json(recipe))
         _write(made / _RESERVE, os.urandom(_RESERVE_BYTES))
         _write(made / "job.json", _json(record))

@@ -48,7 +48,6 @@ from dlrover_lite.protocol.questions import (
     StatusRequest,
     StopRequest,
     StoryRequest,
-    blank,
     status_of,
     to_builtins,
 )
@@ -96,7 +95,7 @@ class Master:
         """Request to end the job that came while no generation ran; None: none did."""
         plan = self.data.plan
         self._queued_job = self._queued(
-            blank(self.job.id, epochs=plan.epochs, total_samples=plan.samples * plan.epochs)
+            Status(self.job.id, "starting", epochs=plan.epochs, total_samples=plan.samples * plan.epochs)
         )
         self._phases = self._live()
         self._wake_at = next(self._phases)

@@ -122,9 +122,6 @@ class Backend(Protocol):
     def observe(self, *, after: int | None = None) -> Observation | None:
         """Return how all nodes are. ``after``: the version that the caller knows; None is returned when nothing is another than then."""
 
-    def usage(self, node: str) -> Usage | None:
-        """Return what the node uses; None once it has ended, or before it started."""
-
     def readings(self) -> Readings:
         """Measure the usage of all nodes that run, and of the hosts they are on."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal
 
 import msgspec
+from msgspec import inspect as mi
 
 from dlrover_lite.core.bounds import (
     ByKey,
@@ -390,23 +392,23 @@ class Status(Message, frozen=True):
     ]
     """State of the job. ``queued``: it has no nodes, and waits for a plan. ``lost`` comes from no master: the job's keeper was killed, and
     the master with it."""
-    epoch: Count
-    epochs: Count
-    samples: Count
+    epoch: Count = 0
+    epochs: Count = 0
+    samples: Count = 0
     """Number of samples consumed over all epochs; ``total_samples`` is the number to consume in the whole job."""
-    total_samples: Count
-    samples_per_second: Rate
-    loss: Number | None
-    auc: Number | None
+    total_samples: Count = 0
+    samples_per_second: Rate = 0.0
+    loss: Number | None = None
+    auc: Number | None = None
     """AUC of the recent training samples, predicted before the update."""
-    elapsed_seconds: Seconds
-    nodes: Items[NodeStatus]
-    evaluations: Items[EvaluationResult]
-    bad_lines: Count
-    quarantined: Count
-    staleness_p99: Count | None
-    staleness_max: Count | None
-    rows: Count
+    elapsed_seconds: Seconds = 0.0
+    nodes: Items[NodeStatus] = []
+    evaluations: Items[EvaluationResult] = []
+    bad_lines: Count = 0
+    quarantined: Count = 0
+    staleness_p99: Count | None = None
+    staleness_max: Count | None = None
+    rows: Count = 0
     message: Text = ""
     """Why the job failed or was stopped, or what it waits for."""
     bad_examples: Items[Text] = []
@@ -442,30 +444,6 @@ class Status(Message, frozen=True):
     """Progress of the export; None: the model isn't being written."""
 
 
-def blank(job: str, *, epochs: int = 0, total_samples: int = 0, message: str = "") -> Status:
-    """Return the status of a job that hasn't begun."""
-    return Status(
-        job=job,
-        state="starting",
-        epoch=0,
-        epochs=epochs,
-        samples=0,
-        total_samples=total_samples,
-        samples_per_second=0.0,
-        loss=None,
-        auc=None,
-        elapsed_seconds=0.0,
-        nodes=[],
-        evaluations=[],
-        bad_lines=0,
-        quarantined=0,
-        staleness_p99=None,
-        staleness_max=None,
-        rows=0,
-        message=message,
-    )
-
-
 Wish = ScaleRequest | MoveRequest | CancelMovesRequest | DrainRequest | KillRequest | ResizeRequest
 """What is to be changed about nodes or slots."""
 OperatorRequests = (
@@ -488,38 +466,25 @@ def _plain(value: Any) -> Any:
 
 
 def status_of(fields: Mapping[str, Any]) -> Status:
-    """Turn what ``to_builtins`` has made plain into a message again; leave out what isn't known."""
-    plain = {name: value for name, value in fields.items() if name in Status.__struct_fields__}
-    for name in _PARTS.keys() & plain.keys():
-        plain[name] = _made(_PARTS[name], plain[name])
-    return Status(**plain)
+    """Turn what ``to_builtins`` has made plain into a message again, of whatever version: what isn't known here is left out, and what is
+    missing has its default."""
+    status: Status = _message(_status_type(), fields)
+    return status
 
 
-def _checkpoints_of(newest: Any, under_way: Any, problem: Any, stalls: Sequence[Any] = ()) -> CheckpointsStatus:
-    return CheckpointsStatus(
-        _made(CheckpointStatus, newest),
-        _made(CheckpointUnderWay, under_way),
-        _made(CheckpointProblem, problem),
-        _made(CheckpointStall, stalls),
-    )
+@cache
+def _status_type() -> mi.Type:
+    return mi.type_info(Status)
 
 
-_PARTS: dict[str, Callable[..., Any]] = {
-    "nodes": NodeStatus,
-    "moves": MoveStatus,
-    "evaluations": EvaluationResult,
-    "checkpoints": _checkpoints_of,
-    "shards": ShardsStatus,
-    "next_look": NextLook,
-    "expected_end": ExpectedEnd,
-    "restoring": RestoreStatus,
-    "exporting": ExportStatus,
-}
-"""What makes the parts of a status that are messages themselves."""
-
-
-def _made(make: Callable[..., Any], plain: Any) -> Any:
-    """Make what was plain: each of a list; None stays."""
-    if isinstance(plain, list | tuple):
-        return [make(**one) for one in plain]
-    return None if plain is None else make(**plain)
+def _message(kind: mi.Type, value: Any) -> Any:
+    """Return a value of this type, with messages in place of their fields by name."""
+    match kind:
+        case mi.UnionType() if value is not None:  # a type, or None
+            return _message(next(one for one in kind.types if not isinstance(one, mi.NoneType)), value)
+        case mi.ListType():
+            return [_message(kind.item_type, item) for item in value]
+        case mi.StructType():
+            known = {field.name: field.type for field in kind.fields if field.name in value}
+            return kind.cls(**{name: _message(one, value[name]) for name, one in known.items()})
+    return value

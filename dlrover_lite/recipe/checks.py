@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ast
-import glob
 import importlib.util
-import os
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 
-from dlrover_lite.core.files.regular import MOST_SOURCE_BYTES, check_regular, read_file
+from dlrover_lite.core.files.regular import MOST_SOURCE_BYTES, read_file
 from dlrover_lite.core.problems import Place, nearest
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.recipe.census import census_problems
+from dlrover_lite.recipe.data_files import file_problem, files_of
 from dlrover_lite.recipe.file_preview import Finding, examine
 from dlrover_lite.recipe.id_kinds import reconcile
 from dlrover_lite.recipe.id_preview import look_at_files
@@ -34,7 +32,7 @@ from dlrover_lite.recipe.schema import (
     SyntheticData,
 )
 from dlrover_lite.recipe.schema_reader import Check, Given
-from dlrover_lite.recipe.source import List, Node, Section
+from dlrover_lite.recipe.source import List, Node, Section, written_at
 from dlrover_lite.recipe.words import found
 
 __all__ = ["BUILT_IN_MODELS", "ONLY_FOR", "section_checks"]
@@ -109,9 +107,9 @@ def section_checks(directory: Path, *, check_files: bool, machine: Resources | N
 def _recipe(value: Recipe, given: Given, tree: Node) -> None:
     if value.training.evaluate_every and (why := _nothing_to_evaluate_on(value.data)):
         key = "training.evaluate_every"
-        given.add(key, f"there is nothing to evaluate on: {why}", place=_written(tree, key).place)
+        given.add(key, f"there is nothing to evaluate on: {why}", place=written_at(tree, key).place)
     for key, message in census_problems(value):
-        given.add(key, message, place=_written(tree, key).place)
+        given.add(key, message, place=written_at(tree, key).place)
 
 
 def _nothing_to_evaluate_on(data: Data) -> str:
@@ -121,15 +119,6 @@ def _nothing_to_evaluate_on(data: Data) -> str:
     if isinstance(data, SyntheticData):
         return "" if data.eval_samples else "data.eval_samples is 0"
     return "" if data.eval or data.eval_share else "data.eval_share is 0"
-
-
-def _written(tree: Node, dotted: str) -> Node:
-    """Return what was written for this key, or the innermost section around it that was."""
-    for name in dotted.split("."):
-        if not isinstance(tree, Section) or name not in tree.entries:
-            break
-        tree = tree.entries[name]
-    return tree
 
 
 def _only_for(value: Optimizer | Schedule, given: Given, tree: Node) -> None:
@@ -164,8 +153,7 @@ def _fits(value: ResourceLimits, machine: Resources, given: Given, tree: Node) -
     for name in ("ps", "worker"):
         role = getattr(value, name)
         if role is not None and role.memory > machine.memory:
-            section = tree.entries[name] if isinstance(tree, Section) else tree
-            place = section.entries["memory"].place if isinstance(section, Section) else section.place
+            place = written_at(tree, f"{name}.memory").place
             there = format_bytes(machine.memory)
             message = f"{format_bytes(role.memory)} for each is more than the {there} of memory that this machine has"
             given.add(f"{name}.memory", message, place=place)
@@ -233,11 +221,11 @@ def _files(data: CriteoData | CsvData | ParquetData, field: str, given: Given, t
     hint = _DATA_HINT if field == "train" and not _overridden(given.keys.get(field)) else ""
     for number, pattern in enumerate(getattr(data, field)):
         place = _place(tree, field, number)
-        problem = _file_problem(directory / pattern)
+        problem = file_problem(directory / pattern)
         if problem:
             given.add(field, problem, place=place, hint=hint)
             continue
-        for path in _matches(directory / pattern):
+        for path in files_of(directory / pattern)[:_MOST_HEADS]:
             findings = list(examine(path, data))
             for finding in findings:
                 _add_finding(finding, data, given, tree, field, place)
@@ -249,7 +237,7 @@ def _kinds_of_ids(data: CriteoData | CsvData | ParquetData, given: Given, tree: 
     """Check the kinds of ids of Parquet files, which may differ from file to file; in text they follow from the format."""
     if not isinstance(data, ParquetData):
         return
-    files = [path for pattern in (*data.train, *data.eval) for path in _matches(directory / pattern)]
+    files = [path for pattern in (*data.train, *data.eval) for path in files_of(directory / pattern)[:_MOST_HEADS]]
     agreement = reconcile(look_at_files(files, data), whose="the recipe")
     for column, message in agreement.problems:
         place = _place(tree, "categorical", data.categorical.index(column))
@@ -280,43 +268,6 @@ def _place(tree: Node, field: str, number: int) -> Place | None:
 
 def _overridden(place: Place | None) -> bool:
     return place is not None and place.override is not None
-
-
-def _matches(path: Path) -> list[Path]:
-    """Return the first regular files of a path or glob."""
-    found = [path] if path.exists() else map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
-    return list(islice((file for file in found if file.is_file()), _MOST_HEADS))
-
-
-def _file_problem(path: Path) -> str:
-    """Say why this path or glob can't be read as data; "" when it can."""
-    if path.is_dir():
-        return f"{path} is a directory; name its files, as in {path.name}/*.tsv"
-    if not path.exists():
-        return _absent(path)
-    if not os.access(path, os.R_OK):
-        return f"{path} may not be read by you"
-    try:
-        check_regular(path)
-    except OSError as error:
-        return f"{path} can't be used: {error.strerror}"
-    return f"{path} is empty" if path.stat().st_size == 0 else ""
-
-
-def _absent(path: Path) -> str:
-    """Say why nothing can be read under a path that doesn't exist; "" when it is a glob that matches files."""
-    if glob.has_magic(str(path)):
-        matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
-        return "" if any(Path(match).is_file() for match in matches) else f"no file matches {path}"
-    if not path.parent.is_dir():
-        return f"{path}: no such file, and no directory {path.parent}"
-    try:
-        other = (".yaml", ".yml") if path.suffix not in (".yaml", ".yml") else ()
-        names = [entry.name for entry in path.parent.iterdir() if entry.is_file() and entry.suffix not in other]
-    except OSError:
-        names = []
-    close = nearest(path.name, names)
-    return f"{path}: no such file" + (f"; did you mean {close}?" if close else "")
 
 
 def _model(value: Model, given: Given, directory: Path | None) -> None:
@@ -356,7 +307,7 @@ def _options(value: Model, given: Given, tree: Node) -> None:
 
 def _model_file(path: Path, file: str, name: str, given: Given) -> None:
     if not path.is_file():
-        given.add("use", _file_problem(path) or f"{path} is not a file")
+        given.add("use", file_problem(path) or f"{path} is not a file")
         return
     try:
         tree = ast.parse(read_file(path, MOST_SOURCE_BYTES), filename=str(path))
@@ -364,11 +315,8 @@ def _model_file(path: Path, file: str, name: str, given: Given) -> None:
         text = f": {error.text.strip()}" if error.text and error.text.strip() else ""
         given.add("use", f"{path}:{error.lineno or 1}: {error.msg}{text}")
         return
-    except OSError as error:
-        given.add("use", f"{path} can't be read as Python: {error.strerror}")
-        return
-    except (ValueError, RecursionError, MemoryError) as error:
-        given.add("use", f"{path} can't be read as Python: {error}")
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        given.add("use", f"{path} can't be read as Python: {error.strerror if isinstance(error, OSError) else error}")
         return
     classes, others = _top_level(tree.body)
     listed = f"; classes there: {', '.join(classes)}" if classes else ""

@@ -1,21 +1,19 @@
 """A look at the first lines of data files, cheap enough for ``validate``: no numpy, no compiled kernels. Of Parquet files, at the footer.
 
-What is refused here, the readers refuse too. They look more closely, and have the last word.
+What is refused here, the readers refuse too: the rules stand once (``line_problems``). They look at all lines, and have the last word.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
-import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dlrover_lite.core.files.regular import open_regular
 from dlrover_lite.core.problems import nearest
-from dlrover_lite.recipe.numbers import dense_problem, number
+from dlrover_lite.recipe.line_problems import criteo_problem, csv_columns, csv_problem
 from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
 
 __all__ = [
@@ -23,6 +21,8 @@ __all__ = [
     "PARQUET_MAGIC",
     "Finding",
     "examine",
+    "kind_of_type",
+    "missing_columns",
     "other_format",
     "parquet_types",
     "read_head",
@@ -36,7 +36,6 @@ _SHOWN_COLUMNS = 20
 _GZIP_MAGIC = b"\x1f\x8b"
 PARQUET_MAGIC = b"PAR1"
 BOM = b"\xef\xbb\xbf"
-_INTEGER = re.compile(rb"-?[0-9]+|[+-]?[nN][aA][nN]")
 
 
 class Finding(NamedTuple):
@@ -61,7 +60,7 @@ def examine(path: Path, data: CriteoData | CsvData | ParquetData) -> Iterator[Fi
         return
     lines = whole_lines(head.removeprefix(BOM))
     if isinstance(data, CriteoData):
-        yield from _unusable(path, lines, 1, "criteo", _criteo_problem)
+        yield from _unusable(path, lines, 1, "criteo", criteo_problem)
     elif len(data.delimiter.encode()) == 1:
         yield from _csv(path, data, lines)
 
@@ -116,77 +115,31 @@ def _unusable(
         yield Finding(f"{path} isn't {kind} data as described: line {first}: {why}{none}")
 
 
-def _criteo_problem(line: bytes) -> str:
-    if not line:
-        return "the line is empty"
-    fields = line.split(b"\t")
-    if fields[0] not in (b"0", b"1"):
-        return f"the label is {_shown(fields[0])}, expected 0 or 1"
-    if not 15 <= len(fields) <= 40:
-        return f"{_fields(fields)} separated by tabs, expected 15 to 40"
-    for column, field in enumerate(fields[1:14], 1):
-        if field and not _INTEGER.fullmatch(field):
-            return f"I{column} is {_shown(field)}, expected an integer"
-    return ""
-
-
-def _fields(fields: Sequence[object]) -> str:
-    return f"{len(fields)} field{'' if len(fields) == 1 else 's'}"
-
-
-def _shown(field: bytes) -> str:
-    text = field[:41].decode("utf-8", "replace")
-    return repr(text if len(text) <= 40 else text[:40] + "…")
-
-
 def _csv(path: Path, data: CsvData, lines: list[bytes]) -> Iterator[Finding]:
     columns, first = data.columns, 1
     if not columns:
         try:
-            columns = next(csv.reader([lines[0].decode()], delimiter=data.delimiter, strict=True), []) if lines else []
-        except (csv.Error, UnicodeDecodeError):
+            columns = csv_columns(lines[0], data.delimiter) if lines else []
+        except ValueError:
             yield Finding(f"the first line of {path} is no header line of columns separated by {data.delimiter!r}")
             return
-        missing = list(_missing_columns(path, data, columns))
-        if missing or not columns:
-            yield from missing
-            return
+        yield from missing_columns(str(path), data, columns)
         lines, first = lines[1:], 2
-    yield from _unusable(path, lines, first, "csv", _csv_rule(data, columns))
+    if not any(missing_columns("", data, columns)):
+        yield from _unusable(path, lines, first, "csv", lambda line: csv_problem(line, data, columns))
 
 
-def _missing_columns(path: Path, data: CsvData | ParquetData, columns: list[str]) -> Iterator[Finding]:
+def missing_columns(where: str, data: CsvData | ParquetData, columns: Sequence[str]) -> Iterator[Finding]:
+    """Find the columns that are needed, and aren't, or not once, among the ``columns`` of a file or list."""
     shown = ", ".join(columns[:_SHOWN_COLUMNS]) + (", …" if len(columns) > _SHOWN_COLUMNS else "")
     for field, names in (("label", [data.label]), ("dense", data.dense), ("categorical", data.categorical)):
         for name in names:
             if columns.count(name) > 1:
-                yield Finding(f"{path} has several columns named {name!r}", field, name)
+                yield Finding(f"{where} has several columns named {name!r}", field, name)
             elif name not in columns:
                 close = nearest(name, columns)
                 more = f"did you mean {close}?" if close else f"its columns are: {shown}"
-                yield Finding(f"{path} has no column {name!r}; {more}", field, name)
-
-
-def _csv_rule(data: CsvData, columns: list[str]) -> Callable[[bytes], str]:
-    label, dense = columns.index(data.label), [columns.index(name) for name in data.dense]
-
-    def problem(line: bytes) -> str:
-        if not line:
-            return "the line is empty"
-        try:
-            fields = next(csv.reader([line.decode("utf-8", "replace")], delimiter=data.delimiter), [])
-        except csv.Error:
-            return ""  # a limit of this parser
-        if len(fields) != len(columns):
-            return f"{_fields(fields)} separated by {data.delimiter!r}, expected {len(columns)}"
-        if number(fields[label]) not in (0.0, 1.0):
-            return f"label column {data.label!r} is {_shown(fields[label].encode())}, expected 0 or 1"
-        for name, at in zip(data.dense, dense, strict=True):
-            if why := dense_problem(fields[at]):
-                return f"column {name!r} is {_shown(fields[at].encode())}, {why}"
-        return ""
-
-    return problem
+                yield Finding(f"{where} has no column {name!r}; {more}", field, name)
 
 
 def _parquet(path: Path, data: ParquetData) -> Iterator[Finding]:
@@ -200,7 +153,7 @@ def _parquet(path: Path, data: ParquetData) -> Iterator[Finding]:
     except (pa.ArrowException, OSError) as error:
         yield Finding(f"{path} can't be read as Parquet: {error}")
         return
-    missing = list(_missing_columns(path, data, schema.names))
+    missing = list(missing_columns(str(path), data, schema.names))
     yield from missing or parquet_types(path, data, schema)
 
 
@@ -209,26 +162,30 @@ def parquet_types(path: Path, data: ParquetData, schema: Any) -> Iterator[Findin
     import pyarrow as pa
 
     types = pa.types
-
-    def is_whole(kind: Any) -> bool:
-        return bool(types.is_integer(kind) or types.is_boolean(kind))
-
-    def is_text(kind: Any) -> bool:
-        known = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-        return any(check(kind) for check in known)
-
     for field, names in (("label", [data.label]), ("dense", data.dense)):
         for name in names:
             kind = schema.field(name).type
             empty = types.is_null(kind) and field != "label"
-            if not (empty or is_whole(kind) or types.is_floating(kind)):
+            if not (empty or types.is_integer(kind) or types.is_boolean(kind) or types.is_floating(kind)):
                 message = f"column {name!r} of {path} is of type {kind}; use an integer, float or bool column"
                 yield Finding(message, field, name)
     for name in data.categorical:
         kind = schema.field(name).type
         inner = kind.value_type if types.is_dictionary(kind) else kind
-        if not (types.is_null(inner) or is_whole(inner) or is_text(inner)):
+        if not (types.is_null(inner) or kind_of_type(inner)):
             message = f"column {name!r} of {path} is of type {kind}; use an integer or string column"
             if types.is_floating(inner):
                 message += " (pandas makes floats of integers where one is missing: .astype('Int64') brings them back)"
             yield Finding(message, "categorical", name)
+
+
+def kind_of_type(kind: Any) -> Literal["integer", "text"] | None:
+    """Return the kind of ids in a column of this pyarrow type; None for nulls, and for a type that can't be used."""
+    import pyarrow as pa
+
+    types = pa.types
+    inner = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_integer(inner) or types.is_boolean(inner):
+        return "integer"
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return "text" if any(check(inner) for check in texts) else None

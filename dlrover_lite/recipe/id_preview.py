@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import glob
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dlrover_lite.core.files.regular import check_regular
-from dlrover_lite.recipe.file_preview import BOM, read_head, whole_lines
+from dlrover_lite.recipe.data_files import files_of
+from dlrover_lite.recipe.file_preview import BOM, kind_of_type, read_head, whole_lines
 from dlrover_lite.recipe.id_kinds import (
     CRITEO_COLUMNS,
     Agreement,
@@ -21,6 +20,7 @@ from dlrover_lite.recipe.id_kinds import (
     reconcile,
     text_values,
 )
+from dlrover_lite.recipe.line_problems import split_line
 from dlrover_lite.recipe.schema import CriteoData, CsvData, Data, ParquetData
 
 __all__ = ["look_at_files", "look_at_recipe", "types_of_ids"]
@@ -47,9 +47,7 @@ def look_at_recipe(data: Data, directory: Path) -> Agreement:
         return reconcile([])
     files: list[Path] = []
     for pattern in (*data.train, *data.eval):
-        path = directory / Path(pattern).expanduser()
-        found = [path] if path.exists() else map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
-        files += [file for file in found if file.is_file()]
+        files += files_of(directory / Path(pattern).expanduser())
     return reconcile(look_at_files(files, data))
 
 
@@ -57,20 +55,9 @@ def types_of_ids(data: ParquetData, schema: Any) -> dict[str, SeenColumn]:
     """Return the categorical columns of a pyarrow schema; without those of nothing but nulls, or of a type that can't be used."""
     found = {}
     for name in data.categorical:
-        if schema.names.count(name) == 1 and (kind := _kind_of_type(schema.field(name).type)):
+        if schema.names.count(name) == 1 and (kind := kind_of_type(schema.field(name).type)):
             found[name] = SeenColumn(kind, str(schema.field(name).type))
     return found
-
-
-def _kind_of_type(kind: Any) -> Literal["integer", "text"] | None:
-    import pyarrow as pa
-
-    types = pa.types
-    inner = kind.value_type if types.is_dictionary(kind) else kind
-    if types.is_integer(inner) or types.is_boolean(inner):
-        return "integer"
-    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return "text" if any(check(inner) for check in texts) else None
 
 
 def _parquet(path: Path, data: ParquetData, lines: int) -> dict[str, SeenColumn]:
@@ -121,10 +108,8 @@ def _text(path: Path, data: CriteoData | CsvData, lines: int) -> dict[str, SeenC
 def _split(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
     """Split each line into its fields; none where it can't be split."""
     for line in lines:
-        try:
-            yield next(csv.reader([line], delimiter=delimiter), [])
-        except (csv.Error, TypeError):
-            yield []
+        fields, problem = split_line(line, delimiter)
+        yield [] if problem else fields
 
 
 def _values(rows: Sequence[Sequence[str]], at: int) -> TextValues:

@@ -14,7 +14,7 @@ from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.recipe.checks import ONLY_FOR, section_checks
 from dlrover_lite.recipe.schema import Recipe, ResourceLimits
 from dlrover_lite.recipe.schema_reader import Walker
-from dlrover_lite.recipe.source import Node, Scalar, Section, apply_override, read_mapping, read_text
+from dlrover_lite.recipe.source import Node, Scalar, Section, apply_override, read_mapping, read_text, written_at
 from dlrover_lite.recipe.words import found
 
 __all__ = ["load_recipe", "parse_recipe", "place_of", "resolved_yaml"]
@@ -93,11 +93,7 @@ def place_of(path: str | Path | None, overrides: Mapping[str, Any], dotted: str)
     if path is None:
         return Place(_NO_FILE)
     tree = read_text(_read(Path(path)), str(path), Problems())
-    for name in dotted.split("."):
-        if not isinstance(tree, Section) or name not in tree.entries:
-            break
-        tree = tree.entries[name]
-    return Place(str(path)) if tree is None else tree.place
+    return Place(str(path)) if tree is None else written_at(tree, dotted).place
 
 
 def _read(path: Path) -> str:

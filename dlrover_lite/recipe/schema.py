@@ -11,6 +11,7 @@ from dlrover_lite.core.units import LEAST_CORES, LEAST_MEMORY, MOST_CORES, MOST_
 
 __all__ = [
     "MOST_NODES",
+    "NAME_PATTERN",
     "CensusData",
     "Checkpoint",
     "CriteoData",
@@ -29,6 +30,8 @@ __all__ = [
     "Training",
 ]
 
+NAME_PATTERN = r"\A[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?\Z"
+"""Pattern of the name of a job."""
 MOST_NODES = 4096
 """The most nodes of one role: each PS needs a slot of its own."""
 
@@ -213,7 +216,7 @@ class Recipe(_Section, frozen=True, kw_only=True):
     """A recipe with everything filled in. ``directory`` is where relative paths in it start."""
 
     version: Literal[1]
-    name: Annotated[str, Meta(pattern=r"\A[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?\Z")]
+    name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     model: Model
     data: Data
     training: Training = Training()

@@ -80,8 +80,13 @@ class Walker:
                 return self._text(kind, node, key)
         raise TypeError(f"the schema of {key} has a type that recipes don't know: {kind}")
 
-    def _wrong(self, kind: mi.Type, node: Node, key: str, *, more: str = "") -> _Invalid:
-        self._problems.add(node.place, key, f"expected {expected(kind)}, found {found(node)}{more}")
+    def _wrong(self, kind: mi.Type | str, node: Node, key: str, *, more: str = "") -> _Invalid:
+        """Refuse what was written where something of this type, or what a text says, is expected."""
+        what = kind if isinstance(kind, str) else expected(kind)
+        return self._refuse(node, key, f"expected {what}, found {found(node)}{more}")
+
+    def _refuse(self, node: Node, key: str, message: str) -> _Invalid:
+        self._problems.add(node.place, key, message)
         return INVALID
 
     # Sections
@@ -106,8 +111,7 @@ class Walker:
         if "use" in kind.cls.__struct_fields__:
             return self._struct(kind, node, key)
         auto = "auto, or " if kind.cls is RoleResources else ""
-        self._problems.add(node.place, key, f"expected {auto}{expected(kind)}, found {found(node)}")
-        return INVALID
+        return self._wrong(f"{auto}{expected(kind)}", node, key)
 
     def _tagged(self, members: list[mi.StructType], node: Node, key: str) -> mi.StructType | None:
         """Find the struct that the section's tag (``data.format``) names."""
@@ -184,15 +188,13 @@ class Walker:
                 message = (
                     f"found {found(node)}, but this version runs jobs on this machine only; write `backend: local`"
                 )
-                self._problems.add(node.place, dotted, message)
-                return INVALID
+                return self._refuse(node, dotted, message)
         return self._value(field.type, node, dotted)
 
     def _version(self, node: Scalar) -> Any:
         value = node.value
         if value is True or not isinstance(value, int) or value != 1:  # newer ones: see load.py
-            self._problems.add(node.place, "version", f"expected 1, found {found(node)}")
-            return INVALID
+            return self._wrong("1", node, "version")
         return 1
 
     def _checkpoint(self, node: Scalar) -> Any:
@@ -202,10 +204,7 @@ class Walker:
             return "off"
         if word is None or word is True or word in YES:
             return Checkpoint()
-        self._problems.add(
-            node.place, "checkpoint", f"expected off, or a section as in {{every_seconds: 600}}, found {found(node)}"
-        )
-        return INVALID
+        return self._wrong("off, or a section as in {every_seconds: 600}", node, "checkpoint")
 
     # Values
 
@@ -216,10 +215,7 @@ class Walker:
             node = List(node.place, [] if node.value is None else [node])
         items = [self._value(kind.item_type, item, key) for item in node.items]
         if len(items) < (kind.min_length or 0):
-            self._problems.add(
-                node.place, key, f"expected a list with at least {kind.min_length} entry, found an empty one"
-            )
-            return INVALID
+            return self._refuse(node, key, f"expected a list with at least {kind.min_length} entry, found an empty one")
         return INVALID if INVALID in items else items
 
     def _text(self, kind: mi.StrType, node: Node, key: str) -> Any:
@@ -268,18 +264,15 @@ class Walker:
             try:
                 amount = parse_memory(node.value)
             except (ValueError, OverflowError) as error:
-                self._problems.add(node.place, key, str(error))
-                return INVALID
+                return self._refuse(node, key, str(error))
             node = Scalar(node.place, amount, node.text)
         whole = isinstance(node.value, int) and not isinstance(node.value, bool)
         if not whole:
-            self._problems.add(node.place, key, f"expected {MEMORY}, found {found(node)}")
-            return INVALID
+            return self._wrong(MEMORY, node, key)
         if not LEAST_MEMORY <= node.value <= MOST_MEMORY:
             bounds = f"from {format_bytes(LEAST_MEMORY)} to {format_bytes(MOST_MEMORY)}"
             shown = f"{found(node)}, in bytes" if amount is None else format_bytes(amount)
-            self._problems.add(node.place, key, f"expected {MEMORY}, {bounds}; found {shown}")
-            return INVALID
+            return self._refuse(node, key, f"expected {MEMORY}, {bounds}; found {shown}")
         return node.value
 
     def _literal(self, kind: mi.LiteralType, node: Node, key: str) -> Any:
@@ -296,8 +289,7 @@ class Walker:
         if isinstance(node, Scalar) and node.value is None:
             return {}
         if not isinstance(node, Section):
-            self._problems.add(node.place, key, f"expected a section of options, found {found(node)}")
-            return INVALID
+            return self._wrong("a section of options", node, key)
         values = {name: self._any(child, _join(key, name)) for name, child in node.entries.items()}
         return INVALID if INVALID in values.values() else values
 
@@ -313,10 +305,7 @@ class Walker:
         small = isinstance(value, bool) or not isinstance(value, int) or abs(value) <= LARGEST
         if plain and finite and small:
             return value
-        self._problems.add(
-            node.place, key, f"expected a number, text, yes or no, a list or a section, found {found(node)}"
-        )
-        return INVALID
+        return self._wrong("a number, text, yes or no, a list or a section", node, key)
 
 
 def _join(key: str, name: str) -> str:

@@ -19,7 +19,7 @@ from ruamel.yaml.reader import ReaderError
 
 from dlrover_lite.core.problems import Place, Problems
 
-__all__ = ["List", "Node", "Scalar", "Section", "apply_override", "read_mapping", "read_text"]
+__all__ = ["List", "Node", "Scalar", "Section", "apply_override", "read_mapping", "read_text", "written_at"]
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = _TAG + "merge"
@@ -95,27 +95,25 @@ def read_text(text: str, source: str, problems: Problems) -> Node | None:
             warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML allows it: the latest one counts
             root = yaml.compose(text)
     except _BeyondReason as error:
-        problems.add(Place(source, error.line), "", f"not a recipe: {error}")
-        return None
+        line, message = error.line, f"not a recipe: {error}"
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        problems.add(Place(source, line), "", "not a recipe: this isn't text (a recipe is a YAML file)")
-        return None
+        message = "not a recipe: this isn't text (a recipe is a YAML file)"
     except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        mark, message = error.problem_mark or error.context_mark, _explain(error)
         line = mark.line + 1 if mark is not None else 0
-        message = _explain(error)
-        problems.add(Place(source, 1 if message.startswith("not a recipe") else line), "", message)
-        return None
+        if message.startswith("not a recipe"):
+            line = 1
     except RecursionError:
-        problems.add(Place(source), "", "not a recipe: nested too deeply")
-        return None
+        line, message = 0, "not a recipe: nested too deeply"
     except YAMLError as error:
-        problems.add(Place(source), "", f"not YAML: {error}")
-        return None
-    if root is None:
-        return None
-    return _Reader(source, problems).convert(root, Place(source, root.start_mark.line + 1), "", ())
+        line, message = 0, f"not YAML: {error}"
+    else:
+        if root is None:
+            return None
+        return _Reader(source, problems).convert(root, Place(source, root.start_mark.line + 1), "", ())
+    problems.add(Place(source, line), "", message)
+    return None
 
 
 def _explain(error: MarkedYAMLError) -> str:
@@ -264,6 +262,15 @@ def apply_override(root: Section, dotted: str, value: Any, problems: Problems) -
         section.entries[name] = child
         section = child
     section.entries[names[-1]] = _override_value(value, place, dotted, problems)
+
+
+def written_at(root: Node, dotted: str) -> Node:
+    """Return what was written for this key, or the innermost section around it that was."""
+    for name in dotted.split("."):
+        if not isinstance(root, Section) or name not in root.entries:
+            break
+        root = root.entries[name]
+    return root
 
 
 def _override_value(value: Any, place: Place, dotted: str, problems: Problems) -> Node:

@@ -6,14 +6,12 @@ from typing import Any
 
 from msgspec import inspect as mi
 
+from dlrover_lite.recipe.schema import NAME_PATTERN
 from dlrover_lite.recipe.source import List, Node, Scalar
 
 __all__ = ["expected", "found"]
 
-_NAME_PATTERN = r"\A[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?\Z"
-_PATTERNS = {
-    _NAME_PATTERN: "a name of small letters, digits and inner hyphens, at most 42 long",
-}
+_PATTERNS = {NAME_PATTERN: "a name of small letters, digits and inner hyphens, at most 42 long"}
 
 
 def expected(kind: mi.Type) -> str:

@@ -55,9 +55,7 @@ class Scripted:
         return spec.id
 
     def usage(self, node: str) -> Usage:
-        usage = self.backend.usage(node)
-        assert usage is not None
-        return usage
+        return self.backend.readings().nodes[node]
 
     def end(self, node: str) -> Observed:
         """End the node at once."""
@@ -66,14 +64,17 @@ class Scripted:
 
     def event(self, node: str, kind: Literal["started", "exited"]) -> Observed:
         """Wait until the node has started, or has ended."""
-        moment = "started_at" if kind == "started" else "ended_at"
-        until(lambda: getattr(self._seen(node), moment) is not None, f"{node} has {kind}")
-        return self._seen(node)
+        one = Observed()
 
-    def _seen(self, node: str) -> Observed:
-        seen = self.backend.observe()
-        assert seen is not None
-        return seen.nodes.get(node, Observed())
+        def happened() -> bool:
+            nonlocal one
+            seen = self.backend.observe()
+            assert seen is not None
+            one = seen.nodes.get(node, one)
+            return (one.started_at if kind == "started" else one.ended_at) is not None
+
+        until(happened, f"{node} to have {kind}")
+        return one
 
     def version(self) -> int:
         seen = self.backend.observe()
@@ -199,8 +200,7 @@ class BackendContract:
         assert usage.cpu_seconds >= 0.4
         assert usage.memory <= usage.peak_memory < 256 * MIB
         scripted.end(node)
-        assert scripted.backend.usage(node) is None
-        assert scripted.backend.usage("nobody") is None
+        assert node not in scripted.backend.readings().nodes
 
     def test_readings_are_of_all_nodes_and_their_hosts(self, scripted: Scripted) -> None:
         before = {host.host: host for host in scripted.backend.readings().hosts}
@@ -393,7 +393,7 @@ class BackendContract:
         other = scripted.another()
         assert other.observe() == scripted.backend.observe()
         other.launch(spec)
-        assert other.usage(spec.id) is not None
+        assert spec.id in other.readings().nodes
         other.resize(spec.id, Resources(0.5, 128 * MIB))
         other.terminate(spec.id, grace_seconds=0)
         ended = scripted.event(spec.id, "exited")

@@ -39,7 +39,7 @@ class ScriptedJobs:
         self.backend = self.backend_for("idle")
 
     def submit(self, behaviour: str, name: str = "scripted") -> str:
-        job = self.backend_for(behaviour).submit(recipe(name), f"name: {name}\n", options=RunOptions())
+        job = self.backend_for(behaviour).submit(recipe(name), options=RunOptions())
         self.submitted.append(job)
         return job
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import psutil
 
-from dlrover_lite.backends.local.jobs import LocalJobs
-from dlrover_lite.backends.local.limits.mounts import hierarchies
-from dlrover_lite.backends.local.options import KeeperOptions
+from dlrover_lite.backends.local.host.mounts import hierarchies
+from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
+from dlrover_lite.backends.local.keeper.options import KeeperOptions
 from dlrover_lite.client.handle import JobHandle, launch
 from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.jobs.store import Job
@@ -41,13 +41,13 @@ def options(*master: str, **changes: Any) -> KeeperOptions:
 
 
 def start(*master: str, detach: bool = False, name: str = "scripted", **changes: Any) -> JobHandle:
-    return launch_with(options(*master, **changes), recipe(name), "name: scripted\n", detach=detach)
+    return launch_with(options(*master, **changes), recipe(name), detach=detach)
 
 
-def launch_with(keeper: KeeperOptions, recipe: Recipe, text: str = "", **more: Any) -> JobHandle:
+def launch_with(keeper: KeeperOptions, recipe: Recipe, **more: Any) -> JobHandle:
     """Launch a job whose keeper runs it so."""
     run = RunOptions(keeper.brain, keeper.transport)
-    return launch(recipe, text, options=run, backend=LocalJobs(keeper), **more)
+    return launch(recipe, options=run, backend=LocalJobs(keeper), **more)
 
 
 def processes_of(job: Job) -> list[psutil.Process]:

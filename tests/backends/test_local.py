@@ -13,7 +13,7 @@ import psutil
 import pytest
 import zmq
 
-from dlrover_lite.backends.local.client import LocalBackend
+from dlrover_lite.backends.local.keeper.client import LocalBackend
 from dlrover_lite.backends.local.limits.base import Limits
 from dlrover_lite.backends.local.limits.choose import choose
 from dlrover_lite.client.handle import JobHandle
@@ -155,7 +155,7 @@ def test_a_node_terminated_while_the_template_imports_never_starts(
     handle = start("idle", imports=["endless"])
     scripted = scripted_backend(handle, context)
     node = scripted.launch("stay")
-    assert scripted.backend.usage(node) is None
+    assert node not in scripted.backend.readings().nodes
     scripted.backend.terminate(node, grace_seconds=1000)
     ended = scripted.event(node, "exited")
     assert (ended.reason, ended.detail) == ("Killed", "ended on request before it started")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.jobs import LocalJobs, create_job
+from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs, create_job
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.processes import ProcessIdentity, send_signal
 from dlrover_lite.jobs.backend import RunOptions
@@ -58,7 +58,7 @@ def test_a_killed_job_leaves_no_process(own_directories: Path, scripted: Scripte
 
 
 def test_a_job_that_is_just_being_launched_has_nothing_to_tell_yet() -> None:
-    job, backend = create_job(recipe(), ""), LocalJobs()
+    job, backend = create_job(recipe()), LocalJobs()
     assert not backend.stop(job.id)
     assert not backend.kill(job.id)
     assert not backend.wait(job.id, 0.25)
@@ -68,10 +68,10 @@ def test_a_job_that_is_just_being_launched_has_nothing_to_tell_yet() -> None:
 
 def test_whoever_waits_for_the_launcher_waits_for_the_keeper_then() -> None:
     """Though the launcher lives on."""
-    job = create_job(recipe(), "")
-    code = "import sys; from dlrover_lite.backends.local.jobs import LocalJobs; print(LocalJobs().wait(sys.argv[1]))"
+    job = create_job(recipe())
+    code = "import sys; from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs; print(LocalJobs().wait(sys.argv[1]))"
     with subprocess.Popen([sys.executable, "-c", code, job.id], stdout=subprocess.PIPE, text=True) as waiting:
-        from dlrover_lite.backends.local.launching import start_keeper
+        from dlrover_lite.backends.local.jobs.launching import start_keeper
 
         start_keeper(job, detach=False, options=options("result", "succeeded"))
         assert waiting.communicate(timeout=PATIENCE_SECONDS)[0] == "True\n"
@@ -81,7 +81,7 @@ def test_whoever_waits_for_the_launcher_waits_for_the_keeper_then() -> None:
 def test_a_job_that_does_not_come_up_is_a_failed_one_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", os.devnull)
     with pytest.raises(JobError, match="Can't start the job's keeper"):
-        LocalJobs(options("idle")).submit(recipe(), "", options=RunOptions())
+        LocalJobs(options("idle")).submit(recipe(), options=RunOptions())
     backend = LocalJobs()
     job = backend.find("last")
     assert backend.wait(job)
@@ -90,7 +90,7 @@ def test_a_job_that_does_not_come_up_is_a_failed_one_that_is_over(monkeypatch: p
 
 def test_a_job_over_tcp_has_a_key_for_its_address() -> None:
     backend = backend_for("idle")
-    job = backend.submit(recipe(), "", options=RunOptions(transport="tcp"))
+    job = backend.submit(recipe(), options=RunOptions(transport="tcp"))
     assert read_key(backend.files(job).key_file)
     with backend.address(job) as address:
         assert address is None  # its master doesn't say where it listens

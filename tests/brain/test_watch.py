@@ -13,9 +13,9 @@ from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.store import pages
+from dlrover_lite.brain.store.all_jobs import RATES
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.history import FileHistory, History
-from dlrover_lite.brain.store.jobs_news import RATES
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain.store.watch import JobWatch, Watch
 from dlrover_lite.core.errors import HistoryError

@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from dlrover_lite.backends.local.options import KeeperOptions
+from dlrover_lite.backends.local.keeper.options import KeeperOptions
 from dlrover_lite.client import census
 from dlrover_lite.client.handle import JobHandle, this_machine
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Result
-from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.transport.endpoints import TransportKind
 from tests.backends.support import assert_nothing_runs, launch_with
 from tests.repository.sources import ROOT
@@ -172,7 +172,7 @@ def start(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DLROVER_LITE_FAILPOINTS", ",".join(told))
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)  # for servers of the tests' own
-        handle = launch_with(options, resolved, resolved_yaml(resolved))
+        handle = launch_with(options, resolved)
     return ChaosJob(handle, markers, gate, way, pause_seconds)
 
 

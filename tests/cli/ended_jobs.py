@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.jobs.checkpoint_location import destination
 from dlrover_lite.jobs.store import Job, Result
@@ -18,7 +18,7 @@ from dlrover_lite.master.work.shard_plan import look_at_data
 from dlrover_lite.master.work.shards import ShardService
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS
 from dlrover_lite.ps.server.engine import Engine
-from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.tables.layout import BLOCK
 from tests.ps.engine_cuts import write_cut
@@ -38,7 +38,7 @@ def recipe_of(**changes: Any) -> Recipe:
 
 def ended_job(recipe: Recipe, state: Any = "stopped") -> Job:
     """As one that somebody else has run and that is over."""
-    job = create_job(recipe, resolved_yaml(recipe))
+    job = create_job(recipe)
     record = job.record()
     gone = msgspec.structs.replace(record.launcher, pid=record.launcher.pid, started="long ago")
     job.write_record(msgspec.structs.replace(record, state="ended", launcher=gone))

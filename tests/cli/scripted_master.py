@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.core.processes import identify
 from dlrover_lite.jobs import final_status
 from dlrover_lite.jobs.store import Job
@@ -42,7 +42,7 @@ def make_job(name: str = "told", *, fixed: bool = True) -> Job:
     recipe = Recipe(
         version=1, name=name, model=Model(use="wide_deep"), data=SyntheticData(samples=1), resources=resources
     )
-    return create_job(recipe, f"name: {name}\n")
+    return create_job(recipe)
 
 
 def status_of(job: Job, **changes: object) -> Status:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.cli.main import main
 from dlrover_lite.client.census import check
 from dlrover_lite.jobs.store import Job, Result
@@ -27,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def finished(recipe: Recipe, *faults: Fault, state: str = "succeeded") -> Job:
-    job = create_job(recipe, resolved_yaml(recipe))
+    job = create_job(recipe)
     export = None
     if state == "succeeded" and recipe.model.use == "census" and recipe.export.format != "none":
         export = str(SimulatedCensus(recipe, *faults).export(job.export))
@@ -94,7 +94,7 @@ def test_jobs_that_cannot_be_checked_say_what_to_do(capsys: Capture) -> None:
     assert "its model is dcn.\nRun one: dlrover-lite run recipes/census.yaml" in refused(finished(other).id)
     assert "it has failed" in refused(finished(census_recipe(), state="failed").id)
     assert "was stopped before its end" in refused(finished(census_recipe(), state="stopped").id)
-    running = create_job(census_recipe(), "")  # by this process, which runs
+    running = create_job(census_recipe())  # by this process, which runs
     assert f"dlrover-lite status {running.id}" in refused(running.id)
     plain = parse_recipe(resolved_yaml(census_recipe()), overrides={"export.optimizer_state": "no"})
     assert "Run it again with --set export.optimizer_state=yes" in refused(finished(plain).id)

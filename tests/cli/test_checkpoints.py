@@ -9,7 +9,7 @@ import fsspec
 import msgspec
 import pytest
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.checkpoint.layout import ALIGNMENT
 from dlrover_lite.cli.main import main
 from dlrover_lite.jobs.checkpoint_location import locate, store_of
@@ -32,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def job_with_cuts(more: str = "") -> Job:
     """A base of 60 rows, and 10 of them changed."""
     recipe = parse_recipe(RECIPE + more)
-    job = create_job(recipe, RECIPE + more)
+    job = create_job(recipe)
     store = store_of(job)
     store.create()
     write_cut(store, 1, dict.fromkeys(keys(60), 1))
@@ -129,7 +129,7 @@ def test_verify_refuses_unknown_cuts_jobs_and_places(arguments: list[str], capsy
 
 def test_checkpoints_of_a_job_without_any_says_why(capsys: Capture) -> None:
     text = RECIPE + "checkpoint: off\n"
-    job = create_job(parse_recipe(text), text)
+    job = create_job(parse_recipe(text))
     assert main(["checkpoints"]) == 0
     assert capsys.readouterr().err == f"There are no checkpoints of {job.id}. Its recipe says `checkpoint: off`.\n"
     assert main(["checkpoints", "--json"]) == 0

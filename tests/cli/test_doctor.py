@@ -13,10 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlrover_lite.backends.local import doctor, linux
+from dlrover_lite.backends.local import doctor
 from dlrover_lite.backends.local.doctor import Check
-from dlrover_lite.backends.local.leftovers import sweep
-from dlrover_lite.backends.local.limits.mounts import Hierarchy
+from dlrover_lite.backends.local.host import linux
+from dlrover_lite.backends.local.host.mounts import Hierarchy
+from dlrover_lite.backends.local.jobs.leftovers import sweep
 from dlrover_lite.cli.commands import doctor as command
 from dlrover_lite.cli.main import main
 from dlrover_lite.core.kernels.files import seal
@@ -214,7 +215,7 @@ def test_compiled_missing_and_damaged_kernels_are_told_apart(home: Path) -> None
 def test_paths_too_long_for_sockets_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.runtime().level == "ok"
     monkeypatch.setattr(doctor, "MAX_SOCKET_NAME_BYTES", 32)
-    monkeypatch.setattr("dlrover_lite.backends.local.runtime_directories.MAX_SOCKET_PATH_BYTES", 10)
+    monkeypatch.setattr("dlrover_lite.backends.local.jobs.runtime_directories.MAX_SOCKET_PATH_BYTES", 10)
     found = doctor.runtime()
     assert found.level == "problem" and "too long a path" in found.text and "XDG_RUNTIME_DIR" in found.hint
 

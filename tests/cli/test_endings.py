@@ -18,7 +18,7 @@ from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs import endings
 from dlrover_lite.jobs.checkpoint_location import destination
 from dlrover_lite.jobs.store import Beginning, Job
-from dlrover_lite.protocol.questions import blank, to_builtins
+from dlrover_lite.protocol.questions import to_builtins
 from tests.cli.ended_jobs import cut_of, ended_job, recipe_of
 
 ENDS = ("stopped", "failed", "lost")
@@ -48,7 +48,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         found.append((job.id, chosen))
         raise JobError("it was to be started")
 
-    def launch(recipe: Any, text: str, *, beginning: Any = None, **_: Any) -> None:
+    def launch(recipe: Any, *, beginning: Any = None, **_: Any) -> None:
         found.append((recipe.name, beginning))
         raise JobError("it was to be started")
 
@@ -65,12 +65,10 @@ def commands(text: str) -> list[list[str]]:
 def recorded(job: Job, number: int) -> None:
     """As the master wrote its status last."""
     newest = {"number": number, "at": 1.0, "samples": 192, "rows": 1, "bytes": 1, "seconds": 1.0}
-    job.write_status(
-        {
-            **to_builtins(blank(job.id)),
-            "checkpoints": {"newest": newest, "under_way": None, "problem": None, "stalls": []},
-        }
-    )
+    from dlrover_lite.jobs import final_status
+
+    checkpoints = {"newest": newest, "under_way": None, "problem": None, "stalls": []}
+    job.write_status({**to_builtins(final_status.starting(job)), "checkpoints": checkpoints})
 
 
 class Left(NamedTuple):

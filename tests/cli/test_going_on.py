@@ -11,13 +11,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.cli.main import main
 from dlrover_lite.client import resuming
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.checkpoint_location import locate
 from dlrover_lite.models.serving import load_model
-from dlrover_lite.recipe.load import resolved_yaml
 from tests.cli.ended_jobs import cut_of, ended_job, recipe_of
 
 
@@ -65,7 +64,7 @@ def test_jobs_that_can_not_be_resumed_are_refused(run: Any) -> None:
     assert ("run --from" in said) == bool(list(done.directory.glob("checkpoints/*/manifest.json"))), (
         "no advice that can't work"
     )
-    runs = create_job(recipe, resolved_yaml(recipe))
+    runs = create_job(recipe)
     assert "still runs" in refused(run, "run", "--resume", runs.id)
     assert "No job is called" in refused(run, "run", "--resume", "nobody")
     off = ended_job(recipe_of(checkpoint="off"))
@@ -178,7 +177,7 @@ def test_differences_to_the_checkpoints_recipe_are_named(
 
     begun: list[Any] = []
 
-    def launch(recipe: Any, _: str, *, beginning: Any, **__: Any) -> None:
+    def launch(recipe: Any, *, beginning: Any, **__: Any) -> None:
         begun.append((recipe, beginning))
         raise JobError("it was to be started")
 

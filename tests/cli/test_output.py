@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dlrover_lite.cli import output
-from dlrover_lite.cli.indexing import TerminalDisplay
+from dlrover_lite.cli.output import TerminalDisplay
 
 KEY = "clicks-20260102-030405-a-job-with-a-long-name"
 COLUMNS = ("job", "state", "samples", "where")

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dlrover_lite.cli.commands.story import timeline
+from dlrover_lite.cli.commands.job.story import timeline
 from dlrover_lite.cli.main import main
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import UsageError

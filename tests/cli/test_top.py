@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.cli.main import main
 from dlrover_lite.jobs.store import Job, Result
 from tests.backends.support import recipe
@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 100.0
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """One that has begun, and will say nothing."""
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
-    return create_job(recipe(), "")
+    return create_job(recipe())
 
 
 class Terminal:

@@ -87,10 +87,10 @@ def changed(column: int, value: bytes) -> bytes:
         (changed(3, b"1.5"), "I3 is '1.5', expected an integer"),
         (changed(13, b"-"), "I13 is '-', expected an integer"),
         (changed(2, b"9" * 19), f"I2 is '{'9' * 19}', out of range: an integer has at most 18 digits"),
-        (b"1", "1 fields separated by tabs, expected 15 to 40"),
+        (b"1", "1 field separated by tabs, expected 15 to 40"),
         (b"\t".join(FIELDS[:14]), "14 fields separated by tabs, expected 15 to 40"),
-        (b"\t".join([*FIELDS, b"x"]), "over 40 fields separated by tabs, expected 15 to 40"),
-        (b"\t".join([*FIELDS, b""]), "over 40 fields separated by tabs, expected 15 to 40"),
+        (b"\t".join([*FIELDS, b"x"]), "41 fields separated by tabs, expected 15 to 40"),
+        (b"\t".join([*FIELDS, b""]), "41 fields separated by tabs, expected 15 to 40"),
     ],
 )
 def test_a_bad_line_is_left_out_with_its_number_and_reason(tmp_path: Path, line: bytes, why: str) -> None:

@@ -74,7 +74,7 @@ def test_quotes_windows_line_ends_and_a_byte_order_mark_are_read(tmp_path: Path)
         ("1,1,-inf,x,y", "column 'b' is '-inf', out of range: a float32 holds up to 3.4e38"),
         ('1,1,"1 2",x,y', "column 'b' is '1 2', expected a number"),
         ("1,1,1,x", "4 fields separated by ',', expected 5"),
-        ("1,1,1,x,y,z", "over 5 fields separated by ',', expected 5"),
+        ("1,1,1,x,y,z", "6 fields separated by ',', expected 5"),
         ('1,1,1,"x,y', "the quote that opens column 'c' isn't closed on this line"),
         ('1,1,1,"x"z,y', "text after the closing quote of column 'c'"),
     ],
@@ -88,7 +88,7 @@ def test_a_bad_line_is_left_out_with_its_number_and_reason(tmp_path: Path, line:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("y,a,b,c,dd\n1,1,1,1,1\n", r"a\.csv has no column 'd' \(did you mean 'dd'\?\)"),
+        ("y,a,b,c,dd\n1,1,1,1,1\n", r"a\.csv has no column 'd'; did you mean dd\?"),
         ("y,a,b,c,d,d\n1,1,1,1,1,1\n", r"a\.csv has several columns named 'd'"),
         ("y,a,b,c,d\n", r"a\.csv holds no samples: it has a header line only"),
         (b"\xff\xfe\x00\x01\n1", r"first line of .*a\.csv is not a header"),

@@ -80,9 +80,9 @@ def test_file_names_with_odd_characters_are_no_patterns(tmp_path: Path, name: st
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("missing.tsv", r"missing\.tsv doesn't exist"),
+        ("missing.tsv", r"missing\.tsv: no such file"),
         ("none-*.tsv", r"no file matches .*none-\*\.tsv"),
-        ("directory", r"directory is a directory, not a data file"),
+        ("directory", r"directory is a directory; name its files"),
         ("empty.tsv", r"empty\.tsv is empty"),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dlrover_lite.cli.commands.data import data as data_command
+from dlrover_lite.cli.commands.model.data import data as data_command
 from dlrover_lite.core.errors import DataError, UsageError
 from dlrover_lite.data.open import open_data
 from dlrover_lite.data.synthetic import BEST_AUC, POSITIVE_SHARE, SyntheticDataset, best_auc, write_tsv

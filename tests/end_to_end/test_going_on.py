@@ -15,7 +15,6 @@ from dlrover_lite.client import census, resuming
 from dlrover_lite.client.handle import JobHandle, launch, resume
 from dlrover_lite.core.processes import is_alive
 from dlrover_lite.jobs.checkpoint_location import Located, locate, store_of
-from dlrover_lite.recipe.load import resolved_yaml
 from tests.backends.support import PATIENCE_SECONDS, until
 from tests.end_to_end.support import HERE, kill, nodes, pid_of, succeeded, until_trained
 
@@ -89,7 +88,7 @@ def test_a_killed_jobs_checkpoint_starts_another_job_and_resumes_itself() -> Non
     changes = {"resources.ps.count": 3, "resources.worker.count": 1, "resources.ps.memory": "512MiB"}
     recipe = resuming.fitting_recipe(resuming.recipe_of(Located(store_of(first.job), None, None), chosen), changes)
     resuming.check_fits(chosen, recipe, only_parameters=False)
-    second = launch(recipe, resolved_yaml(recipe), beginning=resuming.beginning_of(chosen))
+    second = launch(recipe, beginning=resuming.beginning_of(chosen))
     status = exact(second)
     assert status["begun"] == f"begins with checkpoint {chosen.manifest.cut} of {first.id}"
     assert len([node for node in status["nodes"] if node["role"] == "ps"]) == 3

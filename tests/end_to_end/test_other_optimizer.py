@@ -16,7 +16,6 @@ from dlrover_lite.client.handle import JobHandle, launch
 from dlrover_lite.core import slots
 from dlrover_lite.jobs.checkpoint_location import locate
 from dlrover_lite.models import census_check
-from dlrover_lite.recipe.load import resolved_yaml
 from dlrover_lite.tables.hashing import initial_rows
 from dlrover_lite.tables.layout import PARAMETERS, group_tables
 from tests.end_to_end.support import HERE, SMALL_WIDE_DEEP, SYNTHETIC, nodes, succeeded, until_trained
@@ -55,7 +54,7 @@ def goes_on_with(first: JobHandle, slow: Path, optimizer: dict[str, Any]) -> tup
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DLROVER_LITE_FAILPOINTS", f"worker.push.computed=slow:0.05@{slow}")
         beginning = resuming.beginning_of(chosen, only_parameters=True)
-        handle = launch(recipe, resolved_yaml(recipe), beginning=beginning)
+        handle = launch(recipe, beginning=beginning)
     until_trained(handle, 100)
     assert "the optimizer's state of embeddings begins anew" in handle.status().begun
     handle.scale(ps=2)

@@ -20,8 +20,8 @@ import psutil
 import pytest
 import zmq
 
-from dlrover_lite.backends.local import cgroups
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.host import cgroups
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
@@ -39,7 +39,7 @@ from dlrover_lite.master_process.brain_restart import BrainRestart, start_proces
 from dlrover_lite.master_process.brain_start import find_daemon
 from dlrover_lite.protocol.brain_messages import BrainStatus
 from dlrover_lite.protocol.brain_mode import brain_mode
-from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.polling import wait_for_messages
@@ -262,7 +262,7 @@ def test_a_brain_started_under_cgroup_v1_is_in_the_keepers_group(
             "directory": str(tmp_path),
         }
     )
-    handle = launch(recipe, resolved_yaml(recipe))
+    handle = launch(recipe)
     try:
         end = time.monotonic() + 6 * PATIENCE
         while (brain := asked()) is None or not brain.jobs:
@@ -442,7 +442,7 @@ def test_brain_mode_follows_the_environment_variable(monkeypatch: pytest.MonkeyP
 
 
 def test_how_a_job_ended_is_read_from_its_files(tmp_path: Path) -> None:
-    job = create_job(parse_recipe(RECIPE), RECIPE)
+    job = create_job(parse_recipe(RECIPE))
     assert look_at(str(job.directory)) is None  # we run it
     assert look_at("") is None
     job.write_result(Result("failed", 5.0, "no data", status={"samples": 3}))
@@ -453,7 +453,7 @@ def test_how_a_job_ended_is_read_from_its_files(tmp_path: Path) -> None:
 
 
 def test_a_job_whose_keeper_was_killed_is_lost() -> None:
-    job = create_job(parse_recipe(RECIPE), RECIPE)
+    job = create_job(parse_recipe(RECIPE))
     record = json.loads((job.directory / "job.json").read_text())
     record["launcher"]["pid"] = 2**22 + 1
     (job.directory / "job.json").write_text(json.dumps(record))

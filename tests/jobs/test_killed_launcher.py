@@ -48,7 +48,7 @@ SCRIPTED_RUN = """\
 import sys
 from functools import partial
 
-from dlrover_lite.backends.local.jobs import LocalJobs
+from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
 from dlrover_lite.cli.main import main
 from dlrover_lite.client import handle
 from tests.backends.support import options

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.job_logs import LogFile
+from dlrover_lite.backends.local.jobs.job_logs import LogFile
 from dlrover_lite.cli.summary import summary_lines
 from dlrover_lite.client.progress_line import ProgressLine, evaluation_text, progress_text
 from dlrover_lite.core import words

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local import cgroups
-from dlrover_lite.backends.local.limits import cgroup_v1, cgroup_v2
+from dlrover_lite.backends.local.host import cgroups
+from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies, unified, with_controller
+from dlrover_lite.backends.local.limits import cgroup, cgroup_v2
 from dlrover_lite.backends.local.limits.base import Enter
-from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
 
 ENTER = """
 import sys
@@ -108,7 +108,7 @@ class Tree:
         self.root = root
         self.files = dict(FILES if files is None else files)
         self.make(root)
-        for module in (cgroup_v1, cgroup_v2):
+        for module in (cgroup, cgroup_v2):
             patch.setattr(module, "make_group", self.make)
         patch.setattr(cgroups, "remove", self.remove)
 

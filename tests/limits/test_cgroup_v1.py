@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.limits import cgroup_v1
+from dlrover_lite.backends.local.host import cgroups
+from dlrover_lite.backends.local.host.mounts import Hierarchy
 from dlrover_lite.backends.local.limits.base import LimiterUnavailable
 from dlrover_lite.backends.local.limits.cgroup import period_and_quota
 from dlrover_lite.backends.local.limits.cgroup_v1 import CgroupV1
-from dlrover_lite.backends.local.limits.mounts import Hierarchy
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import MIB, Resources
 from tests.backends.support import PATIENCE_SECONDS, until
@@ -130,19 +130,19 @@ def test_controllers_mounted_together_need_one_group(tree: Tree) -> None:
 def test_the_limit_with_swap_is_never_below_the_one_without(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     fence = CgroupV1("job", [tree.hierarchy(version=1)], nothing).create("ps-0", Resources(1.0, 64 * MIB))
     plain, with_swap = (tree.root / "job" / "ps-0" / f"memory.{kind}limit_in_bytes" for kind in ("", "memsw."))
-    real = cgroup_v1.write
+    real = cgroups.write
 
     def checked(path: Path, value: object) -> None:
         real(path, value)
         assert int(plain.read_text()) <= int(with_swap.read_text())
 
-    monkeypatch.setattr(cgroup_v1, "write", checked)
+    monkeypatch.setattr(cgroups, "write", checked)
     for memory in (128 * MIB, 32 * MIB):
         fence.resize(Resources(1.0, memory))
 
 
 def test_cores_are_limited_to_those_of_the_surrounding_group(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = cgroup_v1.write
+    real = cgroups.write
     written: list[tuple[str, object]] = []
 
     def refuse(path: Path, value: object) -> None:
@@ -151,7 +151,7 @@ def test_cores_are_limited_to_those_of_the_surrounding_group(tree: Tree, monkeyp
         written.append((path.name, value))
         real(path, value)
 
-    monkeypatch.setattr(cgroup_v1, "write", refuse)
+    monkeypatch.setattr(cgroups, "write", refuse)
     CgroupV1("job", [tree.hierarchy(version=1)], nothing).create("ps-0", Resources(64.0, 64 * MIB))
     assert ("cpu.cfs_quota_us", -1) in written
 

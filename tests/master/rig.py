@@ -132,14 +132,10 @@ class Backend:
     def observe(self, *, after: int | None = None) -> Observation | None:
         return None if self._version == after else Observation(self._version, dict(self._observed))
 
-    def usage(self, node: str) -> Usage | None:
-        return Usage(1.5, self.used.get(node, 1000), 2000)
-
     def readings(self) -> Readings:
         ended = {node for node, seen in self._observed.items() if seen.ended_at is not None}
         running = [spec.id for spec in self.launched if spec.id not in ended]
-        usages = {node: self.usage(node) for node in running}
-        nodes = {node: usage for node, usage in usages.items() if usage is not None}
+        nodes = {node: Usage(1.5, self.used.get(node, 1000), 2000) for node in running}
         return Readings(nodes, dict.fromkeys(nodes, "here"), [HostUsage("here", CAPACITY.cores, 10.0)])
 
     def wait_for_launch(self, node: str) -> None:

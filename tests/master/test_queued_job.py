@@ -21,7 +21,7 @@ from dlrover_lite.protocol.brain_messages import Advice, RegisterJob
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.messages import MasterReplies, MasterRequests
 from dlrover_lite.protocol.plans import Plan, RolePlan
-from dlrover_lite.protocol.questions import ScaleRequest, Status, StatusRequest, StopRequest, StoryRequest, blank
+from dlrover_lite.protocol.questions import ScaleRequest, Status, StatusRequest, StopRequest, StoryRequest
 from dlrover_lite.recipe import schema
 from dlrover_lite.transport.frames import Failure
 from dlrover_lite.transport.memory import MemoryConnector
@@ -61,7 +61,7 @@ class Waiting:
         self.room = QueuedJob(
             self.outbox,
             self.story,
-            blank("ads-1", epochs=1, total_samples=1000),
+            Status("ads-1", "starting", epochs=1, total_samples=1000),
             mode="on",
             stop=lambda: self.stop,
         )

@@ -20,13 +20,11 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.backends.local import service as keeper_service
-from dlrover_lite.backends.local.limits.node_limits import NodeLimits
-from dlrover_lite.backends.local.limits.watchdog import Watchdog
-from dlrover_lite.backends.local.node_memory import NodeMemory
-from dlrover_lite.backends.local.nodes import Nodes
-from dlrover_lite.backends.local.options import KeeperOptions
-from dlrover_lite.backends.local.protocol import (
+from dlrover_lite.backends.local.keeper import service as keeper_service
+from dlrover_lite.backends.local.keeper.node_memory import NodeMemory
+from dlrover_lite.backends.local.keeper.nodes import Nodes
+from dlrover_lite.backends.local.keeper.options import KeeperOptions
+from dlrover_lite.backends.local.keeper.protocol import (
     Channel,
     Forked,
     FromTemplate,
@@ -34,6 +32,8 @@ from dlrover_lite.backends.local.protocol import (
     KeeperRequests,
     ReadCapacity,
 )
+from dlrover_lite.backends.local.limits.node_limits import NodeLimits
+from dlrover_lite.backends.local.limits.watchdog import Watchdog
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.brain_messages import BrainRequests, BrainStatus, BrainStatusRequest
 from dlrover_lite.protocol.messages import Ack, MasterRequests, PsOrders
@@ -276,8 +276,8 @@ def test_a_senseless_line_of_the_template_is_dropped(line: bytes, capsys: pytest
             theirs.sendall(data)
             while ours in _readable(ours):
                 found += channel.receive()
-        assert (found, channel.malformed, channel.open) == ([Forked("worker-0", 7)], 1, True)
-        assert "makes no sense" in capsys.readouterr().err
+        assert (found, channel.open) == ([Forked("worker-0", 7)], True)
+        assert capsys.readouterr().err.count("makes no sense") == 1
 
 
 def _readable(one: socket.socket) -> list[socket.socket]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite.backends.local.jobs import create_job
+from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.store.database import ConfigStore
@@ -97,7 +97,7 @@ def test_without_jobs_the_source_is_empty(source: LiveSource) -> None:
 
 
 def test_a_job_is_known_by_the_brain_and_by_its_files(source: LiveSource, files: BrainFiles) -> None:
-    job = create_job(recipe(), "")
+    job = create_job(recipe())
     _write_status(job)
     profile = ProfileRecord(job=job.id, at=NOW - 5, seconds=10.0, samples_per_second=9.0, workers=1, servers=1)
     _commit(files, _entry(job, owner="me"), profile)
@@ -111,7 +111,7 @@ def test_a_job_is_known_by_the_brain_and_by_its_files(source: LiveSource, files:
 
 
 def test_a_job_unknown_to_the_brain_is_shown_until_it_ends(source: LiveSource, clock: Clock) -> None:
-    job = create_job(recipe(), "")
+    job = create_job(recipe())
     row = source.jobs().jobs[job.id]
     assert (row.name, row.state, row.model) == ("scripted", "starting", "wide_deep")
     assert source.job(job.id) is not None
@@ -127,7 +127,7 @@ def test_a_job_unknown_to_the_brain_is_shown_until_it_ends(source: LiveSource, c
 def test_a_job_whose_end_the_brain_missed_is_shown_as_ended(
     source: LiveSource, files: BrainFiles, clock: Clock
 ) -> None:
-    job = create_job(recipe(), "")
+    job = create_job(recipe())
     _write_status(job)
     _commit(files, _entry(job))
     clock.now = job.directory.joinpath("status.json").stat().st_mtime + 60
@@ -148,7 +148,7 @@ def _is_killed(job: Job) -> None:
 @pytest.mark.parametrize("how", ["stopped", "lost"])
 def test_first_look_shows_ends_of_jobs_that_the_brain_missed(source: LiveSource, files: BrainFiles, how: str) -> None:
     """As ``tui --once`` has no other. Its files tell the truth, to the last sample."""
-    job = create_job(recipe(), "")
+    job = create_job(recipe())
     _write_status(job, samples=40 if how == "stopped" else 70)
     _commit(files, _entry(job, samples=20))
     if how == "stopped":
@@ -162,7 +162,7 @@ def test_first_look_shows_ends_of_jobs_that_the_brain_missed(source: LiveSource,
 
 def test_a_job_with_a_result_is_shown_as_ended_at_once(source: LiveSource, files: BrainFiles, clock: Clock) -> None:
     """Without having been silent for a while."""
-    job = create_job(recipe(), "")
+    job = create_job(recipe())
     _write_status(job)
     clock.now = job.directory.joinpath("status.json").stat().st_mtime
     _commit(files, _entry(job))
@@ -173,7 +173,7 @@ def test_a_job_with_a_result_is_shown_as_ended_at_once(source: LiveSource, files
 
 
 def test_an_ended_job_unknown_to_the_brain_has_its_samples(source: LiveSource) -> None:
-    job = create_job(recipe(), "")
+    job = create_job(recipe())
     assert source.jobs().jobs[job.id].state == "starting"
     status = {**to_builtins(starting(job)), "state": "succeeded", "samples": 100, "total_samples": 100}
     job.write_result(Result("succeeded", NOW, status=status))
@@ -192,7 +192,7 @@ def test_a_job_without_files_is_shown_from_the_brains_history(source: LiveSource
 
 
 def test_an_ended_job_is_shown_by_its_last_status(source: LiveSource, files: BrainFiles) -> None:
-    job = create_job(recipe(), "")
+    job = create_job(recipe())
     shards = to_builtins(ShardsStatus(7, 0, 0, 1))
     _write_status(job, shards=shards, elapsed_seconds=10.0)
     status = job.status()
@@ -215,7 +215,7 @@ def test_an_unreachable_master_is_a_problem_beside_the_rest_of_the_job(
     def silent(_: JobHandle) -> None:
         raise JobError("The master did not answer\nat all")
 
-    job = create_job(recipe(), "")
+    job = create_job(recipe())
     _commit(files, _entry(job))
     monkeypatch.setattr(JobHandle, "status", silent)
     detail = source.job(job.id)
@@ -226,7 +226,7 @@ def test_an_unreachable_master_is_a_problem_beside_the_rest_of_the_job(
 
 
 def test_jobs_can_be_looked_at_in_turn_and_forgotten(source: LiveSource, files: BrainFiles) -> None:
-    one, two = create_job(recipe(), ""), create_job(recipe(), "")
+    one, two = create_job(recipe()), create_job(recipe())
     _commit(files, _entry(one), _entry(two))
     for job in (one, two, one):
         detail = source.job(job.id)
@@ -253,7 +253,7 @@ def test_a_decision_is_explained_as_it_was_stored(source: LiveSource, files: Bra
 
 
 def test_the_newest_evaluation_is_shown(source: LiveSource, files: BrainFiles) -> None:
-    job = create_job(recipe(), "")
+    job = create_job(recipe())
     one = EvaluationResult(10, 1000, 0.5, 0.7, {"user": 0.92}, {"user": None})
     _write_status(job, evaluations=[to_builtins(one)])
     job.write_result(Result("succeeded", NOW, status=job.status()))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.job_logs import LogFile
+from dlrover_lite.backends.local.jobs.job_logs import LogFile
 from dlrover_lite.tui.sources.log_tail import KEPT_LINES, LogTail
 
 

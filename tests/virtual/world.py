@@ -288,15 +288,12 @@ class SimulatedBackend:
     def observe(self, *, after: int | None = None) -> Observation | None:
         return None if self._version == after else Observation(self._version, dict(self._observed))
 
-    def usage(self, node: str) -> Usage | None:
-        known = self.nodes.get(node)
-        if known is None or known.ended:
-            return None
-        memory = 100 * MIB + (64 * self._world.rows if known.spec.role == "ps" else 0)
-        return Usage(known.cpu_seconds, memory, memory)
+    def _usage(self, node: Node) -> Usage:
+        memory = 100 * MIB + (64 * self._world.rows if node.spec.role == "ps" else 0)
+        return Usage(node.cpu_seconds, memory, memory)
 
     def readings(self) -> Readings:
-        nodes = {node.id: usage for node in self.alive() if (usage := self.usage(node.id)) is not None}
+        nodes = {node.id: self._usage(node) for node in self.alive()}
         used = sum(node.cpu_seconds for node in self.nodes.values())
         return Readings(nodes, dict.fromkeys(nodes, "here"), [HostUsage("here", CAPACITY.cores, used)])
 

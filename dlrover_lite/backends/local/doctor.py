@@ -20,17 +20,18 @@ from typing import Literal
 
 import msgspec
 
-from dlrover_lite.backends.local import linux
-from dlrover_lite.backends.local.leftovers import leftovers
-from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
-from dlrover_lite.backends.local.machine import machine_resources
-from dlrover_lite.backends.local.runtime_directories import (
+from dlrover_lite.backends.local.host import linux
+from dlrover_lite.backends.local.host.cgroups import read_fields, read_number
+from dlrover_lite.backends.local.host.machine import machine_resources
+from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies, unified, with_controller
+from dlrover_lite.backends.local.jobs.leftovers import leftovers
+from dlrover_lite.backends.local.jobs.runtime_directories import (
     MAX_SOCKET_NAME_BYTES,
     MAX_SOCKET_PATH_BYTES,
     create_runtime_directory,
     remove_runtime_directory,
 )
-from dlrover_lite.backends.local.systemd_scope import scoped
+from dlrover_lite.backends.local.limits.systemd_scope import scoped
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.files.paths import cache_directory, python_environment, state_directory
 from dlrover_lite.core.kernels.files import INDEX, damaged_files, is_ours
@@ -180,11 +181,10 @@ def _container_memory_in_use() -> int:
         if hierarchy is None:
             continue
         try:
-            used = int((hierarchy.mount / usage).read_text())
-            stat = dict(line.split() for line in (hierarchy.mount / "memory.stat").read_text().splitlines())
-        except (OSError, ValueError):
+            used = read_number(hierarchy.mount / usage)
+            return max(0, used - read_fields(hierarchy.mount / "memory.stat").get(inactive, 0))
+        except OSError:
             continue
-        return max(0, used - int(stat.get(inactive, 0)))
     return 0
 
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from dlrover_lite.brain.store.all_jobs import AllJobs
 from dlrover_lite.brain.store.job_news import news_of_job
-from dlrover_lite.brain.store.jobs_news import AllJobs
 from dlrover_lite.brain.store.pages import answer
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.history_messages import (

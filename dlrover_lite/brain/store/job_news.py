@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import msgspec
 
-from dlrover_lite.brain.store.jobs_news import JOB_COLUMNS, job_news
+from dlrover_lite.brain.store.all_jobs import JOB_COLUMNS, news_of_row
 from dlrover_lite.brain.store.pages import Execute, PageRoom, decoded
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.history_messages import JobNewsPage, JobNewsQuestion, JobSeen
@@ -86,7 +86,7 @@ def news_of_job(execute: Execute, source: str, moment: int, question: JobNewsQue
     if anew := seen.source != source:
         seen = JobSeen(source)
     room = PageRoom()
-    jobs = tuple(map(job_news, execute(f"select {JOB_COLUMNS} from jobs where id = ?", (job,))))
+    jobs = tuple(map(news_of_row, execute(f"select {JOB_COLUMNS} from jobs where id = ?", (job,))))
     decisions, told = _decided(execute, job, seen.decisions, room)
     rate, rates = seen.rate, []
     statement = "select job, at, seconds, samples_per_second from profiles where job = ? and at > ? order by at"

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import msgspec
 
+from dlrover_lite.brain.store.all_jobs import news_of_row
 from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.brain.store.job_news import chosen, node_news
-from dlrover_lite.brain.store.jobs_news import job_news
 from dlrover_lite.brain.store.pages import decoded
 from dlrover_lite.brain.store.queries import kept
 from dlrover_lite.core.errors import HistoryError
@@ -107,7 +107,7 @@ def timeline(history: Rows, job: str) -> Timeline | None:
     with suppress(HistoryError):  # of another version
         total = decoded(jobs[0].features, _Features).demand.total_samples
     return Timeline(
-        job_news([getattr(jobs[0], name) for name in JobNews.__struct_fields__]),
+        news_of_row([getattr(jobs[0], name) for name in JobNews.__struct_fields__]),
         None if total is None else round(total),
         measured=tuple(_measured(history, job)),
         plans=tuple(_plans(history, job)),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlrover_lite.cli.output import emit_json, hanging, terminal_width
+
 if TYPE_CHECKING:
     from dlrover_lite.backends.local.doctor import Check
 
@@ -26,7 +28,6 @@ def doctor(as_json: bool) -> int:
     A warning is something that jobs have to do without. Exit codes: 0 a job can run; 1 there is a problem.
     """
     from dlrover_lite.backends.local.doctor import diagnose
-    from dlrover_lite.cli.output import emit_json, terminal_width
 
     checks = diagnose()
     ok = not any(check.level == "problem" for check in checks)
@@ -39,8 +40,6 @@ def doctor(as_json: bool) -> int:
 
 
 def _lines(checks: list[Check], width: int | None) -> Iterator[str]:
-    from dlrover_lite.cli.output import hanging
-
     for check in checks:
         head = f"{check.level:<{_WIDTHS[0]}}  {check.name:<{_WIDTHS[1]}}  "
         first, *rest = hanging(head, check.text, width)

@@ -10,7 +10,9 @@ import click
 
 from dlrover_lite.cli.commands.tui import job_found
 from dlrover_lite.cli.options import MOST_SECONDS, Number, job_argument
+from dlrover_lite.cli.output import terminal_width
 from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.words import duration
 
 if TYPE_CHECKING:
     from dlrover_lite.cli.screen import Screen
@@ -90,7 +92,6 @@ def _watch(screen: Screen, feed: Feed[JobDetail | None], name: str) -> JobDetail
 
 def _stale(feed: Feed[JobDetail | None], detail: JobDetail | None) -> Line:
     """Say what is old, and why; nothing while all is well."""
-    from dlrover_lite.core.words import duration
     from dlrover_lite.tui.text import line
 
     age = feed.age_seconds
@@ -113,7 +114,6 @@ def _print_all(detail: JobDetail) -> int:
 
 def _print_end(detail: JobDetail) -> int:
     """Print what stays of the screen on the terminal: its headline."""
-    from dlrover_lite.cli.output import terminal_width
     from dlrover_lite.cli.screen import coloured
     from dlrover_lite.tui.pages.job_page import headline
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlrover_lite.cli.options import Number
+from dlrover_lite.cli.output import note, terminal_width
 from dlrover_lite.core.errors import JobError, UsageError
 
 if TYPE_CHECKING:
@@ -102,8 +103,6 @@ def _named(reference: str, jobs: Sequence[str], hint: str) -> str:
 
 
 def _width() -> int:
-    from dlrover_lite.cli.output import terminal_width
-
     return terminal_width() or _WIDTH
 
 
@@ -197,7 +196,6 @@ def _history(reference: str) -> tuple[str, Timeline, Explain]:
 def _write(job: str, past: Timeline, explain: Explain, path: Path) -> None:
     import io
 
-    from dlrover_lite.cli.output import note
     from dlrover_lite.core.units import format_bytes
     from dlrover_lite.tui.recordings.history import write
     from dlrover_lite.tui.recordings.recorder import create

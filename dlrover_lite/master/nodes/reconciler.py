@@ -139,7 +139,7 @@ class Reconciler:
 
     def memory_used(self, node: str) -> int:
         """Return the memory that a node uses now, in bytes."""
-        usage = self.backend.usage(node)
+        usage = self.backend.readings().nodes.get(node)
         if usage is None:
             return self.servers.bytes_of(node)
         self._see({node: usage})

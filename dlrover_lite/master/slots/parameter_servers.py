@@ -18,15 +18,7 @@ from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.slots.slot_loads import SlotLoads, decode
 from dlrover_lite.master.slots.slot_state import Batch, Move, Next, SlotState
 from dlrover_lite.master.work.shards import ShardService
-from dlrover_lite.protocol.messages import (
-    Ack,
-    MoveOrder,
-    PsOrders,
-    PsReport,
-    RestoreReport,
-    SnapshotOrder,
-    Topology,
-)
+from dlrover_lite.protocol.messages import Ack, MoveOrder, PsOrders, PsReport, RestoreReport, SnapshotOrder, Topology
 from dlrover_lite.protocol.questions import MoveStatus, RestoreStatus, SlotsReport
 from dlrover_lite.transport.frames import MalformedMessage
 

@@ -8,10 +8,10 @@ import msgspec
 
 from dlrover_lite.core.bounds import Bytes, Count, Items, Nice, Url
 from dlrover_lite.core.errors import BackendError
-from dlrover_lite.core.units import Resources
+from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.protocol.nodes import Enforcement, Usage
 
-__all__ = ["Enter", "Fence", "Limiter", "LimiterUnavailable", "Limits", "OverMemory"]
+__all__ = ["Enter", "Fence", "Limiter", "LimiterUnavailable", "Limits", "OverMemory", "too_small"]
 
 Limits = Literal["auto", "cgroup-v2", "cgroup-v1", "watchdog"]
 
@@ -37,6 +37,13 @@ class OverMemory(msgspec.Struct, frozen=True):
     """A node, or something it had started, was killed for memory. ``detail`` says so in words, with the numbers."""
 
     detail: str
+
+
+def too_small(node: str, limit: int, used: int) -> BackendError:
+    return BackendError(
+        f"Node {node} can't be limited to {format_bytes(limit)} of memory: {format_bytes(used)} are in use",
+        hint=f"Give it more than that ({used:,} bytes), or end it first.",
+    )
 
 
 class Fence(Protocol):

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import errno
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlrover_lite.backends.local import cgroups
-from dlrover_lite.backends.local.limits.base import Enter, LimiterUnavailable, OverMemory
+from dlrover_lite.backends.local.host import cgroups
+from dlrover_lite.backends.local.limits.base import Enter, Fence, LimiterUnavailable, OverMemory, too_small
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.protocol.nodes import Usage
 
 __all__ = [
     "CgroupFence",
+    "CgroupLimiter",
     "Counters",
     "Record",
     "make_group",
     "period_and_quota",
-    "read_fields",
-    "read_number",
-    "unavailable",
-    "write",
 ]
 
 Record = Callable[[list[Path]], None]
@@ -58,7 +53,7 @@ class CgroupFence(ABC):
 
     def __init__(self, node: str, directories: list[Path], resources: Resources) -> None:
         self._node = node
-        self._directories = directories
+        self.directories = directories
         self._resources = resources
         self._before = Counters()
         """Counters when the present node took the fence over."""
@@ -74,13 +69,17 @@ class CgroupFence(ABC):
     @abstractmethod
     def _write_cores(self, cores: float) -> None: ...
 
+    @abstractmethod
+    def prepare(self) -> None:
+        """Set what doesn't depend on the limits. Raises OSError."""
+
     def _reset_peak(self) -> bool:
         """Have the kernel start its high-water mark afresh; False where it can't."""
         return False
 
     @property
     def enter(self) -> Enter:
-        return Enter(groups=[str(directory / "cgroup.procs") for directory in self._directories])
+        return Enter(groups=[str(directory / "cgroup.procs") for directory in self.directories])
 
     def started(self, pid: int) -> None:  # noqa: B027 - the node has entered by itself
         pass
@@ -95,7 +94,7 @@ class CgroupFence(ABC):
             self._write_cores(resources.cores)
         except OSError as error:
             if error.errno == errno.EBUSY:
-                raise self._too_small(resources.memory) from error
+                raise too_small(self._node, resources.memory, self._counters().memory) from error
             raise BackendError(
                 f"Node {self._node} can't be limited to {resources.cores:g} cores and {format_bytes(resources.memory)}: "
                 f"{error.filename}: {error.strerror}"
@@ -110,15 +109,8 @@ class CgroupFence(ABC):
                 f"Node {self._node} can't be resized: its control group is gone ({error.filename})"
             ) from error
         if resources.memory < used:  # version 2 would kill it for that
-            raise self._too_small(resources.memory, used)
+            raise too_small(self._node, resources.memory, used)
         self.set_limits(resources)
-
-    def _too_small(self, limit: int, used: int | None = None) -> BackendError:
-        used = self._counters().memory if used is None else used
-        return BackendError(
-            f"Node {self._node} can't be limited to {format_bytes(limit)} of memory: {format_bytes(used)} are in use",
-            hint=f"Give it more than that ({used:,} bytes), or end it first.",
-        )
 
     def take_over(self, node: str, resources: Resources) -> None:
         self.resize(resources)
@@ -162,14 +154,60 @@ class CgroupFence(ABC):
 
     def kill(self) -> bool:
         """Kill all members. The same processes are in each directory, unless they have moved themselves."""
-        inhabited = [directory for directory in self._directories if cgroups.members(directory)]
+        inhabited = [directory for directory in self.directories if cgroups.members(directory)]
         for directory in inhabited:
             cgroups.kill(directory)
         return not inhabited
 
     def remove(self) -> bool:
-        left = [directory for directory in self._directories if not cgroups.remove(directory)]
+        left = [directory for directory in self.directories if not cgroups.remove(directory)]
         return not left
+
+
+class CgroupLimiter(ABC):
+    """Groups ``NAME/<node>``, in each hierarchy that is used."""
+
+    watch_seconds: float | None = None
+
+    def _begin(self, groups: list[Path], record: Record) -> None:
+        """Make the job's groups and try to set limits in them. Raises LimiterUnavailable, and leaves nothing of them then."""
+        record(groups)
+        try:
+            for group in groups:
+                make_group(group)
+            self._prepare()
+            self.create("probe", Resources(1.0, 1 << 28)).remove()
+        except (OSError, BackendError) as error:
+            self.remove_all()
+            record([])
+            if isinstance(error, BackendError):
+                raise LimiterUnavailable(error.message) from error
+            raise _unavailable(error, next((g for g in groups if str(g) == error.filename), groups[0])) from error
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Set what all nodes' groups need of the job's. Raises OSError."""
+
+    @abstractmethod
+    def _fence(self, node: str, resources: Resources) -> CgroupFence: ...
+
+    @abstractmethod
+    def remove_all(self) -> None: ...
+
+    def create(self, node: str, resources: Resources) -> Fence:
+        fence = self._fence(node, resources)
+        try:
+            for directory in fence.directories:
+                make_group(directory)
+            fence.prepare()
+            fence.set_limits(resources)
+        except OSError as error:
+            fence.remove()
+            raise BackendError(f"Node {node} can't be limited: {error.filename}: {error.strerror}") from error
+        except BackendError:
+            fence.remove()
+            raise
+        return fence
 
 
 def make_group(path: Path) -> None:
@@ -183,47 +221,13 @@ _HINTS = {
 }
 
 
-def unavailable(error: OSError, group: Path) -> LimiterUnavailable:
+def _unavailable(error: OSError, group: Path) -> LimiterUnavailable:
     """Return why the job's group, or something in it, couldn't be made or written."""
     if error.filename == str(group):
         what = f"no control groups can be made in {group.parent}"
     else:
         what = f"control groups in {group.parent} can be made, but not used: {Path(error.filename).name}"
     return LimiterUnavailable(f"{what}: {error.strerror}", hint=_HINTS.get(error.errno or 0, ""))
-
-
-def write(path: Path, value: object) -> None:
-    """Write a control file that is there. Raises OSError with its path."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)  # its error has the path
-    try:
-        os.write(descriptor, str(value).encode())
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        os.close(descriptor)
-
-
-def read_number(path: Path, missing: int | None = None) -> int:
-    """Read a number from a control file. Raises OSError, unless there is a value for a missing file. "max" is the largest number there
-    is."""
-    try:
-        text = path.read_text().strip()
-    except FileNotFoundError:
-        if missing is None:
-            raise
-        return missing
-    return (1 << 63) - 1 if text == "max" else int(text)
-
-
-def read_fields(path: Path) -> dict[str, int]:
-    """Return a file with a name and a number on each line; empty if there is none. Other lines are passed over."""
-    fields = {}
-    with suppress(FileNotFoundError):
-        for line in path.read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if value.isdigit():
-                fields[name] = int(value)
-    return fields
 
 
 def period_and_quota(cores: float) -> tuple[int, int]:

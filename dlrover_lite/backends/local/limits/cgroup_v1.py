@@ -7,21 +7,16 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from dlrover_lite.backends.local import cgroups
-from dlrover_lite.backends.local.limits.base import Fence, LimiterUnavailable
+from dlrover_lite.backends.local.host import cgroups
+from dlrover_lite.backends.local.host.mounts import Hierarchy, with_controller
+from dlrover_lite.backends.local.limits.base import LimiterUnavailable
 from dlrover_lite.backends.local.limits.cgroup import (
     CgroupFence,
+    CgroupLimiter,
     Counters,
     Record,
-    make_group,
     period_and_quota,
-    read_fields,
-    read_number,
-    unavailable,
-    write,
 )
-from dlrover_lite.backends.local.limits.mounts import Hierarchy, with_controller
-from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import Enforcement
 
@@ -31,10 +26,8 @@ _CONTROLLERS = ("cpu", "cpuacct", "memory")
 _SHARES_PER_CORE = 1024
 
 
-class CgroupV1:
+class CgroupV1(CgroupLimiter):
     """Groups ``NAME/<node>`` below this process's own, in the hierarchy of each controller."""
-
-    watch_seconds: float | None = None
 
     def __init__(self, name: str, found: list[Hierarchy], record: Record) -> None:
         """Make the job's groups and try to set limits. Raises LimiterUnavailable."""
@@ -44,45 +37,19 @@ class CgroupV1:
             if hierarchy is None:
                 raise LimiterUnavailable(f"there is no {controller} controller of cgroup v1")
             self._groups[controller] = hierarchy.own / name
-        made = list(dict.fromkeys(self._groups.values()))
-        record(made)
-        try:
-            for group in made:
-                make_group(group)
-            # As much as its nodes may ask for: beside other groups, one counts as a single process if nothing is said.
-            write(self._groups["cpu"] / "cpu.shares", _SHARES_PER_CORE * (os.cpu_count() or 1))
-            probe = self.create("probe", Resources(1.0, 1 << 28))
-            probe.remove()
-        except OSError as error:
-            self.remove_all()
-            record([])
-            raise unavailable(error, next((g for g in made if str(g) == error.filename), made[0])) from error
-        except BackendError as error:
-            self.remove_all()
-            record([])
-            raise LimiterUnavailable(error.message) from error
+        self._begin(list(dict.fromkeys(self._groups.values())), record)
+
+    def _prepare(self) -> None:
+        # As much as its nodes may ask for: beside other groups, one counts as a single process if nothing is said.
+        cgroups.write(self._groups["cpu"] / "cpu.shares", _SHARES_PER_CORE * (os.cpu_count() or 1))
 
     def enforcement(self) -> Enforcement:
         memory = self._groups["memory"]
         limits_swap = (memory / "memory.memsw.limit_in_bytes").exists() or not _has_swap()
         return Enforcement("cgroup v1", [] if limits_swap else ["the use of swap"])
 
-    def create(self, node: str, resources: Resources) -> Fence:
-        directories = {controller: group / node for controller, group in self._groups.items()}
-        fence = _FenceV1(node, directories, resources)
-        try:
-            for directory in dict.fromkeys(directories.values()):
-                make_group(directory)
-        except OSError as error:
-            fence.remove()
-            raise BackendError(f"Node {node} can't be limited: {error.filename}: {error.strerror}") from error
-        try:
-            fence.prepare()
-            fence.set_limits(resources)
-        except BackendError:
-            fence.remove()
-            raise
-        return fence
+    def _fence(self, node: str, resources: Resources) -> CgroupFence:
+        return _FenceV1(node, {controller: group / node for controller, group in self._groups.items()}, resources)
 
     def remove_all(self) -> None:
         cgroups.end(dict.fromkeys(self._groups.values()))
@@ -97,42 +64,43 @@ class _FenceV1(CgroupFence):
         """Set what doesn't depend on the limits. An older kernel may lack either; without swap neither matters."""
         for name, value in (("memory.swappiness", 0), ("memory.oom_control", 0)):
             with suppress(OSError):
-                write(self._memory / name, value)
+                cgroups.write(self._memory / name, value)
 
     def _write_memory(self, limit: int) -> None:
         plain, with_swap = self._memory / "memory.limit_in_bytes", self._memory / "memory.memsw.limit_in_bytes"
         # The limit with swap may at no moment be below the one without.
-        order = [plain, with_swap] if limit < read_number(plain) else [with_swap, plain]
+        order = [plain, with_swap] if limit < cgroups.read_number(plain) else [with_swap, plain]
         for path in order:
             if path is plain or path.exists():
-                write(path, limit)
+                cgroups.write(path, limit)
 
     def _write_cores(self, cores: float) -> None:
         period, quota = period_and_quota(cores)
-        if read_number(self._cpu / "cpu.cfs_period_us") != period:
-            write(self._cpu / "cpu.cfs_period_us", period)
+        if cgroups.read_number(self._cpu / "cpu.cfs_period_us") != period:
+            cgroups.write(self._cpu / "cpu.cfs_period_us", period)
         try:
-            write(self._cpu / "cpu.cfs_quota_us", quota)
+            cgroups.write(self._cpu / "cpu.cfs_quota_us", quota)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            write(self._cpu / "cpu.cfs_quota_us", -1)  # more than the group around us has: that one is the limit
-        write(self._cpu / "cpu.shares", max(2, round(_SHARES_PER_CORE * cores)))
+            # more than the group around us has: that one is the limit
+            cgroups.write(self._cpu / "cpu.cfs_quota_us", -1)
+        cgroups.write(self._cpu / "cpu.shares", max(2, round(_SHARES_PER_CORE * cores)))
 
     def _reset_peak(self) -> bool:
-        write(self._memory / "memory.max_usage_in_bytes", 0)
+        cgroups.write(self._memory / "memory.max_usage_in_bytes", 0)
         return True
 
     def _counters(self) -> Counters:
-        stat = read_fields(self._memory / "memory.stat")
-        used = read_number(self._memory / "memory.usage_in_bytes")
+        stat = cgroups.read_fields(self._memory / "memory.stat")
+        used = cgroups.read_number(self._memory / "memory.usage_in_bytes")
         return Counters(
-            cpu_seconds=read_number(self._cpuacct / "cpuacct.usage") / 1e9,
-            throttled_seconds=read_fields(self._cpu / "cpu.stat").get("throttled_time", 0) / 1e9,
+            cpu_seconds=cgroups.read_number(self._cpuacct / "cpuacct.usage") / 1e9,
+            throttled_seconds=cgroups.read_fields(self._cpu / "cpu.stat").get("throttled_time", 0) / 1e9,
             memory=max(0, used - stat.get("total_inactive_file", 0)),
             shared_memory=stat.get("total_shmem", 0),
-            peak_memory=read_number(self._memory / "memory.max_usage_in_bytes"),
-            oom_kills=read_fields(self._memory / "memory.oom_control").get("oom_kill", 0),
+            peak_memory=cgroups.read_number(self._memory / "memory.max_usage_in_bytes"),
+            oom_kills=cgroups.read_fields(self._memory / "memory.oom_control").get("oom_kill", 0),
         )
 
 

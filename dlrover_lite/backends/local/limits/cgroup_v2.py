@@ -10,21 +10,17 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from dlrover_lite.backends.local import cgroups
-from dlrover_lite.backends.local.limits.base import Fence, LimiterUnavailable
+from dlrover_lite.backends.local.host import cgroups
+from dlrover_lite.backends.local.host.mounts import Hierarchy, unified
+from dlrover_lite.backends.local.limits.base import LimiterUnavailable
 from dlrover_lite.backends.local.limits.cgroup import (
     CgroupFence,
+    CgroupLimiter,
     Counters,
     Record,
     make_group,
     period_and_quota,
-    read_fields,
-    read_number,
-    unavailable,
-    write,
 )
-from dlrover_lite.backends.local.limits.mounts import Hierarchy, unified
-from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import Enforcement
 
@@ -57,10 +53,8 @@ def is_keepers(group: Path) -> bool:
     return group.name == _KEEPER
 
 
-class CgroupV2:
+class CgroupV2(CgroupLimiter):
     """Groups ``NAME/<node>``, below the nearest group that allows it."""
-
-    watch_seconds: float | None = None
 
     def __init__(self, name: str, found: list[Hierarchy], record: Record) -> None:
         """Make the job's group where that is possible. Raises LimiterUnavailable."""
@@ -79,39 +73,18 @@ class CgroupV2:
         if place is None:
             place = self._made_place = _make_place(hierarchy.own)
         self._group = place / name
-        record([self._group])
-        try:
-            make_group(self._group)
-            _hand_down(self._group)
-            with suppress(OSError):
-                write(self._group / "cpu.weight", min(10_000, _WEIGHT_PER_CORE * (os.cpu_count() or 1)))
-            probe = self.create("probe", Resources(1.0, 1 << 28))
-            probe.remove()
-        except OSError as error:
-            self.remove_all()
-            record([])
-            raise unavailable(error, self._group) from error
-        except BackendError as error:
-            self.remove_all()
-            record([])
-            raise LimiterUnavailable(error.message) from error
+        self._begin([self._group], record)
+
+    def _prepare(self) -> None:
+        _hand_down(self._group)
+        with suppress(OSError):
+            cgroups.write(self._group / "cpu.weight", min(10_000, _WEIGHT_PER_CORE * (os.cpu_count() or 1)))
 
     def enforcement(self) -> Enforcement:
         return Enforcement("cgroup v2")
 
-    def create(self, node: str, resources: Resources) -> Fence:
-        fence = _FenceV2(node, [self._group / node], resources)
-        try:
-            make_group(self._group / node)
-            fence.prepare()
-            fence.set_limits(resources)
-        except OSError as error:
-            fence.remove()
-            raise BackendError(f"Node {node} can't be limited: {error.filename}: {error.strerror}") from error
-        except BackendError:
-            fence.remove()
-            raise
-        return fence
+    def _fence(self, node: str, resources: Resources) -> CgroupFence:
+        return _FenceV2(node, [self._group / node], resources)
 
     def remove_all(self) -> None:
         cgroups.end([self._group])
@@ -121,7 +94,7 @@ class CgroupV2:
 
 def _make_place(own: Path) -> Path:
     """Make our own group one that hands controllers down. Raises LimiterUnavailable when that isn't ours to do."""
-    others = [pid for pid in _direct_members(own) if pid != os.getpid()]
+    others = [pid for pid in cgroups.direct_members(own) if pid != os.getpid()]
     if others:
         raise LimiterUnavailable(
             f"other processes are in the control group we run in, {own}",
@@ -132,7 +105,7 @@ def _make_place(own: Path) -> Path:
     try:
         if not leaf.exists():
             make_group(leaf)
-        write(leaf / "cgroup.procs", os.getpid())
+        cgroups.write(leaf / "cgroup.procs", os.getpid())
         _hand_down(own)
     except OSError as error:
         _unmake_place(own)
@@ -147,49 +120,42 @@ def _unmake_place(own: Path) -> None:
         (own / "cgroup.procs", os.getpid()),
     ):
         with suppress(OSError):
-            write(path, value)
+            cgroups.write(path, value)
     cgroups.remove(own / _KEEPER)
 
 
-def _direct_members(group: Path) -> list[int]:
-    try:
-        return [int(pid) for pid in (group / "cgroup.procs").read_text().split()]
-    except OSError:
-        return []
-
-
 def _hand_down(group: Path) -> None:
-    write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(_CONTROLLERS)))
+    cgroups.write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(_CONTROLLERS)))
 
 
 class _FenceV2(CgroupFence):
     @property
     def _group(self) -> Path:
-        return self._directories[0]
+        return self.directories[0]
 
     def prepare(self) -> None:
         """Set what doesn't depend on the limits."""
-        write(self._group / "memory.oom.group", 1)
+        cgroups.write(self._group / "memory.oom.group", 1)
         with suppress(FileNotFoundError):  # a kernel without swap
-            write(self._group / "memory.swap.max", 0)
+            cgroups.write(self._group / "memory.swap.max", 0)
 
     def _write_memory(self, limit: int) -> None:
-        write(self._group / "memory.max", limit)
+        cgroups.write(self._group / "memory.max", limit)
 
     def _write_cores(self, cores: float) -> None:
         period, quota = period_and_quota(cores)
-        write(self._group / "cpu.max", f"{quota} {period}")
+        cgroups.write(self._group / "cpu.max", f"{quota} {period}")
         with suppress(OSError):  # beside the limit: how much of the CPU, when there isn't enough for all
-            write(self._group / "cpu.weight", min(10_000, max(1, round(_WEIGHT_PER_CORE * cores))))
+            cgroups.write(self._group / "cpu.weight", min(10_000, max(1, round(_WEIGHT_PER_CORE * cores))))
 
     def _counters(self) -> Counters:
-        cpu, memory = read_fields(self._group / "cpu.stat"), read_fields(self._group / "memory.stat")
-        current = read_number(self._group / "memory.current")
+        cpu, memory = cgroups.read_fields(self._group / "cpu.stat"), cgroups.read_fields(self._group / "memory.stat")
+        current = cgroups.read_number(self._group / "memory.current")
         return Counters(
             cpu_seconds=cpu.get("usage_usec", 0) / 1e6,
             throttled_seconds=cpu.get("throttled_usec", 0) / 1e6,
             memory=max(0, current - memory.get("inactive_file", 0)),
             shared_memory=memory.get("shmem", 0),
-            peak_memory=read_number(self._group / "memory.peak", missing=0),  # since Linux 5.19
-            oom_kills=read_fields(self._group / "memory.events").get("oom_kill", 0),
+            peak_memory=cgroups.read_number(self._group / "memory.peak", missing=0),  # since Linux 5.19
+            oom_kills=cgroups.read_fields(self._group / "memory.events").get("oom_kill", 0),
         )

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from dlrover_lite.backends.local.host import cgroups
 from dlrover_lite.backends.local.limits.base import Enter
 
 try:
@@ -24,11 +25,7 @@ _AUTOGROUP = Path("/proc/self/autogroup")
 def enter_fence(enter: Enter) -> None:
     """Enter a fence; called in the node's process. Raises OSError when it can't be entered."""
     for group in enter.groups:
-        descriptor = os.open(group, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, b"0")
-        finally:
-            os.close(descriptor)
+        cgroups.write(Path(group), 0)
     if enter.cpus:
         os.sched_setaffinity(0, enter.cpus)
     if enter.nice:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from dlrover_lite.backends.local.limits.base import Enter, Fence, OverMemory
+from dlrover_lite.backends.local.limits.base import Enter, Fence, OverMemory, too_small
 from dlrover_lite.backends.local.limits.join_cgroup import NODE_VARIABLE, set_data_limit
 from dlrover_lite.backends.local.limits.processes import (
     Seen,
@@ -27,7 +27,6 @@ from dlrover_lite.backends.local.limits.processes import (
     see,
     threads_of,
 )
-from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import GIB, Resources, format_bytes
 from dlrover_lite.protocol.nodes import Enforcement, Usage
 
@@ -129,11 +128,7 @@ class _Watched:
     def resize(self, resources: Resources) -> None:
         used = self._used() if self._known else 0
         if resources.memory < used:
-            raise BackendError(
-                f"Node {self._node} can't be limited to {format_bytes(resources.memory)} of memory: "
-                f"{format_bytes(used)} are in use",
-                hint=f"Give it more than that ({used:,} bytes), or end it first.",
-            )
+            raise too_small(self._node, resources.memory, used)
         self._resources = resources
         self.cpus = self._watchdog.assign(resources.cores, self.cpus)
         for pid in self._known:
