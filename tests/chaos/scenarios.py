@@ -1,4 +1,4 @@
-"""What goes on in a job while its processes die: a scenario for each that a failpoint may name (``failpoints.POINTS``).
+"""What goes on in a job while its processes die: a scenario for each that a failpoint may name (``points.POINTS``).
 
 Each starts a job with the given points, brings about what they are in until all have been passed, and lets the job finish.
 """
