@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -49,7 +48,7 @@ _MOSTLY = 0.5
 
 
 class PartReader:
-    """Opening reads header and index and compares them with the manifest's entry. A context that closes the file.
+    """Opening reads header and index and compares them with the manifest's entry. To be closed.
 
     Raises CheckpointDamaged naming the file (and block), CheckpointForeign for a compression that isn't known here, and JobError when
     the destination can't be read.
@@ -238,14 +237,6 @@ class PartReader:
     def close(self) -> None:
         self._readers.shutdown(cancel_futures=True)
         self._file.close()
-
-    def __enter__(self) -> PartReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _below(owned: slot_sets.SlotSet) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Which cuts are kept."""
+"""Which checkpoints are kept."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["CutFacts", "retained"]
+__all__ = ["CheckpointFacts", "retained"]
 
 
-class CutFacts(NamedTuple):
+class CheckpointFacts(NamedTuple):
     number: int
     at: float
     """Seconds since the epoch."""
     builds_on: int | None
     abandoned: bool = False
-    """The job has gone on without the cut, from an older one."""
+    """The job has gone on without the checkpoint, from an older one."""
 
 
-def retained(cuts: Iterable[CutFacts], keep: int, every_hours: float | None = None) -> set[int]:
-    """Return the numbers of the cuts to keep, of these whole ones: the newest ``keep``; the first of each ``every_hours`` on the clock; and
-    whatever one of these builds on. Abandoned ones take nobody's place: they are kept as long as one of the newest is older.
+def retained(checkpoints: Iterable[CheckpointFacts], keep: int, every_hours: float | None = None) -> set[int]:
+    """Return the numbers of the checkpoints to keep, of these whole ones: the newest ``keep``; the first of each ``every_hours`` on the
+    clock; and whatever one of these builds on. Abandoned ones take nobody's place: they are kept as long as one of the newest is older.
 
-    The first, since no later cut can take its place: what is kept today for an hour is the same tomorrow.
+    The first, since no later checkpoint can take its place: what is kept today for an hour is the same tomorrow.
     """
-    known = {cut.number: cut for cut in cuts}
+    known = {one.number: one for one in checkpoints}
     numbers = [number for number in sorted(known) if not known[number].abandoned]
     newest = numbers[-keep:] if keep > 0 else []
     oldest = newest[0] if newest else math.inf if numbers else -math.inf
-    kept = {*newest, *(cut.number for cut in known.values() if cut.abandoned and cut.number > oldest)}
+    kept = {*newest, *(one.number for one in known.values() if one.abandoned and one.number > oldest)}
     if every_hours is not None:
         first: dict[int, int] = {}
         for number in numbers:

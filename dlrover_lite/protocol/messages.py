@@ -438,16 +438,17 @@ class TrainingSettings(Message, frozen=True):
 
 
 class RestoreOrder(Message, frozen=True):
-    """Take the rows and marks of the slots owned from cut ``cut`` at ``url`` (a ``CheckpointStore``) before anything else is answered, and
-    say so with ``restored``. Done once for each generation; where it is interrupted, it is done again from its beginning."""
+    """Take the rows and applied minibatches of the slots owned from checkpoint ``cut`` at ``url`` (a ``CheckpointStore``) before anything
+    else is answered, and say so with ``restored``. Done once for each generation; where it is interrupted, it is done again from its
+    beginning."""
 
     url: Url
     cut: Count
     generation: Count
     """Number of the restore, from 1; each restore has a new one."""
-    marks: bool = True
-    """Restore the marks too. False: only the rows; what had been applied where is forgotten, and the job goes through its data from the
-    beginning."""
+    applied_minibatches: bool = True
+    """Restore the applied minibatches too. False: only the rows; what had been applied where is forgotten, and the job
+    goes through its data from the beginning."""
     training: TrainingSettings | None = None
     """What the job trains with; None: what the cut was trained with. Optimizer state that doesn't fit it begins anew, and so do counts of
     updates that the cut doesn't have."""

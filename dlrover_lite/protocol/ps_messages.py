@@ -190,7 +190,7 @@ class CopyNext(Message, frozen=True):
 
 class Copied(Message, frozen=True):
     """Some rows of one group. A frame, unless the rows are in a place: their records (uint32 [rows, words], ``dlrover_lite.core.records``);
-    when ``complete``, the marks instead, as msgpack."""
+    when ``complete``, the applied minibatches instead, as msgpack."""
 
     session: IdBits
     group: OptionalIndex

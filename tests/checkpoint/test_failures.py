@@ -77,7 +77,7 @@ def killed_at(step: int, store: CheckpointStore) -> bool:
 
 def states(store: CheckpointStore) -> list[int]:
     """Numbers of the cuts that can be seen; each is read and must be as it was written."""
-    cuts = store.cuts()
+    cuts = store.checkpoints()
     for cut in cuts:
         assert (cut.state, cut.why) == ("complete", "")
         assert state_of(store.rows(cut.number)) == expected(OLD if cut.number == 1 else NEW)
@@ -226,7 +226,7 @@ def test_a_missing_destination_is_an_error_until_it_comes_back(store: Checkpoint
     path.with_name("unmounted").rename(path)
     assert states(store) == [1]
     write_cut(store, 3, NEW)
-    assert store.cuts()[0].number == 3
+    assert store.checkpoints()[0].number == 3
 
 
 def test_a_late_writer_of_an_abandoned_cut_can_not_finish(store: CheckpointStore) -> None:

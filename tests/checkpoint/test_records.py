@@ -8,6 +8,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -257,7 +258,7 @@ def test_rows_come_in_any_order_of_groups(
         assert sum(len(block.slots) for block in some) == len(mine)
         assert state_of(some) == expected(mine)
         for part in manifest.parts:
-            with store._open(manifest, part) as reader:
+            with closing(store._open(manifest, part)) as reader:
                 for number, block in reader.blocks():
                     entry = reader.index[number]
                     assert len(block.slots) * SHAPES[block.group].record.bytes <= 150
@@ -418,7 +419,7 @@ def recorded(tmp_path: Path) -> CheckpointStore:
 
 
 def test_a_checkpoint_written_by_version_1_is_read(recorded: CheckpointStore) -> None:
-    assert [cut.state for cut in recorded.cuts()] == ["complete", "complete"]
+    assert [cut.state for cut in recorded.checkpoints()] == ["complete", "complete"]
     assert recorded.verify(2) == []
     assert state_of(recorded.rows(1)) == expected_1(BEFORE)
     assert state_of(recorded.rows(2)) == expected_1(BEFORE | CHANGED)

@@ -145,7 +145,7 @@ def test_bases_come_again_and_old_cuts_go(make: Any) -> None:
     rig.stopping = True
     rig.ask("cli", StopRequest(now=True))
     rig.ended()
-    left = CheckpointStore(str(rig.checkpoints)).cuts()
+    left = CheckpointStore(str(rig.checkpoints)).checkpoints()
     manifests = [cut.manifest for cut in left if cut.manifest is not None]
     assert [(one.cut, one.builds_on) for one in manifests] == [(6, 5), (5, 4), (4, None)]
 

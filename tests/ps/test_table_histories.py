@@ -19,6 +19,7 @@ from dlrover_lite.ps.tables.table import NotOwned, TableGroup
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.hashing import initial_rows
 from dlrover_lite.tables.layout import slots_of
+from tests.ps.models import owns, read
 
 DIM, TABLES, POOL, SEED = 3, 2, 40, 7
 SPECS = [TableSpec(f"t{i}", DIM, 0.05) for i in range(TABLES)]
@@ -80,11 +81,11 @@ class Model:
         keys = sorted(keys)
         grads = np.full((len(keys), DIM), gradient, np.float32)
         if not all(self.owned[self.slot(key)] for key in keys):
-            assert not self.group.owns(*self.arrays(keys))
+            assert not owns(self.group, *self.arrays(keys))
             with pytest.raises(NotOwned):
-                self.group.update(*self.arrays(keys), grads, unique=True)
+                self.group.update(*self.arrays(keys), grads)
             return
-        self.add(lambda: self.group.update(*self.arrays(keys), grads, unique=True))
+        self.add(lambda: self.group.update(*self.arrays(keys), grads))
         for key in keys:
             fresh = Row(INITIAL[key[0]][key[1]], np.zeros(DIM, np.float32), 0, 0)
             self.rows[key] = adagrad(self.rows.get(key, fresh), gradient, self.epoch)
@@ -112,7 +113,7 @@ class Model:
                 self.group.drop(members, start, scan_limit=scan_limit)
             return
         rows, _ = self.group.find(members, start, scan_limit=self.group.used, row_limit=self.group.used)
-        data = self.group.read(rows)
+        data = read(self.group, rows)
         dropped = {(int(t), position(key)) for t, key in zip(data.tables, data.ids, strict=True)}
         whole = {key for key in self.rows if members[self.slot(key)]}
         assert dropped == whole if start == 0 else dropped <= whole
@@ -139,7 +140,7 @@ class Model:
 
     def take_log(self) -> None:
         rows = self.group.take_log()
-        data = self.group.read(rows)
+        data = read(self.group, rows)
         logged = {(int(t), position(key)) for t, key in zip(data.tables, data.ids, strict=True)}
         assert (logged, len(rows)) == (self.log, len(self.log))
         self.log = set()
@@ -153,7 +154,7 @@ class Model:
         self.owned = members
 
     def cut(self) -> None:
-        assert self.group.cut().epoch == self.epoch
+        assert self.group.begin_snapshot().epoch == self.epoch
         self.epoch += 1
 
     def reserve(self, rows: int) -> None:
@@ -192,7 +193,7 @@ def position(key: int) -> int:
 def every_row(group: TableGroup) -> dict[Key, tuple[Any, Any, int, int]]:
     rows, following = group.find(EVERY, 0, scan_limit=group.used, row_limit=group.used)
     assert following == group.used
-    data, epochs = group.read(rows), epochs_of(group.read_records(rows))
+    data, epochs = read(group, rows), epochs_of(group.read_records(rows))
     names = [(int(t), position(key)) for t, key in zip(data.tables, data.ids, strict=True)]
     assert len(set(names)) == len(names)
     return dict(zip(names, zip(data.values, data.state, data.counts, epochs, strict=True), strict=True))

@@ -1,4 +1,4 @@
-"""A parameter server without its sockets: rows of the slots it owns, and the marks of the minibatches it has applied there."""
+"""A parameter server without its sockets: rows of the slots it owns, and the minibatches it has applied there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PushResult(NamedTuple):
 
 class Engine:
     """One parameter server's state. Arrays handed in may be read-only; arrays handed out are fresh. Sets of slots are whole numbers, bit i
-    for slot i, as in ``marks``. Requests for slots not owned raise NotOwned, and nothing is done.
+    for slot i, as in ``AppliedMinibatches``. Requests for slots not owned raise NotOwned, and nothing is done.
 
     In ``memory`` it outlives its process: the engine that is made from what was left there goes on where this one was killed, at
     whatever instruction. It owns nothing until it is told.
@@ -60,17 +60,17 @@ class Engine:
         """Slots of which no push is taken."""
         self.tracked = 0
         """Slots whose changed rows are logged, for a move."""
-        self.marks = AppliedMinibatches(self._state.marks)
+        self.applied_minibatches = AppliedMinibatches(self._state.applied_entries)
         self.loads = Loads(clock)
         self.clock = clock
         self._specs: list[GroupSpec] = []
         self._unsettled = 0
-        """Slots of which there may be rows and marks, owned or not, left by a predecessor."""
+        """Slots of which there may be rows and applied minibatches, owned or not, left by a predecessor."""
         if (configuration := self._state.configuration()) is not None:
             self._open(configuration)
             self._unsettled = ALL_SLOTS
             for group in self.groups:
-                group.set_owned(self._owned_set())  # tables own all slots until they are told
+                group.set_owned(self.owned_set())  # tables own all slots until they are told
         self._arenas.close()
         self._end_interrupted()
 
@@ -82,7 +82,7 @@ class Engine:
     @property
     def rows(self) -> int:
         """Number of rows of embeddings in the slots it owns."""
-        owned = self._owned_set()
+        owned = self.owned_set()
         return sum(int(group.slot_rows[owned].sum()) for group in self.groups if not group.complete)
 
     @property
@@ -105,7 +105,7 @@ class Engine:
 
     @property
     def restored(self) -> int:
-        """Generation whose cut it holds, in all its slots; 0: none."""
+        """Generation whose checkpoint it holds, in all its slots; 0: none."""
         return self._state.restored
 
     @restored.setter
@@ -122,14 +122,14 @@ class Engine:
     # --- what it is to keep ---------------------------------------------------------------------------------------------
 
     def own(self, owned: int) -> int:
-        """Own these slots from now on. Returns the slots that ``tidying`` is to remove: no longer owned, or perhaps left by a predecessor
+        """Own these slots from now on. Returns the slots that ``Cleanup`` is to remove: no longer owned, or perhaps left by a predecessor
         and not owned."""
         lost = (self.owned | self._unsettled) & ~owned
         self._unsettled = 0
-        self.marks.forget(lost)
+        self.applied_minibatches.forget(lost)
         self.owned = owned
         self.frozen &= owned
-        members = self._owned_set()
+        members = self.owned_set()
         for group in self.groups:
             group.set_owned(members)
         return lost
@@ -238,10 +238,10 @@ class Engine:
         """
         self._check_push(groups)
         self._admit(covers)
-        to_do = covers & ~self.marks.applied(epoch, k)
+        to_do = covers & ~self.applied_minibatches.applied(epoch, k)
         if not to_do:
             return PushResult(self.version, applied=False)
-        parts = self.marks.parts(epoch, k)
+        parts = self.applied_minibatches.parts(epoch, k)
         self._state.begin_push(epoch, k, to_do)
         failpoint("ps.push.begun")
         try:
@@ -255,7 +255,7 @@ class Engine:
             self._end_interrupted()
             raise
         failpoint("ps.push.applied")
-        self.marks.add(epoch, k, to_do)
+        self.applied_minibatches.add(epoch, k, to_do)
         failpoint("ps.push.marked")
         self._state.end_push(applied=True)
         failpoint("ps.push.done")
@@ -271,11 +271,11 @@ class Engine:
         progress = self._state.journal.progress
         done = progress.group >= len(self.groups)
         if done:
-            self.marks.add(epoch, k, slots)
+            self.applied_minibatches.add(epoch, k, slots)
         elif progress.group or progress.keys:
             tables, hashes = self.groups[progress.group].changed_last(progress.keys)
             part = Part(epoch, k, to_bitmap(slots), progress.group, tables.tobytes(), hashes.tobytes())
-            self.marks.add_part(part)
+            self.applied_minibatches.add_part(part)
         failpoint("ps.attach.marked")
         self._state.end_push(applied=done)
 
@@ -284,7 +284,7 @@ class Engine:
         began = self.clock()
         factor = learning_rate_factor if self._specs[g].scheduled else 1.0
         try:
-            self.groups[g].update(keys, np.array(counts, np.int64), grads, learning_rate_factor=factor, unique=True)
+            self.groups[g].update(keys, np.array(counts, np.int64), grads, learning_rate_factor=factor)
         except NotOwned as error:
             raise UsageError("a push with keys outside the slots it covers") from error
         self.loads.updated(g, self.clock() - began)
@@ -326,5 +326,6 @@ class Engine:
             start += count
         return keys[kept], kept_counts, grads[kept]
 
-    def _owned_set(self) -> slot_sets.SlotSet:
+    def owned_set(self) -> slot_sets.SlotSet:
+        """Return the slots it owns, as a set."""
         return slot_sets.unpack(to_bitmap(self.owned & ALL_SLOTS))

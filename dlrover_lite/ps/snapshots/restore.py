@@ -1,4 +1,4 @@
-"""Taking the rows and marks of some slots from a cut, a little at a time between two reports.
+"""Taking the rows and applied minibatches of some slots from a checkpoint, a little at a time between two reports.
 
 A thread reads and checks ahead while the rows that are there are put away. Nothing of it counts before all of it is done: a process that is
 killed meanwhile is followed by one that begins anew, over the same rows.
@@ -42,11 +42,11 @@ MINIBATCHES = "minibatches"
 
 
 class Unreachable(JobError):
-    """The cut can't be read now; nothing is known to be wrong with it."""
+    """The checkpoint can't be read now; nothing is known to be wrong with it."""
 
 
 class Restoring:
-    """Restores the rows and marks of ``slots`` into ``engine``. To be closed."""
+    """Restores the rows and applied minibatches of ``slots`` into ``engine``. To be closed."""
 
     def __init__(
         self, engine: Engine, order: RestoreOrder, slots: int, clock: Callable[[], float] = time.perf_counter
@@ -61,7 +61,7 @@ class Restoring:
         self._ended: float | None = None
         self._chain: list[Manifest] = []
         self._expected: list[Sequence[int]] = []
-        """Number of rows in these slots, approximately, of each cut of the chain and each group."""
+        """Number of rows in these slots, approximately, of each checkpoint of the chain and each group."""
         self._anew: dict[int, Optimizer] = {}
         """Groups whose optimizer state begins anew, with the new optimizer."""
         self._ahead: queue.Queue[list[Manifest] | Block] = queue.Queue(BLOCKS_AHEAD)
@@ -73,7 +73,7 @@ class Restoring:
         """Work for about so long, or until there is nothing to do for a moment; True when all is there and it counts.
 
         Raises CheckpointDamaged, CheckpointForeign, UsageError for tables that are others here, JobError when there is no room for the
-        rows, and Unreachable when the cut can't be read for now: another ``Restoring`` may.
+        rows, and Unreachable when the checkpoint can't be read for now: another ``Restoring`` may.
         """
         end = self._clock() + seconds
         while not self.done and self._clock() < end:
@@ -93,7 +93,7 @@ class Restoring:
         return self.done
 
     def _check_reader(self) -> None:
-        """Raise what the reader has raised; Unreachable where nothing is known to be wrong with the cut."""
+        """Raise what the reader has raised; Unreachable where nothing is known to be wrong with the checkpoint."""
         try:
             self._reader.result()
         except (CheckpointDamaged, CheckpointForeign):
@@ -148,14 +148,16 @@ class Restoring:
     # --- what becomes of it ---------------------------------------------------------------------------------------------
 
     def _begin(self, chain: list[Manifest]) -> None:
-        """Begin with the cuts of a chain, the oldest first."""
+        """Begin with the checkpoints of a chain, the oldest first."""
         engine, last = self._engine, chain[-1]
         self._chain = chain
         before = configure(last)
         specs = groups_of(before)
         shapes = [(shape.dim, shape.state) for shape in last.groups]
         if shapes != [(spec.dim, spec.dim * STATE_PARTS[spec.optimizer.use]) for spec in specs]:
-            raise damaged(f"the manifest of cut {last.cut}", f"its groups {shapes} aren't those of its configuration")
+            raise damaged(
+                f"the manifest of checkpoint {last.cut}", f"its groups {shapes} aren't those of its configuration"
+            )
         now = configured(before, self.order.training)
         engine.configure(now)
         self._anew = {
@@ -180,13 +182,13 @@ class Restoring:
             else:
                 group.write(block.rows)
         except ValueError as error:
-            raise damaged(f"cut {block.cut}", str(error)) from error
+            raise damaged(f"checkpoint {block.cut}", str(error)) from error
         self.rows += len(block.slots)
         self._bytes += len(block.slots) * self._chain[-1].groups[block.group].record.bytes
         failpoint("ps.restore.rows")
 
     def _end(self) -> None:
-        if self._chain and self.order.marks:
+        if self._chain and self.order.applied_minibatches:
             self._mark(self._chain[-1])
         failpoint("ps.restore.marked")
         self._engine.restored = self.order.generation
@@ -196,22 +198,22 @@ class Restoring:
 
     def _mark(self, last: Manifest) -> None:
         """Mark what each server had applied beyond the ledger's word, each in its own slots: in those, and in no others, it isn't to be
-        applied again. Only the last cut's marks describe the state."""
-        marks = self._engine.marks
+        applied again. Only what the last checkpoint says describes the state."""
+        minibatches = self._engine.applied_minibatches
         for part in last.parts:
             there = mask_of(part.slots) & self.slots
             if not there:
                 continue
-            for one in part.marks.applied:
+            for one in part.applied_minibatches.applied:
                 if applied := mask_of(one.slots) & there:
-                    marks.add(one.epoch, one.k, applied)
-            for epoch, k in _beyond(part.marks.consumed, last):
-                marks.add(epoch, k, there)
-        marks.consumed(last.consumed.below, last.consumed.ranges)
+                    minibatches.add(one.epoch, one.k, applied)
+            for epoch, k in _beyond(part.applied_minibatches.consumed, last):
+                minibatches.add(epoch, k, there)
+        minibatches.consumed(last.consumed.below, last.consumed.ranges)
 
 
 def configured(before: Configure, training: TrainingSettings | None) -> Configure:
-    """Return the configuration of a cut, with what the job that begins with it trains with."""
+    """Return the configuration of a checkpoint, with what the job that begins with it trains with."""
     if training is None:
         return before
     return msgspec.structs.replace(
@@ -242,7 +244,9 @@ def _beyond(consumed: Consumed, manifest: Manifest) -> Iterator[tuple[int, int]]
     for epoch in range(ledger.below, consumed.below):
         minibatches = manifest.facts.get(MINIBATCHES)
         if not isinstance(minibatches, int):
-            raise damaged(f"the manifest of cut {manifest.cut}", "it doesn't say how many minibatches an epoch has")
+            raise damaged(
+                f"the manifest of checkpoint {manifest.cut}", "it doesn't say how many minibatches an epoch has"
+            )
         found[epoch] = [(0, minibatches)]
     for epoch, ranges in found.items():
         if epoch < ledger.below:

@@ -1,4 +1,4 @@
-"""What ``cut_reader`` does with records, compiled: each that is wanted is copied once, to where it is written from.
+"""What ``snapshot_reader`` does with records, compiled: each that is wanted is copied once, to where it is written from.
 
 A persister has it only if its server had: to import numba for it would take more memory than the part.
 """

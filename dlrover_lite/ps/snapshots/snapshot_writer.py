@@ -18,8 +18,9 @@ from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.failpoints import failpoint
+from dlrover_lite.ps.server.busy_meter import TrainingWatch
 from dlrover_lite.ps.snapshots.copy_on_write_log import ANSWERED, CopyOnWriteLog
-from dlrover_lite.ps.snapshots.snapshot_reader import CutReader, Overflown
+from dlrover_lite.ps.snapshots.snapshot_reader import Overflown, SnapshotReader
 from dlrover_lite.ps.snapshots.writer_messages import (
     FILES_AT_ONCE,
     MESSAGE_BYTES,
@@ -52,25 +53,12 @@ def waits_of_this_process(path: Path = Path("/proc/self/schedstat")) -> tuple[fl
 
 
 class _Released(Exception):
-    """The server doesn't want the cut any more."""
-
-
-class _Training:
-    """Whether training goes on, by what the server says."""
-
-    def __init__(self, spill: CopyOnWriteLog) -> None:
-        self._spill = spill
-        self._answered, self._answered_at = int(spill.header[ANSWERED]), -TRAINING_SECONDS
-
-    def goes_on(self, now: float) -> bool:
-        if (count := int(self._spill.header[ANSWERED])) != self._answered:
-            self._answered, self._answered_at = count, now
-        return now - self._answered_at < TRAINING_SECONDS
+    """The server doesn't want the part any more."""
 
 
 class Persisting:
-    """The persister's loop. ``leftover``: how long it sleeps for each second of work, beside training. ``kernels``: as in ``CutReader``.
-    ``waits``: seconds that this process has worked and waited for a CPU so far; None where nobody counts them.
+    """The persister's loop. ``leftover``: how long it sleeps for each second of work, beside training. ``kernels``: as in
+    ``SnapshotReader``. ``waits``: seconds that this process has worked and waited for a CPU so far; None where nobody counts them.
 
     Ends by SystemExit when the other end is gone.
     """
@@ -115,7 +103,7 @@ class Persisting:
         try:
             spill = self._spill = CopyOnWriteLog(order.groups, files.pop())
             owned, whole = slot_sets.unpack(order.owned), slot_sets.unpack(order.whole)
-            reader = CutReader(order.groups, files, spill, owned, whole, kernels=self._kernels)
+            reader = SnapshotReader(order.groups, files, spill, owned, whole, kernels=self._kernels)
             shapes = [group.stored for group in order.groups]
             store = CheckpointStore(order.url).join(order.cut)
             codec: Codec = "zlib" if order.compress else "none"
@@ -132,10 +120,10 @@ class Persisting:
                 os.close(fd)
         return Written(order.cut, reader.rows, entry.stored_bytes, msgspec.json.encode(entry).decode())
 
-    def _write(self, order: Persist, reader: CutReader, part: PartWriter, spill: CopyOnWriteLog) -> None:
-        total = sum(cut.used * cut.row_bytes for cut in order.groups)
+    def _write(self, order: Persist, reader: SnapshotReader, part: PartWriter, spill: CopyOnWriteLog) -> None:
+        total = sum(group.used * group.row_bytes for group in order.groups)
         pace = self._pace = Pace(order.seconds, total, self._clock(), self._leftover)
-        training = _Training(spill)
+        training = TrainingWatch(int(spill.header[ANSWERED]), TRAINING_SECONDS)
         worked, reported_at = self._work_clock(), self._clock()
         for step in reader.steps(part):
             _reached(step)
@@ -158,9 +146,10 @@ class Persisting:
                     _reached("spill")
             worked = self._work_clock()
 
-    def _may_rest(self, order: Persist, spill: CopyOnWriteLog, training: _Training) -> bool:
+    def _may_rest(self, order: Persist, spill: CopyOnWriteLog, training: TrainingWatch) -> bool:
         """Say whether something is trained beside it, and the spill doesn't fill."""
-        return training.goes_on(self._clock()) and 2 * spill.waiting_bytes <= order.spill_bytes
+        goes_on = training.goes_on(int(spill.header[ANSWERED]), self._clock())
+        return goes_on and 2 * spill.waiting_bytes <= order.spill_bytes
 
     def _obey(self, seconds: float) -> None:
         """Sleep, unless there is something to hear. Raises _Released."""
@@ -198,7 +187,7 @@ class Persisting:
 
 
 def _reached(step: str) -> None:
-    """Run the failpoint of a step, which is named as in ``CutReader.steps``."""
+    """Run the failpoint of a step, which is named as in ``SnapshotReader.steps``."""
     if step == "block":
         failpoint("persister.block")
     else:

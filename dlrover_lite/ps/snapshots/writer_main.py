@@ -1,5 +1,5 @@
-"""The process that writes a parameter server's part of a cut while the server goes on: ``dl:persister``, forked from the server when that
-starts, or ``python -m dlrover_lite.ps.snapshots.writer_main FD PARENT``.
+"""The process that writes a parameter server's part of a checkpoint while the server goes on: ``dl:persister``, forked from the server
+when that starts, or ``python -m dlrover_lite.ps.snapshots.writer_main FD PARENT``.
 
 It is the server's child, and never stays behind: the kernel kills it when the server ends, and so does the end of their socket. It needs
 numpy and the store of checkpoints, which are imported when its priority is low already. Beside training it sleeps one to three times as

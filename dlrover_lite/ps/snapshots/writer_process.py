@@ -126,17 +126,17 @@ class SnapshotWriterProcess:
         return self._process.pid
 
     def persist(self, order: Persist, files: Sequence[int]) -> None:
-        """Have the part of a cut written. ``files``: as ``Files`` has them. Raises PersisterEnded."""
+        """Have the part of a checkpoint written. ``files``: as ``Files`` has them. Raises PersisterEnded."""
         for start in range(0, len(files), FILES_AT_ONCE):
             self._send(Files(), files[start : start + FILES_AT_ONCE])
         self._send(order)
 
     def hurry(self, cut: int) -> None:
-        """Have a cut written as soon as may be. Raises PersisterEnded."""
+        """Have the part of this cut written as soon as may be. Raises PersisterEnded."""
         self._send(Hurry(cut))
 
     def release(self, cut: int) -> None:
-        """Have a cut released: whatever becomes of it, the server is done with it. Raises PersisterEnded."""
+        """Have the part of this cut released: whatever becomes of it, the server is done with it. Raises PersisterEnded."""
         self._send(Release(cut))
 
     def _send(self, message: ToPersister, fds: Sequence[int] = ()) -> None:

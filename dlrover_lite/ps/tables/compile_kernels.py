@@ -1,4 +1,4 @@
-"""Compiles (or loads from the cache) every kernel of tables, and of cuts of them."""
+"""Compiles (or loads from the cache) every kernel of tables, and of snapshots of them."""
 
 from __future__ import annotations
 

@@ -37,7 +37,6 @@ from dlrover_lite.ps.tables.slot_counters import SlotBook, hash_owned
 from dlrover_lite.ps.tables.table_kernels import Book
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables import optimizers
-from dlrover_lite.tables.dedupe import Deduplicator
 from dlrover_lite.tables.hashing import init_salt
 from dlrover_lite.tables.optimizer_state import COUNTING, STATE_PARTS
 
@@ -114,7 +113,6 @@ class GroupState:
         free, counts = self._free_numbers.array, self._slots.row_counts
         self._book = Book(numbers, free, no_rows(), no_rows(), self._slots.flags, counts, halting())
         self._free_rises = True
-        self._deduplicator = Deduplicator()
         self._hashes = no_rows()
         self._journal: tuple[Any, np.uint64, np.uint64] = (None, np.uint64(0), np.uint64(CHUNK))
         self._pushed = np.empty(0, np.uint32)
@@ -246,8 +244,9 @@ class GroupState:
             raise ValueError(f"rows from {start}, {limit} of them")
         return max(start, min(start + limit, self.used))
 
-    def _copy(self, rows: NDArray[np.uint64], into: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
-        """Return the records [n, words] of these rows, ``into`` an array of that shape if given."""
+    def read_records(self, rows: NDArray[np.uint64], into: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
+        """Return copies of the records [n, words] of these rows, ``into`` an array of that shape if given. Raises ValueError for numbers
+        that aren't those of live rows."""
         n = len(rows)
         if n and rows.max() >= self.used:
             raise ValueError(f"row {rows.max()} of {self.used}")

@@ -42,7 +42,7 @@ from dlrover_lite.ps.snapshots.snapshot_writer import Persisting
 from dlrover_lite.ps.snapshots.writer_pace import Leftover
 from dlrover_lite.ps.snapshots.writer_process import SnapshotWriterProcess
 from dlrover_lite.recipe.schema import Optimizer
-from tests.ps.cutting import arrays_of, arrays_read, commit, same
+from tests.ps.snapshots import arrays_of, arrays_read, commit, same
 from tests.repository.sources import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
@@ -98,7 +98,7 @@ class Server:
         self.engine.push(0, k, 1.0, ALL_SLOTS, gradients(k % 16, keys))
         self.engine.loads.requested()
         if k % 16 == 15:
-            self.engine.marks.consumed(0, [(0, [(0, k - 3)])])
+            self.engine.applied_minibatches.consumed(0, [(0, [(0, k - 3)])])
         self.pushes += 1
 
     def push_now_and_then(self) -> None:
@@ -197,7 +197,7 @@ def test_cuts_are_exact_while_the_server_is_pushed_to_without_pause(server: Serv
                 server.push()
             else:  # the persister has its own pace, and what little is left
                 server.push_now_and_then()
-            spilled += snapshot.spill.bytes
+            spilled += sum(snapshot.spill._bytes())
             server.cuts.work(may_begin=True)
         report = server.finished()
         entry = entry_of(report)
@@ -207,9 +207,11 @@ def test_cuts_are_exact_while_the_server_is_pushed_to_without_pause(server: Serv
         commit(server.store, server.engine, cut, entry, None if is_base else cut - 1)
         assert same(arrays_read(server.store, cut), arrays_of(twin.engine)), cut
         for group in twin.engine.groups:
-            group.cut()  # its next epoch begins here, too
-        assert {(one.epoch, one.k) for one in entry.marks.applied} == set(twin.engine.marks._applied)
-        assert entry.marks.consumed.ranges == [(0, list(twin.engine.marks._consumed[0]))]
+            group.begin_snapshot()  # its next epoch begins here, too
+        assert {(one.epoch, one.k) for one in entry.applied_minibatches.applied} == set(
+            twin.engine.applied_minibatches._applied
+        )
+        assert entry.applied_minibatches.consumed.ranges == [(0, list(twin.engine.applied_minibatches._consumed[0]))]
         assert (report.rows, report.bytes) == (sum(entry.rows), entry.stored_bytes)
         since = entry.clocks
         server.cuts.follow(None)
@@ -500,7 +502,7 @@ def test_persister_ends_with_its_server(start: str) -> None:
 _FORKING = """
 import os, sys
 from pathlib import Path
-from tests.ps.test_persister import forked
+from tests.ps.test_writer_process import forked
 secret = os.open(sys.argv[1], os.O_RDONLY)
 forked(Path(sys.argv[1]))
 """
@@ -528,7 +530,7 @@ def forked(directory: Path) -> None:
         commit(server.store, server.engine, cut, entry, None if cut == 1 else 1)
         assert same(arrays_read(server.store, cut), arrays_of(twin.engine)), cut
         for group in twin.engine.groups:
-            group.cut()  # its next epoch begins here, too
+            group.begin_snapshot()  # its next epoch begins here, too
         since = entry.clocks
         server.cuts.follow(None)
     server.idle()

@@ -21,7 +21,7 @@ from dlrover_lite.protocol.messages import PsOrders, SnapshotOrder, SnapshotRepo
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, Part, mask_of, to_bitmap
 from dlrover_lite.ps.server.service import IMPATIENT_SECONDS
 from tests.ps.rig import Rig
-from tests.ps.test_persister import PATIENCE_SECONDS, children, wait_until_stopped
+from tests.ps.test_writer_process import PATIENCE_SECONDS, children, wait_until_stopped
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
 
@@ -157,12 +157,12 @@ def test_a_cut_ends_if_slots_come_or_go_meanwhile(rig: Rig, tmp_path: Path) -> N
 
 def test_half_a_push_is_repeated_before_a_cut_begins(rig: Rig, tmp_path: Path) -> None:
     order = order_of(1, tmp_path)
-    rig.engine(0).marks.add_part(Part(0, 9, to_bitmap(ALL_SLOTS), 1))
+    rig.engine(0).applied_minibatches.add_part(Part(0, 9, to_bitmap(ALL_SLOTS), 1))
     end = time.monotonic() + PATIENCE_SECONDS
     while not rig.services[0]._cuts._is_ready:
         assert time.monotonic() < end
         assert hear(rig, order) is None
     assert hear(rig, order) is None
     rig.push(0, 0, 9, ALL_SLOTS, {"a": {7: 1.0}})
-    marks = msgspec.json.decode(until(rig, order, "written").part, type=PartEntry).marks
+    marks = msgspec.json.decode(until(rig, order, "written").part, type=PartEntry).applied_minibatches
     assert [(one.epoch, one.k) for one in marks.applied] == [(0, 0), (0, 1), (0, 2), (0, 9)]
