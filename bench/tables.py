@@ -2,8 +2,8 @@
 ``torch.optim.Adagrad`` with sparse gradients, on the same indices (4 M rows, dim 16; Zipf 1.2 and uniform; the worse of both counts).
 
 Our side hashes 64-bit ids and, before updates, sums the duplicates, as workers do; torch's side gets row numbers. The detail of
-``lookup_ratio`` has the limit of any look-up by id: a loop that is given a bucket of the index and a row number for each key, and reads the bucket's
-first word, then the row's values.
+``lookup_ratio`` has the limit of any look-up by id: a loop that is given a bucket of the index and a row number for each key, and reads
+the bucket's first word, then the row's values.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ class Unrestorable(JobError):
 
     def __init__(self, error: DlroverLiteError) -> None:
         super().__init__(error.message, hint=error.hint)
-        self.because: Literal["damaged", ""] = "damaged" if isinstance(error, CheckpointDamaged | CheckpointForeign) else ""
+        damaged = isinstance(error, CheckpointDamaged | CheckpointForeign)
+        self.because: Literal["damaged", ""] = "damaged" if damaged else ""
         """Whether the checkpoint itself is damaged or foreign: an older one may be whole."""
 
 
