@@ -37,12 +37,9 @@ class LocalDirectory:
             make_private(Path(self.url))
 
     def exists(self) -> bool:
-        try:
+        with _troubles("list", self.url), suppress(FileNotFoundError, NotADirectoryError):
             return stat.S_ISDIR(os.stat(self.url).st_mode)  # noqa: PTH116 - isdir takes one that can't be looked at for none
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError as error:
-            raise troubled("list", self.url, error) from error
+        return False
 
     def directories(self) -> dict[str, dict[str, int]]:
         found: dict[str, dict[str, int]] = {}

@@ -22,7 +22,7 @@ from dlrover_lite.checkpoint.lineage import Lineage
 from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, PartEntry, configure, pack_manifest, read_manifest
 from dlrover_lite.checkpoint.part_reader import PartReader
 from dlrover_lite.checkpoint.part_writer import PartWriter
-from dlrover_lite.checkpoint.retention import CheckpointFacts, retained
+from dlrover_lite.checkpoint.retention import retained
 from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobError
 from dlrover_lite.core.files.durable import UnsafeName, checked_name
@@ -164,13 +164,9 @@ class CheckpointStore:
         """Delete what needn't be kept (``retention.retained``), and damaged checkpoints older than all that is; return their numbers.
         Foreign ones are left alone."""
         found = self.checkpoints(lineage=lineage)
-        whole = [
-            CheckpointFacts(one.number, one.manifest.at, one.manifest.builds_on, one.abandoned)
-            for one in found
-            if one.state == "complete" and one.manifest is not None
-        ]
-        kept = retained(whole, keep, every_hours)
-        spent = [one.number for one in whole if one.number not in kept]
+        whole = [one.manifest for one in found if one.state == "complete" and one.manifest is not None]
+        kept = retained(whole, {one.number for one in found if one.abandoned}, keep, every_hours)
+        spent = [one.cut for one in whole if one.cut not in kept]
         spent += [one.number for one in found if one.state == "damaged" and kept and one.number < min(kept)]
         for number in (deleted := sorted(spent, reverse=True)):  # what builds on others goes before them
             self.delete(number)

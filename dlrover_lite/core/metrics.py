@@ -59,11 +59,6 @@ class BinaryMetrics:
         return int(self.counts.sum()) + self.nans
 
     @property
-    def positives(self) -> int:
-        """Number of positive samples, those with a NaN aside."""
-        return int(self.counts[1].sum())
-
-    @property
     def log_loss(self) -> float | None:
         """Mean binary cross-entropy; None without samples, NaN when a logit was NaN."""
         if not self.samples:

@@ -38,13 +38,6 @@ def initial_value(key_hash, salt, position, scale):  # type: ignore[no-untyped-d
 
 
 @kernel
-def fill_hashes(keys, salt, out):  # type: ignore[no-untyped-def]
-    """Write the hashes of a table's keys (uint64 [n]) into ``out``."""
-    for i in range(keys.shape[0]):
-        out[i] = mix64(keys[i] ^ salt)
-
-
-@kernel
 def fill_initial(ids, table_salt, init_salt, scale, out):  # type: ignore[no-untyped-def]
     """Write the initial rows of ``ids`` (uint64 [n]) into ``out`` (float32 [n, dim])."""
     for i in range(ids.shape[0]):

@@ -450,7 +450,7 @@ def test_a_follower_of_a_restoring_server_restores_anew(
     first.own(LOW)
     with closing(Restoring(first, order, LOW)) as restoring, armed(f"{point}=raise:{number}"), pytest.raises(Died):
         run(restoring)
-    assert first.restored == 0
+    assert first.state.restored == 0
     memory = memory.hand_over()
     second = Engine(memory=memory)
     second.own(LOW)
@@ -462,7 +462,7 @@ def test_a_follower_of_a_restoring_server_restores_anew(
     memory = memory.hand_over()
     third = Engine(memory=memory)
     third.own(LOW)
-    assert third.restored == 1
+    assert third.state.restored == 1
     assert rows_of(third) == rows_of(second)
     memory.close()
 

@@ -67,7 +67,7 @@ def test_a_cut_needs_no_new_map_version_and_moves_wait_for_it(
     order = order_of(1, tmp_path)
     assert hear(rig, None) is None
     until(rig, order, "taking")
-    persister = rig.services[0]._cuts._persister
+    persister = rig.services[0].snapshots._persister
     assert persister is not None
     wait_until_stopped(persister.pid)
     move = rig.move(0, 1, mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) < 2048)))
@@ -91,7 +91,7 @@ def test_a_cut_prepares_memory_only_beside_training(rig: Rig, tmp_path: Path, mo
     monkeypatch.setattr("dlrover_lite.ps.snapshots.copy_on_write_log.TOUCHED_AT_ONCE_BYTES", 4096)
     until(rig, order_of(1, tmp_path), "written")
     end = time.monotonic() + PATIENCE_SECONDS
-    while not rig.services[0]._cuts._is_ready:
+    while not rig.services[0].snapshots._is_ready:
         assert time.monotonic() < end
         hear(rig, None)
     rig.push_everywhere(0, 3, {"a": {7: 1.0}})
@@ -130,14 +130,14 @@ def test_a_cut_waits_for_moves(rig: Rig, tmp_path: Path) -> None:
     while rig.services[0].outgoing is None:
         rig.turn(1)
         rig.turn(0)
-    rig.services[0]._cuts.follow(order)
+    rig.services[0].snapshots.follow(order)
     end = time.monotonic() + PATIENCE_SECONDS
-    while not rig.services[0]._cuts._is_ready:
+    while not rig.services[0].snapshots._is_ready:
         assert time.monotonic() < end
         rig.turn(0)
     for _ in range(5):
         rig.turn(0)
-        assert not rig.services[0]._cuts.active
+        assert not rig.services[0].snapshots.active
     rig.settle()
     part = msgspec.json.decode(until(rig, order_of(2, tmp_path), "written").part, type=PartEntry)
     assert part.slots == to_bitmap(rig.owned(0))
@@ -159,7 +159,7 @@ def test_half_a_push_is_repeated_before_a_cut_begins(rig: Rig, tmp_path: Path) -
     order = order_of(1, tmp_path)
     rig.engine(0).applied_minibatches.add_part(Part(0, 9, to_bitmap(ALL_SLOTS), 1))
     end = time.monotonic() + PATIENCE_SECONDS
-    while not rig.services[0]._cuts._is_ready:
+    while not rig.services[0].snapshots._is_ready:
         assert time.monotonic() < end
         assert hear(rig, order) is None
     assert hear(rig, order) is None

@@ -52,7 +52,7 @@ class Engine:
         self._arenas = Arenas(memory)
         self.found = self._arenas.left("state")
         """A predecessor has left its state, if only that there was none yet."""
-        self._state = State(self._arenas)
+        self.state = State(self._arenas)
         self.configuration: Configure | None = None
         self.groups: list[TableGroup] = []
         self.owned = owned
@@ -60,13 +60,13 @@ class Engine:
         """Slots of which no push is taken."""
         self.tracked = 0
         """Slots whose changed rows are logged, for a move."""
-        self.applied_minibatches = AppliedMinibatches(self._state.applied_entries)
+        self.applied_minibatches = AppliedMinibatches(self.state.applied_entries)
         self.loads = Loads(clock)
         self.clock = clock
         self._specs: list[GroupSpec] = []
         self._unsettled = 0
         """Slots of which there may be rows and applied minibatches, owned or not, left by a predecessor."""
-        if (configuration := self._state.configuration()) is not None:
+        if (configuration := self.state.configuration()) is not None:
             self._open(configuration)
             self._unsettled = ALL_SLOTS
             for group in self.groups:
@@ -77,7 +77,7 @@ class Engine:
     @property
     def version(self) -> int:
         """Number of pushes applied so far."""
-        return self._state.pushes
+        return self.state.pushes
 
     @property
     def rows(self) -> int:
@@ -102,15 +102,6 @@ class Engine:
     def embedding_bytes(self) -> int:
         """Bytes of memory that rows of embeddings and their index take."""
         return sum(group.bytes for group in self.groups if not group.complete)
-
-    @property
-    def restored(self) -> int:
-        """Generation whose checkpoint it holds, in all its slots; 0: none."""
-        return self._state.restored
-
-    @restored.setter
-    def restored(self, generation: int) -> None:
-        self._state.restored = generation
 
     def slot_bytes(self) -> NDArray[np.float64]:
         """Return the bytes of memory of the rows in each slot [4096]."""
@@ -157,7 +148,7 @@ class Engine:
         self._admit(covers)
         self._check_configuration(configuration, blocks)
         if self.configuration is None:
-            self._state.configure(configuration, len(groups_of(configuration)))
+            self.state.configure(configuration, len(groups_of(configuration)))
             failpoint("ps.configure.written")
             self._open(configuration)
             self.own(self.owned)
@@ -178,7 +169,7 @@ class Engine:
                 seed=configuration.seed,
                 complete=spec.complete,
                 counted=spec.counted,
-                kept=Kept(self._arenas, f"group-{g}", self._state.numbers(g), self._state.journal, g),
+                kept=Kept(self._arenas, f"group-{g}", self.state.numbers(g), self.state.journal, g),
             )
             for g, spec in enumerate(self._specs)
         ]
@@ -242,14 +233,14 @@ class Engine:
         if not to_do:
             return PushResult(self.version, applied=False)
         parts = self.applied_minibatches.parts(epoch, k)
-        self._state.begin_push(epoch, k, to_do)
+        self.state.begin_push(epoch, k, to_do)
         failpoint("ps.push.begun")
         try:
             for g, of_group in enumerate(groups):
                 if parts or to_do != covers:
                     of_group = self._only(g, of_group, to_do, parts)
                 self._update(g, of_group, learning_rate_factor)
-                self._state.journal.begin(g + 1)
+                self.state.journal.begin(g + 1)
                 failpoint("ps.push.group")
         except Exception:
             self._end_interrupted()
@@ -257,18 +248,18 @@ class Engine:
         failpoint("ps.push.applied")
         self.applied_minibatches.add(epoch, k, to_do)
         failpoint("ps.push.marked")
-        self._state.end_push(applied=True)
+        self.state.end_push(applied=True)
         failpoint("ps.push.done")
         return PushResult(self.version - 1, applied=True)
 
     def _end_interrupted(self) -> None:
         """Mark what has been applied of a push that was begun and not ended, so that its repeat does the rest. May itself be
         interrupted."""
-        push = self._state.push_under_way()
+        push = self.state.push_under_way()
         if push is None:
             return
         epoch, k, slots = push
-        progress = self._state.journal.progress
+        progress = self.state.journal.progress
         done = progress.group >= len(self.groups)
         if done:
             self.applied_minibatches.add(epoch, k, slots)
@@ -277,7 +268,7 @@ class Engine:
             part = Part(epoch, k, to_bitmap(slots), progress.group, tables.tobytes(), hashes.tobytes())
             self.applied_minibatches.add_part(part)
         failpoint("ps.attach.marked")
-        self._state.end_push(applied=done)
+        self.state.end_push(applied=done)
 
     def _update(self, g: int, of_group: Slice, learning_rate_factor: float) -> None:
         keys, counts, grads = of_group

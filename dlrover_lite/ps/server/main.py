@@ -59,7 +59,7 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
         with closing(PsService(spec.id, engine, server, connect, say=log, persister=persister)) as service:
             welcome = master.call(Hello(spec.id, "ps", server.endpoint)).body
             if isinstance(welcome, Welcome) and welcome.recipe.checkpoint == "off":
-                service.spare_persister()
+                service.snapshots.spare_persister()
             if spec.follows:
                 failpoint("ps.attach.told")
             while True:

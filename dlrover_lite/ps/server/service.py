@@ -113,7 +113,7 @@ class PsService:
         self._clock = clock
         self._say = say
         self._tidying = Cleanup(engine)
-        self._snapshots = SnapshotOrders(number_of(node), engine, clock, say, persister=persister)
+        self.snapshots = SnapshotOrders(number_of(node), engine, clock, say, persister=persister)
         self.meter = BusyMeter(clock)
         self._held: dict[tuple[int, int], Request] = {}
         """Requests held back until the master has spoken."""
@@ -123,7 +123,7 @@ class PsService:
         """Requests for more rows of a move that aren't answered yet."""
         self._reported_at = self._loads_at = clock()
         self._counted_at = -math.inf
-        self._told_of_snapshot = self._snapshots.state
+        self._told_of_snapshot = self.snapshots.state
         self._unanswered = 0
         self._restore_at = clock()
         self._restore_failing_since: float | None = None
@@ -243,7 +243,7 @@ class PsService:
     def _copy_begin(self, move: int, have: int) -> tuple[Any, list[Any]]:
         order = next((order for order in self.orders.moves if order.move == move and order.source == self.node), None)
         rows_stay = self.outgoing is not None and not self.outgoing.may_tidy
-        if order is None or not (rows_stay or self._is_tidy()) or self._snapshots.active:
+        if order is None or not (rows_stay or self._is_tidy()) or self.snapshots.active:
             return NotNow(), []
         if self.outgoing is not None:
             self.outgoing.close()
@@ -264,7 +264,7 @@ class PsService:
         self._unanswered = 0
         self.engine.applied_minibatches.consumed(orders.consumed_below, orders.consumed)
         if orders.version >= self.orders.version:
-            self._snapshots.follow(orders.snapshot)
+            self.snapshots.follow(orders.snapshot)
         if orders.version <= self.orders.version:
             return
         self.orders = orders
@@ -284,8 +284,8 @@ class PsService:
         self._let_in(self._slowed)
 
     def _own(self, owned: int) -> None:
-        if self._snapshots.active and owned != self.engine.owned:
-            self._snapshots.give_up("slots have come or gone while its snapshot was taken")
+        if self.snapshots.active and owned != self.engine.owned:
+            self.snapshots.give_up("slots have come or gone while its snapshot was taken")
         self._tidying.keep(owned)
         lost = self.engine.own(owned)
         if lost:
@@ -307,7 +307,7 @@ class PsService:
     def to_restore(self) -> RestoreOrder | None:
         """The order to restore a checkpoint that isn't done yet."""
         order = self.orders.restore
-        return order if order is not None and self.engine.restored < order.generation else None
+        return order if order is not None and self.engine.state.restored < order.generation else None
 
     def _restore(self, order: RestoreOrder) -> float:
         """Restore a little more of the checkpoint; returns the seconds until it is to go on. Raises Unrestorable."""
@@ -362,15 +362,15 @@ class PsService:
             self._let_in(self._slowed)
             wait = min(wait, SLOWED_LOOK_SECONDS)
         is_quiet = self._tidying.done and self.copier is None and self.outgoing is None
-        self._snapshots.work(may_begin=is_quiet and self.orders.version > 0)
-        if self.copier is None and not self._snapshots.active:
+        self.snapshots.work(may_begin=is_quiet and self.orders.version > 0)
+        if self.copier is None and not self.snapshots.active:
             mine = next((order for order in self.orders.moves if order.target == self.node), None)
             if mine is not None:
                 self.copier = MigrationTarget(self.engine, mine, self._connect, self._discard, self._clock, self._say)
         if self.copier is not None:
             due = self.copier.work(may_begin=self._tidying.done)
             wait = wait if due is None else min(wait, due)
-        return 0.0 if self._may_tidy or self._copies or self._snapshots.busy else wait
+        return 0.0 if self._may_tidy or self._copies or self.snapshots.busy else wait
 
     def _tidy(self) -> None:
         until = self.engine.clock() + TIDY_SECONDS
@@ -385,20 +385,20 @@ class PsService:
         that would begin again for the last batch."""
         outgoing = self.outgoing
         may = outgoing is None or (outgoing.may_tidy and outgoing.heard)
-        return may and not self._tidying.done and not self._snapshots.active
+        return may and not self._tidying.done and not self.snapshots.active
 
     @property
     def sockets(self) -> list[Source]:
         """Sockets beside the server's that are readable when ``work`` has something to do."""
         copiers = [self.copier.socket] if self.copier is not None else []
-        return [*copiers, *self._snapshots.sockets]
+        return [*copiers, *self.snapshots.sockets]
 
     @property
     def report_in(self) -> float:
         """Seconds until the next report is due."""
         given = self.engine.frozen and (self.outgoing is None or self.outgoing.waits)
         waiting = not self.orders.version or given or (self.copier is not None and self.copier.ready)
-        waiting = waiting or self._snapshots.state != self._told_of_snapshot
+        waiting = waiting or self.snapshots.state != self._told_of_snapshot
         pause = IMPATIENT_SECONDS if waiting else REPORT_SECONDS
         if self._unanswered:
             pause = max(pause, OVERDUE_SECONDS)
@@ -408,7 +408,7 @@ class PsService:
         """Return what to tell the master now."""
         now = self._clock()
         self._reported_at = now
-        self._told_of_snapshot = self._snapshots.state
+        self._told_of_snapshot = self.snapshots.state
         self._unanswered += 1
         loads = b""
         if now - self._loads_at >= LOADS_SECONDS:
@@ -429,8 +429,8 @@ class PsService:
             slowed=self.outgoing.slowed if self.outgoing is not None else 0.0,
             loads=loads,
             requests_per_second=self.engine.loads.requests_per_second if loads else 0.0,
-            snapshot=self._snapshots.report,
-            restored=self.engine.restored,
+            snapshot=self.snapshots.report,
+            restored=self.engine.state.restored,
             counters=self._counters(now),
             restoring=self._restore_report(),
         )
@@ -456,13 +456,9 @@ class PsService:
             tables=[TableCount(table.name, table.dim, rows) for table, rows in engine.table_rows()],
         )
 
-    def spare_persister(self) -> None:
-        """Let the persister go: there won't be any checkpoint."""
-        self._snapshots.spare_persister()
-
     def close(self) -> None:
         self._stop_restoring()
-        self._snapshots.close()
+        self.snapshots.close()
         if self.outgoing is not None:
             self.outgoing.close()
         if self.copier is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
@@ -48,16 +48,13 @@ class Unreachable(JobError):
 class Restoring:
     """Restores the rows and applied minibatches of ``slots`` into ``engine``. To be closed."""
 
-    def __init__(
-        self, engine: Engine, order: RestoreOrder, slots: int, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, engine: Engine, order: RestoreOrder, slots: int) -> None:
         self.order = order
         self.slots = slots
         self.rows = self._bytes = 0
         self.done = False
         self._engine = engine
-        self._clock = clock
-        self._began = clock()
+        self._began = time.perf_counter()
         self._ended: float | None = None
         self._chain: list[Manifest] = []
         self._expected: list[Sequence[int]] = []
@@ -75,8 +72,8 @@ class Restoring:
         Raises CheckpointDamaged, CheckpointForeign, UsageError for tables that are others here, JobError when there is no room for the
         rows, and Unreachable when the checkpoint can't be read for now: another ``Restoring`` may.
         """
-        end = self._clock() + seconds
-        while not self.done and self._clock() < end:
+        end = time.perf_counter() + seconds
+        while not self.done and time.perf_counter() < end:
             try:
                 found = self._ahead.get(timeout=WAIT_SECONDS)
             except queue.Empty:
@@ -104,7 +101,7 @@ class Restoring:
     @property
     def seconds(self) -> float:
         """Seconds for which it has been restoring, or was."""
-        return (self._clock() if self._ended is None else self._ended) - self._began
+        return (time.perf_counter() if self._ended is None else self._ended) - self._began
 
     @property
     def progress(self) -> RestoreReport | None:
@@ -191,9 +188,9 @@ class Restoring:
         if self._chain and self.order.applied_minibatches:
             self._mark(self._chain[-1])
         failpoint("ps.restore.marked")
-        self._engine.restored = self.order.generation
+        self._engine.state.restored = self.order.generation
         failpoint("ps.restore.done")
-        self._ended = self._clock()
+        self._ended = time.perf_counter()
         self.done = True
 
     def _mark(self, last: Manifest) -> None:

@@ -6,7 +6,6 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -58,7 +57,7 @@ class _Released(Exception):
 
 class Persisting:
     """The persister's loop. ``leftover``: how long it sleeps for each second of work, beside training. ``kernels``: as in
-    ``SnapshotReader``. ``waits``: seconds that this process has worked and waited for a CPU so far; None where nobody counts them.
+    ``SnapshotReader``.
 
     Ends by SystemExit when the other end is gone.
     """
@@ -70,16 +69,12 @@ class Persisting:
         leftover: Leftover,
         report_seconds: float,
         kernels: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-        work_clock: Callable[[], float] = time.process_time,
-        waits: Callable[[], tuple[float, float] | None] = waits_of_this_process,
     ) -> None:
         self._channel = channel
         self._poll = select.poll()  # the number of a descriptor that was passed on may be too high for select
         self._poll.register(channel, select.POLLIN)
         self._leftover, self._report_seconds = leftover, report_seconds
         self._kernels = kernels
-        self._clock, self._work_clock, self._waits = clock, work_clock, waits
         self._pace = Pace(0.0, 0, 0.0, leftover)
         self._files: list[int] = []
         self._spill: CopyOnWriteLog | None = None
@@ -122,20 +117,20 @@ class Persisting:
 
     def _write(self, order: Persist, reader: SnapshotReader, part: PartWriter, spill: CopyOnWriteLog) -> None:
         total = sum(group.used * group.row_bytes for group in order.groups)
-        pace = self._pace = Pace(order.seconds, total, self._clock(), self._leftover)
+        pace = self._pace = Pace(order.seconds, total, time.monotonic(), self._leftover)
         training = TrainingWatch(int(spill.header[ANSWERED]), TRAINING_SECONDS)
-        worked, reported_at = self._work_clock(), self._clock()
+        worked, reported_at = time.process_time(), time.monotonic()
         for step in reader.steps(part):
             _reached(step)
-            if (seen := self._waits()) is not None:
+            if (seen := waits_of_this_process()) is not None:
                 self._leftover.look(*seen)
-            rest = self._work_clock() - worked
+            rest = time.process_time() - worked
             rest = pace.rest(rest) if self._may_rest(order, spill, training) else 0.0
             while True:
                 self._obey(rest)
                 if spill.overflown:
                     raise Overflown
-                now = self._clock()
+                now = time.monotonic()
                 if now - reported_at >= self._report_seconds:
                     reported_at = now
                     self._tell(Writing(order.cut, reader.rows, part.bytes_written))
@@ -144,11 +139,11 @@ class Persisting:
                     break
                 for _ in reader.drain(part):
                     _reached("spill")
-            worked = self._work_clock()
+            worked = time.process_time()
 
     def _may_rest(self, order: Persist, spill: CopyOnWriteLog, training: TrainingWatch) -> bool:
         """Say whether something is trained beside it, and the spill doesn't fill."""
-        goes_on = training.goes_on(int(spill.header[ANSWERED]), self._clock())
+        goes_on = training.goes_on(int(spill.header[ANSWERED]), time.monotonic())
         return goes_on and 2 * spill.waiting_bytes <= order.spill_bytes
 
     def _obey(self, seconds: float) -> None:

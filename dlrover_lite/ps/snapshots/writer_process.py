@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -46,19 +45,6 @@ class PersisterEnded(JobError):
             f"the process that writes the checkpoint {how}",
             hint="It is started again for the next checkpoint. What it had to say is in the log of the parameter server.",
         )
-
-
-class _Process(Protocol):
-    """A process as subprocess has it."""
-
-    pid: int
-    returncode: int
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def kill(self) -> None: ...
 
 
 class SnapshotWriterProcess:
@@ -116,7 +102,7 @@ class SnapshotWriterProcess:
         made.stays = True
         return made
 
-    def _hold(self, process: _Process, channel: socket.socket) -> None:
+    def _hold(self, process: subprocess.Popen[bytes] | _Forked, channel: socket.socket) -> None:
         self._process = process
         channel.setblocking(False)
         self.socket = channel

@@ -135,12 +135,12 @@ class GroupState:
     @property
     def rows(self) -> int:
         """Number of live rows of all slots, owned or not."""
-        return self.used - self._free
+        return self.used - self.gaps
 
     @property
     def gaps(self) -> int:
         """Number of free row numbers below the last row in use."""
-        return self._free
+        return int(self._book.numbers[FREE])
 
     @property
     def slot_rows(self) -> NDArray[np.int64]:
@@ -155,7 +155,7 @@ class GroupState:
     @property
     def bytes(self) -> int:
         """Bytes of memory that rows (free ones included), their index and the list of free ones take."""
-        return self._arena.bytes + self._index.bytes + 8 * self._free
+        return self._arena.bytes + self._index.bytes + 8 * self.gaps
 
     def contains(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of ``keys`` have a row, whoever owns their slots: bool [n]."""
@@ -164,10 +164,6 @@ class GroupState:
         store = self._store
         table_kernels.contains(keys, counts, store.salts, self._index.buckets, store.records, store.row_words, out)
         return out
-
-    @property
-    def _free(self) -> int:
-        return int(self._book.numbers[FREE])
 
     @property
     def _epoch(self) -> np.uint32:

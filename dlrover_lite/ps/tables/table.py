@@ -138,7 +138,7 @@ class TableGroup(GroupState):
             raise ValueError(f"values of shape {values.shape}, expected {(len(keys), self.dim)}")
         if not len(keys):
             return
-        free = self._free
+        free = self.gaps
         if self._spill is not None:
             self._book.numbers[FREE] = 0  # behind all rows of the snapshot: free numbers among them are to stay free
         try:
@@ -261,7 +261,7 @@ class TableGroup(GroupState):
         self._make_room(n)
         rows = self.rows
         if (appended := self._append(records)) < n:
-            self._arena.touch(max(0, n - appended - self._free))
+            self._arena.touch(max(0, n - appended - self.gaps))
             given = as_input(records[appended:], U32).reshape(-1)
             stopped(
                 move_kernels.write(self._store, self._index.buckets, self._book, self._epoch, self._tracking, given)
@@ -282,7 +282,7 @@ class TableGroup(GroupState):
         if (slots & self._slots.flagged(TRACKED)).any():
             raise ValueError("rows of tracked slots can't be dropped")
         stop = self._range(start, scan_limit)
-        if self._free + stop - start > len(self._book.free):
+        if self.gaps + stop - start > len(self._book.free):
             self._rebase()
         rising, step = move_kernels.drop(
             self._store, self._index.buckets, self._book, slots, np.uint64(start), np.uint64(stop)
@@ -301,12 +301,12 @@ class TableGroup(GroupState):
         self._arena.note_used()
         free = self._book.free
         if not self._free_rises:
-            free[: self._free].sort()
+            free[: self.gaps].sort()
             self._free_rises = True
         taken, step = move_kernels.compact(self._store, self._index.buckets, self._book, np.uint64(limit))
         stopped(step)
         self._book = self._book._replace(free=free[int(taken) :])
-        if self._free:
+        if self.gaps:
             return False
         self._rebase()
         self._free_numbers.give_back()
@@ -317,7 +317,7 @@ class TableGroup(GroupState):
     def _rebase(self) -> None:
         """Have the stack of free row numbers where it has room for all there can be: numbers are taken from its bottom, too."""
         whole = self._free_numbers.array
-        whole[: self._free] = self._book.free[: self._free]
+        whole[: self.gaps] = self._book.free[: self.gaps]
         self._book = self._book._replace(free=whole)
 
     # --- snapshots ------------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ class TableGroup(GroupState):
     def _append(self, records: NDArray[np.uint32]) -> int:
         """Write the first of ``records`` at once behind all others, if that can be: where many come at a time, and until one has a row
         already. Returns how many."""
-        if records.nbytes < _APPEND_BYTES or self._free or self._tracking:
+        if records.nbytes < _APPEND_BYTES or self.gaps or self._tracking:
             return 0
         if self._has_row(records[0]):
             return 0  # so have most that follow: they were sent before
