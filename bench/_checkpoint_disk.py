@@ -56,7 +56,7 @@ def make_rows(total_bytes: int) -> Arena:
     records[:, :TABLE_EPOCH] = random.integers(0, 1 << 32, (count, int(TABLE_EPOCH)), np.uint32)
     records[:, TABLE_EPOCH] = np.uint32(1) << EPOCH_BITS | (1 + np.arange(count) % EPOCH).astype(np.uint32)
     records.view(np.float32)[:, SHAPE.values_at :] = random.random((count, SHAPE.dim + SHAPE.state), np.float32)
-    group = GroupSnapshot(SHAPE.dim, SHAPE.state, count, EPOCH, bytes(8), 1, counted=SHAPE.counted, rows=count)
+    group = GroupSnapshot(SHAPE, count, EPOCH, bytes(8), 1, rows=count)
     return Arena(_file(records), group)
 
 

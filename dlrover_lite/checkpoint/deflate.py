@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 from dlrover_lite.checkpoint.destination import Piece
 
@@ -16,15 +15,10 @@ BrokenStream = zlib.error
 _LEVEL = 1
 
 
-def _library() -> Any:
-    try:
-        from isal import isal_zlib
-    except ImportError:  # no package for this machine
-        return zlib
-    return isal_zlib
-
-
-_fast = _library()
+try:
+    from isal import isal_zlib as _fast
+except ImportError:  # no package for this machine
+    _fast = zlib
 
 
 def crc32(pieces: Sequence[Piece]) -> int:

@@ -48,15 +48,7 @@ class FailPoint(msgspec.Struct):
     once: str = ""
     """The file that makes sure that the failpoint acts once; of ``slow``, that ends it."""
 
-    also: list[FailPoint] = []
-    """Other actions that are done there after this one."""
-
     def hit(self) -> None:
-        self._hit()
-        for other in self.also:
-            other.hit()
-
-    def _hit(self) -> None:
         if self.action == "slow":
             if not self.spent:
                 time.sleep(self.number)  # what it is for
@@ -90,9 +82,9 @@ class FailPoint(msgspec.Struct):
         return True
 
 
-def parse(text: str) -> dict[str, FailPoint]:
-    """Parse failpoints. Raises UsageError for what isn't written as above."""
-    points: dict[str, FailPoint] = {}
+def parse(text: str) -> dict[str, list[FailPoint]]:
+    """Parse failpoints: what is done at each, one after the other. Raises UsageError for what isn't written as above."""
+    points: dict[str, list[FailPoint]] = {}
     for piece in filter(None, text.split(",")):
         name, _, what = piece.partition("=")
         what, _, once = what.partition("@")
@@ -105,10 +97,7 @@ def parse(text: str) -> dict[str, FailPoint]:
             raise UsageError(
                 f"{VARIABLE}: {piece!r} is no failpoint", hint="Write NAME=kill:N, =pause:N, =slow:S or =full@FILE."
             )
-        point = FailPoint(action, value, once)
-        points.setdefault(name, point)
-        if points[name] is not point:
-            points[name].also.append(point)
+        points.setdefault(name, []).append(FailPoint(action, value, once))
     return points
 
 
@@ -117,19 +106,20 @@ _points = parse(os.environ.get(VARIABLE, ""))
 
 def failpoint(name: str) -> None:
     """Act if a failpoint is set at the place that the process has come to."""
-    if _points and (point := _points.get(name)) is not None:
-        point.hit()
+    if _points:
+        for point in _points.get(name, ()):
+            point.hit()
 
 
 def needs_room(name: str) -> None:
     """Announce that something is about to be written. Raises OSError where a test says that the disk is full."""
-    if _points and (point := _points.get(name)) is not None and point.action == "full" and point.spent:
+    if any(point.action == "full" and point.spent for point in _points.get(name, ())):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def active(name: str) -> FailPoint | None:
-    """Return the failpoint that is set, for code that can't call ``failpoint`` itself, as kernels."""
-    return _points.get(name)
+    """Return the first failpoint that is set, for code that can't call ``failpoint`` itself, as kernels."""
+    return next(iter(_points.get(name, ())), None)
 
 
 @contextmanager

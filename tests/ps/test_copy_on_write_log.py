@@ -47,10 +47,10 @@ class Queue:
         self.store = store_of(random)
         self.left = random.permutation(ROWS).astype(np.uint64)
         """Rows that are going to change, in this order."""
-        self.cut = GroupSnapshot(DIM, DIM * PARTS, ROWS, EPOCH, bytes(8), capacity)
+        self.cut = GroupSnapshot(RecordShape(DIM, DIM * PARTS, False), ROWS, EPOCH, bytes(8), capacity)
         patch = pytest.MonkeyPatch()
         patch.setattr(spill_module, "SEGMENT_BYTES", segment_rows * self.cut.entry_bytes)
-        self.cut = GroupSnapshot(DIM, DIM * PARTS, ROWS, EPOCH, bytes(8), capacity)
+        self.cut = GroupSnapshot(RecordShape(DIM, DIM * PARTS, False), ROWS, EPOCH, bytes(8), capacity)
         self.server = CopyOnWriteLog([self.cut])
         self.persister = CopyOnWriteLog([self.cut], os.dup(self.server.fd))
         self.undo = patch.undo

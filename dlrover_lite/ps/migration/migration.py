@@ -131,7 +131,7 @@ class Outgoing:
         if request.batch == batch.number:
             batch = self._heed(request, batch)
         found = self._rows(batch)
-        if found is None and not self._log_is_empty():
+        if found is None and any(group.logged() for group in self._engine.groups):
             self._begin_round(batch)
             found = self._rows(batch)
         if found is None:
@@ -225,7 +225,7 @@ class Outgoing:
                 return None
             batch.to_send.append(found)  # none, perhaps
         g, rows = batch.to_send.popleft()
-        limit = _rows_a_chunk(self._engine.groups[g].row_bytes)
+        limit = max(1, CHUNK_BYTES // self._engine.groups[g].row_bytes)
         if len(rows) > limit:
             batch.to_send.appendleft((g, rows[limit:]))
         return g, rows[:limit]
@@ -240,9 +240,6 @@ class Outgoing:
             return False
         group.read_records(rows, into)
         return True
-
-    def _log_is_empty(self) -> bool:
-        return not any(group.logged() for group in self._engine.groups)
 
     def _begin_round(self, batch: Batch) -> None:
         batch.round += 1
@@ -319,7 +316,10 @@ class Incoming:
             if not 0 <= copied.group < len(self._engine.groups):
                 raise UsageError(f"rows of group {copied.group} where there are {len(self._engine.groups)}")
             group = self._engine.groups[copied.group]
-            records = self._placed(copied, group) if copied.place >= 0 else _records(frames[0], group)
+            if copied.place >= 0:
+                records = self._placed(copied, group)
+            else:
+                records = np.frombuffer(frames[0], np.uint32).reshape(-1, group.shape.words)
             group.write_records(records)
             self.rows += copied.rows
             received = records.nbytes
@@ -346,11 +346,3 @@ class Incoming:
         if records is None:
             raise ValueError(f"{copied.rows} rows in place {copied.place}, where they can't be")
         return records
-
-
-def _rows_a_chunk(row_bytes: int) -> int:
-    return max(1, CHUNK_BYTES // row_bytes)
-
-
-def _records(frame: memoryview, group: TableGroup) -> NDArray[np.uint32]:
-    return np.frombuffer(frame, np.uint32).reshape(-1, group.shape.words)

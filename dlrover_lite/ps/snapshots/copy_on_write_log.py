@@ -75,33 +75,25 @@ _MADV_POPULATE_WRITE = 23
 class GroupSnapshot(msgspec.Struct, frozen=True):
     """A group of tables as it is at the beginning of a snapshot."""
 
-    dim: Count
-    state: Count
-    """Number of floats of a row's optimizer state."""
+    shape: RecordShape
     used: Count
     """Number of row numbers in use."""
     epoch: Count
     """Epoch of the snapshot: rows of later epochs have changed since."""
     salts: Blob
     """Salts of the tables: uint64."""
-    capacity: Count
+    capacity: Count = 0
     """Maximum number of entries that may wait in the spill."""
-    counted: bool = False
-    """Each row has a count of its updates."""
     since: Count = 0
     """Epoch after which changed rows are wanted; 0: all rows are."""
     rows: Count = 0
     """Number of live rows in the slots owned."""
 
     @property
-    def shape(self) -> RecordShape:
-        return RecordShape(self.dim, self.state, self.counted)
-
-    @property
     def stored(self) -> GroupShape:
         """Shape of the group, as a part of a checkpoint says it."""
         salts = np.frombuffer(self.salts, np.uint64).tolist()
-        return GroupShape(self.dim, self.state, counted=self.counted, salts=salts)
+        return GroupShape(self.shape.dim, self.shape.state, counted=self.shape.counted, salts=salts)
 
     @property
     def row_bytes(self) -> int:

@@ -142,7 +142,7 @@ class SnapshotReader:
         self._spill = spill
         self._owned, self._whole = owned.copy(), whole.copy()
         self._tables = [len(group.salts) // 8 for group in groups]
-        self._late = [LateRows(group.dim) for group in groups]
+        self._late = [LateRows(group.shape.dim) for group in groups]
         self._now = 0
         """The group whose turn it is."""
         self.rows = 0
@@ -220,7 +220,7 @@ class SnapshotReader:
         group, records = self._groups[g], found[:, first:]
         positions = positions_of(records)
         if (odd := chosen & (positions > self._tables[g])).any():
-            raise JobError(f"rows of dim {group.dim} are damaged: one is of table {int(positions[odd][0])}")
+            raise JobError(f"rows of dim {group.shape.dim} are damaged: one is of table {int(positions[odd][0])}")
         if self._kernels and g == self._now:
             self._scatter(g, found, first, chosen, part)
             return

@@ -332,8 +332,7 @@ class TableGroup(GroupState):
                 hint="Stop the job, and go on with it: dlrover-lite run --resume JOB",
             )
         self._book.numbers[EPOCH] = epoch + 1
-        salts = self._store.salts.tobytes()
-        return GroupSnapshot(self.dim, self.shape.state, self.used, epoch, salts, 0, self.shape.counted)
+        return GroupSnapshot(self.shape, self.used, epoch, self._store.salts.tobytes())
 
     @property
     def file(self) -> Arena:
