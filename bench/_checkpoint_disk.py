@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.records import EPOCH_BITS, TABLE_EPOCH, RecordShape
 from dlrover_lite.ps.snapshots.copy_on_write_log import CopyOnWriteLog, GroupSnapshot
 from dlrover_lite.ps.snapshots.snapshot_kernels import compile_kernels

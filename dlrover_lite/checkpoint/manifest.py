@@ -12,7 +12,7 @@ from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import VERSION, GroupShape, refuse_other_major
 from dlrover_lite.core.files.durable import UnsafeName, checked_name
 from dlrover_lite.core.intervals import Range
-from dlrover_lite.core.slots import BITMAP_BYTES
+from dlrover_lite.core.slot_sets import BITMAP_BYTES
 from dlrover_lite.core.unknown_ids import usual_shares
 from dlrover_lite.protocol.messages import to_builtins
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
@@ -47,7 +47,7 @@ class Consumed(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """A minibatch that a parameter server has applied in some slots (a bitmap, ``slots.pack``)."""
+    """A minibatch that a parameter server has applied in some slots (a bitmap, ``slot_sets.pack``)."""
 
     epoch: int
     k: int

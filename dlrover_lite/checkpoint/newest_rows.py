@@ -18,7 +18,7 @@ from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import BUCKETS, Block
 from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.rows import RowData
 
 __all__ = ["KNOWN_BYTES", "NewestRows", "RowChunk"]

@@ -33,7 +33,7 @@ from dlrover_lite.checkpoint.layout import (
     read_tail,
 )
 from dlrover_lite.checkpoint.manifest import PartEntry
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign
 from dlrover_lite.core.records import positions_of, slots_of
 from dlrover_lite.core.rows import RowData

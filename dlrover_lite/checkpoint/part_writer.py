@@ -29,7 +29,7 @@ from dlrover_lite.checkpoint.layout import (
     pack_tail,
 )
 from dlrover_lite.checkpoint.manifest import PartEntry
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import positions_of, slots_of
 

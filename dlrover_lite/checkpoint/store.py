@@ -23,7 +23,7 @@ from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, PartEntry, conf
 from dlrover_lite.checkpoint.part_reader import PartReader
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.checkpoint.retention import retained
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobError
 from dlrover_lite.core.files.durable import UnsafeName, checked_name
 from dlrover_lite.core.units import MIB, format_bytes

@@ -19,7 +19,7 @@ from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from dlrover_lite.client.resuming import Chosen
-    from dlrover_lite.core.slots import SlotSet
+    from dlrover_lite.core.slot_sets import SlotSet
     from dlrover_lite.core.units import Resources
     from dlrover_lite.jobs.profiles import Gap
     from dlrover_lite.protocol.hosts import Host
@@ -275,7 +275,7 @@ class JobHandle:
         Raises UsageError for slots or a PS that can't be, JobError when the job has ended, has no slot map yet, or refuses.
         """
         from dlrover_lite.client import scaling
-        from dlrover_lite.core.slots import pack
+        from dlrover_lite.core.slot_sets import pack
         from dlrover_lite.protocol.messages import MoveRequest, Scaled
 
         if (slots is None) == (source is None):

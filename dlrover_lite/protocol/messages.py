@@ -364,7 +364,7 @@ class ReadySlots(Message, frozen=True):
 
     move: Count
     slots: SlotBits
-    """The slots, as 512 bytes: ``slots.pack``."""
+    """The slots, as 512 bytes: ``slot_sets.pack``."""
     rows: Count = 0
     bytes: Bytes = 0
     """Bytes of memory that these rows take."""
@@ -462,7 +462,7 @@ class MoveOrder(Message, frozen=True):
     source_endpoint: Url
     target: Name
     slots: SlotBits
-    """The slots that are still the source's, as 512 bytes: ``slots.pack``."""
+    """The slots that are still the source's, as 512 bytes: ``slot_sets.pack``."""
     at_once: bool = False
     """The source is to freeze the slots before the first row is copied: it is slow, and what it would still train on meanwhile is less than
     what that would cost."""
@@ -481,7 +481,7 @@ class PsOrders(Message, frozen=True):
     version: Count
     """Version of the map and the moves; 0: no map yet."""
     owned: SlotBits = b""
-    """The slots that the PS owns, as 512 bytes: ``slots.pack``."""
+    """The slots that the PS owns, as 512 bytes: ``slot_sets.pack``."""
     moves: Items[MoveOrder] = []
     """Moves under way with this PS as source or target."""
     consumed_below: Count = 0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.core.records import table_salt
-from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.core.slot_sets import SLOTS
 
 SLOT_SHIFT = 64 - (SLOTS - 1).bit_length()
 

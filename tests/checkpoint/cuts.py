@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dlrover_lite.checkpoint.layout import Block, Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import Applied, AppliedAtSnapshot, Consumed, Manifest, PartEntry, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.records import mixed, pack_rows, table_salt
 from dlrover_lite.core.rows import RowData
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec

@@ -21,7 +21,7 @@ from dlrover_lite.checkpoint import local
 from dlrover_lite.checkpoint.layout import ALIGNMENT, LARGE_BYTES, Block, GroupShape
 from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, JobError
 from dlrover_lite.core.records import pack_rows, table_salt
 from dlrover_lite.core.rows import RowData

@@ -22,8 +22,7 @@ from dlrover_lite.checkpoint.layout import ENTRY_BYTES_1, HEAD, TAIL, Codec, Gro
 from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, pack_manifest
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import records
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import records, slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign
 from dlrover_lite.core.records import RecordShape, mixed, pack_rows, table_salt, unpack_rows
 from dlrover_lite.core.rows import RowData

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dlrover_lite.checkpoint.layout import Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import configure
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import pack_rows, table_salt
 from dlrover_lite.core.rows import RowData
@@ -54,7 +54,11 @@ def test_a_base_and_increments_whose_slots_move(store: CheckpointStore, codec: C
         write_cut(store, cut, changed, builds_on=cut // 2, owners=halves(border), codec=codec)
     assert state_of(store.rows(4)) == expected(versions)
     assert [manifest.cut for manifest in store.chain(4)] == [1, 2, 4]
-    assert [(cut.number, cut.state) for cut in store.checkpoints()] == [(4, "complete"), (2, "complete"), (1, "complete")]
+    assert [(cut.number, cut.state) for cut in store.checkpoints()] == [
+        (4, "complete"),
+        (2, "complete"),
+        (1, "complete"),
+    ]
     assert store.verify(4) == []
 
 

@@ -14,7 +14,7 @@ import pytest
 from dlrover_lite.checkpoint.layout import GroupShape
 from dlrover_lite.checkpoint.manifest import AppliedAtSnapshot, Consumed, Manifest, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, JobError
 from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.checkpoints.restored_ledger import (
@@ -312,7 +312,10 @@ def test_a_job_never_goes_back_to_abandoned_cuts(make: Callable[..., Rig], dies:
     rig.ask("ps-2", NodeFailed("ps-2", **LOST))  # and once more
     rig.up("ps-3", "worker-3")
     assert rig.ask("cli", StatusRequest()).begun.startswith(f"went back to checkpoint {expected} (")
-    assert [cut.number for cut in store.checkpoints(lineage=rig.master.facts.generation.lineage) if cut.abandoned] == [3, 2]
+    assert [cut.number for cut in store.checkpoints(lineage=rig.master.facts.generation.lineage) if cut.abandoned] == [
+        3,
+        2,
+    ]
 
 
 def test_a_job_goes_back_to_cuts_only_so_often(make: Callable[..., Rig]) -> None:
@@ -475,7 +478,9 @@ def test_a_new_job_begins_with_a_cut_of_another(make: Callable[..., Rig], tmp_pa
         assert anew == expected
         training = rig.job.recipe.training
         settings = TrainingSettings(training.seed, training.optimizer, training.optimizer, counted)
-        assert orders(rig, "ps-0").restore == RestoreOrder(cuts.url, cut, 1, applied_minibatches=not only, training=settings)
+        assert orders(rig, "ps-0").restore == RestoreOrder(
+            cuts.url, cut, 1, applied_minibatches=not only, training=settings
+        )
 
 
 @pytest.mark.parametrize("counted", [False, True])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.protocol.messages import (
     Ack,
     MoveOrder,

@@ -14,7 +14,7 @@ from dlrover_lite.checkpoint.layout import BLOCK_BYTES, GroupShape
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest, PartEntry, configuration_of
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.checkpoint.store import CheckpointStore, CheckpointWriter
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.records import RecordShape, epochs_of, hashes_of, positions_of, slots_of, unpack_rows
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
 from dlrover_lite.ps.server.engine import Engine

@@ -14,7 +14,7 @@ import pytest
 
 from dlrover_lite.checkpoint.manifest import Consumed
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, UsageError
 from dlrover_lite.core.failpoints import Died, armed
 from dlrover_lite.protocol.messages import RestoreOrder, TrainingSettings

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dlrover_lite.checkpoint.layout import BLOCK_BYTES
 from dlrover_lite.checkpoint.manifest import AppliedAtSnapshot, PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import Died, armed
 from dlrover_lite.core.records import EPOCHS_MOST, TABLE_EPOCH

@@ -15,7 +15,7 @@ import pytest
 
 from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.failpoints import VARIABLE
 from dlrover_lite.protocol.messages import PsOrders, SnapshotOrder, SnapshotReport
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, Part, mask_of, to_bitmap

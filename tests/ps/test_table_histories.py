@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.records import epochs_of
 from dlrover_lite.core.rows import RowData
 from dlrover_lite.protocol.ps_messages import TableSpec
@@ -27,7 +27,7 @@ ADAGRAD = Optimizer(use="adagrad", learning_rate=0.5)
 IDS = np.array([*range(POOL - 2), 2**63, 2**64 - 1], np.uint64)
 SLOT = [slots_of(spec.name, IDS) for spec in SPECS]
 INITIAL = [initial_rows(IDS, table=spec.name, seed=SEED, dim=DIM, scale=0.05) for spec in SPECS]
-EVERY = np.ones(slots.SLOTS, np.bool_)
+EVERY = np.ones(slot_sets.SLOTS, np.bool_)
 
 Key = tuple[int, int]
 """Table, and position of the id in IDS."""
@@ -107,7 +107,7 @@ class Model:
             self.rows[key] = Row(data.values[i], data.state[i], int(data.counts[i]), self.epoch)
             self.changed(key)
 
-    def drop(self, members: slots.SlotSet, scan_limit: int, start: int) -> None:
+    def drop(self, members: slot_sets.SlotSet, scan_limit: int, start: int) -> None:
         if (members & self.tracked).any():
             with pytest.raises(ValueError, match="tracked"):
                 self.group.drop(members, start, scan_limit=scan_limit)
@@ -134,7 +134,7 @@ class Model:
         assert self.group.used <= used
         assert not done or self.group.used == self.group.rows
 
-    def track(self, members: slots.SlotSet) -> None:
+    def track(self, members: slot_sets.SlotSet) -> None:
         self.group.track(members)
         self.tracking, self.tracked, self.log = True, members, set()
 
@@ -149,7 +149,7 @@ class Model:
         self.group.untrack()
         self.tracking, self.tracked, self.log = False, ~EVERY, set()
 
-    def own(self, members: slots.SlotSet) -> None:
+    def own(self, members: slot_sets.SlotSet) -> None:
         self.group.set_owned(members)
         self.owned = members
 
@@ -163,7 +163,7 @@ class Model:
     def check(self) -> None:
         group = self.group
         assert group.rows == len(self.rows) <= group.used
-        per_slot = np.bincount([self.slot(key) for key in self.rows], minlength=slots.SLOTS)
+        per_slot = np.bincount([self.slot(key) for key in self.rows], minlength=slot_sets.SLOTS)
         assert np.array_equal(group.slot_rows, per_slot)
         assert group.table_rows == [sum(table == t for table, _ in self.rows) for t in range(TABLES)]
         assert group.logged() == len(self.log)
@@ -200,7 +200,7 @@ def every_row(group: TableGroup) -> dict[Key, tuple[Any, Any, int, int]]:
 
 
 KEYS = st.lists(st.tuples(st.integers(0, TABLES - 1), st.integers(0, POOL - 1)), unique=True, max_size=TABLES * POOL)
-MEMBERS = st.sets(st.integers(0, 3)).map(lambda chosen: np.isin(np.arange(slots.SLOTS) % 4, list(chosen)))
+MEMBERS = st.sets(st.integers(0, 3)).map(lambda chosen: np.isin(np.arange(slot_sets.SLOTS) % 4, list(chosen)))
 OPERATIONS = st.one_of(
     st.tuples(st.just("update"), KEYS, st.sampled_from([-1.0, 0.5, 3.0])),
     st.tuples(st.just("update"), KEYS, st.sampled_from([-1.0, 0.5, 3.0])),
@@ -262,7 +262,7 @@ def test_rows_come_and_go_while_the_index_changes(seed: int) -> None:
             elif act == "write":
                 model.write(chosen, seed)
             elif act == "drop":
-                model.drop(slots.of(map(model.slot, chosen)), 1000, 0)
+                model.drop(slot_sets.of(map(model.slot, chosen)), 1000, 0)
             elif act == "compact":
                 model.compact(int(random.integers(0, 3)))
             else:

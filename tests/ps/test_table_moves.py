@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import epochs_of, unpack_rows
 from dlrover_lite.core.rows import RowData
@@ -28,8 +28,8 @@ OPTIMIZERS = {
     "adam": Optimizer(use="adam", learning_rate=0.01),
     "ftrl": Optimizer(use="ftrl", learning_rate=0.1, l1=0.02, l2=0.01),
 }
-EVERY = np.ones(slots.SLOTS, np.bool_)
-LOWER = np.arange(slots.SLOTS) < slots.SLOTS // 2
+EVERY = np.ones(slot_sets.SLOTS, np.bool_)
+LOWER = np.arange(slot_sets.SLOTS) < slot_sets.SLOTS // 2
 
 
 def group(
@@ -57,7 +57,7 @@ def train(tables: TableGroup, ids: np.ndarray, seed: int = 0) -> None:
     tables.update(np.concatenate([ids, ids]), counts(len(ids), len(ids)), grads)
 
 
-def every_row(tables: TableGroup, members: slots.SlotSet = EVERY) -> RowData:
+def every_row(tables: TableGroup, members: slot_sets.SlotSet = EVERY) -> RowData:
     rows, following = tables.find(members, 0, scan_limit=tables.used, row_limit=tables.used)
     assert following == tables.used
     return in_order(read(tables, rows))
@@ -72,7 +72,7 @@ def same(a: RowData, b: RowData) -> bool:
     return all(x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
 
 
-def drop_all(tables: TableGroup, members: slots.SlotSet, scan_limit: int = 100) -> None:
+def drop_all(tables: TableGroup, members: slot_sets.SlotSet, scan_limit: int = 100) -> None:
     start = 0
     while start < tables.used:
         start = tables.drop(members, start, scan_limit=scan_limit)
@@ -154,7 +154,7 @@ def test_dropped_rows_are_forgotten_and_their_numbers_reused_first() -> None:
 def test_gaps_of_row_numbers_freed_in_any_order_are_closed() -> None:
     tables = group()
     train(tables, many(600))
-    slot = np.arange(slots.SLOTS)
+    slot = np.arange(slot_sets.SLOTS)
     for third in (2, 0):
         drop_all(tables, slot % 3 == third)
     kept = every_row(tables)
@@ -280,7 +280,7 @@ def test_large_requests_are_counted_about_right() -> None:
     for _ in range(300):
         tables.gather(ids, counts(len(ids)))
     taken = tables.take_counters()
-    per_slot = np.bincount(slots_of("t0", ids), minlength=slots.SLOTS)
+    per_slot = np.bincount(slots_of("t0", ids), minlength=slot_sets.SLOTS)
     requests = taken.requests.max()
     assert 150 < requests < 600
     assert np.array_equal(taken.requests, requests * (per_slot > 0))
@@ -356,7 +356,7 @@ def test_memory_of_dropped_rows_is_given_back() -> None:
     train(tables, many(60_000))
     full = resident_bytes(dim)
     assert abs(full - tables.used * tables.row_bytes) < slack
-    drop_all(tables, np.arange(slots.SLOTS) >= 200, scan_limit=10_000)
+    drop_all(tables, np.arange(slot_sets.SLOTS) >= 200, scan_limit=10_000)
     assert resident_bytes(dim) > full - slack
     compact_all(tables, limit=10_000)
     assert tables.used < 10_000
@@ -412,7 +412,7 @@ def test_a_reserved_index_does_not_grow_and_shrinks_with_its_rows() -> None:
     other.write(rows)
     assert other.bytes - reserved == pytest.approx(other.used * other.row_bytes, abs=4 << 20)
     assert same(every_row(other), rows)
-    drop_all(tables, np.arange(slots.SLOTS) >= 50, scan_limit=5000)
+    drop_all(tables, np.arange(slot_sets.SLOTS) >= 50, scan_limit=5000)
     kept = every_row(tables)
     compact_all(tables, limit=500)
     assert tables.bytes < small / 4

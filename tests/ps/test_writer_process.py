@@ -24,7 +24,7 @@ import pytest
 
 from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import VARIABLE
 from dlrover_lite.protocol.messages import SnapshotOrder, SnapshotReport

@@ -8,10 +8,10 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import failpoint
-from dlrover_lite.core.slots import SlotSet
+from dlrover_lite.core.slot_sets import SlotSet
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.nodes.lifecycle import Node
@@ -160,7 +160,7 @@ class SlotControl:
             else ServerRoom(node, 0.0, 0.0, leaving=True)
             for node in ids
         ]
-        loads, to_empty = self._servers.loads, slots.none()
+        loads, to_empty = self._servers.loads, slot_sets.none()
         for node in state.leaving:
             to_empty |= state.owned(node)
         row_bytes = loads.row_bytes(state, self._servers.reports)
@@ -411,7 +411,7 @@ class SlotControl:
 
 def _unpacked(members: bytes) -> SlotSet:
     try:
-        return slots.unpack(members)
+        return slot_sets.unpack(members)
     except ValueError as error:
         raise MalformedMessage(str(error)) from error
 
@@ -425,7 +425,7 @@ def _stays(move: Move) -> str:
 
 
 def _named(members: SlotSet) -> str:
-    text = slots.describe(members)
+    text = slot_sets.describe(members)
     return (
         f"slot {text}"
         if members.sum() == 1

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.intervals import IntervalSet, Range
-from dlrover_lite.core.slots import BITMAP_BYTES, SLOTS, unpack
+from dlrover_lite.core.slot_sets import BITMAP_BYTES, SLOTS, unpack
 from dlrover_lite.ps.journal.state_words import Header, damaged
 from dlrover_lite.tables.hashing import SLOT_SHIFT
 
@@ -29,7 +29,7 @@ Name = tuple[int, int]
 
 
 def mask_of(bitmap: bytes | memoryview) -> int:
-    """Decode a set of slots from the wire (``slots.pack``). Raises ValueError for another length."""
+    """Decode a set of slots from the wire (``slot_sets.pack``). Raises ValueError for another length."""
     if len(bitmap) != BITMAP_BYTES:
         raise ValueError(f"a set of slots of {len(bitmap)} bytes")
     return int.from_bytes(bitmap, "little")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import JobError, UsageError
-from dlrover_lite.core.slots import BITMAP_BYTES
+from dlrover_lite.core.slot_sets import BITMAP_BYTES
 from dlrover_lite.protocol.ps_messages import Configure
 from dlrover_lite.ps.journal.applied_minibatches import AppliedEntries, mask_of, to_bitmap
 from dlrover_lite.ps.journal.journal import Journal

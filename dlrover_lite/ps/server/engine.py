@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.protocol.ps_messages import Configure, TableSpec

@@ -18,7 +18,7 @@ from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import Block
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest, configure
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.intervals import IntervalSet

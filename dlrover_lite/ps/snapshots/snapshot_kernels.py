@@ -12,7 +12,7 @@ from dlrover_lite.checkpoint.buckets import Buckets
 from dlrover_lite.checkpoint.layout import BUCKET_SHIFT
 from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.core.records import EPOCH_BITS, EPOCH_MASK, HASH_HIGH, TABLE_EPOCH
-from dlrover_lite.core.slots import SLOTS, SlotSet
+from dlrover_lite.core.slot_sets import SLOTS, SlotSet
 from dlrover_lite.ps.tables.copy_values import copy_values
 from dlrover_lite.tables.hashing import SLOT_SHIFT
 

@@ -10,7 +10,7 @@ import msgspec
 from dlrover_lite.checkpoint.manifest import Layout, configuration_of
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import failpoint
-from dlrover_lite.core.slots import BITMAP_BYTES
+from dlrover_lite.core.slot_sets import BITMAP_BYTES
 from dlrover_lite.protocol.messages import SnapshotOrder, SnapshotReport
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
 from dlrover_lite.ps.server.busy_meter import TrainingWatch

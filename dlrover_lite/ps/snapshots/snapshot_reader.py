@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import epochs_of, positions_of, slots_of
-from dlrover_lite.core.slots import SlotSet
+from dlrover_lite.core.slot_sets import SlotSet
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.ps.memory.memory_fence import barrier
 from dlrover_lite.ps.snapshots.copy_on_write_log import ENTRY_RECORD, PASSED, CopyOnWriteLog, GroupSnapshot

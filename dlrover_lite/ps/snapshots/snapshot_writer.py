@@ -14,7 +14,7 @@ from dlrover_lite.checkpoint.layout import Codec
 from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.ps.server.busy_meter import TrainingWatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.core.slot_sets import SLOTS
 from dlrover_lite.protocol.ps_messages import TableSpec
 from dlrover_lite.ps.snapshots import snapshot_kernels
 from dlrover_lite.ps.tables.table import RowData, TableGroup

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.core.records import TABLES_MOST, RecordShape, table_salt
-from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.core.slot_sets import SLOTS
 from dlrover_lite.protocol.ps_messages import TableSpec
 from dlrover_lite.ps.journal.journal import Journal, halting
 from dlrover_lite.ps.memory.row_arena import RowArena

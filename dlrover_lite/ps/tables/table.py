@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import EPOCHS_MOST, hashes_of, pack_rows, positions_of, unpack_rows
 from dlrover_lite.core.rows import RowData
-from dlrover_lite.core.slots import SLOTS, SlotSet
+from dlrover_lite.core.slot_sets import SLOTS, SlotSet
 from dlrover_lite.ps.journal.journal import stopped
 from dlrover_lite.ps.memory.arena import Arena
 from dlrover_lite.ps.snapshots.copy_on_write_log import Area, GroupSnapshot, no_spill

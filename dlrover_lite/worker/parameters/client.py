@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import DeadlineExceeded, JobError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.protocol.messages import Topology
@@ -123,12 +123,12 @@ class PsClient:
         self._begin(ticket, pull.keys.map, grads)
         return ticket
 
-    def scan(self, members: slots.SlotSet, group: int, start: int, limit: int, *, state: bool = False) -> Scanned:
+    def scan(self, members: slot_sets.SlotSet, group: int, start: int, limit: int, *, state: bool = False) -> Scanned:
         """Return some rows of a group, of the PS that owns all these slots; waits. Whoever takes its place has the rows in the same order.
         Raises JobError when these slots are no longer one's own."""
         ticket = ScanTicket(Scan(group, start, limit, state))
         ticket.missing = 1
-        self._dispatch(Piece(ticket, 0, "", _NO_MAP, members, slots.pack(members), [], [], []))
+        self._dispatch(Piece(ticket, 0, "", _NO_MAP, members, slot_sets.pack(members), [], [], []))
         self.finish(ticket)
         assert ticket.found is not None
         return ticket.found
