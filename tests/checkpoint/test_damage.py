@@ -128,7 +128,8 @@ def test_damaged_blocks_are_named_by_verify(store: CheckpointStore) -> None:
     for number in (1, 3):
         data[sections[2 + number] + 10] ^= 4
     path.write_bytes(data)
-    assert [cut.state for cut in store.checkpoints()] == ["complete", "complete"]  # every byte is looked at by verify only
+    # every byte is looked at by verify only
+    assert [cut.state for cut in store.checkpoints()] == ["complete", "complete"]
     blocks = len(sections) - 5
     assert [str(one.message) for one in store.verify(1)] == [
         f"{path} is damaged: block {number} of {blocks}: its checksum is another" for number in (1, 3)
