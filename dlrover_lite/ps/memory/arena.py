@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import JobError
@@ -23,9 +22,9 @@ _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
 class Arena:
     """``reserve_bytes`` of address space. On Linux it is a memfd, which can outlive the process that writes it."""
 
-    def __init__(self, name: str, reserve_bytes: int | None = None, *, fd: int | None = None) -> None:
+    def __init__(self, name: str, reserve_bytes: int = 0, *, fd: int | None = None) -> None:
         """Map all of the file ``fd``, and keep it; without ``fd`` make a new file."""
-        size = pages(reserve_bytes or psutil.virtual_memory().total)
+        size = pages(reserve_bytes)
         self.fd: int | None = fd
         """Descriptor of the file, for another process to map it; None where there is no file. It is open as long as the arena is there."""
         try:

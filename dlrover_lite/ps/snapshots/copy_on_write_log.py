@@ -24,6 +24,7 @@ from dlrover_lite.checkpoint.layout import GroupShape
 from dlrover_lite.core.bounds import Blob, Count
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import RecordShape
+from dlrover_lite.ps.memory.arena import pages
 from dlrover_lite.ps.memory.memory_fence import barrier
 
 __all__ = [
@@ -148,7 +149,7 @@ class SpillMemory:
 
     def __init__(self, size: int) -> None:
         """Make the file. Raises JobError when there can be none."""
-        self.size = _pages(max(1, size))
+        self.size = pages(max(1, size))
         self.fd = _make(self.size)
         self._map: mmap.mmap | None = None
         self._touched = 0
@@ -183,8 +184,8 @@ class CopyOnWriteLog:
     ) -> None:
         """Map the file ``fd`` that another process has made, and close it in the end; without ``fd`` make one, of what was ``prepared`` if
         given. Raises JobError when there can be none."""
-        header_bytes = _pages(8 * (_HEADER_WORDS + _GROUP_WORDS * len(groups)))
-        sizes = [_pages(4 * group.table_words + group.segments * group.segment_bytes) for group in groups]
+        header_bytes = pages(8 * (_HEADER_WORDS + _GROUP_WORDS * len(groups)))
+        sizes = [pages(4 * group.table_words + group.segments * group.segment_bytes) for group in groups]
         is_new = fd is None
         self.fd = _make(header_bytes + sum(sizes), prepared) if fd is None else fd
         self._prepared_bytes = prepared.size if prepared is not None else 0
@@ -295,7 +296,7 @@ class CopyOnWriteLog:
         if self._in_use is None:
             pairs = zip(self._groups, self.areas, strict=True)
             sizes = [4 * group.table_words + int(area.words[FRESH]) * group.segment_bytes for group, area in pairs]
-            self._in_use = [_pages(size) for size in sizes]
+            self._in_use = [pages(size) for size in sizes]
             if self._in_use:
                 most = self.areas[0].entries.nbytes
                 self._in_use[0] = max(self._in_use[0], min(self._prepared_bytes - self._starts[0], most))
@@ -329,7 +330,3 @@ def _make(size: int, prepared: SpillMemory | None = None) -> int:
             os.close(fd)
         raise JobError(f"there is no memory for rows that change during a snapshot: {error}") from error
     return fd
-
-
-def _pages(size: int) -> int:
-    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
