@@ -104,10 +104,6 @@ class CheckpointWriter:
         _check_names(manifest.cut, manifest.parts)
         self._destination.put(f"{self._directory}/{MANIFEST}", pack_manifest(manifest))
 
-    def abandon(self) -> None:
-        """Remove all of the checkpoint; not for one that was committed."""
-        self._destination.remove(self._directory)
-
 
 class CheckpointStore:
     """``url``: a directory, or an fsspec URL. Makes nothing and keeps nothing open by itself.
@@ -129,8 +125,8 @@ class CheckpointStore:
 
     # Writing
 
-    def begin(self, cut: int, *, under_way: Collection[int] = ()) -> CheckpointWriter:
-        """Begin the next checkpoint; removes what earlier ones have left half-written, but for those ``under_way``.
+    def begin(self, cut: int) -> CheckpointWriter:
+        """Begin the next checkpoint; removes what earlier ones have left half-written.
 
         Raises JobError for a number that was used before.
         """
@@ -138,7 +134,7 @@ class CheckpointStore:
         newest = max(_numbers(names, whole=True), default=-1)
         if cut <= newest:
             raise JobError(f"{self.url} has a checkpoint {newest} already: checkpoint {cut} can't follow it")
-        self._clean(names, under_way)
+        self._clean(names)
         self._destination.make(directory_of(cut))
         return self.join(cut)
 
@@ -146,12 +142,12 @@ class CheckpointStore:
         """Return the writer of a checkpoint that another process has begun: to write a part."""
         return CheckpointWriter(self._destination, cut)
 
-    def clean(self, *, under_way: Collection[int] = ()) -> list[int]:
-        """Remove half-written checkpoints, but for those ``under_way``; return their numbers."""
-        return self._clean(self._destination.directories(), under_way)
+    def clean(self) -> list[int]:
+        """Remove half-written checkpoints; return their numbers."""
+        return self._clean(self._destination.directories())
 
-    def _clean(self, names: dict[str, dict[str, int]], under_way: Collection[int]) -> list[int]:
-        removed = [number for number in _numbers(names, whole=False) if number not in under_way]
+    def _clean(self, names: dict[str, dict[str, int]]) -> list[int]:
+        removed = _numbers(names, whole=False)
         for number in removed:
             self._destination.remove(directory_of(number))
         return removed
