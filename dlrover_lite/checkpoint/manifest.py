@@ -10,6 +10,7 @@ import msgspec
 
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import VERSION, GroupShape, refuse_other_major
+from dlrover_lite.core.errors import CheckpointDamaged
 from dlrover_lite.core.files.durable import UnsafeName, checked_name
 from dlrover_lite.core.intervals import Range
 from dlrover_lite.core.slot_sets import BITMAP_BYTES
@@ -29,6 +30,7 @@ __all__ = [
     "PartEntry",
     "configuration_of",
     "configure",
+    "damaged_manifest",
     "known_id_kinds",
     "pack_manifest",
     "read_manifest",
@@ -163,6 +165,10 @@ def read_manifest(data: bytes | memoryview, file: str) -> Manifest:
     return manifest
 
 
+def damaged_manifest(manifest: Manifest, what: str) -> CheckpointDamaged:
+    return damaged(f"the manifest of checkpoint {manifest.cut}", what)
+
+
 def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
     """Tell the kind of each categorical column that the checkpoint was trained with: as it says, or else as follows from its data's format.
 
@@ -174,9 +180,7 @@ def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
         follows = kinds_of_format(str(data.get("format", "")), data.get("categorical", ()))
         return {**follows, **msgspec.convert(kept, dict[str, IdKind])}
     except (AttributeError, TypeError, msgspec.ValidationError) as error:
-        raise damaged(
-            f"the manifest of checkpoint {manifest.cut}", f"its kinds of ids make no sense: {error}"
-        ) from error
+        raise damaged_manifest(manifest, f"its kinds of ids make no sense: {error}") from error
 
 
 def usual_unknown_ids(manifest: Manifest) -> dict[str, float]:
@@ -186,9 +190,7 @@ def usual_unknown_ids(manifest: Manifest) -> dict[str, float]:
             shares = msgspec.convert(result.get("unknown_ids") or {}, dict[str, float])
             unusual = msgspec.convert(result.get("unusual_ids") or {}, dict[str, float | None])
         except (AttributeError, msgspec.ValidationError) as error:
-            raise damaged(
-                f"the manifest of checkpoint {manifest.cut}", f"its evaluations make no sense: {error}"
-            ) from error
+            raise damaged_manifest(manifest, f"its evaluations make no sense: {error}") from error
         if shares:
             return usual_shares(shares, unusual)
     return {}
@@ -215,9 +217,7 @@ def configure(manifest: Manifest) -> Configure:
             counted=msgspec.convert(found.get("counted", False), bool),
         )
     except (KeyError, TypeError, msgspec.ValidationError) as error:
-        raise damaged(
-            f"the manifest of checkpoint {manifest.cut}", f"its configuration makes no sense: {error}"
-        ) from error
+        raise damaged_manifest(manifest, f"its configuration makes no sense: {error}") from error
 
 
 def _known(kind: type[msgspec.Struct], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import Block
-from dlrover_lite.checkpoint.manifest import Consumed, Manifest, configure
+from dlrover_lite.checkpoint.manifest import Consumed, Manifest, configure, damaged_manifest
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobError
@@ -152,9 +152,7 @@ class Restoring:
         specs = groups_of(before)
         shapes = [(shape.dim, shape.state) for shape in last.groups]
         if shapes != [(spec.dim, spec.dim * STATE_PARTS[spec.optimizer.use]) for spec in specs]:
-            raise damaged(
-                f"the manifest of checkpoint {last.cut}", f"its groups {shapes} aren't those of its configuration"
-            )
+            raise damaged_manifest(last, f"its groups {shapes} aren't those of its configuration")
         now = configured(before, self.order.training)
         engine.configure(now)
         self._anew = {
@@ -241,9 +239,7 @@ def _beyond(consumed: Consumed, manifest: Manifest) -> Iterator[tuple[int, int]]
     for epoch in range(ledger.below, consumed.below):
         minibatches = manifest.facts.get(MINIBATCHES)
         if not isinstance(minibatches, int):
-            raise damaged(
-                f"the manifest of checkpoint {manifest.cut}", "it doesn't say how many minibatches an epoch has"
-            )
+            raise damaged_manifest(manifest, "it doesn't say how many minibatches an epoch has")
         found[epoch] = [(0, minibatches)]
     for epoch, ranges in found.items():
         if epoch < ledger.below:
