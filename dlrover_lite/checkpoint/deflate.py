@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 from dlrover_lite.checkpoint.destination import Piece
 
@@ -14,11 +16,11 @@ BrokenStream = zlib.error
 """Error that ``decompress`` raises."""
 _LEVEL = 1
 
+_fast: Any = zlib
+with suppress(ImportError):  # no package for this machine
+    from isal import isal_zlib
 
-try:
-    from isal import isal_zlib as _fast
-except ImportError:  # no package for this machine
-    _fast = zlib
+    _fast = isal_zlib
 
 
 def crc32(pieces: Sequence[Piece]) -> int:

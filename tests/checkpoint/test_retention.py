@@ -31,7 +31,7 @@ def histories(draw: st.DrawFn) -> list[Taken]:
     for number in sorted(draw(st.sets(st.integers(0, 200), max_size=30))):
         at += draw(st.floats(-2 * HOUR, 5 * HOUR))
         base = not cuts or draw(st.booleans())
-        cuts.append(Taken(number, at, None if base else cuts[-1].number))
+        cuts.append(Taken(number, at, None if base else cuts[-1].cut))
     return cuts
 
 

@@ -98,7 +98,7 @@ def test_private_memory_hands_over_its_files(memories: list[PrivateMemory]) -> N
     assert (new.bytes[5], memories[1].left()) == (0, {})
 
 
-def test_a_follower_goes_on_with_rows_marks_and_configuration(memories: list[PrivateMemory]) -> None:
+def test_a_follower_goes_on_with_rows_applied_minibatches_and_configuration(memories: list[PrivateMemory]) -> None:
     engine = start(memories)
     for k in range(3):
         assert push(engine, k)
@@ -110,7 +110,7 @@ def test_a_follower_goes_on_with_rows_marks_and_configuration(memories: list[Pri
     assert all_are(engine, -4.0)
     engine = follow(memories)
     assert all_are(engine, -4.0)
-    engine.groups[0].cut()
+    engine.groups[0].begin_snapshot()
     engine = follow(memories)
     assert engine.groups[0]._epoch == 2, "epochs go on"
 

@@ -105,11 +105,11 @@ def test_copied_rows_are_equal_bit_by_bit_and_train_on_alike(use: str) -> None:
 def test_received_rows_count_as_changed_and_keep_their_update_counts() -> None:
     source, target = group(), group()
     source.update(keys(1), counts(1, 0), np.ones((1, 4), np.float32))
-    target.cut()
+    target.begin_snapshot()
     for _ in range(3):
         source.update(keys(2), counts(1, 0), np.ones((1, 4), np.float32))
     target.write(every_row(source))
-    target.cut()
+    target.begin_snapshot()
     target.update(keys(2), counts(1, 0), np.ones((1, 4), np.float32))
     assert every_row(target).counts.tolist() == [1, 4]
     records = target.read_records(many(2))

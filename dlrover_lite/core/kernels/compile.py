@@ -76,9 +76,12 @@ _cache_is_writable()
 import numba  # noqa: E402
 from llvmlite import ir  # noqa: E402
 from numba.core import cgutils, types  # noqa: E402
-from numba.extending import intrinsic  # noqa: E402
+from numba.extending import intrinsic as _typed  # noqa: E402
 
 from dlrover_lite.core.kernels.cache import cache_of  # noqa: E402
+
+intrinsic: Any = _typed
+"""numba's, whose types say nothing of what kernels call."""
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,8 +92,9 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled  # type: ignore[no-any-return]
 
 
-def _pointer(context: Any, builder: Any, array: Any, value: Any, index: Any, kind: Any) -> Any:
-    """Return a pointer to ``array[index]`` (1-d, contiguous) as one to values of another kind."""
+def _pointer(context: Any, builder: Any, array: Any, place: Any, kind: Any) -> Any:
+    """Return a pointer to a place in an ``array`` (1-d, contiguous), its value and an index, as one to values of another kind."""
+    value, index = place
     data = cgutils.create_struct_proxy(array)(context, builder, value=value).data  # type: ignore[no-untyped-call]
     return builder.bitcast(builder.gep(data, [index]), kind.as_pointer())
 
@@ -100,7 +104,7 @@ def prefetch(_context, array, index):  # type: ignore[no-untyped-def]
     """Start loading the cache line of ``array[index]`` (1-d, contiguous); harmless whatever the index is."""
 
     def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        pointer = _pointer(context, builder, signature.args[0], *arguments, ir.IntType(8))
+        pointer = _pointer(context, builder, signature.args[0], arguments, ir.IntType(8))
         i32 = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
@@ -155,8 +159,8 @@ def _make_copy(words: int) -> Any:
 
         def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             kind = ir.VectorType(ir.IntType(32), words)
-            into = _pointer(context, builder, signature.args[0], *arguments[:2], kind)
-            out_of = _pointer(context, builder, signature.args[2], *arguments[2:], kind)
+            into = _pointer(context, builder, signature.args[0], arguments[:2], kind)
+            out_of = _pointer(context, builder, signature.args[2], arguments[2:], kind)
             builder.store(builder.load(out_of, align=4), into, align=4)
             return context.get_dummy_value()
 
