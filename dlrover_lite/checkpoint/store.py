@@ -232,10 +232,7 @@ class CheckpointStore:
         return found[::-1]
 
     def rows(
-        self,
-        cut: int,
-        slots: slot_sets.SlotSet | None = None,
-        groups: Collection[int] | None = None,
+        self, cut: int, slots: slot_sets.SlotSet | None = None, groups: Collection[int] | None = None
     ) -> Iterator[Block]:
         """Yield rows in these slots (all, by default) of these groups: the base's, then each increment's, oldest first. So a row may come
         again, and whoever keeps the last one of each key (group, table, id) has the state of the checkpoint.

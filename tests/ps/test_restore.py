@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from dlrover_lite.ps.migration import migration_target
 from dlrover_lite.ps.migration.chunk_memory import ChunkMemory, NotShared
 from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.ps.server.service import Unrestorable
+from dlrover_lite.ps.snapshots import restore as restore_module
 from dlrover_lite.ps.snapshots.restore import Restoring
 from dlrover_lite.recipe.schema import Optimizer
 from tests.ps.engine_checkpoints import write_checkpoint
@@ -317,7 +319,7 @@ def test_progress_of_a_restore_is_reported(
         """As if a block took as long as there is between two reports."""
         clock = iter([0.0, 0.0, 1.0])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self, "_clock", lambda: next(clock, 1.0))
+            patch.setattr(restore_module, "time", SimpleNamespace(perf_counter=lambda: next(clock, 1.0)))
             return step(self, 0.5)
 
     monkeypatch.setattr(Restoring, "step", one_block)

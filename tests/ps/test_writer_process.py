@@ -30,10 +30,10 @@ from dlrover_lite.core.failpoints import VARIABLE
 from dlrover_lite.protocol.messages import SnapshotOrder, SnapshotReport
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS
+from dlrover_lite.ps.server.busy_meter import TrainingWatch
 from dlrover_lite.ps.server.engine import Engine, Slice
 from dlrover_lite.ps.snapshots import copy_on_write_log as spill
-from dlrover_lite.ps.snapshots import snapshot
-from dlrover_lite.ps.snapshots import snapshot_orders as cuts_module
+from dlrover_lite.ps.snapshots import snapshot, snapshot_orders
 from dlrover_lite.ps.snapshots import snapshot_writer as persisting
 from dlrover_lite.ps.snapshots import writer_pace as pace
 from dlrover_lite.ps.snapshots.copy_on_write_log import COUNT, TAKEN
@@ -139,7 +139,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(cuts_module, "RELEASE_SECONDS", 1e6)  # a persister that is slow is none that is stuck
+    monkeypatch.setattr(snapshot_orders, "RELEASE_SECONDS", 1e6)  # a persister that is slow is none that is stuck
     before = children()
     made = Server(tmp_path)
     made.fill()
@@ -238,7 +238,7 @@ def test_many_cuts_leak_no_files_memory_or_processes(server: Server) -> None:
     assert persister.nice() >= 10
     assert persister.memory_info().rss < its_memory.rss + (8 << 20)
     server.cuts.follow(None)
-    server.late_seconds += cuts_module.IDLE_SECONDS
+    server.late_seconds += snapshot_orders.IDLE_SECONDS
     server.until(lambda: children() <= before)
     server.order(8)
     assert server.finished().state == "written", "another one is started"
@@ -295,9 +295,9 @@ def test_an_order_that_is_gone_is_abandoned(server: Server, monkeypatch: pytest.
 
 
 @pytest.fixture
-def training(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def training(server: Server) -> None:
     """Something is trained beside the snapshots, however long that was ago."""
-    monkeypatch.setattr(cuts_module, "TRAINING_SECONDS", 1e9)
+    server.cuts._training = TrainingWatch(0, 1e9)
     server.engine.loads.answered += 1
 
 
@@ -403,7 +403,7 @@ def test_a_persister_that_does_not_let_go_is_killed(
     server.order(2)
     assert not server.cuts.active
     server.until(lambda: server.cuts._released_at is not None)
-    server.late_seconds += cuts_module.RELEASE_SECONDS
+    server.late_seconds += snapshot_orders.RELEASE_SECONDS
     assert server.finished().cut == 2
     assert server.pid != stuck
 
@@ -539,7 +539,7 @@ def forked(directory: Path) -> None:
     assert process.nice() >= 10
     opened = [path.readlink() for path in Path(f"/proc/{persister.pid}/fd").iterdir()]
     assert directory not in opened, "what its server has is none of its business"
-    server.late_seconds += cuts_module.IDLE_SECONDS
+    server.late_seconds += snapshot_orders.IDLE_SECONDS
     server.cuts.work(may_begin=True)
     assert server.pid == persister.pid, "it stays"
     os.kill(persister.pid, signal.SIGKILL)

@@ -9,12 +9,7 @@ from typing import NamedTuple
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.protocol.messages import MoveOrder, ReadySlots
-from dlrover_lite.protocol.ps_messages import (
-    Copied,
-    CopyBegin,
-    Copying,
-    CopyNext,
-)
+from dlrover_lite.protocol.ps_messages import Copied, CopyBegin, Copying, CopyNext
 from dlrover_lite.ps.journal.applied_minibatches import mask_of, to_bitmap
 from dlrover_lite.ps.migration.chunk_memory import ChunkMemory, NotShared, open_memory
 from dlrover_lite.ps.migration.convergence import Asked
@@ -87,8 +82,7 @@ class MigrationTarget:
 
     @property
     def socket(self) -> Source:
-        socket: Source = self._client.socket
-        return socket
+        return self._client.socket
 
     @property
     def ready(self) -> list[ReadySlots]:

@@ -43,11 +43,7 @@ class Snapshot:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        since: Sequence[int] = (),
-        spill_bytes: int = 0,
-        prepared: SpillMemory | None = None,
+        self, engine: Engine, since: Sequence[int] = (), spill_bytes: int = 0, prepared: SpillMemory | None = None
     ) -> None:
         self._engine = engine
         groups = [group.begin_snapshot() for group in engine.groups]

@@ -63,12 +63,7 @@ class Persisting:
     """
 
     def __init__(
-        self,
-        channel: socket.socket,
-        *,
-        leftover: Leftover,
-        report_seconds: float,
-        kernels: bool = False,
+        self, channel: socket.socket, *, leftover: Leftover, report_seconds: float, kernels: bool = False
     ) -> None:
         self._channel = channel
         self._poll = select.poll()  # the number of a descriptor that was passed on may be too high for select
