@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from dlrover_lite.checkpoint.manifest import AppliedAtSnapshot, Layout, configuration_of
+from dlrover_lite.checkpoint.manifest import Layout, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slot_sets
 from dlrover_lite.master.outcome import Outcome
@@ -85,7 +85,7 @@ class ScriptedPs:
                 for key, version in chosen.items():
                     if key[0] == group:
                         part.add(group, rows_of([key], group, version).records)
-            entry = part.finish(AppliedAtSnapshot(), clocks=[self.clock] * len(SHAPES))
+            entry = msgspec.structs.replace(part.finish(), clocks=[self.clock] * len(SHAPES))
         encoded = msgspec.json.encode(entry)
         return SnapshotReport(order.cut, "written", len(chosen), entry.stored_bytes, encoded, layout=LAYOUT)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dlrover_lite.checkpoint.layout import GroupShape
-from dlrover_lite.checkpoint.manifest import AppliedAtSnapshot, Consumed, Manifest, configuration_of
+from dlrover_lite.checkpoint.manifest import Consumed, Manifest, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, JobError
@@ -73,7 +73,7 @@ def write_cut(store: CheckpointStore, cut: int, manifest: Manifest) -> None:
     store.create()
     writer = store.begin(cut)
     with writer.part("rig-1", 0, np.ones(slot_sets.SLOTS, np.bool_), [GroupShape(2, 0)]) as part:
-        entry = part.finish(AppliedAtSnapshot(), clocks=[0])
+        entry = msgspec.structs.replace(part.finish(), clocks=[0])
     writer.commit(Manifest(**{**fields_of(manifest), "cut": cut, "parts": [entry]}))
 
 
