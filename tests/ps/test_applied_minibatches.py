@@ -81,11 +81,11 @@ def test_consumed_minibatches_take_no_memory() -> None:
         minibatches.add(0, k, 1)
         minibatches.add(1, k, 2)
     minibatches.consumed(0, [(0, [(0, 1000)])])
-    assert len(minibatches) == 1000
+    assert len(minibatches._applied) == 1000
     minibatches.consumed(1, [(1, [(0, 998)])])
-    assert len(minibatches) == 2
+    assert len(minibatches._applied) == 2
     minibatches.consumed(2, [])
-    assert len(minibatches) == 0
+    assert len(minibatches._applied) == 0
     assert minibatches.applied(1, 999) == ALL_SLOTS
 
 
@@ -94,4 +94,4 @@ def test_senseless_minibatches_are_refused(parcel: bytes) -> None:
     minibatches = nothing_applied()
     with pytest.raises(ValueError, match=r"make no sense|a set of slots"):
         minibatches.unpack(parcel)
-    assert len(minibatches) == 0
+    assert len(minibatches._applied) == 0

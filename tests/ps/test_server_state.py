@@ -102,9 +102,13 @@ def test_a_follower_goes_on_with_rows_applied_minibatches_and_configuration(memo
     engine = start(memories)
     for k in range(3):
         assert push(engine, k)
-    minibatches = len(engine.applied_minibatches)
+    minibatches = len(engine.applied_minibatches._applied)
     engine = follow(memories)
-    assert (engine.version, engine.configuration, len(engine.applied_minibatches)) == (3, CONFIGURATION, minibatches)
+    assert (engine.version, engine.configuration, len(engine.applied_minibatches._applied)) == (
+        3,
+        CONFIGURATION,
+        minibatches,
+    )
     assert not push(engine, 2)
     assert push(engine, 3)
     assert all_are(engine, -4.0)

@@ -179,10 +179,6 @@ class AppliedMinibatches:
         self._applied: dict[Name, int] = dict(entries.items())
         self._parts: list[Part] = entries.parts()
 
-    def __len__(self) -> int:
-        """Return the number of minibatches known slot by slot."""
-        return len(self._applied)
-
     def applied(self, epoch: int, k: int) -> int:
         """Return the slots in which a push of this name changes nothing any more."""
         if epoch < self._below:

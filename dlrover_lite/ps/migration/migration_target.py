@@ -82,7 +82,8 @@ class MigrationTarget:
 
     @property
     def socket(self) -> Source:
-        return self._client.socket
+        socket: Source = self._client.socket
+        return socket
 
     @property
     def ready(self) -> list[ReadySlots]:
