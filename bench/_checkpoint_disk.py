@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.records import EPOCH_BITS, TABLE_EPOCH, RecordShape
-from dlrover_lite.ps.snapshots.copy_on_write_log import CopyOnWriteLog, GroupCut
+from dlrover_lite.ps.snapshots.copy_on_write_log import CopyOnWriteLog, GroupSnapshot
 from dlrover_lite.ps.snapshots.snapshot_kernels import compile_kernels
-from dlrover_lite.ps.snapshots.snapshot_reader import CutReader
+from dlrover_lite.ps.snapshots.snapshot_reader import SnapshotReader
 
 __all__ = ["Medians", "measure"]
 
@@ -45,7 +45,7 @@ class Arena(NamedTuple):
     """Of a server with one group: the file of its records, and what a snapshot of it is."""
 
     file: int
-    cut: GroupCut
+    group: GroupSnapshot
 
 
 def make_rows(total_bytes: int) -> Arena:
@@ -56,8 +56,8 @@ def make_rows(total_bytes: int) -> Arena:
     records[:, :TABLE_EPOCH] = random.integers(0, 1 << 32, (count, int(TABLE_EPOCH)), np.uint32)
     records[:, TABLE_EPOCH] = np.uint32(1) << EPOCH_BITS | (1 + np.arange(count) % EPOCH).astype(np.uint32)
     records.view(np.float32)[:, SHAPE.values_at :] = random.random((count, SHAPE.dim + SHAPE.state), np.float32)
-    cut = GroupCut(SHAPE.dim, SHAPE.state, count, EPOCH, bytes(8), 1, counted=SHAPE.counted, rows=count)
-    return Arena(_file(records), cut)
+    group = GroupSnapshot(SHAPE, count, EPOCH, bytes(8), 1, rows=count)
+    return Arena(_file(records), group)
 
 
 def _file(records: NDArray[np.uint32]) -> int:
@@ -77,10 +77,10 @@ def write_part(store: CheckpointStore, number: int, arena: Arena) -> Cost:
     """As the persister does."""
     writer = store.begin(number)
     every, none = ~slot_sets.none(), slot_sets.none()
-    spill = CopyOnWriteLog([arena.cut])
-    reader = CutReader([arena.cut], [arena.file], spill, every, none, kernels=True)
+    spill = CopyOnWriteLog([arena.group])
+    reader = SnapshotReader([arena.group], [arena.file], spill, every, none, kernels=True)
     began, cpu_s = time.perf_counter(), _cpu_s()
-    with writer.part("bench", 0, every, [arena.cut.stored]) as part:
+    with writer.part("bench", 0, every, [arena.group.stored]) as part:
         for _ in reader.steps(part):
             pass
         entry = part.finish()
@@ -92,7 +92,7 @@ def write_part(store: CheckpointStore, number: int, arena: Arena) -> Cost:
         map_version=1,
         consumed=Consumed(),
         configuration={},
-        groups=[arena.cut.stored],
+        groups=[arena.group.stored],
         parts=[entry],
     )
     writer.commit(manifest)
@@ -169,7 +169,7 @@ def measure(directory: Path, total_bytes: int, rounds: int, *, reading: bool) ->
                 writes.setdefault(way, []).append(write_plainly(plain, size, *how))
         if reading:
             for name, scattered in (("read", False), ("read_scattered", True)):
-                cost = read_parts(store.url, cut, part, arena.cut.used, scattered=scattered)
+                cost = read_parts(store.url, cut, part, arena.group.used, scattered=scattered)
                 costs.setdefault(name, []).append(cost)
             for way, how in WAYS.items():
                 with suppress(OSError):

@@ -16,7 +16,7 @@ import numpy as np
 import zmq
 from _migrate_nodes import DIM
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.protocol.messages import Ack, Hello, MasterRequests, MoveOrder, PsOrders, PsReport
 from dlrover_lite.protocol.ps_messages import (
     Configure,
@@ -66,7 +66,7 @@ class _Master:
     def __init__(self, endpoint: str, context: zmq.Context[Any]) -> None:
         self.server = Server(endpoint, MasterRequests, context=context)
         self.version = 1
-        self.owned = {"ps-0": ~slots.none(), "ps-1": slots.none()}
+        self.owned = {"ps-0": ~slot_sets.none(), "ps-1": slot_sets.none()}
         self.endpoints: dict[str, str] = {}
         self.reports: dict[str, PsReport] = {}
         self.move: MoveOrder | None = None
@@ -82,18 +82,18 @@ class _Master:
                     if self.move is not None:
                         self.commit(self.move, report)
                     moves = [self.move] if self.move is not None else []
-                    self.server.reply(request, PsOrders(self.version, slots.pack(self.owned[report.node]), moves))
+                    self.server.reply(request, PsOrders(self.version, slot_sets.pack(self.owned[report.node]), moves))
 
     def commit(self, move: MoveOrder, report: PsReport) -> None:
-        left = slots.unpack(move.slots)
+        left = slot_sets.unpack(move.slots)
         for ready in report.ready:
-            members = slots.unpack(ready.slots) & left
+            members = slot_sets.unpack(ready.slots) & left
             if ready.move == move.move and members.any():
                 self.owned[move.source] &= ~members
                 self.owned[move.target] |= members
                 left = left & ~members
                 self.version += 1
-        self.move = msgspec.structs.replace(move, slots=slots.pack(left)) if left.any() else None
+        self.move = msgspec.structs.replace(move, slots=slot_sets.pack(left)) if left.any() else None
 
     def until(self, done: Any) -> float:
         """Turns until ``done()``; seconds it took."""
@@ -117,7 +117,7 @@ def move_seconds(rows: int, *, rounds: int) -> list[float]:
         with node("ps", endpoint, "ps-0"), node("ps", endpoint, "ps-1"):
             master.until(master.all_tidy)
             _fill(master, rows, context)
-            half = slots.pack(np.arange(slots.SLOTS) % 2 == 0)
+            half = slot_sets.pack(np.arange(slot_sets.SLOTS) % 2 == 0)
             found = []
             for number in range(1, rounds + 1):
                 source, target = ("ps-0", "ps-1") if number % 2 else ("ps-1", "ps-0")
@@ -136,7 +136,7 @@ def move_seconds(rows: int, *, rounds: int) -> list[float]:
 def _fill(master: _Master, rows: int, context: zmq.Context[Any]) -> None:
     client = Client(master.endpoints["ps-0"], PsReplies, context=context)
     adagrad = Optimizer(use="adagrad")
-    all_slots = slots.pack(~slots.none())
+    all_slots = slot_sets.pack(~slot_sets.none())
     client.send(Configure(0, [TABLE], DenseSpec(0, 0), adagrad, adagrad), [all_slots])
     grads = np.ones((ROWS_A_PUSH, DIM), np.float32)
     pushes = -(-rows // ROWS_A_PUSH)

@@ -79,7 +79,7 @@ class Pushes:
         self.engine.push(0, self.number, 1.0, ALL_SLOTS, [of_group])
         seconds = time.perf_counter() - start
         if self.number % 16 == 0:
-            self.engine.marks.consumed(0, [(0, [(0, self.number)])])
+            self.engine.applied_minibatches.consumed(0, [(0, [(0, self.number)])])
         return seconds
 
     def fill(self, rows_a_table: int) -> None:

@@ -125,7 +125,7 @@ def moves_while_training(home: Path, table_bytes: int, moves: int) -> list[dict[
     """What each move of half of the tables cost."""
     import numpy as np
 
-    from dlrover_lite.core.slots import SLOTS
+    from dlrover_lite.core.slot_sets import SLOTS
 
     job = Job(home, table_bytes)
     windows: list[tuple[float, float, float]] = []

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dlrover_lite.checkpoint.destination import Piece
 from dlrover_lite.checkpoint.layout import ALIGNMENT, BUCKETS, LARGE_BYTES
 
-__all__ = ["Buckets", "Full", "Room", "padding"]
+__all__ = ["Buckets", "Full", "Room", "padding", "room_apart"]
 
 
 class Room:
@@ -30,6 +30,12 @@ class Room:
         if used == self.capacity:
             return [self._block]
         return [self.records[:used].reshape(-1).data.cast("B")]
+
+
+def room_apart(capacity: int, words: int) -> Room:
+    """Make a room in memory of its own."""
+    size = 4 * words * capacity
+    return Room(memoryview(bytearray(size + padding(size, size))), 0, capacity, words)
 
 
 class Full(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from dlrover_lite.checkpoint.destination import Piece
@@ -15,16 +16,11 @@ BrokenStream = zlib.error
 """Error that ``decompress`` raises."""
 _LEVEL = 1
 
+_fast: Any = zlib
+with suppress(ImportError):  # no package for this machine
+    from isal import isal_zlib
 
-def _library() -> Any:
-    try:
-        from isal import isal_zlib
-    except ImportError:  # no package for this machine
-        return zlib
-    return isal_zlib
-
-
-_fast = _library()
+    _fast = isal_zlib
 
 
 def crc32(pieces: Sequence[Piece]) -> int:

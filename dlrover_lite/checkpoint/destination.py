@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Protocol
 
 from dlrover_lite.core.errors import CheckpointDamaged, JobError
@@ -31,7 +30,7 @@ _GONE = (
     errno.EHOSTUNREACH,
     errno.ETIMEDOUT,
 )
-_TRY_AGAIN = "Nothing of this cut is visible; the next one is tried as soon as it is due."
+_TRY_AGAIN = "Nothing of this checkpoint is visible; the next one is tried as soon as it is due."
 
 
 class FileWriter(Protocol):
@@ -62,12 +61,6 @@ class FileReader(Protocol):
         """Tell that hardly anybody else will read the file soon: what is read needn't be kept in the page cache."""
 
     def close(self) -> None: ...
-
-    def __enter__(self) -> FileReader: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
 
 
 class Destination(Protocol):
@@ -122,7 +115,10 @@ def troubled(doing: str, where: str, error: BaseException) -> JobError:
     code = error.errno if isinstance(error, OSError) else None
     why = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
     if code in _FULL:
-        what, hint = "The checkpoint's destination is full", "Make room there, or keep fewer cuts (checkpoint.keep)."
+        what, hint = (
+            "The checkpoint's destination is full",
+            "Make room there, or keep fewer checkpoints (checkpoint.keep).",
+        )
     elif code in _FORBIDDEN or isinstance(error, PermissionError):
         what, hint = (
             "The checkpoint's destination may not be used",
@@ -139,5 +135,5 @@ def troubled(doing: str, where: str, error: BaseException) -> JobError:
 
 def damaged(file: str, what: str) -> CheckpointDamaged:
     return CheckpointDamaged(
-        f"{file} is damaged: {what}", file=file, hint="An older cut may be whole: dlrover-lite checkpoints"
+        f"{file} is damaged: {what}", file=file, hint="An older checkpoint may be whole: dlrover-lite checkpoints"
     )

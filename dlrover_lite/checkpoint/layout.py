@@ -1,4 +1,4 @@
-"""The bytes of a part, the file that holds one parameter server's rows of one cut (docs/checkpoints.md draws them)::
+"""The bytes of a part, the file that holds one parameter server's rows of one checkpoint (docs/checkpoints.md draws them)::
 
     header     HEAD, JSON (PartHead), spaces up to a multiple of 4,096
     blocks     records of rows of neighbouring slots (``core.records``), zeros up to a multiple of 8, or of 4,096; compressed as
@@ -138,7 +138,7 @@ class Records(NamedTuple):
 
 
 class Block:
-    """Rows of one group. ``cut``: the cut it is of, which may be older than the one asked for."""
+    """Rows of one group. ``cut``: number of the checkpoint it is of, which may be older than the one asked for."""
 
     def __init__(self, cut: int, group: int, slots: NDArray[np.uint16], rows: RowData | Records) -> None:
         self.cut, self.group, self.slots = cut, group, slots

@@ -20,7 +20,7 @@ class Origin(msgspec.Struct, frozen=True):
     """URL of a ``CheckpointStore``."""
     cut: int
     exactly: bool = False
-    """No older cut may be used in its place."""
+    """No older checkpoint may be used in its place."""
     only_parameters: bool = False
     """The job goes through its data from the beginning."""
 
@@ -31,7 +31,7 @@ class Start(msgspec.Struct, frozen=True):
     generation: int
     cut: int
     taken_in: int | None
-    """Generation of the same job in which the cut was taken; None: another job has taken it."""
+    """Generation of the same job in which the checkpoint was taken; None: another job has taken it."""
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Lineage(msgspec.Struct, frozen=True):
         return Lineage((*before, Start(generation, cut, taken_in)))
 
     def has(self, cut: int, generation: int) -> bool:
-        """Say whether the cut, taken in this generation, led to where the job is."""
+        """Say whether the checkpoint, taken in this generation, led to where the job is."""
         if not self.starts:
             return True
         now, most = self.starts[-1].generation, math.inf
@@ -59,7 +59,7 @@ class Lineage(msgspec.Struct, frozen=True):
         return generation <= now and cut <= most
 
     def taken_in(self, cut: int, now: int) -> int:
-        """Return the generation in which a cut was taken that led to generation ``now``."""
+        """Return the generation in which a checkpoint was taken that led to generation ``now``."""
         for start in reversed(self.starts):
             if start.generation == now and start.taken_in is not None and cut <= start.cut:
                 now = start.taken_in

@@ -10,7 +10,6 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +37,9 @@ class LocalDirectory:
             make_private(Path(self.url))
 
     def exists(self) -> bool:
-        try:
+        with _troubles("list", self.url), suppress(FileNotFoundError, NotADirectoryError):
             return stat.S_ISDIR(os.stat(self.url).st_mode)  # noqa: PTH116 - isdir takes one that can't be looked at for none
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError as error:
-            raise troubled("list", self.url, error) from error
+        return False
 
     def directories(self) -> dict[str, dict[str, int]]:
         found: dict[str, dict[str, int]] = {}
@@ -107,12 +103,12 @@ class _Writer:
         self._written = self._cached = 0
         self._direct = False
         self._can_direct = hasattr(os, "O_DIRECT")
-        with self._troubles():
+        with _troubles("write", self._path):
             self._descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def write(self, pieces: Sequence[Piece]) -> None:
         views = [memoryview(piece) for piece in pieces]
-        with self._troubles():
+        with _troubles("write", self._path):
             self._pass_by_cache(self._written % ALIGNMENT == 0 and all(map(_aligned, views)))
             while views:
                 written = self._put(views[:_MOST_PIECES])
@@ -155,7 +151,7 @@ class _Writer:
 
     def finish(self) -> None:
         assert self._temporary is not None
-        with self._troubles():
+        with _troubles("write", self._path):
             os.fsync(self._descriptor)
             os.replace(self._temporary, self._path)  # noqa: PTH105
             self._temporary = None
@@ -168,14 +164,9 @@ class _Writer:
             os.close(self._descriptor)
             self._descriptor = -1
         if self._temporary is not None:
-            with suppress(OSError):  # the next cut cleans up
+            with suppress(OSError):  # the next checkpoint cleans up
                 os.unlink(self._temporary)  # noqa: PTH108
             self._temporary = None
-
-    @contextmanager
-    def _troubles(self) -> Iterator[None]:
-        with _troubles("write", self._path):
-            yield
 
 
 class _Reader:
@@ -226,14 +217,6 @@ class _Reader:
             if descriptor >= 0:
                 os.close(descriptor)
         self._descriptor = self._direct = -1
-
-    def __enter__(self) -> _Reader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _aligned_room(size: int) -> memoryview:

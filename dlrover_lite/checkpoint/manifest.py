@@ -1,4 +1,4 @@
-"""The manifest of a cut: what makes it exist, and says all there is to know of it but the rows."""
+"""The manifest of a checkpoint: what makes it exist, and says all there is to know of it but the rows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import msgspec
 
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import VERSION, GroupShape, refuse_other_major
+from dlrover_lite.core.errors import CheckpointDamaged
 from dlrover_lite.core.files.durable import UnsafeName, checked_name
 from dlrover_lite.core.intervals import Range
-from dlrover_lite.core.slots import BITMAP_BYTES
+from dlrover_lite.core.slot_sets import BITMAP_BYTES
 from dlrover_lite.core.unknown_ids import usual_shares
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
 from dlrover_lite.protocol.questions import to_builtins
@@ -29,6 +30,7 @@ __all__ = [
     "PartEntry",
     "configuration_of",
     "configure",
+    "damaged_manifest",
     "known_id_kinds",
     "pack_manifest",
     "read_manifest",
@@ -47,7 +49,7 @@ class Consumed(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """A minibatch that a parameter server has applied in some slots (a bitmap, ``slots.pack``)."""
+    """A minibatch that a parameter server has applied in some slots (a bitmap, ``slot_sets.pack``)."""
 
     epoch: int
     k: int
@@ -70,7 +72,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A part: the file (within the cut's directory), who wrote it, and what is in it."""
+    """A part: the file (within the checkpoint's directory), who wrote it, and what is in it."""
 
     file: str
     """Name of the file, checked by ``files.checked_name``."""
@@ -84,7 +86,7 @@ class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
     index_crc32: int
     clocks: list[int] = []
     """Epoch of each group: that of what had changed until then (version 1: pushes)."""
-    marks: AppliedAtSnapshot = AppliedAtSnapshot()
+    applied_minibatches: AppliedAtSnapshot = msgspec.field(default=AppliedAtSnapshot(), name="marks")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +95,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Seconds since the epoch."""
     builds_on: int | None = None
-    """Number of the cut that this one has the changes since; None: a base, which has all rows."""
+    """Number of the checkpoint that this one has the changes since; None: a base, which has all rows."""
     generation: int = 0
     map_version: int
     consumed: Consumed
@@ -157,10 +159,14 @@ def read_manifest(data: bytes | memoryview, file: str) -> Manifest:
     except UnsafeName as error:
         raise damaged(file, f"it names a part that can't be there: {error}") from error
     bitmaps = [part.slots for part in manifest.parts]
-    bitmaps += [one.slots for part in manifest.parts for one in part.marks.applied]
+    bitmaps += [one.slots for part in manifest.parts for one in part.applied_minibatches.applied]
     if any(len(bitmap) != BITMAP_BYTES for bitmap in bitmaps):
         raise damaged(file, "a set of slots has the wrong length")
     return manifest
+
+
+def damaged_manifest(manifest: Manifest, what: str) -> CheckpointDamaged:
+    return damaged(f"the manifest of checkpoint {manifest.cut}", what)
 
 
 def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
@@ -174,7 +180,7 @@ def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
         follows = kinds_of_format(str(data.get("format", "")), data.get("categorical", ()))
         return {**follows, **msgspec.convert(kept, dict[str, IdKind])}
     except (AttributeError, TypeError, msgspec.ValidationError) as error:
-        raise damaged(f"the manifest of cut {manifest.cut}", f"its kinds of ids make no sense: {error}") from error
+        raise damaged_manifest(manifest, f"its kinds of ids make no sense: {error}") from error
 
 
 def usual_unknown_ids(manifest: Manifest) -> dict[str, float]:
@@ -184,7 +190,7 @@ def usual_unknown_ids(manifest: Manifest) -> dict[str, float]:
             shares = msgspec.convert(result.get("unknown_ids") or {}, dict[str, float])
             unusual = msgspec.convert(result.get("unusual_ids") or {}, dict[str, float | None])
         except (AttributeError, msgspec.ValidationError) as error:
-            raise damaged(f"the manifest of cut {manifest.cut}", f"its evaluations make no sense: {error}") from error
+            raise damaged_manifest(manifest, f"its evaluations make no sense: {error}") from error
         if shares:
             return usual_shares(shares, unusual)
     return {}
@@ -211,7 +217,7 @@ def configure(manifest: Manifest) -> Configure:
             counted=msgspec.convert(found.get("counted", False), bool),
         )
     except (KeyError, TypeError, msgspec.ValidationError) as error:
-        raise damaged(f"the manifest of cut {manifest.cut}", f"its configuration makes no sense: {error}") from error
+        raise damaged_manifest(manifest, f"its configuration makes no sense: {error}") from error
 
 
 def _known(kind: type[msgspec.Struct], fields: Mapping[str, Any]) -> dict[str, Any]:

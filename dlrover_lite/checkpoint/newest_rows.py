@@ -1,8 +1,8 @@
-"""The rows of a cut as they were then, each once, without a place for all of them: increments are read from the newest to the oldest,
-then the base, and a row that has come is passed over further on.
+"""The rows of a checkpoint as they were then, each once, without a place for all of them: increments are read from the newest to the
+oldest, then the base, and a row that has come is passed over further on.
 
 Of increments the ids that have come are kept, of some slots at a time so that they don't take more than ``KNOWN_BYTES``; the base's are
-not. A cut that builds on none is read from its beginning to its end.
+not. A checkpoint that builds on none is read from its beginning to its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import BUCKETS, Block
 from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.rows import RowData
 
 __all__ = ["KNOWN_BYTES", "NewestRows", "RowChunk"]
@@ -41,7 +41,7 @@ class RowChunk(NamedTuple):
 
 
 class NewestRows:
-    """Rows of these groups of a cut, each as it is in that cut.
+    """Rows of these groups of a checkpoint, each as it is there.
 
     Raises CheckpointDamaged, CheckpointForeign, and JobError for a destination that can't be read; while it is iterated over, too.
     """
@@ -50,7 +50,7 @@ class NewestRows:
         self._store, self._groups = store, groups
         self._chain = store.chain(cut)
         self.total = sum(map(self._rows_of, self._chain))
-        """Number of rows of the cut and those it builds on: a row that was changed meanwhile counts several times."""
+        """Number of rows of the checkpoint and those it builds on: a row that was changed meanwhile counts several times."""
 
     def __iter__(self) -> Iterator[RowChunk]:
         seen = 0
@@ -84,7 +84,7 @@ class NewestRows:
 
 
 class _Known:
-    """Ids that have come: those of cuts that are through in order, and those of the one that is read."""
+    """Ids that have come: those of checkpoints that are through in order, and those of the one that is read."""
 
     def __init__(self) -> None:
         self._sorted: dict[Table, NDArray[np.uint64]] = {}
@@ -110,12 +110,12 @@ class _Known:
         return RowData(rows.ids[new], rows.tables[new], rows.counts[new], rows.values[new], rows.state[new])
 
     def put_in_order(self, cut: int) -> None:
-        """Put the ids seen in order: another cut follows. Raises CheckpointDamaged."""
+        """Put the ids seen in order: another checkpoint follows. Raises CheckpointDamaged."""
         for table in list(self._fresh):
             ids = np.concatenate(
                 [*self._fresh.pop(table), *([self._sorted.pop(table)] if table in self._sorted else [])]
             )
             ids.sort()
             if (ids[1:] == ids[:-1]).any():
-                raise damaged(f"cut {cut}", "it has a row twice")
+                raise damaged(f"checkpoint {cut}", "it has a row twice")
             self._sorted[table] = ids

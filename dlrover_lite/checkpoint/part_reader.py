@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -34,7 +33,7 @@ from dlrover_lite.checkpoint.layout import (
     read_tail,
 )
 from dlrover_lite.checkpoint.manifest import PartEntry
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign
 from dlrover_lite.core.records import positions_of, slots_of
 from dlrover_lite.core.rows import RowData
@@ -49,7 +48,7 @@ _MOSTLY = 0.5
 
 
 class PartReader:
-    """Opening reads header and index and compares them with the manifest's entry. A context that closes the file.
+    """Opening reads header and index and compares them with the manifest's entry. To be closed.
 
     Raises CheckpointDamaged naming the file (and block), CheckpointForeign for a compression that isn't known here, and JobError when
     the destination can't be read.
@@ -140,9 +139,7 @@ class PartReader:
         if owned is None or not wanted:
             return 1.0
         blocks = self.index[wanted]
-        below = _below(owned)
-        first, beyond = blocks["first_slot"].astype(np.int64), blocks["last_slot"].astype(np.int64) + 1
-        share = (below[beyond] - below[first]) / (beyond - first)
+        share = _count(owned, blocks) / (blocks["last_slot"].astype(np.int64) + 1 - blocks["first_slot"])
         return float(np.average(share, weights=blocks["rows"]))
 
     def _wanted(self, owned: slot_sets.SlotSet | None, groups: Collection[int] | None) -> list[int]:
@@ -150,9 +147,7 @@ class PartReader:
         if groups is not None:
             wanted &= np.isin(self.index["group"], list(groups))
         if owned is not None:
-            below = _below(owned)
-            first, last = self.index["first_slot"].astype(np.int64), self.index["last_slot"].astype(np.int64)
-            wanted &= below[last + 1] > below[first]
+            wanted &= _count(owned, self.index) > 0
         return list(np.flatnonzero(wanted).tolist())
 
     def _runs(self, numbers: list[int]) -> Iterator[list[int]]:
@@ -239,18 +234,12 @@ class PartReader:
         self._readers.shutdown(cancel_futures=True)
         self._file.close()
 
-    def __enter__(self) -> PartReader:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _below(owned: slot_sets.SlotSet) -> NDArray[np.int64]:
-    """Return how many of these slots are below each slot, and below the end."""
-    return np.concatenate(([0], np.cumsum(owned)), dtype=np.int64)
+def _count(owned: slot_sets.SlotSet, blocks: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how many of the slots ``owned`` are from the first to the last one of each block."""
+    below = np.concatenate(([0], np.cumsum(owned)), dtype=np.int64)
+    counts: NDArray[np.int64] = below[blocks["last_slot"].astype(np.int64) + 1] - below[blocks["first_slot"]]
+    return counts
 
 
 def _chosen(rows: RowData, which: NDArray[np.intp]) -> RowData:

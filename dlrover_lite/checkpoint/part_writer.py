@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.checkpoint.buckets import Buckets, Full, padding
+from dlrover_lite.checkpoint.buckets import Buckets, Full, padding, room_apart
 from dlrover_lite.checkpoint.deflate import compress, crc32
 from dlrover_lite.checkpoint.destination import FileWriter, Piece
 from dlrover_lite.checkpoint.layout import (
@@ -30,8 +28,8 @@ from dlrover_lite.checkpoint.layout import (
     pack_head,
     pack_tail,
 )
-from dlrover_lite.checkpoint.manifest import AppliedAtSnapshot, PartEntry
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.checkpoint.manifest import PartEntry
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import positions_of, slots_of
 
@@ -44,28 +42,8 @@ _MOST_UNDER_WAY = 2
 """Number of writes under way, at most."""
 
 
-class _Stored(NamedTuple):
-    """A block, but for its zeros at the end."""
-
-    pieces: list[Piece]
-    rows: int
-    group: int
-    slots: NDArray[np.uint16]
-
-
-class _Aside(NamedTuple):
-    """A block of any slots that fills."""
-
-    records: NDArray[np.uint32]
-    used: int
-
-
-def _size(pieces: Sequence[Piece]) -> int:
-    return sum(len(piece) for piece in pieces)
-
-
 class PartWriter:
-    """One part of a cut, written by one process. Used as a context, it leaves nothing behind unless ``finish`` has returned.
+    """One part of a checkpoint, written by one process. Used as a context, it leaves nothing behind unless ``finish`` has returned.
 
     Every method raises JobError for a destination that is full, forbidden, gone or failing (``add`` a little later): abandon the part then.
     """
@@ -80,8 +58,10 @@ class PartWriter:
         self._group = -1
         self._buckets: Buckets | None = None
         self._full: list[Full] = []
-        self._under_way: deque[Future[list[Full]]] = deque()
-        self._aside: dict[int, _Aside] = {}
+        self._under_way: deque[tuple[Future[None], list[Full]]] = deque()
+        """Writes under way, and the blocks of each that are taken back into the buckets after it."""
+        self._aside: dict[int, Full] = {}
+        """Blocks of any slots that fill, by group."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._failed = False
         self._entries: list[tuple[int, ...]] = []
@@ -116,15 +96,12 @@ class PartWriter:
         """Add records as ``add``, of a group whose turn hasn't come: into blocks of whatever slots."""
         self._check(group, records)
         while len(records):
-            if group not in self._aside:
-                shape = (self._capacity(group), records.shape[1])
-                self._aside[group] = _Aside(np.empty(shape, np.uint32), 0)
-            block, used = self._aside.pop(group)
-            count = min(len(records), len(block) - used)
-            block[used : used + count] = records[:count]
+            room, used = self._aside.get(group) or Full(room_apart(self._capacity(group), records.shape[1]), 0)
+            count = min(len(records), room.capacity - used)
+            room.records[used : used + count] = records[:count]
             records = records[count:]
-            self._aside[group] = _Aside(block, used + count)
-            if used + count == len(block):
+            self._aside[group] = Full(room, used + count)
+            if used + count == room.capacity:
                 self._flush_aside(group)
 
     def buckets(self, group: int) -> Buckets:
@@ -166,66 +143,56 @@ class PartWriter:
         buckets = self._buckets
         if buckets is None:
             return
-        self._submit()  # apart from those that aren't full, which go through the page cache
+        self._submit_full()  # apart from those that aren't full, which go through the page cache
         for number in np.flatnonzero(buckets.used).tolist():
             self._flush(number)
-        self._submit(last=True)
+        self._submit_full(last=True)
         while self._under_way:
-            self._under_way.popleft().result()
+            self._take_back()
         self._buckets = None
 
     def _flush(self, number: int) -> None:
         buckets = self._buckets
         assert buckets is not None
         self._full.append(buckets.empty(number))
-        self._rows[self._group] += self._full[-1].used
         if len(self._full) == _AT_ONCE:
-            self._submit()
+            self._submit_full()
         buckets.renew(number)
 
-    def _submit(self, *, last: bool = False) -> None:
-        while len(self._under_way) >= _MOST_UNDER_WAY:
-            self._written(self._under_way.popleft().result())
-        if self._full:
-            self._under_way.append(self._writer.submit(self._store_full, self._full, self._group, last))
-            self._full = []
+    def _flush_aside(self, group: int) -> None:
+        self._submit([self._aside.pop(group)], group, last=True, again=False)
 
-    def _written(self, blocks: list[Full]) -> None:
+    def _submit_full(self, *, last: bool = False) -> None:
+        full, self._full = self._full, []
+        if full:
+            self._submit(full, self._group, last=last)
+
+    def _submit(self, blocks: list[Full], group: int, *, last: bool, again: bool = True) -> None:
+        """Have blocks stored by the writing thread. ``again``: they are of the buckets, which fill them again."""
+        self._rows[group] += sum(block.used for block in blocks)
+        while len(self._under_way) >= _MOST_UNDER_WAY:
+            self._take_back()
+        writing = self._writer.submit(self._store, blocks, group, last=last)
+        self._under_way.append((writing, blocks if again else []))
+
+    def _take_back(self) -> None:
+        """Wait for the first of the writes under way, and have its blocks in the buckets again."""
+        writing, blocks = self._under_way.popleft()
+        writing.result()
         if self._buckets is not None:
             self._buckets.written(blocks)
 
-    def _store_full(self, blocks: list[Full], group: int, last: bool) -> list[Full]:
-        """Store full blocks, in the writing thread."""
-        found = []
-        for block in blocks:
-            records = block.room.records[: block.used]
-            found.append(_Stored(block.room.pieces(block.used), block.used, group, slots_of(records)))
-        self._store(found, last=last)
-        return blocks
-
-    def _flush_aside(self, group: int) -> None:
-        block, used = self._aside.pop(group)
-        self._rows[group] += used
-        while len(self._under_way) >= _MOST_UNDER_WAY:
-            self._written(self._under_way.popleft().result())
-        self._under_way.append(self._writer.submit(self._store_aside, block[:used], group))
-
-    def _store_aside(self, records: NDArray[np.uint32], group: int) -> list[Full]:
-        """Store a block that was set aside, in the writing thread."""
-        pieces: list[Piece] = [records.reshape(-1).data.cast("B")]
-        self._store([_Stored(pieces, len(records), group, slots_of(records))], last=True)
-        return []
-
-    def _store(self, blocks: list[_Stored], *, last: bool) -> None:
+    def _store(self, blocks: list[Full], group: int, *, last: bool) -> None:
         """Store blocks, in the writing thread, which alone has to do with file, position and entries meanwhile. ``last``: what follows the
         last block is aligned."""
         self._go_on()
         position, entries, together = self._position, [], []
         for block in blocks:
-            pieces = self._packed(block.pieces, position, last=last and block is blocks[-1])
+            pieces = self._packed(block.room.pieces(block.used), position, last=last and block is blocks[-1])
             size = _size(pieces)
-            span = int(block.slots.min()), int(block.slots.max())
-            entries.append((position, size, block.rows, block.group, *span, crc32(pieces), RECORDS))
+            slots = slots_of(block.room.records[: block.used])
+            span = int(slots.min()), int(slots.max())
+            entries.append((position, size, block.used, group, *span, crc32(pieces), RECORDS))
             together += pieces
             position += size
         self._failed = True  # until they are written
@@ -241,14 +208,13 @@ class PartWriter:
         zeros = padding(position + size, size, last=last)
         return [*pieces, bytes(zeros)] if zeros else pieces
 
-    def finish(self, marks: AppliedAtSnapshot = AppliedAtSnapshot(), clocks: Sequence[int] = ()) -> PartEntry:  # noqa: B008 - frozen
-        """Finish the part: it is durably there, under its name. Return what the manifest is to say of it. ``clocks``: of each group, for
-        whoever writes the next cut."""
+    def finish(self) -> PartEntry:
+        """Finish the part: it is durably there, under its name. Return what the manifest is to say of it."""
         for group in list(self._aside):
             self._flush_aside(group)
         self._flush_all()
         while self._under_way:
-            self._under_way.popleft().result()
+            self._take_back()
         self._go_on()
         self._writer.shutdown()
         index = np.array(self._entries, ENTRY).tobytes()
@@ -263,8 +229,6 @@ class PartWriter:
             stored_bytes=self._position + len(index) + TAIL.size,
             blocks=len(self._entries),
             index_crc32=tail.index_crc32,
-            clocks=list(clocks),
-            marks=marks,
         )
 
     def _go_on(self) -> None:
@@ -281,7 +245,9 @@ class PartWriter:
     def __enter__(self) -> PartWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.abandon()
+
+
+def _size(pieces: Sequence[Piece]) -> int:
+    return sum(len(piece) for piece in pieces)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any
 
 import fsspec
@@ -88,7 +87,7 @@ class _Writer:
         self._file = None
 
     def abandon(self) -> None:
-        """Abandon the file under way; without effect on one that is finished. What can't be removed now, the next cut cleans up."""
+        """Abandon the file under way; without effect on one that is finished. What can't be removed now, the next checkpoint cleans up."""
         if self._file is None:
             return
         with suppress(JobError), _troubles("remove", self._url):
@@ -120,14 +119,6 @@ class _Reader:
 
     def close(self) -> None:
         pass
-
-    def __enter__(self) -> _Reader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @contextmanager

@@ -1,34 +1,29 @@
-"""Which cuts are kept."""
+"""Which checkpoints are kept."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
 
-__all__ = ["CutFacts", "retained"]
+from dlrover_lite.checkpoint.manifest import Manifest
 
-
-class CutFacts(NamedTuple):
-    number: int
-    at: float
-    """Seconds since the epoch."""
-    builds_on: int | None
-    abandoned: bool = False
-    """The job has gone on without the cut, from an older one."""
+__all__ = ["retained"]
 
 
-def retained(cuts: Iterable[CutFacts], keep: int, every_hours: float | None = None) -> set[int]:
-    """Return the numbers of the cuts to keep, of these whole ones: the newest ``keep``; the first of each ``every_hours`` on the clock; and
-    whatever one of these builds on. Abandoned ones take nobody's place: they are kept as long as one of the newest is older.
+def retained(
+    whole: Iterable[Manifest], abandoned: Collection[int], keep: int, every_hours: float | None = None
+) -> set[int]:
+    """Return the numbers of the checkpoints to keep, of these whole ones: the newest ``keep``; the first of each ``every_hours`` on the
+    clock; and whatever one of these builds on. ``abandoned``: numbers of those that the job has gone on without. They take nobody's place:
+    they are kept as long as one of the newest is older.
 
-    The first, since no later cut can take its place: what is kept today for an hour is the same tomorrow.
+    The first, since no later checkpoint can take its place: what is kept today for an hour is the same tomorrow.
     """
-    known = {cut.number: cut for cut in cuts}
-    numbers = [number for number in sorted(known) if not known[number].abandoned]
+    known = {one.cut: one for one in whole}
+    numbers = [number for number in sorted(known) if number not in abandoned]
     newest = numbers[-keep:] if keep > 0 else []
     oldest = newest[0] if newest else math.inf if numbers else -math.inf
-    kept = {*newest, *(cut.number for cut in known.values() if cut.abandoned and cut.number > oldest)}
+    kept = {*newest, *(number for number in known if number in abandoned and number > oldest)}
     if every_hours is not None:
         first: dict[int, int] = {}
         for number in numbers:

@@ -12,7 +12,7 @@ from dlrover_lite.core.words import count, duration, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
-    from dlrover_lite.core.slots import SlotSet
+    from dlrover_lite.core.slot_sets import SlotSet
     from dlrover_lite.protocol.questions import NodeStatus, Status
 
 __all__ = ["check_moved", "has_checkpoint", "has_left", "has_limits", "has_nodes", "is_at_rest", "under_way", "until"]

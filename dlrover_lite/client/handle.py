@@ -252,7 +252,7 @@ class JobHandle:
 
         Raises UsageError for slots or a PS that can't be, JobError when the job has ended, has no slot map yet, or refuses.
         """
-        from dlrover_lite.core.slots import pack
+        from dlrover_lite.core.slot_sets import pack
 
         if (slots is None) == (source is None):
             raise UsageError("Which slots? Name either the slots, or the parameter server that has them")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dlrover_lite.checkpoint.manifest import Manifest, configure, known_id_kinds
-from dlrover_lite.checkpoint.store import CheckpointStore, Cut
+from dlrover_lite.checkpoint.store import Checkpoint, CheckpointStore
 from dlrover_lite.core.errors import JobError, RecipeError
 from dlrover_lite.jobs.checkpoint_location import Located, store_of
 from dlrover_lite.jobs.endings import why_none
@@ -68,7 +68,7 @@ def choose(located: Located, cut: int | None = None) -> Chosen:
     point = own_checkpoint(job) if job is not None else restore_point(located.store)
     if wanted is not None and isinstance(point, Usable | Unusable):
         whose = f"of {job.id}" if job is not None else f"in {located.store.url}"
-        return Chosen(point.url, _named(located.store.cuts(), wanted, whose), True, [])
+        return Chosen(point.url, _named(located.store.checkpoints(), wanted, whose), True, [])
     return _usable(point, job, located.store.url)
 
 
@@ -95,7 +95,7 @@ def _usable(point: RestorePoint, job: Job | None, url: str) -> Chosen:
             raise JobError(f"There are no checkpoints in {url}: there is nothing to go on from.", hint=where)
 
 
-def _named(cuts: list[Cut], wanted: int, whose: str) -> Manifest:
+def _named(cuts: list[Checkpoint], wanted: int, whose: str) -> Manifest:
     for one in cuts:
         if one.number == wanted:
             if one.state != "complete" or one.manifest is None:

@@ -14,7 +14,7 @@ from dlrover_lite.protocol.questions import Status
 from dlrover_lite.recipe.schema import MOST_NODES
 
 if TYPE_CHECKING:
-    from dlrover_lite.core.slots import SlotSet
+    from dlrover_lite.core.slot_sets import SlotSet
 
 __all__ = ["check", "has_ended", "limits", "slot_set", "slots_of", "too_late"]
 
@@ -101,14 +101,14 @@ def _settings(job: Job, last: Status, workers: int | None, ps: int | None) -> li
 
 def slot_set(wanted: Iterable[int] | str) -> SlotSet:
     """Return the set of these slots. Raises UsageError for slots that there aren't."""
-    from dlrover_lite.core import slots
+    from dlrover_lite.core import slot_sets
 
     if isinstance(wanted, str):
-        return slots.parse(wanted)
+        return slot_sets.parse(wanted)
     numbers = list(wanted)
-    if not numbers or not all(0 <= number < slots.SLOTS for number in numbers):
-        raise UsageError(f"{numbers[:8]} are no slots", hint=f"They are numbered from 0 to {slots.SLOTS - 1}.")
-    return slots.of(numbers)
+    if not numbers or not all(0 <= number < slot_sets.SLOTS for number in numbers):
+        raise UsageError(f"{numbers[:8]} are no slots", hint=f"They are numbered from 0 to {slot_sets.SLOTS - 1}.")
+    return slot_sets.of(numbers)
 
 
 def slots_of(topology: Topology, node: str) -> SlotSet:

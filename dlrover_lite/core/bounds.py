@@ -73,7 +73,7 @@ Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
 """Text for people, tracebacks included."""
 
 SlotBits = Annotated[bytes, Meta(max_length=512)]
-"""A set of slots, ``slots.pack``."""
+"""A set of slots, ``slot_sets.pack``."""
 Owners = Annotated[bytes, Meta(max_length=8192)]
 """A uint16 for each slot."""
 Blob = Annotated[bytes, Meta(max_length=1 << 25)]

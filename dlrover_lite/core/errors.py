@@ -9,8 +9,8 @@
     ├── ModelError              a model that can't be built or trained         exit code 1
     ├── JobError                a job that failed, or can't be found           exit code 1
     │   ├── DiskFull            something of the job can't be written for want of room
-    │   ├── CheckpointDamaged   a cut whose files aren't as they were written
-    │   └── CheckpointForeign   a cut in a format that this version can't read
+    │   ├── CheckpointDamaged   a checkpoint whose files aren't as they were written
+    │   └── CheckpointForeign   a checkpoint in a format that this version can't read
     ├── BrainError              the brain's daemon can't be started or used    exit code 1
     ├── HistoryError            the brain's database can't be used             exit code 1
     │   ├── HistoryBusy         not now: it is locked, or its disk is full
@@ -108,7 +108,7 @@ class DiskFull(JobError):
 
 
 class CheckpointDamaged(JobError):
-    """A checkpoint is damaged. ``file`` is the damaged one; an older cut may be whole."""
+    """A checkpoint is damaged. ``file`` is the damaged one; an older checkpoint may be whole."""
 
     def __init__(self, message: str, *, file: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)

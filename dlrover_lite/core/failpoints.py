@@ -13,7 +13,8 @@
 Several are divided by commas; one point may be there several times. A process reads the variable once, when it starts. Points inside
 kernels know only ``kill``, one of them in a process, and look at the file when the process starts: one that runs already dies there too.
 
-``POINTS`` names them all. ``tests/chaos`` kills a process at each. ``WRITES`` names those where there may be no room.
+``tests/chaos`` knows them all (``points.POINTS``), and kills a process at each. There may be no room for ``job.ledger``, ``job.file``,
+``job.log`` and ``export``: what is written to a job's directory, and a model's export.
 """
 
 from __future__ import annotations
@@ -25,67 +26,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import msgspec
 
 from dlrover_lite.core.errors import UsageError
 
-__all__ = ["POINTS", "WRITES", "FailPoint", "Point", "active", "armed", "failpoint", "needs_room", "parse"]
+__all__ = ["FailPoint", "active", "armed", "failpoint", "needs_room", "parse"]
 
 VARIABLE = "DLROVER_LITE_FAILPOINTS"
 _ACTIONS = ("kill", "pause", "slow", "raise", "full")
-
-Process = Literal["master", "ps", "persister", "worker"]
-Scenario = Literal["training", "moves", "cuts", "restoring"]
-
-
-class Point(NamedTuple):
-    """A failpoint. ``scenario``: in which of those that ``tests/chaos`` plays it is passed."""
-
-    process: Process
-    scenario: Scenario
-
-
-def _points_of(process: Process, scenario: Scenario, *names: str) -> dict[str, Point]:
-    return {f"{process}.{name}": Point(process, scenario) for name in names}
-
-
-POINTS: dict[str, Point] = {
-    # a lease, and the report of what has become of it
-    **_points_of("master", "training", "lease.decided", "lease.committed", "lease.answered"),
-    **_points_of("worker", "training", "lease.received", "report.begun", "report.sent", "report.answered"),
-    # a push: the worker's side, the server's, and its kernels'
-    **_points_of("worker", "training", "push.computed", "push.sent_to_one", "push.sent", "push.acknowledged_by_one"),
-    **_points_of("worker", "training", "push.acknowledged"),
-    **_points_of("ps", "training", "configure.written", "configure.opened"),
-    **_points_of("ps", "training", "push.begun", "push.group", "push.applied", "push.marked", "push.done"),
-    **_points_of("ps", "training", "chunk.journalled", "chunk.counted", "chunk.half", "chunk.changed", "chunk.done"),
-    # nodes that are launched, and servers that take the place of others
-    **_points_of("master", "training", "launch.noted", "launch.asked"),
-    **_points_of("master", "training", "relaunch.noticed", "relaunch.noted", "relaunch.launched"),
-    **_points_of("ps", "training", "attach.begun", "attach.undone", "attach.marked", "attach.attached"),
-    **_points_of("ps", "training", "attach.told", "attach.owning"),
-    # a move of slots
-    **_points_of("master", "moves", "move.decided", "move.begun"),
-    **_points_of("master", "moves", "map.decided", "map.committed", "map.answered"),
-    **_points_of("ps", "moves", "source.begun", "source.placed", "source.round", "source.frozen"),
-    **_points_of("ps", "moves", "source.complete", "source.ended"),
-    **_points_of("ps", "moves", "target.begun", "target.written", "target.complete", "target.ended"),
-    **_points_of("ps", "moves", "write.half", "drop.row", "compact.copied", "compact.twice"),
-    # a cut
-    **_points_of("master", "cuts", "cut.opened", "cut.ordered", "cut.written", "cut.manifest", "cut.complete"),
-    **_points_of("ps", "cuts", "snapshot.begun", "chunk.spilled", "chunk.stamped"),
-    **_points_of("persister", "cuts", "block", "spill", "finish"),
-    # going back to one
-    **_points_of("master", "restoring", "restore.noted", "restore.ended", "restore.ledger", "restore.over"),
-    **_points_of("ps", "restoring", "restore.begun", "restore.rows", "restore.marked", "restore.done"),
-}
-"""All failpoints by name. Each is in the source once."""
-
-
-WRITES = ("job.ledger", "job.file", "job.log", "export")
-"""Names of what is written to a job's directory, and of a model's export."""
 
 
 class Died(BaseException):
@@ -99,15 +48,7 @@ class FailPoint(msgspec.Struct):
     once: str = ""
     """The file that makes sure that the failpoint acts once; of ``slow``, that ends it."""
 
-    also: list[FailPoint] = []
-    """Other actions that are done there after this one."""
-
     def hit(self) -> None:
-        self._hit()
-        for other in self.also:
-            other.hit()
-
-    def _hit(self) -> None:
         if self.action == "slow":
             if not self.spent:
                 time.sleep(self.number)  # what it is for
@@ -141,9 +82,9 @@ class FailPoint(msgspec.Struct):
         return True
 
 
-def parse(text: str) -> dict[str, FailPoint]:
-    """Parse failpoints. Raises UsageError for what isn't written as above."""
-    points: dict[str, FailPoint] = {}
+def parse(text: str) -> dict[str, list[FailPoint]]:
+    """Parse failpoints: what is done at each, one after the other. Raises UsageError for what isn't written as above."""
+    points: dict[str, list[FailPoint]] = {}
     for piece in filter(None, text.split(",")):
         name, _, what = piece.partition("=")
         what, _, once = what.partition("@")
@@ -156,10 +97,7 @@ def parse(text: str) -> dict[str, FailPoint]:
             raise UsageError(
                 f"{VARIABLE}: {piece!r} is no failpoint", hint="Write NAME=kill:N, =pause:N, =slow:S or =full@FILE."
             )
-        point = FailPoint(action, value, once)
-        points.setdefault(name, point)
-        if points[name] is not point:
-            points[name].also.append(point)
+        points.setdefault(name, []).append(FailPoint(action, value, once))
     return points
 
 
@@ -168,19 +106,20 @@ _points = parse(os.environ.get(VARIABLE, ""))
 
 def failpoint(name: str) -> None:
     """Act if a failpoint is set at the place that the process has come to."""
-    if _points and (point := _points.get(name)) is not None:
-        point.hit()
+    if _points:
+        for point in _points.get(name, ()):
+            point.hit()
 
 
 def needs_room(name: str) -> None:
     """Announce that something is about to be written. Raises OSError where a test says that the disk is full."""
-    if _points and (point := _points.get(name)) is not None and point.action == "full" and point.spent:
+    if any(point.action == "full" and point.spent for point in _points.get(name, ())):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def active(name: str) -> FailPoint | None:
-    """Return the failpoint that is set, for code that can't call ``failpoint`` itself, as kernels."""
-    return _points.get(name)
+    """Return the first failpoint that is set, for code that can't call ``failpoint`` itself, as kernels."""
+    return next(iter(_points.get(name, ())), None)
 
 
 @contextmanager

@@ -80,13 +80,6 @@ class IntervalSet:
         for start, stop in list(ranges):
             self.remove(start, stop)
 
-    def covers(self, start: int, stop: int) -> bool:
-        """Say whether every number of [start, stop) is in the set."""
-        if stop <= start:
-            return True
-        i = bisect_right(self._starts, start) - 1
-        return i >= 0 and stop <= self._stops[i]
-
     def within(self, start: int, stop: int) -> list[Range]:
         """List the parts of [start, stop) that are in the set."""
         low = bisect_right(self._stops, start)
@@ -104,19 +97,9 @@ class IntervalSet:
             gaps.append((start, stop))
         return gaps
 
-    def first_gap(self, start: int = 0) -> int:
-        """Find the lowest number from ``start`` on that is not in the set."""
-        i = bisect_right(self._starts, start) - 1
-        return self._stops[i] if i >= 0 and start < self._stops[i] else start
-
     def first(self) -> Range | None:
         """Return the lowest range; None when the set is empty."""
         return (self._starts[0], self._stops[0]) if self._starts else None
-
-    def copy(self) -> IntervalSet:
-        other = IntervalSet()
-        other._starts, other._stops, other.total = self._starts.copy(), self._stops.copy(), self.total
-        return other
 
     def __contains__(self, number: int) -> bool:
         i = bisect_right(self._starts, number) - 1

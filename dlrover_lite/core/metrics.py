@@ -20,7 +20,7 @@ _VERSION = 1
 class BinaryMetrics:
     """Sum of log loss, and a histogram of the logits of positive and of negative samples.
 
-    Samples in one bin count as ties, so that the AUC is exact to ``auc_error_bound``, and within 0.0002 of the exact
+    Samples in one bin count as ties, so that the AUC is exact to half of the share of pairs within one bin: within 0.0002 of the exact
     one for any smooth distribution of logits. Counts are exact and don't depend on the order of adding and merging.
     """
 
@@ -59,11 +59,6 @@ class BinaryMetrics:
         return int(self.counts.sum()) + self.nans
 
     @property
-    def positives(self) -> int:
-        """Number of positive samples, those with a NaN aside."""
-        return int(self.counts[1].sum())
-
-    @property
     def log_loss(self) -> float | None:
         """Mean binary cross-entropy; None without samples, NaN when a logit was NaN."""
         if not self.samples:
@@ -80,15 +75,6 @@ class BinaryMetrics:
         negative, positive = self.counts.astype(np.float64)
         below = np.cumsum(negative) - negative
         return float(positive @ (below + negative / 2) / pairs)
-
-    @property
-    def auc_error_bound(self) -> float | None:
-        """How far ``auc`` can be from the AUC of the unbinned logits: half of the share of pairs within one bin."""
-        pairs = self._pairs()
-        if not pairs:
-            return None
-        negative, positive = self.counts.astype(np.float64)
-        return float(positive @ negative / pairs / 2)
 
     def _pairs(self) -> float:
         negatives, positives = self.counts.sum(1)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dlrover_lite.checkpoint.lineage import Lineage, Origin
 from dlrover_lite.checkpoint.manifest import Manifest
-from dlrover_lite.checkpoint.store import CheckpointStore, Cut
+from dlrover_lite.checkpoint.store import Checkpoint, CheckpointStore
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.checkpoint_location import store_of
 from dlrover_lite.jobs.store import Beginning, Job
@@ -91,9 +91,9 @@ class InMemory(NamedTuple):
 RestorePoint = Usable | NeverTaken | Gone | Unreachable | Unusable | InMemory
 
 
-def passed_over(cut: Cut) -> str:
+def passed_over(one: Checkpoint) -> str:
     """Say why a checkpoint is passed over: ``checkpoint 12: PART is damaged: …``."""
-    return f"checkpoint {cut.number}: {cut.why}"
+    return f"checkpoint {one.number}: {one.why}"
 
 
 def _left_behind(numbers: list[int]) -> list[str]:
@@ -124,7 +124,7 @@ def restore_point(
     ``known_damaged``: numbers of some that are known to be, and why. ``lineage``: of the job whose they are.
     """
     try:
-        cuts = store.cuts(known_damaged, lineage) if store.exists() else []
+        cuts = store.checkpoints(known_damaged, lineage) if store.exists() else []
     except JobError as error:
         return Unreachable(store.url, error.message, error.hint)
     cuts = [cut for cut in cuts if before is None or cut.number < before]

@@ -186,7 +186,7 @@ class Beginning(msgspec.Struct, frozen=True):
     why: str = ""
     """Why the job goes on from this cut, in words: "the parameters of ps-0 are lost"; empty: a person wanted it."""
     exactly: bool = False
-    """No older cut may be used in its place."""
+    """No older checkpoint may be used in its place."""
     only_parameters: bool = False
     """The job goes through its data from the beginning."""
     went_back: int = 0

@@ -261,7 +261,7 @@ class ReadySlots(Message, frozen=True):
 
     move: Count
     slots: SlotBits
-    """The slots, as 512 bytes: ``slots.pack``."""
+    """The slots, as 512 bytes: ``slot_sets.pack``."""
     rows: Count = 0
     bytes: Bytes = 0
     """Bytes of memory that these rows take."""
@@ -335,16 +335,17 @@ class TrainingSettings(Message, frozen=True):
 
 
 class RestoreOrder(Message, frozen=True):
-    """Take the rows and marks of the slots owned from cut ``cut`` at ``url`` (a ``CheckpointStore``) before anything else is answered, and
-    say so with ``restored``. Done once for each generation; where it is interrupted, it is done again from its beginning."""
+    """Take the rows and applied minibatches of the slots owned from checkpoint ``cut`` at ``url`` (a ``CheckpointStore``) before anything
+    else is answered, and say so with ``restored``. Done once for each generation; where it is interrupted, it is done again from its
+    beginning."""
 
     url: Url
     cut: Count
     generation: Count
     """Number of the restore, from 1; each restore has a new one."""
-    marks: bool = True
-    """Restore the marks too. False: only the rows; what had been applied where is forgotten, and the job goes through its data from the
-    beginning."""
+    applied_minibatches: bool = True
+    """Restore the applied minibatches too. False: only the rows; what had been applied where is forgotten, and the job
+    goes through its data from the beginning."""
     training: TrainingSettings | None = None
     """What the job trains with; None: what the cut was trained with. Optimizer state that doesn't fit it begins anew, and so do counts of
     updates that the cut doesn't have."""
@@ -358,7 +359,7 @@ class MoveOrder(Message, frozen=True):
     source_endpoint: Url
     target: Name
     slots: SlotBits
-    """The slots that are still the source's, as 512 bytes: ``slots.pack``."""
+    """The slots that are still the source's, as 512 bytes: ``slot_sets.pack``."""
     at_once: bool = False
     """The source is to freeze the slots before the first row is copied: it is slow, and what it would still train on meanwhile is less than
     what that would cost."""
@@ -377,7 +378,7 @@ class PsOrders(Message, frozen=True):
     version: Count
     """Version of the map and the moves; 0: no map yet."""
     owned: SlotBits = b""
-    """The slots that the PS owns, as 512 bytes: ``slots.pack``."""
+    """The slots that the PS owns, as 512 bytes: ``slot_sets.pack``."""
     moves: Items[MoveOrder] = []
     """Moves under way with this PS as source or target."""
     consumed_below: Count = 0

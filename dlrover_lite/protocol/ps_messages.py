@@ -39,7 +39,7 @@ class DenseSpec(Message, frozen=True):
 
 class Configure(Message, frozen=True):
     """Sent by each worker before its first pull: what this PS is to keep. Later ones must agree. Dense blocks that are there already stay
-    as they are, the others get the values given. Frames: the slots that are meant (``slots.pack``); then for each dense group that
+    as they are, the others get the values given. Frames: the slots that are meant (``slot_sets.pack``); then for each dense group that
     has blocks uint64 numbers of its blocks in those slots, and float32 values [blocks, 4096]. Answer Ack, or Moved."""
 
     seed: IdBits
@@ -80,7 +80,7 @@ class Moved(Message, frozen=True):
 
 class Push(Message, frozen=True):
     """Gradients of minibatch (epoch, k): summed over its samples' mean loss, no key twice within a table.
-    Frames: the slots covered (``slots.pack``), those with no row in this minibatch included; then for each group of
+    Frames: the slots covered (``slot_sets.pack``), those with no row in this minibatch included; then for each group of
     ``tables.layout.groups_of`` uint64 keys and float32 gradients [keys, dim]. Slots for which (epoch, k) was applied before are left
     alone. Answer Pushed, or Moved if any slot covered isn't owned: then nothing was applied."""
 
@@ -124,7 +124,7 @@ class CopyBegin(Message, frozen=True):
 
     move: Count
     have: SlotBits = b""
-    """Slots of which the target has all there is, from sessions before (``slots.pack``). Empty: none."""
+    """Slots of which the target has all there is, from sessions before (``slot_sets.pack``). Empty: none."""
 
 
 class Shared(Message, frozen=True):
@@ -170,7 +170,7 @@ class CopyNext(Message, frozen=True):
 
 class Copied(Message, frozen=True):
     """Some rows of one group. A frame, unless the rows are in a place: their records (uint32 [rows, words], ``dlrover_lite.core.records``);
-    when ``complete``, the marks instead, as msgpack."""
+    when ``complete``, the applied minibatches instead, as msgpack."""
 
     session: IdBits
     group: OptionalIndex
@@ -185,7 +185,7 @@ class Copied(Message, frozen=True):
     batch: Count = 0
     """Number of the batch of slots that are copied, within the session from 1 on; 0: none right now."""
     slots: SlotBits = b""
-    """The batch's slots (``slots.pack``) when ``complete``."""
+    """The batch's slots (``slot_sets.pack``) when ``complete``."""
     pause_seconds: Seconds = 0.0
     """Seconds that the target should wait before it asks again: the source has something to do before."""
     configuration: Configure | None = None

@@ -56,7 +56,7 @@ class ScaleRequest(Message, frozen=True):
 
 
 class MoveRequest(Message, frozen=True):
-    """Move these slots (512 bytes: ``slots.pack``) to the PS ``target``, wherever they are now. Answer Scaled, or Failure."""
+    """Move these slots (512 bytes: ``slot_sets.pack``) to the PS ``target``, wherever they are now. Answer Scaled, or Failure."""
 
     slots: SlotBits
     target: Name

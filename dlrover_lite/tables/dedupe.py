@@ -1,4 +1,4 @@
-"""De-duplication of ids, table by table, and sums over equal ids."""
+"""De-duplication of ids, table by table."""
 
 from __future__ import annotations
 
@@ -46,19 +46,8 @@ def _unique(keys, counts, slots, unique, unique_counts, inverse):  # type: ignor
     return total
 
 
-@kernel
-def _sum_rows(grads, inverse, dim, out):  # type: ignore[no-untyped-def]
-    """Sum the gradients of equal keys into ``out``. ``grads`` and ``out`` are flat: dim values a row."""
-    out[:] = np.float32(0.0)
-    for i in range(np.uint64(inverse.shape[0])):
-        target = np.uint64(inverse[i]) * dim
-        source = i * dim
-        for j in range(dim):
-            out[target + j] += grads[source + j]
-
-
 class Deduplicator:
-    """Finds distinct keys, and sums their gradients. Keeps its scratch memory between calls."""
+    """Finds distinct keys. Keeps its scratch memory between calls."""
 
     def __init__(self) -> None:
         self._slots = np.full(1 << 12, -1, np.int32)
@@ -76,12 +65,3 @@ class Deduplicator:
         inverse = np.empty(len(keys), np.int32)
         total = int(_unique(keys, counts, self._slots, unique, unique_counts, inverse))
         return unique[:total], unique_counts, inverse
-
-    def sum_duplicates(
-        self, keys: NDArray[np.uint64], counts: NDArray[np.int64], grads: NDArray[np.float32]
-    ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]:
-        """Return the distinct keys, their counts, and the sum of each one's gradients [unique, dim]."""
-        unique, unique_counts, inverse = self.unique(keys, counts)
-        out = np.empty((len(unique), grads.shape[1]), np.float32)
-        _sum_rows(np.ascontiguousarray(grads).reshape(-1), inverse, np.uint64(grads.shape[1]), out.reshape(-1))
-        return unique, unique_counts, out

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.core.records import table_salt
-from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.core.slot_sets import SLOTS
 
 SLOT_SHIFT = 64 - (SLOTS - 1).bit_length()
 
@@ -35,13 +35,6 @@ def initial_value(key_hash, salt, position, scale):  # type: ignore[no-untyped-d
     bits = mix64(key_hash ^ (salt + (np.uint64(position) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)))
     unit = np.float32(bits >> np.uint64(40)) * np.float32(1.0 / 16777216.0)
     return (unit * np.float32(2.0) - np.float32(1.0)) * np.float32(scale)
-
-
-@kernel
-def fill_hashes(keys, salt, out):  # type: ignore[no-untyped-def]
-    """Write the hashes of a table's keys (uint64 [n]) into ``out``."""
-    for i in range(keys.shape[0]):
-        out[i] = mix64(keys[i] ^ salt)
 
 
 @kernel

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.core.records import table_salt
+from dlrover_lite.core.records import mixed, table_salt
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.tables.hashing import SLOT_SHIFT, fill_hashes
+from dlrover_lite.tables.hashing import SLOT_SHIFT
 
 __all__ = ["BLOCK", "BUFFERS", "PARAMETERS", "GroupSpec", "group_tables", "groups_of", "hashes_of", "slots_of"]
 
@@ -69,9 +69,7 @@ def groups_of(configuration: Configure) -> list[GroupSpec]:
 
 def hashes_of(table: str, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the hash of each key [n] of a table."""
-    hashes = np.empty(len(keys), np.uint64)
-    fill_hashes(np.ascontiguousarray(keys, np.uint64), table_salt(table), hashes)
-    return hashes
+    return mixed(np.asarray(keys, np.uint64) ^ table_salt(table))
 
 
 def slots_of(table: str, keys: NDArray[np.uint64]) -> NDArray[np.int64]:

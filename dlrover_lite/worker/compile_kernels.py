@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.failpoints import armed
-from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.core.slot_sets import SLOTS
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.protocol.messages import MoveOrder

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from dlrover_lite.core.failpoints import POINTS
+from tests.chaos.points import POINTS
 
 __all__ = ["FaultCount"]
 

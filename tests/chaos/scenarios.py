@@ -1,4 +1,4 @@
-"""What goes on in a job while its processes die: a scenario for each that a failpoint may name (``failpoints.POINTS``).
+"""What goes on in a job while its processes die: a scenario for each that a failpoint may name (``points.POINTS``).
 
 Each starts a job with the given points, brings about what they are in until all have been passed, and lets the job finish.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from dlrover_lite.client.handle import JobHandle
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import DlroverLiteError
 from tests.chaos.support import ChaosJob, processes, recipe, start
 
@@ -51,7 +51,7 @@ def move_some(handle: JobHandle, rng: random.Random) -> bool:
     try:
         if handle.status().moves or len(servers := handle.slots().servers) < 2:
             return False
-        first = rng.randrange(slots.SLOTS - MOVED_AT_ONCE)
+        first = rng.randrange(slot_sets.SLOTS - MOVED_AT_ONCE)
         target = min(servers, key=lambda server: server.slots)
         return bool(handle.move(range(first, first + MOVED_AT_ONCE), target.node))
     except DlroverLiteError:  # nobody is there to be asked, or the servers aren't up: later

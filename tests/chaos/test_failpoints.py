@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.core import failpoints
-from dlrover_lite.core.failpoints import POINTS
 from dlrover_lite.ps.journal.journal import STEPS
 from tests.chaos.extent import LONG, OPTIMIZERS
+from tests.chaos.points import POINTS
 from tests.chaos.scenarios import SCENARIOS
 
 _FOLLOWING = [name for name in POINTS if name.startswith(("ps.attach.", "master.relaunch."))]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.core.failpoints import POINTS
+from tests.chaos.points import POINTS
 from tests.repository.sources import ROOT
 
 INNER = """

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.layout import Block, Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import Applied, AppliedAtSnapshot, Consumed, Manifest, PartEntry, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.records import mixed, pack_rows, table_salt
 from dlrover_lite.core.rows import RowData
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
@@ -130,8 +131,8 @@ def write_cut(
                 for start in range(0, len(mine), chunk):
                     some = mine[start : start + chunk]
                     part.add(group, np.concatenate([rows_of([key], group, versions[key]).records for key in some]))
-            marks = AppliedAtSnapshot(Consumed(1, [(1, [(0, 5)])]), [Applied(1, 7, slot_sets.pack(owned))])
-            parts.append(part.finish(marks, clocks=[cut, cut]))
+            applied = AppliedAtSnapshot(Consumed(1, [(1, [(0, 5)])]), [Applied(1, 7, slot_sets.pack(owned))])
+            parts.append(msgspec.structs.replace(part.finish(), applied_minibatches=applied, clocks=[cut, cut]))
     manifest = manifest_of(cut, parts, builds_on=builds_on, at=at)
     writer.commit(manifest)
     return manifest

@@ -9,7 +9,7 @@ import numpy as np
 from dlrover_lite.checkpoint.layout import Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.records import pack_rows, slots_of, table_salt
 from dlrover_lite.core.rows import RowData
 from dlrover_lite.protocol.ps_messages import Configure

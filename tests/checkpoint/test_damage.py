@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from dlrover_lite.checkpoint.layout import HEAD, TAIL, Codec
 from dlrover_lite.checkpoint.manifest import MANIFEST, pack_manifest, read_manifest
 from dlrover_lite.checkpoint.part_reader import PartReader
-from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.checkpoint.store import Checkpoint, CheckpointStore
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobError
 from tests.checkpoint.cuts import State, expected, keys, state_of, write_cut
 
@@ -38,7 +39,7 @@ def edges(store: CheckpointStore, cut: int, path: Path) -> list[int]:
     """Where the sections of a part begin: header, its JSON, each block, index, tail; and the end."""
     manifest = store.manifest(cut)
     (entry,) = (part for part in manifest.parts if part.file == path.name)
-    with store._open(manifest, entry) as reader:
+    with closing(store._open(manifest, entry)) as reader:
         assert isinstance(reader, PartReader)
         blocks = reader.index["offset"].tolist()
         end = int(reader.index["offset"][-1]) + int(reader.index["bytes"][-1])
@@ -46,11 +47,23 @@ def edges(store: CheckpointStore, cut: int, path: Path) -> list[int]:
     return [0, HEAD.size, *blocks, end, size - TAIL.size, size]
 
 
+def newest_good(store: CheckpointStore) -> tuple[int | None, list[Checkpoint]]:
+    """The newest checkpoint of which every byte is as it was written, and newer ones that aren't whole."""
+    passed_over: list[Checkpoint] = []
+    for one in store.checkpoints():
+        if one.state == "complete" and (damages := store.verify(one.number)):
+            one = one._replace(state="damaged", why=damages[0].message)
+        if one.state == "complete":
+            return one.number, passed_over
+        passed_over.append(one)
+    return None, passed_over
+
+
 def read(store: CheckpointStore) -> tuple[State, int]:
-    """What a restore takes: the newest good cut."""
-    good = store.newest_good()
+    """What a restore takes in the end."""
+    good, _ = newest_good(store)
     assert good is not None
-    return state_of(store.rows(good.manifest.cut)), good.manifest.cut
+    return state_of(store.rows(good)), good
 
 
 def refuses(store: CheckpointStore, path: Path) -> None:
@@ -59,12 +72,11 @@ def refuses(store: CheckpointStore, path: Path) -> None:
         list(store.rows(2))
     assert str(path) in raised.value.message
     assert str(path) in store.verify(2)[0].message
-    good = store.newest_good()
+    good, passed_over = newest_good(store)
     if path.parent.name == "cut-00000002":
-        assert good is not None
-        assert good.manifest.cut == 1
-        assert [cut.number for cut in good.passed_over] == [2]
-        assert str(path) in good.passed_over[0].why
+        assert good == 1
+        assert [one.number for one in passed_over] == [2]
+        assert str(path) in passed_over[0].why
         assert state_of(store.rows(1)) == expected(OLD)
     else:
         assert good is None
@@ -116,7 +128,8 @@ def test_damaged_blocks_are_named_by_verify(store: CheckpointStore) -> None:
     for number in (1, 3):
         data[sections[2 + number] + 10] ^= 4
     path.write_bytes(data)
-    assert [cut.state for cut in store.cuts()] == ["complete", "complete"]  # every byte is looked at by verify only
+    # every byte is looked at by verify only
+    assert [cut.state for cut in store.checkpoints()] == ["complete", "complete"]
     blocks = len(sections) - 5
     assert [str(one.message) for one in store.verify(1)] == [
         f"{path} is damaged: block {number} of {blocks}: its checksum is another" for number in (1, 3)
@@ -148,17 +161,17 @@ def test_a_manifest_with_a_flipped_bit_or_cut_off_end_is_refused(store: Checkpoi
 
 def test_a_cut_whose_base_is_missing_is_damaged(store: CheckpointStore) -> None:
     store.delete(1)
-    (cut,) = store.cuts()
+    (cut,) = store.checkpoints()
     assert (cut.number, cut.state) == (2, "damaged")
-    assert "cut 1, which it builds on, is missing" in cut.why
-    assert store.newest_good() is None
+    assert "checkpoint 1, which it builds on, is missing" in cut.why
+    assert newest_good(store)[0] is None
 
 
 def test_a_damaged_base_makes_its_increments_unusable(store: CheckpointStore) -> None:
     path = files(store, 1, "*.part")[0]
     path.write_bytes(path.read_bytes()[:-1])
-    assert [cut.state for cut in store.cuts()] == ["damaged", "damaged"]
-    assert str(path) in store.cuts()[0].why
+    assert [cut.state for cut in store.checkpoints()] == ["damaged", "damaged"]
+    assert str(path) in store.checkpoints()[0].why
 
 
 def stamped(store: CheckpointStore, version: tuple[int, int], change: Any = None) -> None:
@@ -181,7 +194,7 @@ def test_another_major_version_is_refused_by_name(store: CheckpointStore) -> Non
         CheckpointForeign, match=r"manifest.json is of checkpoint format 3.3; this dlrover-lite reads 1.x to 2.x"
     ):
         store.manifest(2)
-    assert [cut.state for cut in store.cuts()] == ["foreign", "complete"]
+    assert [cut.state for cut in store.checkpoints()] == ["foreign", "complete"]
     assert store.retain(1) == []
 
 
@@ -207,7 +220,8 @@ def test_unknown_blocks_and_fields_of_a_newer_minor_version_are_ignored(
     """Blocks with four bytes a row more at their ends, and index entries with eight more."""
     import numpy as np
 
-    from dlrover_lite.checkpoint import buckets, cut_writer, layout, part_writer
+    from dlrover_lite.checkpoint import buckets, layout, part_writer
+    from dlrover_lite.checkpoint import store as store_module
 
     wider = np.dtype([*layout.ENTRY.descr, ("more", "<u8")])
     real = buckets.Room.pieces
@@ -225,7 +239,7 @@ def test_unknown_blocks_and_fields_of_a_newer_minor_version_are_ignored(
     with monkeypatch.context() as patch:
         patch.setattr(buckets.Room, "pieces", pieces)
         patch.setattr(part_writer, "ENTRY", wider)
-        patch.setattr(cut_writer, "ENTRY", wider)
+        patch.setattr(store_module, "ENTRY", wider)
         patch.setattr(part_writer, "np", type("", (), {**vars(np), "array": staticmethod(array)}))
         store = CheckpointStore(str(tmp_path))
         write_cut(store, 1, OLD, codec=codec)
@@ -244,7 +258,7 @@ def test_a_destination_that_is_gone_is_not_a_damaged_cut(store: CheckpointStore,
     elsewhere = tmp_path.with_name(f"{tmp_path.name}-unmounted")
     tmp_path.rename(elsewhere)
     with pytest.raises(JobError, match="destination is gone") as raised:
-        store.newest_good()
+        newest_good(store)
     assert not isinstance(raised.value, CheckpointDamaged)
     elsewhere.rename(tmp_path)
     assert read(store)[1] == 2
@@ -261,14 +275,14 @@ def test_a_manifest_naming_files_outside_its_cut_is_damaged(tmp_path: Path, name
     store._destination.put(
         f"cut-00000001/{MANIFEST}", pack_manifest(msgspec.structs.replace(manifest, parts=[moved, *manifest.parts[1:]]))
     )
-    (cut,) = store.cuts()
+    (cut,) = store.checkpoints()
     assert cut.state == "damaged" and "can't be there" in cut.why
     with pytest.raises(CheckpointDamaged, match="can't be there"):
         list(store.rows(1))
     writer = store.begin(2)
     with pytest.raises(JobError, match="can't be"):  # nor is one written, whatever a server tells
         writer.commit(msgspec.structs.replace(manifest, cut=2, parts=[moved, *manifest.parts[1:]]))
-    assert [cut.number for cut in store.cuts()] == [1]
+    assert [cut.number for cut in store.checkpoints()] == [1]
     for use in (store._destination.open, store._destination.writer, store._destination.make, store._destination.remove):
         with pytest.raises(JobError, match="can't hold such a file"):
             use(f"cut-00000001/{name}")
@@ -284,8 +298,8 @@ def test_an_increment_on_a_cut_of_another_job_or_generation_is_damaged(tmp_path:
         change = {"configuration": {**base.configuration, "seed": 8}}
     path = Path(store.url) / "cut-00000002" / MANIFEST
     path.write_bytes(pack_manifest(msgspec.structs.replace(manifest, **change)))
-    assert [cut.state for cut in store.cuts()] == ["damaged", "complete"]
+    assert [cut.state for cut in store.checkpoints()] == ["damaged", "complete"]
     refuses(store, path)
     # one that builds on it is no better
     write_cut(store, 3, CHANGED, builds_on=2)
-    assert [cut.state for cut in store.cuts()] == ["damaged", "damaged", "complete"]
+    assert [cut.state for cut in store.checkpoints()] == ["damaged", "damaged", "complete"]

@@ -10,6 +10,7 @@ import itertools
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dlrover_lite.checkpoint import local
 from dlrover_lite.checkpoint.layout import ALIGNMENT, LARGE_BYTES, Block, GroupShape
 from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, JobError
 from dlrover_lite.core.records import pack_rows, table_salt
 from dlrover_lite.core.rows import RowData
@@ -187,7 +188,7 @@ def test_rows_set_aside_before_their_groups_turn_are_written(store: CheckpointSt
     """Some, more than a block of them, and all of their group."""
     manifest = write(store, aside=aside)
     assert manifest.parts[0].rows == COUNTS
-    with store._open(manifest, manifest.parts[0]) as reader:
+    with closing(store._open(manifest, manifest.parts[0])) as reader:
         blocks = [(int(entry["offset"]), int(entry["bytes"])) for entry in reader.index]
     assert all(offset + size == following for (offset, size), (following, _) in itertools.pairwise(blocks))
     assert store.verify(1) == []
@@ -242,7 +243,7 @@ def test_an_abandoned_part_leaves_no_file_or_descriptor(store: CheckpointStore) 
 def test_a_bit_flipped_in_or_the_end_cut_off_at_every_block(store: CheckpointStore) -> None:
     manifest = write(store)
     path = part_of(store)
-    with store._open(manifest, manifest.parts[0]) as reader:
+    with closing(store._open(manifest, manifest.parts[0])) as reader:
         blocks = [(int(entry["offset"]), int(entry["bytes"])) for entry in reader.index]
     whole = path.read_bytes()
     assert len(blocks) > 8
@@ -268,7 +269,7 @@ def test_a_bit_flipped_in_or_the_end_cut_off_at_every_block(store: CheckpointSto
 
 def test_a_part_that_shrinks_while_read_is_damaged(store: CheckpointStore) -> None:
     manifest = write(store)
-    with store._open(manifest, manifest.parts[0]) as reader:
+    with closing(store._open(manifest, manifest.parts[0])) as reader:
         os.truncate(part_of(store), 700_001)
         with pytest.raises(CheckpointDamaged, match=r"it ends at byte 700,001"):
             list(reader.blocks())
@@ -279,7 +280,7 @@ def test_a_part_that_shrinks_while_read_is_damaged(store: CheckpointStore) -> No
 def test_an_unreadable_sector_damages_only_its_block(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = write(store)
     real = local._Reader.read
-    with store._open(manifest, manifest.parts[0]) as reader:
+    with closing(store._open(manifest, manifest.parts[0])) as reader:
         bad = int(reader.index["offset"][2]) + 5
 
         def read(self: local._Reader, offset: int, length: int) -> memoryview:

@@ -77,7 +77,7 @@ def killed_at(step: int, store: CheckpointStore) -> bool:
 
 def states(store: CheckpointStore) -> list[int]:
     """Numbers of the cuts that can be seen; each is read and must be as it was written."""
-    cuts = store.cuts()
+    cuts = store.checkpoints()
     for cut in cuts:
         assert (cut.state, cut.why) == ("complete", "")
         assert state_of(store.rows(cut.number)) == expected(OLD if cut.number == 1 else NEW)
@@ -219,14 +219,14 @@ def test_a_missing_destination_is_an_error_until_it_comes_back(store: Checkpoint
     path = Path(store.url)
     writer = store.begin(2)
     path.rename(path.with_name("unmounted"))
-    for attempt in (lambda: writer.part("job-1", 0, halves()[0], SHAPES), lambda: store.begin(3), store.cuts):
+    for attempt in (lambda: writer.part("job-1", 0, halves()[0], SHAPES), lambda: store.begin(3), store.checkpoints):
         with pytest.raises(JobError, match="destination is gone"):
             attempt()
     assert not path.exists()  # no empty one takes its place
     path.with_name("unmounted").rename(path)
     assert states(store) == [1]
     write_cut(store, 3, NEW)
-    assert store.cuts()[0].number == 3
+    assert store.checkpoints()[0].number == 3
 
 
 def test_a_late_writer_of_an_abandoned_cut_can_not_finish(store: CheckpointStore) -> None:
@@ -241,13 +241,10 @@ def test_a_late_writer_of_an_abandoned_cut_can_not_finish(store: CheckpointStore
         assert part.finish().file in {path.name for path in (Path(store.url) / "cut-00000002").iterdir()}
 
 
-def test_cuts_under_way_are_not_cleaned_up(store: CheckpointStore) -> None:
+def test_half_written_cuts_are_cleaned_up(store: CheckpointStore) -> None:
     below, _ = halves()
-    part = store.begin(2).part("job-1", 0, below, SHAPES)
-    assert store.clean(under_way=[2]) == []
-    store.begin(3, under_way=[2])
-    part.finish()
-    assert store.clean() == [2, 3]
+    store.begin(2).part("job-1", 0, below, SHAPES).finish()
+    assert store.clean() == [2]
     assert states(store) == [1]
 
 

@@ -135,7 +135,7 @@ def test_an_increment_with_a_row_twice_is_damaged(tmp_path: Path, monkeypatch: p
         return iter(blocks + blocks[:1] * (manifest.cut == 2))
 
     monkeypatch.setattr(CheckpointStore, "own_rows", twice)
-    with pytest.raises(CheckpointDamaged, match="cut 2 is damaged: it has a row twice"):
+    with pytest.raises(CheckpointDamaged, match="checkpoint 2 is damaged: it has a row twice"):
         list(NewestRows(store, 2, ALL))
 
 

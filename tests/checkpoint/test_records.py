@@ -8,6 +8,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -21,8 +22,7 @@ from dlrover_lite.checkpoint.layout import ENTRY_BYTES_1, HEAD, TAIL, Codec, Gro
 from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, pack_manifest
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import records
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import records, slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign
 from dlrover_lite.core.records import RecordShape, mixed, pack_rows, table_salt, unpack_rows
 from dlrover_lite.core.rows import RowData
@@ -257,7 +257,7 @@ def test_rows_come_in_any_order_of_groups(
         assert sum(len(block.slots) for block in some) == len(mine)
         assert state_of(some) == expected(mine)
         for part in manifest.parts:
-            with store._open(manifest, part) as reader:
+            with closing(store._open(manifest, part)) as reader:
                 for number, block in reader.blocks():
                     entry = reader.index[number]
                     assert len(block.slots) * SHAPES[block.group].record.bytes <= 150
@@ -418,7 +418,7 @@ def recorded(tmp_path: Path) -> CheckpointStore:
 
 
 def test_a_checkpoint_written_by_version_1_is_read(recorded: CheckpointStore) -> None:
-    assert [cut.state for cut in recorded.cuts()] == ["complete", "complete"]
+    assert [cut.state for cut in recorded.checkpoints()] == ["complete", "complete"]
     assert recorded.verify(2) == []
     assert state_of(recorded.rows(1)) == expected_1(BEFORE)
     assert state_of(recorded.rows(2)) == expected_1(BEFORE | CHANGED)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dlrover_lite.checkpoint.layout import Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import configure
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import pack_rows, table_salt
 from dlrover_lite.core.rows import RowData
@@ -54,7 +54,11 @@ def test_a_base_and_increments_whose_slots_move(store: CheckpointStore, codec: C
         write_cut(store, cut, changed, builds_on=cut // 2, owners=halves(border), codec=codec)
     assert state_of(store.rows(4)) == expected(versions)
     assert [manifest.cut for manifest in store.chain(4)] == [1, 2, 4]
-    assert [(cut.number, cut.state) for cut in store.cuts()] == [(4, "complete"), (2, "complete"), (1, "complete")]
+    assert [(cut.number, cut.state) for cut in store.checkpoints()] == [
+        (4, "complete"),
+        (2, "complete"),
+        (1, "complete"),
+    ]
     assert store.verify(4) == []
 
 
@@ -158,16 +162,16 @@ def test_rows_that_do_not_fit_are_refused(store: CheckpointStore, into: str) -> 
 
 def test_a_cut_must_have_every_slot_exactly_once(store: CheckpointStore) -> None:
     below, _ = halves()
-    with pytest.raises(JobError, match=r"cut 1 isn't whole: no part has slots 2048-4095"):
+    with pytest.raises(JobError, match=r"checkpoint 1 isn't whole: no part has slots 2048-4095"):
         write_cut(store, 1, {}, owners=[below])
     with pytest.raises(JobError, match=r"several parts have slots 0-2047"):
         write_cut(store, 1, {}, owners=[below, below, ~below])
-    assert store.cuts() == []
+    assert store.checkpoints() == []
 
 
 def test_numbers_of_cuts_must_rise(store: CheckpointStore) -> None:
     write_cut(store, 3, {})
-    with pytest.raises(JobError, match="cut 3 can't follow"):
+    with pytest.raises(JobError, match="checkpoint 3 can't follow"):
         store.begin(3)
 
 

@@ -21,7 +21,7 @@ from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.tables.layout import BLOCK
-from tests.ps.engine_cuts import write_cut
+from tests.ps.engine_checkpoints import write_checkpoint
 
 SMALL = {
     "version": 1,
@@ -70,5 +70,5 @@ def cut_of(job: Job, cut: int = 1) -> Engine:
         progress = Progress(window_samples=1, max_bad_share=0, began=0.0)
         facts = facts_for(job.recipe, shards, Evaluations(), progress, now=1.0)
     where = CheckpointStore(destination(job.recipe, job.id, job.directory))
-    write_cut(where, cut, [engine], facts=facts, job=job.id)
+    write_checkpoint(where, cut, [engine], facts=facts, job=job.id)
     return engine

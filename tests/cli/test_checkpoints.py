@@ -115,7 +115,7 @@ def test_checkpoint_on_a_damaged_base_is_damaged_too(capsys: Capture) -> None:
     assert main(["checkpoints"]) == 0
     out, said = capsys.readouterr()
     assert [line.split()[-1] for line in out.splitlines()[1:]] == ["damaged", "damaged"]
-    assert f"checkpoint 2: it builds on cut 1, which is damaged: {path} is damaged: it is missing" in said
+    assert f"checkpoint 2: it builds on checkpoint 1, which is damaged: {path} is damaged: it is missing" in said
     assert main(["checkpoint", "verify", "--cut", "2"]) == 1
     assert f"{path} is damaged: it is missing" in capsys.readouterr().out
 

@@ -16,7 +16,7 @@ from dlrover_lite.cli.main import main
 from dlrover_lite.cli.waiting import under_way
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.client.progress_line import progress_text
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.protocol.messages import Topology, TopologyRequest
@@ -61,11 +61,11 @@ class Master:
         self.actions = ACTIONS
         self.refusal: Failure | None = None
         self.stages: list[dict[str, Any]] = [{"nodes": servers("up", "up")}]
-        self.moved = slots.none()
+        self.moved = slot_sets.none()
 
     def __call__(self, request: msgspec.Struct) -> msgspec.Struct:
         if isinstance(request, TopologyRequest):
-            owners = np.arange(slots.SLOTS) // 2048
+            owners = np.arange(slot_sets.SLOTS) // 2048
             owners[self.moved] = 1
             return Topology(3, [("ps-0", "a"), ("ps-1", "b")], owners.astype(np.uint16).tobytes())
         self.asked.append(request)
@@ -89,8 +89,8 @@ def test_move_takes_slot_numbers_or_all_slots_of_a_server(master: Master, capsys
     master.actions = []
     assert main(["move", "last", "--from", "ps-0", "--to", "ps-1"]) == 0
     assert capsys.readouterr().out == "ps-1 has them already.\n"
-    members = [slots.of([*range(100), 200]), slots.of(range(2048))]
-    assert master.asked == [MoveRequest(slots.pack(each), "ps-1") for each in members]
+    members = [slot_sets.of([*range(100), 200]), slot_sets.of(range(2048))]
+    assert master.asked == [MoveRequest(slot_sets.pack(each), "ps-1") for each in members]
 
 
 def test_move_cancel_cancels_all_moves(master: Master, capsys: Capture) -> None:
@@ -211,7 +211,7 @@ def test_move_without_a_slot_map_yet_says_to_ask_again(master: Master, capsys: C
 def test_move_wait_ends_when_the_slots_have_moved(master: Master, capsys: Capture) -> None:
     moving = {"nodes": servers("up", "up"), "moves": MOVES, "slots_settled": False}
     master.stages = [moving, moving, {"nodes": servers("up", "up")}]
-    master.moved = slots.of(range(10))
+    master.moved = slot_sets.of(range(10))
     assert main(["move", "--slots", "0-9", "--to", "ps-1", "--wait"]) == 0
     assert len(master.stages) == 1
     assert capsys.readouterr().out.splitlines() == ACTIONS

@@ -28,7 +28,7 @@ def test_checkpoints_of_a_job_are_whole_and_change_no_result(tmp_path: Path) -> 
     with pytest.raises(JobError, match="there is nothing to take a checkpoint of"):
         handle.checkpoint()
     store = store_of(handle.job)
-    cuts = store.cuts()
+    cuts = store.checkpoints()
     manifests = [cut.manifest for cut in cuts if cut.manifest is not None]
     assert [cut.state for cut in cuts] == ["complete"] * len(manifests)
     assert {*asked[:2]} <= {one.cut for one in manifests}
@@ -53,7 +53,7 @@ def test_a_stopped_job_takes_a_last_checkpoint(tmp_path: Path) -> None:
     assert result.status is not None
     assert before <= result.status["samples"] < result.status["total_samples"]
     assert all(node["state"] == "ended (Succeeded)" for node in result.status["nodes"])
-    (cut,) = store_of(handle.job).cuts()
+    (cut,) = store_of(handle.job).checkpoints()
     assert cut.manifest is not None
     assert cut.manifest.samples >= before
     assert result.hint.startswith(f"To go on from checkpoint {cut.number}: dlrover-lite run --resume {handle.id}\n")

@@ -13,7 +13,7 @@ import dlrover_lite
 from dlrover_lite.checkpoint.manifest import configure
 from dlrover_lite.client import census, resuming
 from dlrover_lite.client.handle import JobHandle, launch
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.jobs.checkpoint_location import locate
 from dlrover_lite.models import census_check
 from dlrover_lite.tables.hashing import initial_rows
@@ -58,7 +58,7 @@ def goes_on_with(first: JobHandle, slow: Path, optimizer: dict[str, Any]) -> tup
     until_trained(handle, 100)
     assert "the optimizer's state of embeddings begins anew" in handle.status().begun
     handle.scale(ps=2)
-    assert sum(until_placed(handle, 2).values()) == slots.SLOTS
+    assert sum(until_placed(handle, 2).values()) == slot_sets.SLOTS
     handle.drain("ps-0")
     until_placed(handle, 1)
     handle.scale(ps=2)

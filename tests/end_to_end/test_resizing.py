@@ -10,7 +10,7 @@ import pytest
 
 from dlrover_lite.backends.local.host.mounts import hierarchies, unified, with_controller
 from dlrover_lite.client.handle import JobHandle, this_machine
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.units import GIB, MIB
 from dlrover_lite.protocol.profiles import Profile
@@ -63,7 +63,7 @@ def test_a_server_and_a_worker_are_resized_while_training(tmp_path: Path) -> Non
     wanted = {"ps-0": (0.5, 3 * GIB // 2), "ps-1": (1.0, 512 * MIB), "worker-0": (2.0, 3 * GIB // 2)}
     handle.resize("ps-0", cores=0.5, memory="1.5GiB")
     handle.resize("worker-0", cores=2, memory="1.5GiB")
-    handle.move(slots.parse("2048-3000"), "ps-0")
+    handle.move(slot_sets.parse("2048-3000"), "ps-0")
     handle.resize("ps-1", memory="512MiB")  # once it has given those slots away
     until(lambda: {node: limits_shown(handle, node) for node in wanted} == wanted, "the new limits")
     if handle.status().enforcement.startswith("cgroup"):

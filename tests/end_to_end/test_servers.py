@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.client.handle import JobHandle
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from tests.backends.support import until
 from tests.end_to_end.support import SEED, end, kill, pid_of, start, succeeded, until_trained
 from tests.end_to_end.test_nodes import census, kill_master
@@ -69,17 +69,17 @@ def test_job_is_exact_though_servers_are_killed_while_slots_move(tmp_path: Path)
         return follower
 
     with stopped(handle, target):
-        handle.move(slots.parse("0-999"), target)
+        handle.move(slot_sets.parse("0-999"), target)
         until(lambda: handle.status().moves, "the move")
         source = die(source)
     until_placed(handle, 2)
     with stopped(handle, source):
-        handle.move(slots.parse("1000-1499"), target)
+        handle.move(slot_sets.parse("1000-1499"), target)
         until(lambda: handle.status().moves, "the move")
         target = die(target)
     until_placed(handle, 2)
     with stopped(handle, source):
-        handle.move(slots.parse("1500-1999"), target)
+        handle.move(slot_sets.parse("1500-1999"), target)
         until(lambda: handle.status().moves, "the move")
         target, source = die(target), die(source)
     assert until_placed(handle, 2) == {source: 48, target: 4048}  # each move was begun anew

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dlrover_lite.client.handle import JobHandle
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.protocol.questions import Status
 from tests.backends.support import until
 from tests.end_to_end.support import SEED, kill, pid_of, succeeded, until_trained
@@ -73,7 +73,7 @@ def test_parameter_servers_come_and_go_while_training(tmp_path: Path) -> None:
         until(lambda: pid_of(handle, "ps-2"), "another server")
     assert sorted(until_placed(handle, 2)) == ["ps-0", "ps-2"]
     handle.scale(ps=3)
-    assert sum(until_placed(handle, 3).values()) == slots.SLOTS
+    assert sum(until_placed(handle, 3).values()) == slot_sets.SLOTS
     handle.scale(ps=1)
     until_placed(handle, 1)
     status = exactly_once(handle)
@@ -85,11 +85,11 @@ def test_operators_move_cancel_and_drain(tmp_path: Path) -> None:
     handle = census(tmp_path, ps=2)
     until_trained(handle, 500)
     with stopped(handle, "ps-1"):  # the target
-        handle.move(slots.parse("0-2047"), "ps-1")
+        handle.move(slot_sets.parse("0-2047"), "ps-1")
         until(lambda: handle.status().moves, "the move")
         handle.cancel_moves()
     assert until_placed(handle, 2) == {"ps-0": 2048, "ps-1": 2048}
-    handle.move(slots.parse("0-99,4000"), "ps-1")
+    handle.move(slot_sets.parse("0-99,4000"), "ps-1")
     until(lambda: slots_by_ps(handle.status()) == {"ps-0": 1948, "ps-1": 2148}, "the move")
     until_placed(handle, 2)
     handle.drain("ps-0", replace=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from dlrover_lite.checkpoint.manifest import AppliedAtSnapshot, Layout, configuration_of
+from dlrover_lite.checkpoint.manifest import Layout, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.protocol.messages import PsOrders, PsReport, SnapshotOrder, SnapshotReport
 from dlrover_lite.protocol.questions import Status
@@ -36,8 +36,8 @@ class ScriptedPs:
         self._snapshot: SnapshotReport | None = None
 
     @property
-    def owned(self) -> slots.SlotSet:
-        return slots.unpack(self.orders.owned) if self.orders.owned else slots.none()
+    def owned(self) -> slot_sets.SlotSet:
+        return slot_sets.unpack(self.orders.owned) if self.orders.owned else slot_sets.none()
 
     def push(self, keys: Iterable[Key], version: int) -> None:
         """Those of its slots."""
@@ -74,7 +74,7 @@ class ScriptedPs:
         self._snapshot = self._written(self.taken[-1])
 
     def _written(self, order: SnapshotOrder) -> SnapshotReport:
-        whole = slots.unpack(order.whole) if order.whole else slots.none()
+        whole = slot_sets.unpack(order.whole) if order.whole else slot_sets.none()
         chosen = {
             key: version
             for key, (version, clock) in self.rows.items()
@@ -86,7 +86,7 @@ class ScriptedPs:
                 for key, version in chosen.items():
                     if key[0] == group:
                         part.add(group, rows_of([key], group, version).records)
-            entry = part.finish(AppliedAtSnapshot(), clocks=[self.clock] * len(SHAPES))
+            entry = msgspec.structs.replace(part.finish(), clocks=[self.clock] * len(SHAPES))
         encoded = msgspec.json.encode(entry)
         return SnapshotReport(order.cut, "written", len(chosen), entry.stored_bytes, encoded, layout=LAYOUT)
 

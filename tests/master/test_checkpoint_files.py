@@ -10,7 +10,7 @@ import pytest
 
 from dlrover_lite.checkpoint.layout import GroupShape
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest, PartEntry
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.master.checkpoints.checkpoint_files import Basis, Owner, basis_for, part_order
 from dlrover_lite.protocol.messages import SnapshotOrder
 

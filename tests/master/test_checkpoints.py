@@ -10,7 +10,7 @@ import pytest
 
 from dlrover_lite.checkpoint.manifest import Consumed
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import RemoteError
 from dlrover_lite.jobs.restore_point import Usable, newest_checkpoint
 from dlrover_lite.master import generation_run as service
@@ -143,7 +143,7 @@ def test_bases_come_again_and_old_cuts_go(make: Any) -> None:
     rig.stopping = True
     rig.ask("cli", StopRequest(now=True))
     rig.ended()
-    left = CheckpointStore(str(rig.checkpoints)).cuts()
+    left = CheckpointStore(str(rig.checkpoints)).checkpoints()
     manifests = [cut.manifest for cut in left if cut.manifest is not None]
     assert [(one.cut, one.builds_on) for one in manifests] == [(6, 5), (5, 4), (4, None)]
 
@@ -165,20 +165,20 @@ def test_slots_that_moved_away_and_back_are_written_whole(make: Any) -> None:
     push(servers, 60, 1)
     ask(rig)
     until(rig, servers, has(1))
-    members = slots.of([slot_of(key) for key in keys(10) if servers[0].owned[slot_of(key)]])
+    members = slot_sets.of([slot_of(key) for key in keys(10) if servers[0].owned[slot_of(key)]])
     there = len(np.flatnonzero(members))
     assert there
     at_rest: Any = lambda status: not status.moves  # noqa: E731
     for target in ("ps-1", "ps-0"):
-        assert isinstance(rig.ask("cli", MoveRequest(slots.pack(members), target)), Scaled)
+        assert isinstance(rig.ask("cli", MoveRequest(slot_sets.pack(members), target)), Scaled)
         until(rig, servers, at_rest)
     ask(rig)
     until(rig, servers, has(2))
     order = servers[0].taken[-1]
     assert order.since == [1, 1]
-    assert (slots.unpack(order.whole) == members).all()
+    assert (slot_sets.unpack(order.whole) == members).all()
     assert servers[1].taken[-1].since == [1, 1]
-    assert not slots.unpack(servers[1].taken[-1].whole).any()
+    assert not slot_sets.unpack(servers[1].taken[-1].whole).any()
     assert CheckpointStore(str(rig.checkpoints)).manifest(2).rows == sum(
         bool(members[slot_of(key)]) for key in servers[0].rows
     )
@@ -224,8 +224,8 @@ def test_no_move_begins_while_a_cut_is_taken(make: Any) -> None:
     servers[1].writes = False
     ask(rig)
     until(rig, servers, lambda _: servers[1].taken)
-    members = slots.of(np.flatnonzero(servers[0].owned)[:3].tolist())
-    rig.ask("cli", MoveRequest(slots.pack(members), "ps-1"))
+    members = slot_sets.of(np.flatnonzero(servers[0].owned)[:3].tolist())
+    rig.ask("cli", MoveRequest(slot_sets.pack(members), "ps-1"))
     for _ in range(8):  # some turns of the master
         servers[0].step()
         (move,) = rig.ask("cli", StatusRequest()).moves

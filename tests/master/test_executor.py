@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.master.autoscale.autoscaler import AGAIN_SECONDS, TRIES, Autoscaler
 from dlrover_lite.master.autoscale.executor import BY_HAND, Executor
@@ -58,9 +58,11 @@ class Job:
         self.servers = SimpleNamespace(
             settled=True,
             state=SimpleNamespace(
-                leaving=[], owned=lambda node: np.isin(np.arange(slots.SLOTS), self.owned.get(node, [])), move_rate=None
+                leaving=[],
+                owned=lambda node: np.isin(np.arange(slot_sets.SLOTS), self.owned.get(node, [])),
+                move_rate=None,
             ),
-            loads=SimpleNamespace(busy=np.zeros(slots.SLOTS)),
+            loads=SimpleNamespace(busy=np.zeros(slot_sets.SLOTS)),
         )
         self.shards = SimpleNamespace(
             consumed_samples=0, trained=False, has_evaluated=False, lease_less=lambda *less: self.less.append(less)
@@ -239,7 +241,7 @@ def test_a_move_slots_treatment_moves_the_hottest_slots() -> None:
     job.treat(1, "ps-0", type="move slots", share=0.7, to={"ps-1": 0.6, "ps-2": 0.4})
     job.turn()
     moved = {
-        wish.target: set(np.flatnonzero(slots.unpack(wish.slots)))
+        wish.target: set(np.flatnonzero(slot_sets.unpack(wish.slots)))
         for wish in job.wishes
         if isinstance(wish, MoveRequest)
     }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.core.slot_sets import SLOTS
 from dlrover_lite.master.slots.placement import MEMORY_SHARE, ServerRoom, place, weights
 from dlrover_lite.master.slots.slot_state import Transfer
 

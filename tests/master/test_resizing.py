@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import RemoteError
 from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.master.nodes.fleet import Fleet, Launch
@@ -222,7 +222,7 @@ def test_no_slots_move_into_memory_that_is_to_be_taken(pair: Rig) -> None:
     resize(pair, "ps-1", memory=100 * MIB)
     pair.report("ps-0", orders=pair.report("ps-0"), loads=loads(np.full(4096, float(MIB))))
     with pytest.raises(RemoteError, match="these slots hold 200 MiB of rows, and ps-1 has room for 90 MiB"):
-        pair.ask("cli", MoveRequest(slots.pack(slots.of(range(200))), "ps-1"))
+        pair.ask("cli", MoveRequest(slot_sets.pack(slot_sets.of(range(200))), "ps-1"))
 
 
 def test_a_server_too_full_once_tidy_keeps_its_memory(pair: Rig) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.protocol.messages import (
     Export,
@@ -126,7 +126,7 @@ def test_a_jobs_outcome_survives_a_restart(make: Any) -> None:
 
 
 PAIR = ("ps-0", "ps-1")
-MOVED = slots.of([5, 6])
+MOVED = slot_sets.of([5, 6])
 
 
 def restart(rig: Any) -> None:
@@ -137,7 +137,7 @@ def restart(rig: Any) -> None:
 def moving(rig: Any) -> PsOrders:
     """What both are told of a move under way."""
     rig.up(*PAIR, "worker-0")
-    rig.ask("cli", MoveRequest(slots.pack(MOVED), "ps-1"))
+    rig.ask("cli", MoveRequest(slot_sets.pack(MOVED), "ps-1"))
     orders = rig.report("ps-1")
     while not orders.moves:
         orders = rig.report("ps-1", orders=orders)
@@ -175,14 +175,14 @@ def test_a_commit_whose_answer_got_lost_is_answered_the_same(make: Any) -> None:
     rig.start()
     again = rig.report("ps-1", orders=copying, ready=[1])
     assert (again.moves, again.version) == ([], copying.version + 1)
-    assert slots.unpack(again.owned)[MOVED].all()
-    assert not slots.unpack(rig.report("ps-0").owned)[MOVED].any()
+    assert slot_sets.unpack(again.owned)[MOVED].all()
+    assert not slot_sets.unpack(rig.report("ps-0").owned)[MOVED].any()
 
 
 def test_a_move_that_was_queued_is_begun_by_the_next_master(make: Any) -> None:
     rig = make(ps=2, workers=1, samples=400)
     rig.up(*PAIR, "worker-0")
-    rig.kill_before_the_answer("cli", MoveRequest(slots.pack(MOVED), "ps-1"))
+    rig.kill_before_the_answer("cli", MoveRequest(slot_sets.pack(MOVED), "ps-1"))
     rig.start()
     rig.follow(*PAIR, until=lambda status: not status.moves)
     assert owners(rig) == {"ps-0": 2046, "ps-1": 2050}

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from dlrover_lite.checkpoint.layout import GroupShape
-from dlrover_lite.checkpoint.manifest import AppliedAtSnapshot, Consumed, Manifest, configuration_of
+from dlrover_lite.checkpoint.manifest import Consumed, Manifest, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, JobError
 from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.checkpoints.restored_ledger import (
@@ -70,7 +70,7 @@ def write_cut(store: CheckpointStore, cut: int, manifest: Manifest) -> None:
     store.create()
     writer = store.begin(cut)
     with writer.part("rig-1", 0, np.ones(slot_sets.SLOTS, np.bool_), [GroupShape(2, 0)]) as part:
-        entry = part.finish(AppliedAtSnapshot(), clocks=[0])
+        entry = msgspec.structs.replace(part.finish(), clocks=[0])
     writer.commit(Manifest(**{**fields_of(manifest), "cut": cut, "parts": [entry]}))
 
 
@@ -309,7 +309,10 @@ def test_a_job_never_goes_back_to_abandoned_cuts(make: Callable[..., Rig], dies:
     rig.ask("ps-2", NodeFailed("ps-2", **LOST))  # and once more
     rig.up("ps-3", "worker-3")
     assert rig.ask("cli", StatusRequest()).begun.startswith(f"went back to checkpoint {expected} (")
-    assert [cut.number for cut in store.cuts(lineage=rig.master.facts.generation.lineage) if cut.abandoned] == [3, 2]
+    assert [cut.number for cut in store.checkpoints(lineage=rig.master.facts.generation.lineage) if cut.abandoned] == [
+        3,
+        2,
+    ]
 
 
 def test_a_job_goes_back_to_cuts_only_so_often(make: Callable[..., Rig]) -> None:
@@ -472,7 +475,9 @@ def test_a_new_job_begins_with_a_cut_of_another(make: Callable[..., Rig], tmp_pa
         assert anew == expected
         training = rig.job.recipe.training
         settings = TrainingSettings(training.seed, training.optimizer, training.optimizer, counted)
-        assert orders(rig, "ps-0").restore == RestoreOrder(cuts.url, cut, 1, marks=not only, training=settings)
+        assert orders(rig, "ps-0").restore == RestoreOrder(
+            cuts.url, cut, 1, applied_minibatches=not only, training=settings
+        )
 
 
 @pytest.mark.parametrize("counted", [False, True])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.master.slots.slot_loads import SlotLoads
 from dlrover_lite.master.slots.slot_state import Batch, SlotState
 from dlrover_lite.protocol.messages import PsReport
@@ -23,7 +23,7 @@ def state_of_two() -> SlotState:
 
 def measured(**slots_rows: Any) -> Any:
     """[4, 4096]: for ``s17=(requests, rows, busy, bytes)`` these figures of slot 17."""
-    table = np.zeros((4, slots.SLOTS))
+    table = np.zeros((4, slot_sets.SLOTS))
     for name, figures in slots_rows.items():
         table[:, int(name[1:])] = figures
     return table
@@ -53,8 +53,8 @@ def test_load_figures_go_with_a_slot_that_moves() -> None:
     state, loads = state_of_two(), SlotLoads()
     loads.take("ps-0", state.owned("ps-0"), measured(s7=(1, 2, 0.3, 4)), requests_per_second=1.0, at=50.0)
     assert loads.of("ps-1", state.owned("ps-1"), 60.0) == PsSlots("ps-1", 2048)
-    state = state.want([("ps-0", "ps-1", slots.of([7]))])[0].start(PAIR, 0.0)[0]
-    state, _ = state.ready("ps-1", {1: Batch(slots.of([7]))}, 0.0)
+    state = state.want([("ps-0", "ps-1", slot_sets.of([7]))])[0].start(PAIR, 0.0)[0]
+    state, _ = state.ready("ps-1", {1: Batch(slot_sets.of([7]))}, 0.0)
     (hot,) = loads.hottest(10, state)
     assert (hot.slot, hot.node) == (7, "ps-1")
     moved = loads.of("ps-1", state.owned("ps-1"), 60.0)
@@ -91,4 +91,4 @@ def test_load_of_a_slow_servers_slots_elsewhere_follows_their_rows() -> None:
     loads.take("ps-1", ~theirs, measured(s4000=(9, 40, 0.2, 1)), requests_per_second=1.0, at=50.0)
     assert loads.busy_elsewhere(theirs)[[1, 2, 4000]].tolist() == pytest.approx([0.15, 0.05, 0.2])
     assert loads.busy_elsewhere(~theirs)[[1, 4000]].tolist() == [0.6, 0.2]  # one that is fast is left as it is
-    assert loads.busy_elsewhere(slots.none())[1] == loads.busy[1] == 0.6
+    assert loads.busy_elsewhere(slot_sets.none())[1] == loads.busy[1] == 0.6

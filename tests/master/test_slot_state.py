@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.master.slots.slot_state import Batch, SlotState
 
 BOTH = {"ps-0", "ps-1"}
@@ -22,13 +22,13 @@ def begun(*nodes: str) -> SlotState:
 
 
 def wanted(state: SlotState, source: str, target: str, *members: int) -> SlotState:
-    return state.want([(source, target, slots.of(members))])[0]
+    return state.want([(source, target, slot_sets.of(members))])[0]
 
 
 def ready_of(state: SlotState, move: int, *members: int) -> dict[int, Batch]:
     """Slots of a move that its target has, by default all that are left."""
-    left = next((one.members for one in state.moves if one.id == move), ~slots.none())
-    return {move: Batch(slots.of(members) if members else left, rows=len(members), bytes=100 * len(members))}
+    left = next((one.members for one in state.moves if one.id == move), ~slot_sets.none())
+    return {move: Batch(slot_sets.of(members) if members else left, rows=len(members), bytes=100 * len(members))}
 
 
 def states(state: SlotState) -> list[tuple[int, str]]:
@@ -60,7 +60,7 @@ def test_a_move_is_queued_copied_committed_and_ended() -> None:
     done, notes = copying.ready("ps-2", ready_of(copying, 1), 11.5)
     assert done.version > copying.version
     assert notes[1].text == f"move 1 is done in 1.50 s, map {done.version}: 2 slots from ps-0"
-    assert slots.describe(done.owned("ps-2")) == "3-4"
+    assert slot_sets.describe(done.owned("ps-2")) == "3-4"
     assert done.counts() == {"ps-0": 2046, "ps-1": 2048, "ps-2": 2}
     assert done.ready("ps-2", ready_of(done, 1), 12.0)[0] is done  # said again
     assert done.report("ps-2", done.version - 1, True)[0] is done  # tidy before it has heard
@@ -86,8 +86,8 @@ def test_a_slot_that_left_and_came_back_has_moved() -> None:
     away = _moved(state, "ps-0", "ps-1", 3, 4)
     back = _moved(away, "ps-1", "ps-0", 3)
     assert back.owned("ps-0")[3]
-    assert slots.describe(back.moved_since(state.version)) == "3-4"
-    assert slots.describe(back.moved_since(away.version)) == "3"
+    assert slot_sets.describe(back.moved_since(state.version)) == "3-4"
+    assert slot_sets.describe(back.moved_since(away.version)) == "3"
     assert not back.moved_since(back.version).any()
 
 
@@ -173,7 +173,7 @@ def test_no_moves_to_a_leaving_server_or_off_one_that_stays() -> None:
 def test_only_slots_of_a_slow_server_move_at_once() -> None:
     state, _ = begun().leave(["ps-0"], "replaced", slow=True)
     assert state.slow == ["ps-0"] and state.leave(["ps-0"], "again", slow=True) == (state, [])
-    moving, _ = state.want([("ps-0", "ps-1", slots.of([1]))], at_once=state.slow)
+    moving, _ = state.want([("ps-0", "ps-1", slot_sets.of([1]))], at_once=state.slow)
     assert [move.at_once for move in moving.moves] == [True]
     assert not wanted(state, "ps-0", "ps-1", 1).moves[0].at_once
     assert begun().leave(["ps-0"], "drained")[0].slow == []
@@ -189,7 +189,7 @@ def test_a_follower_takes_over_slots_moves_and_leaving() -> None:
     before = state.owned("ps-0")
     down, notes = state.down("ps-0")
     assert states(down) == [(1, "cancelled"), (3, "queued"), (4, "queued")]
-    assert slots.describe(down.moves[2].members) == "1-2"
+    assert slot_sets.describe(down.moves[2].members) == "1-2"
     assert "move 1 is cancelled, ps-0 has ended: 2 slots to ps-1" in [note.text for note in notes]
     assert down.down("ps-0") == (down, [])
     after, notes = down.replaced("ps-0", "ps-2")
@@ -259,18 +259,18 @@ def _apply(state: SlotState, alive: set[str], event: tuple[Any, ...], said: Said
     """As the master would: it never wants what can't be, and nobody who owned slots is forgotten."""
     match event:
         case ("want", source, target, first, count):
-            taken = np.any([slots.none(), *(move.members for move in state.open_moves())], axis=0)
-            members = slots.of(range(first, first + count)) & state.owned(source) & ~taken
+            taken = np.any([slot_sets.none(), *(move.members for move in state.open_moves())], axis=0)
+            members = slot_sets.of(range(first, first + count)) & state.owned(source) & ~taken
             if source != target and members.any() and target in alive and target not in state.leaving:
                 return state.want([(source, target, members)])[0]
             return state
         case ("start",):
             return state.start(alive, 1.0)[0]
         case ("ready", who, ids):
-            return state.ready(who, {move: Batch(~slots.none()) for move in ids}, 2.0)[0]
+            return state.ready(who, {move: Batch(~slot_sets.none()) for move in ids}, 2.0)[0]
         case ("ready, its target says", i, part) if state.moves:
             move = state.moves[i % len(state.moves)]
-            batch = Batch(slots.of(np.flatnonzero(move.members)[::part].tolist()), 1, 10)
+            batch = Batch(slot_sets.of(np.flatnonzero(move.members)[::part].tolist()), 1, 10)
             said.append((move.target, {move.id: batch}))
             return state.ready(*said[-1], 2.0)[0]
         case ("ready once more", i) if said:
@@ -307,7 +307,7 @@ def _apply(state: SlotState, alive: set[str], event: tuple[Any, ...], said: Said
             return msgspec.json.decode(msgspec.json.encode(state), type=SlotState)
 
 
-def _open(state: SlotState) -> dict[int, slots.SlotSet]:
+def _open(state: SlotState) -> dict[int, slot_sets.SlotSet]:
     return {move.id: move.members for move in state.moves if move.state == "copying"}
 
 
@@ -332,7 +332,7 @@ def _check_step(state: SlotState, after: SlotState, event: tuple[Any, ...]) -> N
     moved = named[0] != named[1]
     assert not moved.any() or event[0].startswith("ready")
     under_way = list(_open(state).values())
-    assert not (moved & ~np.any([slots.none(), *under_way], axis=0)).any()
+    assert not (moved & ~np.any([slot_sets.none(), *under_way], axis=0)).any()
 
 
 @settings(max_examples=80, deadline=None)
@@ -343,12 +343,12 @@ def test_any_history_keeps_one_owner_and_comes_to_rest(count: int, history: list
         after = _apply(state, alive, event, said)
         _check_step(state, after, event)
         state = after
-    assert sum(state.counts().values()) == slots.SLOTS
+    assert sum(state.counts().values()) == slot_sets.SLOTS
     wishes = [(move.target, move.members) for move in state.open_moves() if {move.source, move.target} <= alive]
     for _ in range(3 * len(state.moves) + 1):  # everybody does what he is told
         state, _ = state.start(alive, 1.0)
         for move in state.moves:
-            half = Batch(slots.of(np.flatnonzero(move.members)[: -(-move.left // 2)].tolist()))
+            half = Batch(slot_sets.of(np.flatnonzero(move.members)[: -(-move.left // 2)].tolist()))
             state, _ = state.ready(move.target, {move.id: half}, 2.0)
             state, _ = state.ready(move.target, ready_of(state, move.id), 2.0)
         for who in alive:
@@ -363,17 +363,24 @@ def test_a_move_goes_batch_by_batch_each_with_a_version_of_its_own() -> None:
     half, notes = state.ready("ps-1", ready_of(state, 1, 2, 4), 10.5)
     assert notes == [] and states(half) == [(1, "copying")]
     (move,) = half.moves
-    assert (half.version, slots.describe(move.members), move.moved, move.count) == (state.version + 1, "1, 3, 5", 2, 5)
-    assert slots.describe(half.moved_since(state.version)) == "2, 4"
+    assert (half.version, slot_sets.describe(move.members), move.moved, move.count) == (
+        state.version + 1,
+        "1, 3, 5",
+        2,
+        5,
+    )
+    assert slot_sets.describe(half.moved_since(state.version)) == "2, 4"
     assert half.ready("ps-1", ready_of(state, 1, 2, 4), 11.0)[0] is half  # said again
-    assert half.ready("ps-1", {1: Batch(slots.of([2, 4, 3000]))}, 11.0)[0] is half, "what isn't the move's stays"
+    assert half.ready("ps-1", {1: Batch(slot_sets.of([2, 4, 3000]))}, 11.0)[0] is half, "what isn't the move's stays"
     assert half.report("ps-1", half.version, True)[0] is half, "it is under way still"
     more, _ = half.ready("ps-1", ready_of(state, 1, 1, 2), 11.0)  # some of it is new
     (move,) = more.moves
-    assert (slots.describe(move.members), move.moved) == ("3, 5", 3)
+    assert (slot_sets.describe(move.members), move.moved) == ("3, 5", 3)
     done, notes = more.ready("ps-1", ready_of(more, 1), 12.0)
     assert notes[0].text == f"move 1 is done in 2.00 s, map {done.version}: 5 slots to ps-1"
-    assert states(done) == [(1, "committed")] and slots.describe(done.owned("ps-0") ^ begun().owned("ps-0")) == "1-5"
+    assert (
+        states(done) == [(1, "committed")] and slot_sets.describe(done.owned("ps-0") ^ begun().owned("ps-0")) == "1-5"
+    )
 
 
 def test_a_cancelled_move_keeps_the_slots_that_have_moved() -> None:
@@ -390,16 +397,16 @@ def test_a_move_goes_on_with_the_rest_after_its_source_dies() -> None:
     state, _ = state.ready("ps-1", ready_of(state, 1, 1, 2), 1.0)
     down, _ = state.down("ps-0")
     assert states(down) == [(1, "cancelled"), (2, "queued")]
-    assert slots.describe(down.moves[1].members) == "3" and down.owned("ps-1")[[1, 2]].all()
+    assert slot_sets.describe(down.moves[1].members) == "3" and down.owned("ps-1")[[1, 2]].all()
     assert down.ready("ps-1", ready_of(state, 1), 2.0)[0] is down, "the source that had frozen it is no more"
 
 
 def test_the_rate_of_moves_is_that_of_the_rows_that_were_committed() -> None:
     state, _ = wanted(begun(), "ps-0", "ps-1", 1, 2, 3).start(BOTH, 10.0)
     assert state.move_rate is None and state.moves[0].bytes_per_second == 0
-    state, _ = state.ready("ps-1", {1: Batch(slots.of([1]), 5, 1000)}, 12.0)
+    state, _ = state.ready("ps-1", {1: Batch(slot_sets.of([1]), 5, 1000)}, 12.0)
     assert (state.move_rate, state.moves[0].bytes_per_second) == (500.0, 500.0)
-    state, _ = state.ready("ps-1", {1: Batch(slots.of([2, 3]), 5, 200)}, 13.0)
+    state, _ = state.ready("ps-1", {1: Batch(slot_sets.of([2, 3]), 5, 200)}, 13.0)
     assert (state.move_rate, state.moves[0].moved_rows) == (400.0, 10)
 
 
@@ -412,7 +419,7 @@ def test_slot_state_from_before_batches_is_read() -> None:
     state = msgspec.convert(old, SlotState)
     state.validate()
     state, _ = state.ready("ps-1", ready_of(state, 1, 2), 11.0)
-    assert slots.describe(state.moves[0].members) == "1"
+    assert slot_sets.describe(state.moves[0].members) == "1"
     old["moves"][0] |= {"state": "committed", "ended_at": 2}
     state = msgspec.convert(old, SlotState)
     assert (state.moves[0].count, state.report("ps-0", 2, True)[0].moves[0].tidied) == (2, ["ps-0"])

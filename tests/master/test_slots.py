@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import RemoteError
 from dlrover_lite.protocol.messages import (
     Ack,
@@ -59,7 +59,7 @@ def texts(rig: Rig, subject: str) -> list[str]:
 
 
 def move(rig: Rig, target: str, *members: int) -> Any:
-    return rig.ask("cli", MoveRequest(slots.pack(slots.of(members)), target))
+    return rig.ask("cli", MoveRequest(slot_sets.pack(slot_sets.of(members)), target))
 
 
 def copying(rig: Rig, node: str) -> PsOrders:
@@ -89,7 +89,7 @@ def test_a_server_is_told_its_slots_and_consumed_minibatches(make: Any) -> None:
     assert rig.report("ps-0") == PsOrders(0)
     rig.up("ps-1", "worker-0")
     orders = rig.report("ps-1")
-    assert (orders.version, slots.describe(slots.unpack(orders.owned))) == (1, "2048-4095")
+    assert (orders.version, slot_sets.describe(slot_sets.unpack(orders.owned))) == (1, "2048-4095")
     assert (orders.consumed_below, orders.consumed) == (0, [(0, [])])
     lease = rig.lease("worker-0")
     first = {**done(lease), "consumed": [(0, 1)]}
@@ -116,17 +116,17 @@ def test_quarantined_minibatches_are_not_consumed(make: Any) -> None:
 def test_a_move_of_slots_from_the_wish_to_the_new_map(pair: Rig) -> None:
     assert move(pair, "ps-1", 5, 6, 4000) == Scaled(["move 1: 2 slots from ps-0 to ps-1"])
     orders = copying(pair, "ps-1")
-    members = slots.pack(slots.of([5, 6]))
+    members = slot_sets.pack(slot_sets.of([5, 6]))
     assert orders.moves == [MoveOrder(1, "ps-0", "inproc://ps-0", "ps-1", members)]
     assert pair.report("ps-0", orders=orders).moves == orders.moves
-    assert slots.unpack(orders.owned).sum() == 2048
+    assert slot_sets.unpack(orders.owned).sum() == 2048
     pair.report("ps-1", orders=orders, received={1: 17})
     (under_way,) = pair.ask("cli", StatusRequest()).moves
     assert (under_way.id, under_way.source, under_way.target, under_way.slots) == (1, "ps-0", "ps-1", 2)
     assert (under_way.state, under_way.rows) == ("copying", 17)
     after = pair.report("ps-1", orders=orders, ready=[1])
-    assert (after.moves, slots.unpack(after.owned)[5], after.version) == ([], True, orders.version + 1)
-    assert not slots.unpack(pair.report("ps-0", orders=orders).owned)[5]
+    assert (after.moves, slot_sets.unpack(after.owned)[5], after.version) == ([], True, orders.version + 1)
+    assert not slot_sets.unpack(pair.report("ps-0", orders=orders).owned)[5]
     assert pair.report("ps-1", orders=orders, ready=[1]) == after  # said again
     topology = pair.ask("worker-0", TopologyRequest("worker-0"))
     assert (topology.version, np.frombuffer(topology.slots, np.uint16)[5]) == (after.version, 1)
@@ -144,11 +144,11 @@ def test_a_move_of_slots_from_the_wish_to_the_new_map(pair: Rig) -> None:
 @pytest.mark.parametrize(
     ("wish", "why"),
     [
-        (MoveRequest(slots.pack(slots.of([1])), "ps-9"), "no parameter server 'ps-9'"),
-        (MoveRequest(slots.pack(slots.of([1])), "worker-0"), "no parameter server 'worker-0'"),
-        (MoveRequest(slots.pack(slots.none()), "ps-1"), "no slots"),
+        (MoveRequest(slot_sets.pack(slot_sets.of([1])), "ps-9"), "no parameter server 'ps-9'"),
+        (MoveRequest(slot_sets.pack(slot_sets.of([1])), "worker-0"), "no parameter server 'worker-0'"),
+        (MoveRequest(slot_sets.pack(slot_sets.none()), "ps-1"), "no slots"),
         (DrainRequest("ps-9"), "The nearest is ps-"),
-        (MoveRequest(slots.pack(slots.of([100])), "ps-1"), "part of move 1 from ps-0 to ps-1"),
+        (MoveRequest(slot_sets.pack(slot_sets.of([100])), "ps-1"), "part of move 1 from ps-0 to ps-1"),
     ],
 )
 def test_impossible_moves_and_drains_are_refused(pair: Rig, wish: Any, why: str) -> None:

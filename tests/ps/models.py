@@ -5,9 +5,45 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.records import unpack_rows
+from dlrover_lite.core.rows import RowData
 from dlrover_lite.protocol.ps_messages import TableSpec
+from dlrover_lite.ps.journal.applied_minibatches import AppliedEntries, AppliedMinibatches
+from dlrover_lite.ps.journal.state_words import Header
+from dlrover_lite.ps.memory.scratch import Scratch
+from dlrover_lite.ps.tables.table import TableGroup
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.hashing import initial_rows
+
+
+def read(group: TableGroup, rows: NDArray[np.uint64]) -> RowData:
+    """Copies of these rows."""
+    return unpack_rows(group.read_records(rows), group.shape, group._store.salts)
+
+
+def owns(group: TableGroup, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
+    """Whether all these keys are in slots owned."""
+    return group._hash_owned(*group._keys(keys, counts))
+
+
+def nothing_applied() -> AppliedMinibatches:
+    """With entries of their own."""
+    return AppliedMinibatches(AppliedEntries(Scratch(Header.END, np.uint64).array))
+
+
+def summed(
+    keys: NDArray[np.uint64], counts: NDArray[np.int64], grads: NDArray[np.float32]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]:
+    """The distinct keys of each table, their counts, and the sum of each one's gradients: as workers push them."""
+    found, sums, start = [], [], 0
+    for count in counts.tolist():
+        distinct, inverse = np.unique(keys[start : start + count], return_inverse=True)
+        total = np.zeros((len(distinct), grads.shape[1]), np.float32)
+        np.add.at(total, inverse, grads[start : start + count])
+        found.append(distinct)
+        sums.append(total)
+        start += count
+    return np.concatenate(found), np.array([len(one) for one in found], np.int64), np.concatenate(sums)
 
 
 class Reference:

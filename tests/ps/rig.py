@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.protocol.messages import Ack, MoveOrder, PsOrders, PsReport, RestoreOrder
 from dlrover_lite.protocol.ps_messages import (
     Configure,
@@ -30,6 +30,7 @@ from dlrover_lite.tables.layout import BLOCK, group_tables, slots_of
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.frames import Failure, Reply
 from dlrover_lite.transport.server import Server
+from tests.ps.models import read
 
 TABLES = [TableSpec("a", 2, 0.0), TableSpec("b", 3, 0.5), TableSpec("c", 2, 0.25)]
 GROUPS = group_tables(TABLES)
@@ -288,7 +289,7 @@ def rows_of(engine: Engine, members: np.ndarray | None = None) -> dict[tuple[str
     for group, (names, _) in zip(engine.groups, group_names(), strict=True):
         wanted = slot_sets.unpack(to_bitmap(engine.owned)) if members is None else members
         rows, _ = group.find(wanted, 0, scan_limit=1 << 40, row_limit=1 << 40)
-        data = group.read(rows)
+        data = read(group, rows)
         for i in range(len(data.ids)):
             name = names[data.tables[i]], int(data.ids[i])
             found[name] = data.values[i].tobytes(), data.state[i].tobytes(), int(data.counts[i])

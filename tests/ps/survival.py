@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.rows import RowData
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, mask_of, to_bitmap
@@ -16,6 +16,7 @@ from dlrover_lite.ps.migration.cleanup import Cleanup
 from dlrover_lite.ps.server.engine import Engine, Slice
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.layout import BLOCK, groups_of, slots_of
+from tests.ps.models import read
 
 TABLES = [TableSpec("a", 16, 0.05), TableSpec("b", 3, 0.1), TableSpec("c", 16, 0.2)]
 BLOCKS = (3, 2)
@@ -138,11 +139,11 @@ def tidy(engine: Engine, slots: int) -> None:
 def contents(engine: Engine, names: range) -> dict[Any, Any]:
     """All that must be as if nothing had happened, bit for bit: pushes counted, marks, and rows of the slots owned."""
     found: dict[Any, Any] = {"version": engine.version}
-    found["marks"] = [engine.marks.applied(0, k) & OWNED for k in names]
+    found["marks"] = [engine.applied_minibatches.applied(0, k) & OWNED for k in names]
     members = slot_sets.unpack(to_bitmap(OWNED))
     for g, group in enumerate(engine.groups):
         rows, _ = group.find(members, 0, scan_limit=1 << 40, row_limit=1 << 40)
-        data = group.read(rows)
+        data = read(group, rows)
         for i in range(len(data.ids)):
             name = g, int(data.tables[i]), int(data.ids[i])
             assert name not in found, f"{name} is there twice"
@@ -154,7 +155,7 @@ def check(engine: Engine) -> None:
     """What was found out about the rows is true of them."""
     for group in engine.groups:
         rows, _ = group.find(np.ones(slot_sets.SLOTS, np.bool_), 0, scan_limit=1 << 40, row_limit=1 << 40)
-        data = group.read(rows)
+        data = read(group, rows)
         assert len(rows) == group.rows
         per_slot = np.zeros(slot_sets.SLOTS, np.int64)
         for t, table in enumerate(group.tables):

@@ -1,4 +1,4 @@
-"""Marks against a plain model: what has been applied where."""
+"""Applied minibatches against a plain model: what has been applied where."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.core import slots as slot_sets
-from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, AppliedMinibatches, mask_of, to_bitmap
+from dlrover_lite.core import slot_sets
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, mask_of, to_bitmap
+from tests.ps.models import nothing_applied
 
 SOME = [0, 1, 7, 8, 2047, 4094, 4095]
 masks = st.sets(st.sampled_from(SOME)).map(lambda slots: sum(1 << slot for slot in slots))
@@ -48,49 +49,49 @@ steps = st.one_of(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(steps, max_size=40))
-def test_marks_are_those_added_consumed_or_received(todo: list[tuple]) -> None:
-    marks, model = AppliedMinibatches(), Model()
+def test_minibatches_are_those_added_consumed_or_received(todo: list[tuple]) -> None:
+    minibatches, model = nothing_applied(), Model()
     for step in todo:
         match step:
             case ("add", (epoch, k), mask):
                 if model.mask(epoch, k) != ALL_SLOTS:  # a push for a consumed one is never applied
-                    marks.add(epoch, k, mask)
+                    minibatches.add(epoch, k, mask)
                     model.applied |= {(epoch, k, slot) for slot in SOME if mask >> slot & 1}
             case ("consumed", below, (epoch, k)):
-                marks.consumed(below, [(epoch, [(k, k + 1)])])
+                minibatches.consumed(below, [(epoch, [(k, k + 1)])])
                 model.below = max(model.below, below)
                 model.consumed.add((epoch, k))
             case ("forget", mask):
-                marks.forget(mask)
+                minibatches.forget(mask)
                 model.applied = {(e, k, slot) for e, k, slot in model.applied if not mask >> slot & 1}
             case ("move", mask):
-                target = AppliedMinibatches()
-                target.unpack(marks.parcel(mask))
+                target = nothing_applied()
+                target.unpack(minibatches.parcel(mask))
                 for epoch, k in {(e, k) for e in range(4) for k in range(7)}:
                     there = model.mask(epoch, k)
                     assert target.applied(epoch, k) == (there if there == ALL_SLOTS else there & mask)
         for epoch in range(4):
             for k in range(7):
-                assert marks.applied(epoch, k) == model.mask(epoch, k)
+                assert minibatches.applied(epoch, k) == model.mask(epoch, k)
 
 
-def test_marks_of_consumed_minibatches_take_no_memory() -> None:
-    marks = AppliedMinibatches()
+def test_consumed_minibatches_take_no_memory() -> None:
+    minibatches = nothing_applied()
     for k in range(1000):
-        marks.add(0, k, 1)
-        marks.add(1, k, 2)
-    marks.consumed(0, [(0, [(0, 1000)])])
-    assert len(marks) == 1000
-    marks.consumed(1, [(1, [(0, 998)])])
-    assert len(marks) == 2
-    marks.consumed(2, [])
-    assert len(marks) == 0
-    assert marks.applied(1, 999) == ALL_SLOTS
+        minibatches.add(0, k, 1)
+        minibatches.add(1, k, 2)
+    minibatches.consumed(0, [(0, [(0, 1000)])])
+    assert len(minibatches._applied) == 1000
+    minibatches.consumed(1, [(1, [(0, 998)])])
+    assert len(minibatches._applied) == 2
+    minibatches.consumed(2, [])
+    assert len(minibatches._applied) == 0
+    assert minibatches.applied(1, 999) == ALL_SLOTS
 
 
 @pytest.mark.parametrize("parcel", [b"", b"\xc1", b"\x93\x00\x90\x91\x93\x00\x00\xc4\x01x"])
-def test_senseless_marks_are_refused(parcel: bytes) -> None:
-    marks = AppliedMinibatches()
+def test_senseless_minibatches_are_refused(parcel: bytes) -> None:
+    minibatches = nothing_applied()
     with pytest.raises(ValueError, match=r"make no sense|a set of slots"):
-        marks.unpack(parcel)
-    assert len(marks) == 0
+        minibatches.unpack(parcel)
+    assert len(minibatches._applied) == 0

@@ -19,21 +19,21 @@ from hypothesis import strategies as st
 from dlrover_lite.checkpoint.layout import BLOCK_BYTES
 from dlrover_lite.checkpoint.manifest import AppliedAtSnapshot, PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import Died, armed
 from dlrover_lite.core.records import EPOCHS_MOST, TABLE_EPOCH
 from dlrover_lite.ps.journal.applied_minibatches import Part, mask_of, to_bitmap
 from dlrover_lite.ps.memory.state_memory import PrivateMemory
 from dlrover_lite.ps.server.engine import Engine
-from dlrover_lite.ps.snapshots import copy_on_write_log, record_source, snapshot_kernels
-from dlrover_lite.ps.snapshots import snapshot_reader as cut_reader
+from dlrover_lite.ps.snapshots import copy_on_write_log, snapshot_kernels, snapshot_reader
 from dlrover_lite.ps.snapshots.snapshot import Snapshot
 from dlrover_lite.ps.snapshots.snapshot_reader import Overflown
 from dlrover_lite.ps.tables import table_kernels
 from dlrover_lite.ps.tables.row_arrays import EPOCH
 from dlrover_lite.tables.layout import BLOCK
-from tests.ps.cutting import Nowhere, commit, epochs_now, part_of, read_cut, reader_of, snapshot_of, state_of
+from tests.ps.models import read
+from tests.ps.snapshots import Nowhere, commit, epochs_now, part_of, read_checkpoint, reader_of, snapshot_of, state_of
 from tests.ps.survival import (
     FOREIGN,
     OPTIMIZERS,
@@ -113,10 +113,10 @@ class World:
                         configure(self.engine, use_of(self.engine))
                 entry = part.finish()
             entry = snapshot.entry(msgspec.json.encode(entry).decode())
-        assert entry.marks == marks
+        assert entry.applied_minibatches == marks
         commit(self.store, self.engine, number, entry, None if base else number - 1)
         self.cuts.append(entry)
-        assert read_cut(self.store, number) == before
+        assert read_checkpoint(self.store, number) == before
         changed = {key: row for key, row in before.items() if base or row.epoch > since[key[0]] or whole[row.slot]}
         assert sum(entry.rows) == len(changed), "as few as need be"
 
@@ -129,9 +129,9 @@ def use_of(engine: Engine) -> str:
 def marks_of(engine: Engine) -> AppliedAtSnapshot:
     """By what the engine says of each minibatch."""
     with snapshot_of(engine) as snapshot:
-        marks = snapshot._marks
+        marks = snapshot._applied_minibatches
     for one in marks.applied:
-        assert mask_of(one.slots) == engine.marks.applied(one.epoch, one.k) & OWNED
+        assert mask_of(one.slots) == engine.applied_minibatches.applied(one.epoch, one.k) & OWNED
     return marks
 
 
@@ -143,8 +143,8 @@ class interrupted:  # noqa: N801 - a context
 
     def __enter__(self) -> None:
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(record_source.RecordSource, "read", self._torn(record_source.RecordSource.read))
-        for module in (cut_reader, copy_on_write_log):
+        self._patch.setattr(snapshot_reader.RecordSource, "read", self._torn(snapshot_reader.RecordSource.read))
+        for module in (snapshot_reader, copy_on_write_log):
             self._patch.setattr(module, "barrier", self._happens)
 
     def _torn(self, read: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +181,7 @@ def test_a_cut_has_the_rows_of_its_beginning_despite_pushes(
     directory = Path(tempfile.mkdtemp())
     patch = pytest.MonkeyPatch()
     try:
-        patch.setattr(cut_reader, "PIECE_BYTES", pieces)
+        patch.setattr(snapshot_reader, "PIECE_BYTES", pieces)
         patch.setattr(copy_on_write_log, "SEGMENT_BYTES", pieces // 2)
         world = World(seed, use, directory, keys=keys, epoch=epoch)
         none, some = slot_sets.none(), world.random.random(slot_sets.SLOTS) < 0.2
@@ -256,7 +256,7 @@ def test_spill_has_room_for_all_dense_blocks(tmp_path: Path) -> None:
     with snapshot_of(world.engine, spill_bytes=1) as snapshot:
         world.push()
         assert not snapshot.overflown
-        assert snapshot.spill.bytes > 2 * 4 * BLOCK
+        assert sum(snapshot.spill._bytes()) > 2 * 4 * BLOCK
 
 
 def test_a_row_missing_or_twice_in_the_spill_raises_an_error(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_rows_cannot_be_rearranged_during_a_snapshot(tmp_path: Path) -> None:
     world = World(10, "sgd", tmp_path, keys=30)
     world.push()
     group = world.engine.groups[0]
-    some = group.read(np.arange(3, dtype=np.uint64))
+    some = read(group, np.arange(3, dtype=np.uint64))
     acts = [lambda: group.write(some), lambda: group.drop(slot_sets.none(), 0, scan_limit=9), lambda: group.compact(9)]
     with snapshot_of(world.engine):
         for act in acts:
@@ -295,7 +295,7 @@ def test_rows_cannot_be_rearranged_during_a_snapshot(tmp_path: Path) -> None:
 
 def test_changes_since_a_cut_of_other_groups_are_refused(tmp_path: Path) -> None:
     world = World(11, "sgd", tmp_path, keys=3)
-    with pytest.raises(JobError, match="a cut of 2 groups"):
+    with pytest.raises(JobError, match="a checkpoint of 2 groups"):
         Snapshot(world.engine, [1, 2])
     assert epochs_now(world.engine) == [group.epoch for group in Snapshot(world.engine, [9] * 4).groups]
 
@@ -347,11 +347,11 @@ def test_a_row_of_an_unknown_table_is_damage(tmp_path: Path) -> None:
 def test_marks_know_interrupted_pushes() -> None:
     engine = open_engine(None)
     engine.configure(configuration("sgd"), OWNED)
-    assert not engine.marks.interrupted
-    engine.marks.add_part(Part(0, 1, to_bitmap(OWNED), 1))
-    assert engine.marks.interrupted
-    engine.marks.add(0, 1, OWNED)
-    assert not engine.marks.interrupted
+    assert not engine.applied_minibatches.interrupted
+    engine.applied_minibatches.add_part(Part(0, 1, to_bitmap(OWNED), 1))
+    assert engine.applied_minibatches.interrupted
+    engine.applied_minibatches.add(0, 1, OWNED)
+    assert not engine.applied_minibatches.interrupted
 
 
 # --- a server that dies amid one --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from dlrover_lite.ps.memory.arena import Arena
 from dlrover_lite.ps.tables.table import TableGroup
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.hashing import initial_rows
-from tests.ps.models import Reference
+from tests.ps.models import Reference, summed
 
 RESERVE = 64 << 20
 DIMS = (1, 3, 16, 17, 64)
@@ -95,7 +95,7 @@ def test_updates_of_every_optimizer_follow_the_reference(use: str, dim: int) -> 
         grads = [random.normal(size=(len(of_table), dim)).astype(np.float32) for of_table in keys]
         factor = 1.0 if use == "ftrl" else float(random.uniform(0.2, 1.0))
         flat = u64([key for of_table in keys for key in of_table])
-        tables.update(flat, counts(*map(len, keys)), np.concatenate(grads), learning_rate_factor=factor)
+        tables.update(*summed(flat, counts(*map(len, keys)), np.concatenate(grads)), learning_rate_factor=factor)
         for t in range(3):
             reference.update(t, keys[t], grads[t], factor)
     assert contents(tables).keys() == {(t, key) for t in range(3) for key in reference.rows[t]}
@@ -123,7 +123,7 @@ def test_adagrad_is_torchs_on_sparse_gradients() -> None:
         values = random.normal(size=(40, 16)).astype(np.float32)
         at = torch.from_numpy(keys[None])
         grads.append(torch.sparse_coo_tensor(at, torch.from_numpy(values), (50, 16), check_invariants=True))
-        tables.update(keys.astype(np.uint64), counts(40), values)
+        tables.update(*summed(keys.astype(np.uint64), counts(40), values))
     expected = torch_steps(torch.optim.Adagrad([weight], 0.05), weight, grads)
     np.testing.assert_allclose(
         tables.gather(np.arange(50, dtype=np.uint64), counts(50)), expected, rtol=1e-4, atol=1e-6
@@ -201,7 +201,7 @@ def test_a_growing_table_loses_and_mixes_up_no_rows() -> None:
         both = np.concatenate([piece, piece])
         # SGD with rate 0.1: the step tells which table and key it was meant for
         grads = np.concatenate([piece % np.uint64(1000), piece % np.uint64(1000) + np.uint64(5000)]).astype(np.float32)
-        tables.update(both, counts(len(piece), len(piece)), grads[:, None], unique=True)
+        tables.update(both, counts(len(piece), len(piece)), grads[:, None])
     assert tables.rows == 2 * len(keys)
     assert tables.bytes > 2 * len(keys) * (8 + 4)
     got = tables.gather(np.concatenate([keys, keys]), counts(len(keys), len(keys)))[:, 0]
@@ -240,7 +240,8 @@ def test_any_history_counts_every_key_in_its_table(history) -> None:
     expected: dict[tuple[int, int], int] = {}
     for update in updates:
         flat = u64([key for run in update for key in run])
-        under_test.update(flat, counts(*map(len, update)), np.full((len(flat), dim), -1.0, np.float32))
+        grads = np.full((len(flat), dim), -1.0, np.float32)
+        under_test.update(*summed(flat, counts(*map(len, update)), grads))
         for t, run in enumerate(update):
             for key in run:
                 expected[t, key] = expected.get((t, key), 0) + 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.records import epochs_of
 from dlrover_lite.core.rows import RowData
 from dlrover_lite.protocol.ps_messages import TableSpec
@@ -19,6 +19,7 @@ from dlrover_lite.ps.tables.table import NotOwned, TableGroup
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.hashing import initial_rows
 from dlrover_lite.tables.layout import slots_of
+from tests.ps.models import owns, read
 
 DIM, TABLES, POOL, SEED = 3, 2, 40, 7
 SPECS = [TableSpec(f"t{i}", DIM, 0.05) for i in range(TABLES)]
@@ -26,7 +27,7 @@ ADAGRAD = Optimizer(use="adagrad", learning_rate=0.5)
 IDS = np.array([*range(POOL - 2), 2**63, 2**64 - 1], np.uint64)
 SLOT = [slots_of(spec.name, IDS) for spec in SPECS]
 INITIAL = [initial_rows(IDS, table=spec.name, seed=SEED, dim=DIM, scale=0.05) for spec in SPECS]
-EVERY = np.ones(slots.SLOTS, np.bool_)
+EVERY = np.ones(slot_sets.SLOTS, np.bool_)
 
 Key = tuple[int, int]
 """Table, and position of the id in IDS."""
@@ -80,11 +81,11 @@ class Model:
         keys = sorted(keys)
         grads = np.full((len(keys), DIM), gradient, np.float32)
         if not all(self.owned[self.slot(key)] for key in keys):
-            assert not self.group.owns(*self.arrays(keys))
+            assert not owns(self.group, *self.arrays(keys))
             with pytest.raises(NotOwned):
-                self.group.update(*self.arrays(keys), grads, unique=True)
+                self.group.update(*self.arrays(keys), grads)
             return
-        self.add(lambda: self.group.update(*self.arrays(keys), grads, unique=True))
+        self.add(lambda: self.group.update(*self.arrays(keys), grads))
         for key in keys:
             fresh = Row(INITIAL[key[0]][key[1]], np.zeros(DIM, np.float32), 0, 0)
             self.rows[key] = adagrad(self.rows.get(key, fresh), gradient, self.epoch)
@@ -106,13 +107,13 @@ class Model:
             self.rows[key] = Row(data.values[i], data.state[i], int(data.counts[i]), self.epoch)
             self.changed(key)
 
-    def drop(self, members: slots.SlotSet, scan_limit: int, start: int) -> None:
+    def drop(self, members: slot_sets.SlotSet, scan_limit: int, start: int) -> None:
         if (members & self.tracked).any():
             with pytest.raises(ValueError, match="tracked"):
                 self.group.drop(members, start, scan_limit=scan_limit)
             return
         rows, _ = self.group.find(members, start, scan_limit=self.group.used, row_limit=self.group.used)
-        data = self.group.read(rows)
+        data = read(self.group, rows)
         dropped = {(int(t), position(key)) for t, key in zip(data.tables, data.ids, strict=True)}
         whole = {key for key in self.rows if members[self.slot(key)]}
         assert dropped == whole if start == 0 else dropped <= whole
@@ -133,13 +134,13 @@ class Model:
         assert self.group.used <= used
         assert not done or self.group.used == self.group.rows
 
-    def track(self, members: slots.SlotSet) -> None:
+    def track(self, members: slot_sets.SlotSet) -> None:
         self.group.track(members)
         self.tracking, self.tracked, self.log = True, members, set()
 
     def take_log(self) -> None:
         rows = self.group.take_log()
-        data = self.group.read(rows)
+        data = read(self.group, rows)
         logged = {(int(t), position(key)) for t, key in zip(data.tables, data.ids, strict=True)}
         assert (logged, len(rows)) == (self.log, len(self.log))
         self.log = set()
@@ -148,12 +149,12 @@ class Model:
         self.group.untrack()
         self.tracking, self.tracked, self.log = False, ~EVERY, set()
 
-    def own(self, members: slots.SlotSet) -> None:
+    def own(self, members: slot_sets.SlotSet) -> None:
         self.group.set_owned(members)
         self.owned = members
 
     def cut(self) -> None:
-        assert self.group.cut().epoch == self.epoch
+        assert self.group.begin_snapshot().epoch == self.epoch
         self.epoch += 1
 
     def reserve(self, rows: int) -> None:
@@ -162,7 +163,7 @@ class Model:
     def check(self) -> None:
         group = self.group
         assert group.rows == len(self.rows) <= group.used
-        per_slot = np.bincount([self.slot(key) for key in self.rows], minlength=slots.SLOTS)
+        per_slot = np.bincount([self.slot(key) for key in self.rows], minlength=slot_sets.SLOTS)
         assert np.array_equal(group.slot_rows, per_slot)
         assert group.table_rows == [sum(table == t for table, _ in self.rows) for t in range(TABLES)]
         assert group.logged() == len(self.log)
@@ -192,14 +193,14 @@ def position(key: int) -> int:
 def every_row(group: TableGroup) -> dict[Key, tuple[Any, Any, int, int]]:
     rows, following = group.find(EVERY, 0, scan_limit=group.used, row_limit=group.used)
     assert following == group.used
-    data, epochs = group.read(rows), epochs_of(group.read_records(rows))
+    data, epochs = read(group, rows), epochs_of(group.read_records(rows))
     names = [(int(t), position(key)) for t, key in zip(data.tables, data.ids, strict=True)]
     assert len(set(names)) == len(names)
     return dict(zip(names, zip(data.values, data.state, data.counts, epochs, strict=True), strict=True))
 
 
 KEYS = st.lists(st.tuples(st.integers(0, TABLES - 1), st.integers(0, POOL - 1)), unique=True, max_size=TABLES * POOL)
-MEMBERS = st.sets(st.integers(0, 3)).map(lambda chosen: np.isin(np.arange(slots.SLOTS) % 4, list(chosen)))
+MEMBERS = st.sets(st.integers(0, 3)).map(lambda chosen: np.isin(np.arange(slot_sets.SLOTS) % 4, list(chosen)))
 OPERATIONS = st.one_of(
     st.tuples(st.just("update"), KEYS, st.sampled_from([-1.0, 0.5, 3.0])),
     st.tuples(st.just("update"), KEYS, st.sampled_from([-1.0, 0.5, 3.0])),
@@ -261,7 +262,7 @@ def test_rows_come_and_go_while_the_index_changes(seed: int) -> None:
             elif act == "write":
                 model.write(chosen, seed)
             elif act == "drop":
-                model.drop(slots.of(map(model.slot, chosen)), 1000, 0)
+                model.drop(slot_sets.of(map(model.slot, chosen)), 1000, 0)
             elif act == "compact":
                 model.compact(int(random.integers(0, 3)))
             else:

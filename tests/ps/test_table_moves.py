@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import epochs_of, unpack_rows
 from dlrover_lite.core.rows import RowData
@@ -20,6 +20,7 @@ from dlrover_lite.ps.tables import bucket_index
 from dlrover_lite.ps.tables.table import NotOwned, TableGroup
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.layout import slots_of
+from tests.ps.models import owns, read
 
 OPTIMIZERS = {
     "sgd": Optimizer(use="sgd", learning_rate=0.1),
@@ -27,8 +28,8 @@ OPTIMIZERS = {
     "adam": Optimizer(use="adam", learning_rate=0.01),
     "ftrl": Optimizer(use="ftrl", learning_rate=0.1, l1=0.02, l2=0.01),
 }
-EVERY = np.ones(slots.SLOTS, np.bool_)
-LOWER = np.arange(slots.SLOTS) < slots.SLOTS // 2
+EVERY = np.ones(slot_sets.SLOTS, np.bool_)
+LOWER = np.arange(slot_sets.SLOTS) < slot_sets.SLOTS // 2
 
 
 def group(
@@ -53,13 +54,13 @@ def counts(*numbers: int) -> np.ndarray:
 def train(tables: TableGroup, ids: np.ndarray, seed: int = 0) -> None:
     """One update of ``ids`` in each of two tables; the gradients depend on the seed alone."""
     grads = np.random.default_rng(seed).normal(size=(2 * len(ids), tables.dim)).astype(np.float32)
-    tables.update(np.concatenate([ids, ids]), counts(len(ids), len(ids)), grads, unique=True)
+    tables.update(np.concatenate([ids, ids]), counts(len(ids), len(ids)), grads)
 
 
-def every_row(tables: TableGroup, members: slots.SlotSet = EVERY) -> RowData:
+def every_row(tables: TableGroup, members: slot_sets.SlotSet = EVERY) -> RowData:
     rows, following = tables.find(members, 0, scan_limit=tables.used, row_limit=tables.used)
     assert following == tables.used
-    return in_order(tables.read(rows))
+    return in_order(read(tables, rows))
 
 
 def in_order(data: RowData) -> RowData:
@@ -71,7 +72,7 @@ def same(a: RowData, b: RowData) -> bool:
     return all(x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
 
 
-def drop_all(tables: TableGroup, members: slots.SlotSet, scan_limit: int = 100) -> None:
+def drop_all(tables: TableGroup, members: slot_sets.SlotSet, scan_limit: int = 100) -> None:
     start = 0
     while start < tables.used:
         start = tables.drop(members, start, scan_limit=scan_limit)
@@ -93,7 +94,7 @@ def test_copied_rows_are_equal_bit_by_bit_and_train_on_alike(use: str) -> None:
     target.update(keys(5, 5), counts(1, 1), np.ones((2, 4), np.float32))  # it has been trained for other slots, once
     rows, _ = source.find(EVERY, 0, scan_limit=source.used, row_limit=source.used)
     for piece in np.array_split(rows, 7):
-        target.write(source.read(piece))
+        target.write(read(source, piece))
     assert same(every_row(target), every_row(source))
     for seed in range(5, 8):
         train(source, many(500), seed)
@@ -104,15 +105,18 @@ def test_copied_rows_are_equal_bit_by_bit_and_train_on_alike(use: str) -> None:
 def test_received_rows_count_as_changed_and_keep_their_update_counts() -> None:
     source, target = group(), group()
     source.update(keys(1), counts(1, 0), np.ones((1, 4), np.float32))
-    target.cut()
+    target.begin_snapshot()
     for _ in range(3):
         source.update(keys(2), counts(1, 0), np.ones((1, 4), np.float32))
     target.write(every_row(source))
-    target.cut()
+    target.begin_snapshot()
     target.update(keys(2), counts(1, 0), np.ones((1, 4), np.float32))
     assert every_row(target).counts.tolist() == [1, 4]
     records = target.read_records(many(2))
-    assert epochs_of(records)[np.argsort(unpack_rows(records, target.shape, target.salts).ids)].tolist() == [2, 3]
+    assert epochs_of(records)[np.argsort(unpack_rows(records, target.shape, target._store.salts).ids)].tolist() == [
+        2,
+        3,
+    ]
 
 
 @pytest.mark.parametrize("use", OPTIMIZERS)
@@ -150,7 +154,7 @@ def test_dropped_rows_are_forgotten_and_their_numbers_reused_first() -> None:
 def test_gaps_of_row_numbers_freed_in_any_order_are_closed() -> None:
     tables = group()
     train(tables, many(600))
-    slot = np.arange(slots.SLOTS)
+    slot = np.arange(slot_sets.SLOTS)
     for third in (2, 0):
         drop_all(tables, slot % 3 == third)
     kept = every_row(tables)
@@ -207,10 +211,10 @@ def test_log_has_each_changed_row_of_tracked_slots_once_a_round() -> None:
     train(tables, many(120))
     assert tables.logged() == len(tables.find(LOWER, 0, scan_limit=1000, row_limit=1000)[0])
     first = tables.take_log()
-    assert same(in_order(tables.read(first)), every_row(tables, LOWER))
+    assert same(in_order(read(tables, first)), every_row(tables, LOWER))
     assert (len(first), tables.logged()) == (len(set(first.tolist())), 0)
     train(tables, many(10))
-    again = tables.read(tables.take_log())
+    again = read(tables, tables.take_log())
     assert set(again.ids.tolist()) <= set(range(10))
     assert len(again.ids) == sum(LOWER[slots_of(f"t{t}", many(10))].sum() for t in range(2))
     tables.untrack()
@@ -239,10 +243,10 @@ def test_rows_of_slots_not_owned_are_refused_and_nothing_changes() -> None:
     tables.set_owned(LOWER)
     mine = LOWER[slots_of("t0", many(200))]
     own, others = many(200)[mine], many(200)[~mine]
-    assert tables.owns(own, counts(len(own), 0))
+    assert owns(tables, own, counts(len(own), 0))
     assert len(tables.gather(own, counts(len(own), 0))) == len(own)
     mixed = np.concatenate([own, others[-1:]])
-    assert not tables.owns(mixed, counts(len(mixed), 0))
+    assert not owns(tables, mixed, counts(len(mixed), 0))
     with pytest.raises(NotOwned):
         tables.gather(mixed, counts(len(mixed), 0))
     with pytest.raises(NotOwned):
@@ -276,7 +280,7 @@ def test_large_requests_are_counted_about_right() -> None:
     for _ in range(300):
         tables.gather(ids, counts(len(ids)))
     taken = tables.take_counters()
-    per_slot = np.bincount(slots_of("t0", ids), minlength=slots.SLOTS)
+    per_slot = np.bincount(slots_of("t0", ids), minlength=slot_sets.SLOTS)
     requests = taken.requests.max()
     assert 150 < requests < 600
     assert np.array_equal(taken.requests, requests * (per_slot > 0))
@@ -338,10 +342,10 @@ def test_only_live_rows_can_be_read() -> None:
     train(tables, many(20))
     drop_all(tables, LOWER)
     with pytest.raises(ValueError, match="free row"):
-        tables.read(many(40))
+        read(tables, many(40))
     with pytest.raises(ValueError, match="row 40 of 40"):
-        tables.read(keys(40))
-    assert len(tables.read(keys()).ids) == 0
+        read(tables, keys(40))
+    assert len(read(tables, keys()).ids) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives memory of an arena back")
@@ -352,7 +356,7 @@ def test_memory_of_dropped_rows_is_given_back() -> None:
     train(tables, many(60_000))
     full = resident_bytes(dim)
     assert abs(full - tables.used * tables.row_bytes) < slack
-    drop_all(tables, np.arange(slots.SLOTS) >= 200, scan_limit=10_000)
+    drop_all(tables, np.arange(slot_sets.SLOTS) >= 200, scan_limit=10_000)
     assert resident_bytes(dim) > full - slack
     compact_all(tables, limit=10_000)
     assert tables.used < 10_000
@@ -387,7 +391,7 @@ def test_the_index_grows_little_by_little_and_is_never_late(monkeypatch: pytest.
     tables = group(dim=1, tables=1)
     ids = np.random.default_rng(0).permutation(300_000).astype(np.uint64)
     for n, piece in enumerate(np.array_split(ids, 1000)):
-        tables.update(piece, counts(len(piece)), np.ones((len(piece), 1), np.float32), unique=True)
+        tables.update(piece, counts(len(piece)), np.ones((len(piece), 1), np.float32))
         if n % 50 == 0:
             known = ids[: (n + 1) * len(piece) : 97]
             assert tables.contains(known, counts(len(known))).all()
@@ -408,7 +412,7 @@ def test_a_reserved_index_does_not_grow_and_shrinks_with_its_rows() -> None:
     other.write(rows)
     assert other.bytes - reserved == pytest.approx(other.used * other.row_bytes, abs=4 << 20)
     assert same(every_row(other), rows)
-    drop_all(tables, np.arange(slots.SLOTS) >= 50, scan_limit=5000)
+    drop_all(tables, np.arange(slot_sets.SLOTS) >= 50, scan_limit=5000)
     kept = every_row(tables)
     compact_all(tables, limit=500)
     assert tables.bytes < small / 4
@@ -459,7 +463,7 @@ def test_many_rows_written_at_once_are_exact_over_existing_rows(use: str, dim: i
 
 def test_of_a_row_written_twice_at_once_the_later_stays() -> None:
     source = group(tables=1)
-    source.update(many(4000), counts(4000), np.ones((4000, 4), np.float32), unique=True)
+    source.update(many(4000), counts(4000), np.ones((4000, 4), np.float32))
     rows = every_row(source)
     twice = RowData(*(np.concatenate([array, array[:10]]) for array in rows))
     twice.values[4000:] = 5.0

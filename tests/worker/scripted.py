@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.protocol.messages import Ack, Topology, TopologyRequest
@@ -59,8 +59,8 @@ class ScriptedPs:
         self.server = Server(f"inproc://ps-{next(_names)}", PsRequests, context=job.context)
         self.version = 0
         """Of the orders it follows."""
-        self.owned = slots.none()
-        self.frozen = slots.none()
+        self.owned = slot_sets.none()
+        self.frozen = slot_sets.none()
         self.held: list[Request] = []
         """Pushes to frozen slots, and all while it is ``full`` are turned away."""
         self.full = False
@@ -77,7 +77,7 @@ class ScriptedPs:
         return requests
 
     def answer(self, request: Request, *, lose_reply: bool = False) -> None:
-        covers = slots.unpack(request.buffer(0)) if isinstance(request.body, Push) else slots.none()
+        covers = slot_sets.unpack(request.buffer(0)) if isinstance(request.body, Push) else slot_sets.none()
         if (covers & self.frozen).any():
             self.held.append(request)
             return
@@ -93,7 +93,7 @@ class ScriptedPs:
         self.owned = self.job.owners == self.name
 
     def thaw(self) -> None:
-        self.frozen = slots.none()
+        self.frozen = slot_sets.none()
         held, self.held = self.held, []
         for request in held:
             self.answer(request)
@@ -117,7 +117,7 @@ class ScriptedPs:
             case Configure() as configuration:
                 if self.configuration is not None and self.configuration != configuration:
                     return None
-                covers = slots.unpack(request.buffer(0))
+                covers = slot_sets.unpack(request.buffer(0))
                 if not self.owned[covers].all():
                     return Moved(self.version), []
                 self.configuration = configuration
@@ -180,11 +180,11 @@ class ScriptedPs:
         return initial_rows(ids, table=table, seed=self.configuration.seed, dim=spec.dim, scale=spec.init_scale)[0]
 
     def _push(self, request: Request) -> tuple[Any, list[Any]]:
-        body, covers = request.body, slots.unpack(request.buffer(0))
+        body, covers = request.body, slot_sets.unpack(request.buffer(0))
         if self.full or not self.owned[covers].all():
             return Moved(self.version), []
         assert self.configuration is not None
-        marks = self.marks.setdefault((body.epoch, body.k), slots.none())
+        marks = self.marks.setdefault((body.epoch, body.k), slot_sets.none())
         specs = groups_of(self.configuration)
         for g, counts in enumerate(body.counts):
             keys = np.frombuffer(request.buffer(1 + 2 * g), np.uint64)
@@ -243,7 +243,7 @@ class ScriptedJob:
         for _ in range(count):
             self.join()
         names = np.array([*self.here])
-        self.owners = names[np.arange(slots.SLOTS) * count // slots.SLOTS].astype(object)
+        self.owners = names[np.arange(slot_sets.SLOTS) * count // slot_sets.SLOTS].astype(object)
         for ps in self.all:
             ps.hear()
 
@@ -282,7 +282,7 @@ class ScriptedJob:
             for key in [key for key in source.rows if going[slots_of(key[1], np.array([key[2]], np.uint64))[0]]]:
                 target.rows[key] = source.rows.pop(key)
             for minibatch, marks in source.marks.items():
-                there = target.marks.setdefault(minibatch, slots.none())
+                there = target.marks.setdefault(minibatch, slot_sets.none())
                 there |= marks & going
                 marks &= ~going
         self.owners[moving] = target.name

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import DeadlineExceeded, JobError
 from dlrover_lite.protocol.messages import Topology
 from dlrover_lite.tables.layout import BLOCK, slots_of
@@ -20,8 +20,8 @@ from dlrover_lite.worker.parameters.dense import DensePlacement
 from dlrover_lite.worker.parameters.requests import MinibatchKeys, PullTicket, PushTicket
 from tests.worker.scripted import CONFIGURATION, DENSE, LAYOUT, SPECS, Key, PumpedClient, ScriptedJob, ScriptedPs
 
-EVERYTHING = ~slots.none()
-HALF = np.arange(slots.SLOTS) % 2 == 0
+EVERYTHING = ~slot_sets.none()
+HALF = np.arange(slot_sets.SLOTS) % 2 == 0
 
 
 class Worker:
@@ -132,11 +132,11 @@ def step(worker: Worker, k: int) -> PushTicket:
 def test_a_new_slot_map_is_fetched_as_soon_as_an_answer_tells_of_it(job: ScriptedJob, worker: Worker) -> None:
     keys = worker.keys(0)
     pull = worker.pull(0, keys)
-    touched = slots.none()
+    touched = slot_sets.none()
     for _, names in keys_of(pull):
         for _, table, key in names:
             touched[slots_of(table, np.array([key], np.uint64))] = True
-    job.move(slots.of(np.flatnonzero(~touched)[:5].tolist()), job.join())
+    job.move(slot_sets.of(np.flatnonzero(~touched)[:5].tolist()), job.join())
     job.finish(pull)
     worker.ps.pumped = True
     for _ in range(10):
@@ -298,7 +298,7 @@ def test_wait_wakes_for_what_is_to_be_sent_again(
     )
     ps.pull(worker.keys(0))
     for one in job.all:
-        one.owned = slots.none()  # it has yet to hear of its slots
+        one.owned = slot_sets.none()  # it has yet to hear of its slots
     while any(one.asked["Pull"] < 3 for one in job.all):
         job.answer_ps()
         ps.wait(600.0)
@@ -420,7 +420,7 @@ ACTIONS = [
 def act(job: ScriptedJob, workers: list[Worker], action: str, number: int) -> None:
     worker = workers[number % 2]
     ps: ScriptedPs = list(job.here.values())[number // 2 % len(job.here)]
-    some = np.random.default_rng(number).random(slots.SLOTS) < (number % 5) / 4
+    some = np.random.default_rng(number).random(slot_sets.SLOTS) < (number % 5) / 4
     match action:
         case "read" if len(worker.read) < 3:
             worker.read.append((number % 7, worker.keys(number % 7)))

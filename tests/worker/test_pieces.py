@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.protocol.messages import Topology
 from dlrover_lite.tables.layout import slots_of
@@ -19,13 +19,13 @@ from tests.worker.scripted import DENSE, LAYOUT, SPECS
 
 
 def test_a_senseless_slot_map_is_refused() -> None:
-    for owners in (np.zeros(3, np.uint16), np.full(slots.SLOTS, 2, np.uint16)):
+    for owners in (np.zeros(3, np.uint16), np.full(slot_sets.SLOTS, 2, np.uint16)):
         with pytest.raises(JobError, match="slot map 7 has"):
             SlotMap.of(Topology(7, [("a", "x"), ("b", "y")], owners.tobytes()))
 
 
 def a_map(version: int, parts: int, seed: int) -> SlotMap:
-    owners = np.random.default_rng(seed).integers(0, parts, slots.SLOTS).astype(np.uint16)
+    owners = np.random.default_rng(seed).integers(0, parts, slot_sets.SLOTS).astype(np.uint16)
     return SlotMap(version, tuple(f"ps-{i}" for i in range(parts)), ("",) * parts, owners)
 
 
@@ -52,7 +52,7 @@ def test_pieces_hold_every_slot_and_key_exactly_once(parts: list[int], samples: 
     for g, group in enumerate(keys.groups):
         seen = np.zeros(len(group.keys), int)
         for piece in pieces:
-            assert piece.covers == slots.pack(piece.slots)
+            assert piece.covers == slot_sets.pack(piece.slots)
             owners = maps[piece.version].owners
             assert {f"ps-{owner}" for owner in owners[piece.slots]} <= {piece.ps}
             runs = np.split(piece.keys[g], np.cumsum(piece.counts[g])[:-1])

@@ -72,81 +72,63 @@ def _sources() -> str:
 
 
 _cache_is_writable()
-from dlrover_lite.core.kernels.cache import cache_of  # noqa: E402 - it imports numba, for which the directory must be named before
+# These import numba, for which the directory must be named before.
+import numba  # noqa: E402
+from llvmlite import ir  # noqa: E402
+from numba.core import cgutils, types  # noqa: E402
+from numba.extending import intrinsic as _typed  # noqa: E402
+
+from dlrover_lite.core.kernels.cache import cache_of  # noqa: E402
+
+intrinsic: Any = _typed
+"""numba's, whose types say nothing of what kernels call."""
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile ``function`` on first use. Inside, arrays are not bounds-checked: callers check lengths."""
-    usable = _cache_is_writable()
-    import numba
-
     compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
-    if usable and (kept := cache_of(function)) is not None:
+    if _cache_is_writable() and (kept := cache_of(function)) is not None:
         compiled._cache = kept  # as its ``enable_caching`` does with numba's own
     return compiled  # type: ignore[no-any-return]
 
 
-def _make_prefetch() -> Any:
-    from llvmlite import ir
-    from numba.core import cgutils, types
-    from numba.extending import intrinsic
-
-    @intrinsic
-    def prefetch(_context, array, index):  # type: ignore[no-untyped-def]
-        """Start loading the cache line of ``array[index]`` (1-d, contiguous); harmless whatever the index is."""
-
-        def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            data = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=arguments[0]).data  # type: ignore[no-untyped-call]
-            pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-            i32 = ir.IntType(32)
-            kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
-            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
-            builder.call(function, [pointer, i32(0), i32(3), i32(1)])  # to read, keep in all caches, data
-            return context.get_dummy_value()
-
-        return types.none(array, types.int64), codegen
-
-    return prefetch
+def _pointer(context: Any, builder: Any, array: Any, place: Any, kind: Any) -> Any:
+    """Return a pointer to a place in an ``array`` (1-d, contiguous), its value and an index, as one to values of another kind."""
+    value, index = place
+    data = cgutils.create_struct_proxy(array)(context, builder, value=value).data  # type: ignore[no-untyped-call]
+    return builder.bitcast(builder.gep(data, [index]), kind.as_pointer())
 
 
-prefetch = _make_prefetch()
+@intrinsic
+def prefetch(_context, array, index):  # type: ignore[no-untyped-def]
+    """Start loading the cache line of ``array[index]`` (1-d, contiguous); harmless whatever the index is."""
+
+    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        pointer = _pointer(context, builder, signature.args[0], arguments, ir.IntType(8))
+        i32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
+        builder.call(function, [pointer, i32(0), i32(3), i32(1)])  # to read, keep in all caches, data
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64), codegen
 
 
-def _make_count_trailing_zeros() -> Any:
-    from llvmlite import ir
-    from numba.core import types
-    from numba.extending import intrinsic
+@intrinsic
+def count_trailing_zeros(_context, bits):  # type: ignore[no-untyped-def]
+    """Count the zeros below the lowest one of a uint64 that isn't 0."""
 
-    @intrinsic
-    def count_trailing_zeros(_context, bits):  # type: ignore[no-untyped-def]
-        """Count the zeros below the lowest one of a uint64 that isn't 0."""
+    def codegen(_context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
 
-        def codegen(_context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
-            return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-        return types.uint64(types.uint64), codegen
-
-    return count_trailing_zeros
+    return types.uint64(types.uint64), codegen
 
 
-count_trailing_zeros = _make_count_trailing_zeros()
-
-
-def _make_fence() -> Any:
-    from numba.core import types
-    from numba.extending import intrinsic
-
+def _make_fence(order: str, scope: str | None = None) -> Any:
     @intrinsic
     def fence(_context):  # type: ignore[no-untyped-def]
-        """Have stores before this done before those after it, as a process killed at any instruction leaves them.
-
-        For the compiler alone, and free: who reads such memory when its writer is dead finds the writer's stores as its program made them,
-        since an interrupt divides a program between two instructions, whatever the processor had reordered. It wouldn't do between threads
-        that run at the same time.
-        """
-
         def codegen(context, builder, _signature, _arguments):  # type: ignore[no-untyped-def]
-            builder.fence("seq_cst", targetscope="singlethread")
+            builder.fence(order, targetscope=scope)
             return context.get_dummy_value()
 
         return types.none(), codegen
@@ -154,50 +136,32 @@ def _make_fence() -> Any:
     return fence
 
 
-fence = _make_fence()
+fence = _make_fence("seq_cst", "singlethread")
+"""Has stores before this done before those after it, as a process killed at any instruction leaves them.
 
+For the compiler alone, and free: who reads such memory when its writer is dead finds the writer's stores as its program made them,
+since an interrupt divides a program between two instructions, whatever the processor had reordered. It wouldn't do between threads
+that run at the same time.
+"""
+publish = _make_fence("acq_rel")
+"""Does as ``fence``, and for processes that run at the same time: another one that sees a store made after this, and has read in
+order, sees all that were made before; and what was loaded before this was loaded before those stores.
 
-def _make_publish() -> Any:
-    from numba.core import types
-    from numba.extending import intrinsic
-
-    @intrinsic
-    def publish(_context):  # type: ignore[no-untyped-def]
-        """Do as ``fence``, and for processes that run at the same time: another one that sees a store made after this, and has read in
-        order, sees all that were made before; and what was loaded before this was loaded before those stores.
-
-        An instruction on ARM; on x86 the processor does so anyway.
-        """
-
-        def codegen(context, builder, _signature, _arguments):  # type: ignore[no-untyped-def]
-            builder.fence("acq_rel")
-            return context.get_dummy_value()
-
-        return types.none(), codegen
-
-    return publish
-
-
-publish = _make_publish()
+An instruction on ARM; on x86 the processor does so anyway.
+"""
 
 
 def _make_copy(words: int) -> Any:
-    from llvmlite import ir
-    from numba.core import cgutils, types
-    from numba.extending import intrinsic
-
     @intrinsic
     def copy(_context, target, to, source, at):  # type: ignore[no-untyped-def]
         """Copy ``words`` values of 4 bytes from ``source[at]`` on to ``target[to]`` (1-d, contiguous), at once: a loop of so few would go
         one by one."""
 
         def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            kind = ir.VectorType(ir.IntType(32), words).as_pointer()
-            pointers = []
-            for array, index in ((0, 1), (2, 3)):
-                proxy = cgutils.create_struct_proxy(signature.args[array])(context, builder, value=arguments[array])  # type: ignore[no-untyped-call]
-                pointers.append(builder.bitcast(builder.gep(proxy.data, [arguments[index]]), kind))
-            builder.store(builder.load(pointers[1], align=4), pointers[0], align=4)
+            kind = ir.VectorType(ir.IntType(32), words)
+            into = _pointer(context, builder, signature.args[0], arguments[:2], kind)
+            out_of = _pointer(context, builder, signature.args[2], arguments[2:], kind)
+            builder.store(builder.load(out_of, align=4), into, align=4)
             return context.get_dummy_value()
 
         return types.none(target, types.uint64, source, types.uint64), codegen

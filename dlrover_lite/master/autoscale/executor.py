@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.units import Resources
 from dlrover_lite.master.autoscale.autoscaler import (
     AddServer,
@@ -347,7 +347,7 @@ class Executor:
             due[target] -= load
             given[target].append(slot)
         refused = [
-            self._ask(MoveRequest(slots.pack(slots.of(numbers)), target))
+            self._ask(MoveRequest(slot_sets.pack(slot_sets.of(numbers)), target))
             for target, numbers in given.items()
             if numbers
         ]

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from dlrover_lite.checkpoint.manifest import Layout, Manifest, PartEntry
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.slots import SlotSet
+from dlrover_lite.core.slot_sets import SlotSet
 from dlrover_lite.protocol.messages import SnapshotOrder, SnapshotReport
 from dlrover_lite.protocol.nodes import Usage
 

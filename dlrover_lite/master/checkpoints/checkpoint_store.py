@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dlrover_lite.checkpoint.cut_writer import CutWriter
 from dlrover_lite.checkpoint.lineage import Lineage
 from dlrover_lite.checkpoint.manifest import Manifest
-from dlrover_lite.checkpoint.store import CheckpointStore, Cut
+from dlrover_lite.checkpoint.store import Checkpoint, CheckpointStore, CheckpointWriter
 from dlrover_lite.master.checkpoints.checkpoint_files import Basis
 
 __all__ = ["CutStore", "Found", "Opened"]
@@ -21,7 +20,7 @@ class Found(NamedTuple):
 
 
 class Opened(NamedTuple):
-    writer: CutWriter
+    writer: CheckpointWriter
     basis: Basis | None
     """The newest cut that is complete, and not abandoned."""
 
@@ -47,7 +46,7 @@ class CutStore:
     def look(self) -> Found:
         """Return what there is at the destination; remove half-written cuts."""
         store = self._opened()
-        cuts, removed = store.cuts(lineage=self._lineage), store.clean()
+        cuts, removed = store.checkpoints(lineage=self._lineage), store.clean()
         used = max([cut.number for cut in cuts] + removed, default=0)
         basis = _basis(cuts)
         return Found(basis.manifest if basis else None, used)
@@ -55,7 +54,7 @@ class CutStore:
     def open(self, cut: int) -> Opened | Found:
         """Begin this cut; or what there is, if its number is in use."""
         store = self._opened()
-        cuts = store.cuts(lineage=self._lineage)
+        cuts = store.checkpoints(lineage=self._lineage)
         if cuts and cuts[0].number >= cut:
             return self.look()
         return Opened(store.begin(cut), _basis(cuts))
@@ -69,7 +68,7 @@ class CutStore:
         return self._opened().clean()
 
 
-def _basis(cuts: list[Cut]) -> Basis | None:
+def _basis(cuts: list[Checkpoint]) -> Basis | None:
     by_number = {cut.number: cut.manifest for cut in cuts if cut.state == "complete"}
     newest = next((cut.manifest for cut in cuts if cut.state == "complete" and not cut.abandoned), None)
     if newest is None:

@@ -226,8 +226,8 @@ def begin_generation(
         told=told,
         restarts=before.restarts if beginning.by_itself else 0,
     )
-    marks, training = not beginning.only_parameters, settings_of(job.recipe)
-    order = RestoreOrder(beginning.url, beginning.cut, beginning.generation, marks, training=training)
+    minibatches, training = not beginning.only_parameters, settings_of(job.recipe)
+    order = RestoreOrder(beginning.url, beginning.cut, beginning.generation, minibatches, training=training)
     known, now = cut_facts(manifest), wall_clock()
     elapsed = 0.0 if manifest.job != job.id else known.elapsed_seconds
     goes_back = beginning.went_back and beginning.waits_since is None

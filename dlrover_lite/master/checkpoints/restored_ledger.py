@@ -97,7 +97,7 @@ def cut_facts(manifest: Manifest) -> CutFacts:
     try:
         return msgspec.convert(manifest.facts, CutFacts, strict=False)
     except msgspec.ValidationError as error:
-        raise damaged(f"the manifest of cut {manifest.cut}", f"its facts make no sense: {error}") from error
+        raise damaged(f"the manifest of checkpoint {manifest.cut}", f"its facts make no sense: {error}") from error
 
 
 def check_plan(manifest: Manifest, plan: ShardPlan) -> None:
@@ -156,7 +156,7 @@ def ledger_of(manifest: Manifest, plan: ShardPlan, *, tokens_reserved: int = 1) 
             changes += [Span(of.number, start, stop) for start, stop in done]
             changes += mine
     except ValueError as error:
-        raise damaged(f"the manifest of cut {manifest.cut}", f"its ledger makes no sense: {error}") from error
+        raise damaged(f"the manifest of checkpoint {manifest.cut}", f"its ledger makes no sense: {error}") from error
     facts = {PLAN: msgspec.json.encode(plan).decode()}
     changes += _evaluations(known, plan, facts)
     return NewLedger(changes, facts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.core.slot_sets import SLOTS
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.nodes.lifecycle import Node

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.intervals import Range
 from dlrover_lite.master.events import EventLog
@@ -168,7 +168,7 @@ class ParameterServers:
         if not state.version:
             return PsOrders(0)
         if node not in self._owned:
-            self._owned[node] = slots.pack(state.owned(node))
+            self._owned[node] = slot_sets.pack(state.owned(node))
         moves = [
             MoveOrder(
                 move.id,
@@ -288,10 +288,10 @@ def _ready(report: PsReport) -> dict[int, Batch]:
     found: dict[int, Batch] = {}
     for one in report.ready:
         try:
-            members = slots.unpack(one.slots)
+            members = slot_sets.unpack(one.slots)
         except ValueError as error:
             raise MalformedMessage(str(error)) from error
-        before = found.get(one.move, Batch(slots.none()))
+        before = found.get(one.move, Batch(slot_sets.none()))
         found[one.move] = Batch(before.members | members, before.rows + one.rows, before.bytes + one.bytes)
     return found
 

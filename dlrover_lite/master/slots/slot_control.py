@@ -9,10 +9,10 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import failpoint
-from dlrover_lite.core.slots import SlotSet
+from dlrover_lite.core.slot_sets import SlotSet
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.core.words import plural
 from dlrover_lite.master.job_state_store import JobStateStore
@@ -157,7 +157,7 @@ class SlotControl:
             else ServerRoom(node, 0.0, 0.0, leaving=True)
             for node in ids
         ]
-        loads, to_empty = self.servers.loads, slots.none()
+        loads, to_empty = self.servers.loads, slot_sets.none()
         for node in state.leaving:
             to_empty |= state.owned(node)
         row_bytes = loads.row_bytes(state, self.servers.reports)
@@ -410,7 +410,7 @@ class SlotControl:
 
 def _unpacked(members: bytes) -> SlotSet:
     try:
-        return slots.unpack(members)
+        return slot_sets.unpack(members)
     except ValueError as error:
         raise MalformedMessage(str(error)) from error
 
@@ -420,7 +420,7 @@ def _stays(move: Move) -> str:
 
 
 def _named(members: SlotSet) -> str:
-    text = slots.describe(members)
+    text = slot_sets.describe(members)
     return (
         f"slot {text}"
         if members.sum() == 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.core.slots import SLOTS, SlotSet
+from dlrover_lite.core.slot_sets import SLOTS, SlotSet
 from dlrover_lite.master.slots.slot_state import SlotState
 from dlrover_lite.protocol.messages import PsReport
 from dlrover_lite.protocol.questions import HotSlot, PsSlots

@@ -28,8 +28,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.core import slots
-from dlrover_lite.core.slots import SLOTS, SlotSet
+from dlrover_lite.core import slot_sets
+from dlrover_lite.core.slot_sets import SLOTS, SlotSet
 from dlrover_lite.core.words import plural
 from dlrover_lite.master.nodes.fleet import Note
 
@@ -59,7 +59,7 @@ class Move(msgspec.Struct, frozen=True):
     source: str
     target: str
     slots: bytes
-    """Slots that are still to be moved, 512 bytes: ``slots.pack``. Of a move that is committed by a master of before batches, all."""
+    """Slots that are still to be moved, 512 bytes: ``slot_sets.pack``. Of a move that is committed by a master of before batches, all."""
     state: MoveState = "queued"
     began: float = 0.0
     """Time when the copying began, in seconds since the epoch."""
@@ -83,7 +83,7 @@ class Move(msgspec.Struct, frozen=True):
 
     @property
     def members(self) -> SlotSet:
-        return slots.unpack(self.slots)
+        return slot_sets.unpack(self.slots)
 
     @property
     def left(self) -> int:
@@ -140,12 +140,12 @@ class SlotState(msgspec.Struct, frozen=True):
     def moved_since(self, version: int) -> SlotSet:
         """Return the slots that have come to their owner by a move after this version, though perhaps from itself, by way of another."""
         if not self.came:
-            return slots.none()
+            return slot_sets.none()
         return np.asarray(np.frombuffer(self.came, "<u4") > version)
 
     def owned(self, node: str) -> SlotSet:
         if node not in self.ps:
-            return slots.none()
+            return slot_sets.none()
         return np.asarray(self.positions() == self.ps.index(node))
 
     def owns(self, node: str) -> bool:
@@ -188,7 +188,7 @@ class SlotState(msgspec.Struct, frozen=True):
             return self, []
         positions = (np.arange(SLOTS) * len(nodes) // SLOTS).astype("<u2")
         state = self._with(version=1, ps=list(nodes), owners=positions.tobytes())
-        told = [Note(node, f"owns slots {slots.describe(state.owned(node))} (map 1)") for node in nodes]
+        told = [Note(node, f"owns slots {slot_sets.describe(state.owned(node))} (map 1)") for node in nodes]
         return state, told
 
     def want(self, transfers: Iterable[Transfer], *, at_once: Collection[str] = ()) -> Next:
@@ -203,9 +203,9 @@ class SlotState(msgspec.Struct, frozen=True):
                 or (members & ~self.owned(source)).any()
                 or (members & taken).any()
             ):
-                raise ValueError(f"slots {slots.describe(members)} can't move from {source} to {target}")
+                raise ValueError(f"slots {slot_sets.describe(members)} can't move from {source} to {target}")
             taken |= members
-            move = Move(number, source, target, slots.pack(members), at_once=source in at_once)
+            move = Move(number, source, target, slot_sets.pack(members), at_once=source in at_once)
             moves.append(move)
             told += _told(move, f"move {move.id} is queued: {plural(move.left, 'slot')}")
             number += 1
@@ -342,7 +342,7 @@ class SlotState(msgspec.Struct, frozen=True):
         came[members] = version
         after = _changed(
             move,
-            slots=slots.pack(move.members & ~members),
+            slots=slot_sets.pack(move.members & ~members),
             moved=move.moved + int(members.sum()),
             moved_rows=move.moved_rows + batch.rows,
             moved_bytes=move.moved_bytes + batch.bytes,
@@ -398,7 +398,7 @@ class SlotState(msgspec.Struct, frozen=True):
             number >= self.next_move for number in ids
         ):
             raise ValueError(f"moves are numbered {ids}, and the next one {self.next_move}")
-        taken, at_work = slots.none(), list[str]()
+        taken, at_work = slot_sets.none(), list[str]()
         for move in self.moves:
             if move.open and (move.members & (taken | ~self.owned(move.source))).any():
                 raise ValueError(
@@ -408,7 +408,7 @@ class SlotState(msgspec.Struct, frozen=True):
                 raise ValueError(f"move {move.id} goes to {move.target}, which is to leave")
             if move.open == bool(move.ended_at) or move.ended_at > self.version or len(move.tidied) > 1:
                 raise ValueError(f"move {move.id} is {move.state}, and ended in {move.ended_at}")
-            taken |= move.members if move.open else slots.none()
+            taken |= move.members if move.open else slot_sets.none()
             at_work += [move.source, move.target] if move.state != "queued" else []
         if len(at_work) != len({*at_work}):
             raise ValueError(f"a PS takes part in several moves: {at_work}")
@@ -419,7 +419,7 @@ def _changed(move: Move, **changes: object) -> Move:
 
 
 def _union(moves: Iterable[Move]) -> SlotSet:
-    members = slots.none()
+    members = slot_sets.none()
     for move in moves:
         members |= move.members
     return members

@@ -1,7 +1,7 @@
 """What a parameter server knows beside its rows, in memory that outlives its process: the arena ``state``.
 
-Words are uint64; a page of header, then the groups' numbers, the configuration, and the marks. The journal, and the rows of the push
-under way, have arenas of their own.
+Words are uint64; a page of header, then the groups' numbers, the configuration, and the applied minibatches. The journal,
+and the rows of the push under way, have arenas of their own.
 Everything that becomes true at one moment does so by one store of one word, made last: processes are killed between two of them.
 """
 
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import JobError, UsageError
-from dlrover_lite.core.slots import BITMAP_BYTES
+from dlrover_lite.core.slot_sets import BITMAP_BYTES
 from dlrover_lite.protocol.ps_messages import Configure
-from dlrover_lite.ps.journal.applied_entries import AppliedEntries
+from dlrover_lite.ps.journal.applied_minibatches import AppliedEntries, mask_of, to_bitmap
 from dlrover_lite.ps.journal.journal import Journal
 from dlrover_lite.ps.journal.state_words import Header, damaged
 from dlrover_lite.ps.memory.state_memory import Arenas
@@ -32,7 +32,7 @@ _MAGIC = int.from_bytes(b"dl-state", "little")
 
 
 GROUPS_MOST = (Header.CONFIGURATION - Header.GROUPS) // NUMBERS
-_CONFIGURATION_MOST = 8 * (Header.MARKS - Header.CONFIGURATION)
+_CONFIGURATION_MOST = 8 * (Header.APPLIED - Header.CONFIGURATION)
 _BITMAP_WORDS = BITMAP_BYTES // 8
 
 
@@ -46,7 +46,7 @@ class State:
         else:
             self._words[Header.FORMAT] = MAJOR << 32 | MINOR
             self._words[Header.MAGIC] = _MAGIC
-        self.marks = AppliedEntries(self._words)
+        self.applied_entries = AppliedEntries(self._words)
         self.journal = Journal(
             arenas.open("journal"), arenas.open("pushed"), self._words[Header.PROGRESS : Header.PROGRESS + 1]
         )
@@ -81,13 +81,13 @@ class State:
         self._words[Header.CONFIGURATION_BYTES] = len(encoded)
 
     def _configuration_bytes(self, size: int) -> NDArray[np.uint8]:
-        return self._words[Header.CONFIGURATION : Header.MARKS].view(np.uint8)[:size]
+        return self._words[Header.CONFIGURATION : Header.APPLIED].view(np.uint8)[:size]
 
     # --- what it was restored from ----------------------------------------------------------------------------------------
 
     @property
     def restored(self) -> int:
-        """Generation whose cut is here as a whole; 0: none."""
+        """Generation whose checkpoint is here as a whole; 0: none."""
         return int(self._words[Header.RESTORED])
 
     @restored.setter
@@ -105,7 +105,7 @@ class State:
         """Note that this push is under way in these slots. Raises OverflowError for epochs and numbers that don't fit."""
         words = self._words
         words[Header.EPOCH], words[Header.K], words[Header.BEFORE] = epoch, k, self.pushes
-        covers = np.frombuffer(slots.to_bytes(BITMAP_BYTES, "little"), np.uint64)
+        covers = np.frombuffer(to_bitmap(slots), np.uint64)
         words[Header.COVERS : Header.COVERS + _BITMAP_WORDS] = covers
         self.journal.begin(0)
         words[Header.UNDER_WAY] = 1
@@ -116,11 +116,11 @@ class State:
         if not words[Header.UNDER_WAY]:
             return None
         covers = words[Header.COVERS : Header.COVERS + _BITMAP_WORDS].tobytes()
-        return int(words[Header.EPOCH]), int(words[Header.K]), int.from_bytes(covers, "little")
+        return int(words[Header.EPOCH]), int(words[Header.K]), mask_of(covers)
 
     def end_push(self, *, applied: bool) -> None:
-        """End the push under way, whose marks are stored already. If the process is killed in between, another one does the push again,
-        with the same result."""
+        """End the push under way, which is among the applied minibatches already. If the process is killed in between, another one does the
+        push again, with the same result."""
         if applied:
             self._words[Header.PUSHES] = self._words[Header.BEFORE] + np.uint64(1)
         self._words[Header.UNDER_WAY] = 0

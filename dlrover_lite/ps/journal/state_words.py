@@ -18,7 +18,7 @@ class Header:
     """The slots that the push under way covers: words 16 to 79."""
     GROUPS = 512
     CONFIGURATION = 1 << 17
-    MARKS = 1 << 22
+    APPLIED = 1 << 22
     HALVES = (1 << 26, 3 << 25)
     """Beginnings of the two regions for what is known of interrupted pushes: each has the room up to the next."""
     END = 1 << 27

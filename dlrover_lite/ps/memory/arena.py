@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import JobError
@@ -23,9 +22,9 @@ _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
 class Arena:
     """``reserve_bytes`` of address space. On Linux it is a memfd, which can outlive the process that writes it."""
 
-    def __init__(self, name: str, reserve_bytes: int | None = None, *, fd: int | None = None) -> None:
+    def __init__(self, name: str, reserve_bytes: int = 0, *, fd: int | None = None) -> None:
         """Map all of the file ``fd``, and keep it; without ``fd`` make a new file."""
-        size = pages(reserve_bytes or psutil.virtual_memory().total)
+        size = pages(reserve_bytes)
         self.fd: int | None = fd
         """Descriptor of the file, for another process to map it; None where there is no file. It is open as long as the arena is there."""
         try:
@@ -33,15 +32,13 @@ class Arena:
                 size = os.fstat(fd).st_size
                 if size % mmap.PAGESIZE:
                     raise ValueError("not whole pages")
-                self._map = mmap.mmap(fd, size)
-                self._advise_hugepages()
             elif sys.platform == "linux":
                 self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
                 os.ftruncate(self.fd, size)
-                self._map = mmap.mmap(self.fd, size)
-                self._advise_hugepages()
-            else:
-                self._map = mmap.mmap(-1, size)
+            self._map = mmap.mmap(-1 if self.fd is None else self.fd, size)
+            # fewer TLB misses on random rows, where the kernel gives huge pages to shared memory (most don't unless told)
+            with suppress(OSError, AttributeError):
+                self._map.madvise(mmap.MADV_HUGEPAGE)
         except (OSError, ValueError, OverflowError) as error:
             self.close()
             raise JobError(
@@ -64,10 +61,8 @@ class Arena:
         """Have memory for bytes [start, stop) that were not touched yet, several times faster than by writing them."""
         start, stop = pages(start), pages(min(stop, self.size))
         if start < stop and sys.platform == "linux":
-            try:
+            with suppress(OSError):  # an older kernel: writing will do it
                 self._map.madvise(_MADV_POPULATE_WRITE, start, stop - start)
-            except OSError:
-                return  # an older kernel: writing will do it
 
     def map(self, stop: int) -> None:
         """Map all that is in the memory below byte ``stop`` at once, which takes two thirds of what it does page by page."""
@@ -98,13 +93,6 @@ class Arena:
         start, stop = pages(start), pages(min(stop, self.size))
         if start < stop and sys.platform == "linux":
             self._map.madvise(mmap.MADV_REMOVE, start, stop - start)
-
-    def _advise_hugepages(self) -> None:
-        """Fewer TLB misses on random rows, where the kernel gives huge pages to shared memory (most don't unless told)."""
-        try:
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        except (OSError, AttributeError):
-            return
 
 
 @cache

@@ -12,8 +12,8 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -164,13 +164,13 @@ class DirectoryMemory:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        with self._named():
+        with _named(self._directory):
             make_private(directory)
             self._before = {path.name for path in directory.iterdir() if _NAME.match(path.name)}
 
     def create(self, name: str, reserve_bytes: int) -> int:
         made, path = self._directory / f".{_checked(name)}", self._directory / name
-        with self._named():
+        with _named(self._directory):
             fd = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 os.ftruncate(fd, reserve_bytes)
@@ -184,28 +184,20 @@ class DirectoryMemory:
         return fd
 
     def left(self) -> dict[str, int]:
-        with self._named():
+        with _named(self._directory):
             return {name: os.open(self._directory / name, os.O_RDWR | os.O_CLOEXEC) for name in sorted(self._before)}
 
-    def _named(self) -> _Named:
-        return _Named(self._directory)
 
-
-class _Named:
+@contextmanager
+def _named(directory: Path) -> Iterator[None]:
     """Errors of the system become ours, with the directory."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError):
-            raise BackendError(
-                f"memory can't be kept in {self._directory}: {error.strerror}",
-                hint="It must be a directory of this node's own, in a file system in memory (tmpfs).",
-            ) from error
+    try:
+        yield
+    except OSError as error:
+        raise BackendError(
+            f"memory can't be kept in {directory}: {error.strerror}",
+            hint="It must be a directory of this node's own, in a file system in memory (tmpfs).",
+        ) from error
 
 
 def _checked(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Protocol
 
 import psutil
@@ -38,9 +37,7 @@ class PrivateMemory:
     def __enter__(self) -> PrivateMemory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def create(self, name: str, reserve_bytes: int) -> int:

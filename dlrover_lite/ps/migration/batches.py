@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.core import slots as slot_sets
-from dlrover_lite.core.slots import SLOTS, SlotSet
+from dlrover_lite.core import slot_sets
+from dlrover_lite.core.slot_sets import SLOTS, SlotSet
 from dlrover_lite.ps.journal.applied_minibatches import mask_of
 from dlrover_lite.ps.memory.scratch import Scratch
 from dlrover_lite.ps.tables.table import TableGroup

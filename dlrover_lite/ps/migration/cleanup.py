@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
 from dlrover_lite.ps.server.engine import Engine
 

@@ -1,19 +1,19 @@
 """Moving slots from one parameter server to another, without their sockets: what the source gives out, and what the target takes in.
 
 Slots go in batches. Round 1 of a batch are all its rows; each further one are those changed since the one before began. When few are left,
-the source freezes the batch's slots, and the rest follows with the marks; then comes the next batch, while the master commits this one.
+the source freezes the batch's slots, and the rest follows with the applied minibatches; then comes the next batch, while the master commits
+this one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.protocol.messages import MoveOrder, ReadySlots
@@ -24,10 +24,11 @@ from dlrover_lite.ps.migration.batches import Batch, Listing
 from dlrover_lite.ps.migration.chunk_memory import ChunkMemory, offered_memory
 from dlrover_lite.ps.migration.convergence import Convergence
 from dlrover_lite.ps.migration.copy_pace import KeptSpeed
+from dlrover_lite.ps.server.busy_meter import TrainingWatch
 from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.ps.tables.table import TableGroup
 
-__all__ = ["Incoming", "Outgoing", "Training"]
+__all__ = ["BUSY_SECONDS", "Incoming", "Outgoing"]
 
 CHUNK_BYTES = 2 << 20
 """Bytes of rows in a reply: a millisecond of work for the source, two for the target. Smaller ones take more CPU for the same rows."""
@@ -43,23 +44,6 @@ PERIOD_SECONDS = 0.04
 
 BUSY_SECONDS = 0.5
 """Seconds after a pull or a push for which training is taken to go on: several chunks may be copied between two requests."""
-
-
-class Training:
-    """Whether workers ask this server for anything."""
-
-    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
-        self._engine = engine
-        self._clock = clock
-        self._answered = engine.loads.answered
-        self._until = clock()
-
-    def goes_on(self) -> bool:
-        """Say whether a pull or a push was answered since the last call, or not long before it."""
-        now, answered = self._clock(), self._engine.loads.answered
-        if answered != self._answered:
-            self._answered, self._until = answered, now + BUSY_SECONDS
-        return now < self._until
 
 
 class Outgoing:
@@ -83,7 +67,7 @@ class Outgoing:
         """Maximum bytes of a batch that is cut from now on: less when one had to be halved."""
         self._told_configuration = engine.configuration is not None
         self._slowed, self._slowed_until = 0.0, 0.0
-        self._training = Training(engine, engine.clock)
+        self._training = TrainingWatch(engine.loads.answered, BUSY_SECONDS)
         self._kept_speed = KeptSpeed(engine.loads.requests_per_second, engine.loads.answered, engine.clock())
         self._memory = offered_memory(PLACES, CHUNK_BYTES)
         engine.track(0)  # a session before this one may have left a log
@@ -147,7 +131,7 @@ class Outgoing:
         if request.batch == batch.number:
             batch = self._heed(request, batch)
         found = self._rows(batch)
-        if found is None and not self._log_is_empty():
+        if found is None and any(group.logged() for group in self._engine.groups):
             self._begin_round(batch)
             found = self._rows(batch)
         if found is None:
@@ -222,15 +206,15 @@ class Outgoing:
         return self._batch
 
     def _all_given(self, batch: Batch) -> tuple[Copied, list[Any]]:
-        """End the batch: return its last reply, with its marks."""
-        marks = self._engine.marks.parcel(batch.mask)
+        """End the batch: return its last reply, with its applied minibatches."""
+        minibatches = self._engine.applied_minibatches.parcel(batch.mask)
         reply = self._copied(-1, 0, complete=True)
         self.given |= batch.mask
         self._left &= ~batch.mask
         self._batch, self._slowed = None, 0.0
         self._engine.track(0)
         failpoint("ps.source.complete")
-        return reply, [marks]
+        return reply, [minibatches]
 
     # --- rows ---------------------------------------------------------------------------------------------------------------
 
@@ -241,7 +225,7 @@ class Outgoing:
                 return None
             batch.to_send.append(found)  # none, perhaps
         g, rows = batch.to_send.popleft()
-        limit = _rows_a_chunk(self._engine.groups[g].row_bytes)
+        limit = max(1, CHUNK_BYTES // self._engine.groups[g].row_bytes)
         if len(rows) > limit:
             batch.to_send.appendleft((g, rows[limit:]))
         return g, rows[:limit]
@@ -256,9 +240,6 @@ class Outgoing:
             return False
         group.read_records(rows, into)
         return True
-
-    def _log_is_empty(self) -> bool:
-        return not any(group.logged() for group in self._engine.groups)
 
     def _begin_round(self, batch: Batch) -> None:
         batch.round += 1
@@ -301,7 +282,7 @@ class Outgoing:
             pause_seconds,
             news,
             seconds,
-            self._training.goes_on(),
+            self._training.goes_on(self._engine.loads.answered, self._engine.clock()),
             place,
             self._kept_speed.look(self._engine.loads.answered, self._engine.clock()),
         )
@@ -335,7 +316,10 @@ class Incoming:
             if not 0 <= copied.group < len(self._engine.groups):
                 raise UsageError(f"rows of group {copied.group} where there are {len(self._engine.groups)}")
             group = self._engine.groups[copied.group]
-            records = self._placed(copied, group) if copied.place >= 0 else _records(frames[0], group)
+            if copied.place >= 0:
+                records = self._placed(copied, group)
+            else:
+                records = np.frombuffer(frames[0], np.uint32).reshape(-1, group.shape.words)
             group.write_records(records)
             self.rows += copied.rows
             received = records.nbytes
@@ -346,7 +330,7 @@ class Incoming:
 
     def _complete(self, copied: Copied, frames: list[memoryview]) -> ReadySlots:
         members = slot_sets.unpack(copied.slots)
-        self._engine.marks.unpack(frames[0])
+        self._engine.applied_minibatches.unpack(frames[0])
         self.convergence.done()
         self.rows = 0
         rows = sum(int(group.slot_rows[members].sum()) for group in self._engine.groups)
@@ -362,11 +346,3 @@ class Incoming:
         if records is None:
             raise ValueError(f"{copied.rows} rows in place {copied.place}, where they can't be")
         return records
-
-
-def _rows_a_chunk(row_bytes: int) -> int:
-    return max(1, CHUNK_BYTES // row_bytes)
-
-
-def _records(frame: memoryview, group: TableGroup) -> NDArray[np.uint32]:
-    return np.frombuffer(frame, np.uint32).reshape(-1, group.shape.words)

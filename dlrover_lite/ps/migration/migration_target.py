@@ -9,17 +9,13 @@ from typing import NamedTuple
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.protocol.messages import MoveOrder, ReadySlots
-from dlrover_lite.protocol.ps_messages import (
-    Copied,
-    CopyBegin,
-    Copying,
-    CopyNext,
-)
+from dlrover_lite.protocol.ps_messages import Copied, CopyBegin, Copying, CopyNext
 from dlrover_lite.ps.journal.applied_minibatches import mask_of, to_bitmap
 from dlrover_lite.ps.migration.chunk_memory import ChunkMemory, NotShared, open_memory
 from dlrover_lite.ps.migration.convergence import Asked
 from dlrover_lite.ps.migration.copy_pace import REST_LEAST, CopyPace
-from dlrover_lite.ps.migration.migration import Incoming, Training
+from dlrover_lite.ps.migration.migration import BUSY_SECONDS, Incoming
+from dlrover_lite.ps.server.busy_meter import TrainingWatch
 from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.frames import Reply
@@ -81,7 +77,7 @@ class MigrationTarget:
         self._begin_sent = False
         self._heard_at = clock()
         self._begin_at = self._next_at = clock()
-        self._training = Training(engine, clock)
+        self._training = TrainingWatch(engine.loads.answered, BUSY_SECONDS)
         self._pace = CopyPace()
 
     @property
@@ -208,7 +204,7 @@ class MigrationTarget:
         if ready is not None:
             self._ready.append(ready)
             self.complete |= mask_of(ready.slots)
-        if self._training.goes_on() or copied.busy:
+        if self._training.goes_on(self._engine.loads.answered, now) or copied.busy:
             self._pace.look(copied.kept_speed)
             first = copied.round == 1
             rest = (self._pace.rest if first else REST_LEAST) * seconds

@@ -6,10 +6,11 @@ had been waiting for them, just now.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["BusyMeter"]
+__all__ = ["BusyMeter", "TrainingWatch"]
 
 _AT_ONCE_SECONDS = 1e-4
 """Seconds up to which a pause has ended at once, because something was there already."""
@@ -49,3 +50,16 @@ class BusyMeter:
         self.requests += 1
         self.queue_seconds += max(0.0, began - self._arrived_at)
         self.busy_seconds += self._clock() - began
+
+
+class TrainingWatch:
+    """Whether workers train, by how many pulls and pushes have been answered: they do until ``seconds`` after that has last risen."""
+
+    def __init__(self, answered: int, seconds: float) -> None:
+        self._answered, self._seconds, self._until = answered, seconds, -math.inf
+
+    def goes_on(self, answered: int, now: float) -> bool:
+        """Say whether training goes on. ``answered``: pulls and pushes by now."""
+        if answered != self._answered:
+            self._answered, self._until = answered, now + self._seconds
+        return now < self._until

@@ -1,4 +1,4 @@
-"""A parameter server without its sockets: rows of the slots it owns, and the marks of the minibatches it has applied there."""
+"""A parameter server without its sockets: rows of the slots it owns, and the minibatches it has applied there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.protocol.ps_messages import Configure, TableSpec
@@ -39,7 +39,7 @@ class PushResult(NamedTuple):
 
 class Engine:
     """One parameter server's state. Arrays handed in may be read-only; arrays handed out are fresh. Sets of slots are whole numbers, bit i
-    for slot i, as in ``marks``. Requests for slots not owned raise NotOwned, and nothing is done.
+    for slot i, as in ``AppliedMinibatches``. Requests for slots not owned raise NotOwned, and nothing is done.
 
     In ``memory`` it outlives its process: the engine that is made from what was left there goes on where this one was killed, at
     whatever instruction. It owns nothing until it is told.
@@ -52,7 +52,7 @@ class Engine:
         self._arenas = Arenas(memory)
         self.found = self._arenas.left("state")
         """A predecessor has left its state, if only that there was none yet."""
-        self._state = State(self._arenas)
+        self.state = State(self._arenas)
         self.configuration: Configure | None = None
         self.groups: list[TableGroup] = []
         self.owned = owned
@@ -60,29 +60,29 @@ class Engine:
         """Slots of which no push is taken."""
         self.tracked = 0
         """Slots whose changed rows are logged, for a move."""
-        self.marks = AppliedMinibatches(self._state.marks)
+        self.applied_minibatches = AppliedMinibatches(self.state.applied_entries)
         self.loads = Loads(clock)
         self.clock = clock
         self._specs: list[GroupSpec] = []
         self._unsettled = 0
-        """Slots of which there may be rows and marks, owned or not, left by a predecessor."""
-        if (configuration := self._state.configuration()) is not None:
+        """Slots of which there may be rows and applied minibatches, owned or not, left by a predecessor."""
+        if (configuration := self.state.configuration()) is not None:
             self._open(configuration)
             self._unsettled = ALL_SLOTS
             for group in self.groups:
-                group.set_owned(self._owned_set())  # tables own all slots until they are told
+                group.set_owned(self.owned_set())  # tables own all slots until they are told
         self._arenas.close()
         self._end_interrupted()
 
     @property
     def version(self) -> int:
         """Number of pushes applied so far."""
-        return self._state.pushes
+        return self.state.pushes
 
     @property
     def rows(self) -> int:
         """Number of rows of embeddings in the slots it owns."""
-        owned = self._owned_set()
+        owned = self.owned_set()
         return sum(int(group.slot_rows[owned].sum()) for group in self.groups if not group.complete)
 
     @property
@@ -103,15 +103,6 @@ class Engine:
         """Bytes of memory that rows of embeddings and their index take."""
         return sum(group.bytes for group in self.groups if not group.complete)
 
-    @property
-    def restored(self) -> int:
-        """Generation whose cut it holds, in all its slots; 0: none."""
-        return self._state.restored
-
-    @restored.setter
-    def restored(self, generation: int) -> None:
-        self._state.restored = generation
-
     def slot_bytes(self) -> NDArray[np.float64]:
         """Return the bytes of memory of the rows in each slot [4096]."""
         total = np.zeros(slot_sets.SLOTS)
@@ -122,14 +113,14 @@ class Engine:
     # --- what it is to keep ---------------------------------------------------------------------------------------------
 
     def own(self, owned: int) -> int:
-        """Own these slots from now on. Returns the slots that ``tidying`` is to remove: no longer owned, or perhaps left by a predecessor
+        """Own these slots from now on. Returns the slots that ``Cleanup`` is to remove: no longer owned, or perhaps left by a predecessor
         and not owned."""
         lost = (self.owned | self._unsettled) & ~owned
         self._unsettled = 0
-        self.marks.forget(lost)
+        self.applied_minibatches.forget(lost)
         self.owned = owned
         self.frozen &= owned
-        members = self._owned_set()
+        members = self.owned_set()
         for group in self.groups:
             group.set_owned(members)
         return lost
@@ -157,7 +148,7 @@ class Engine:
         self._admit(covers)
         self._check_configuration(configuration, blocks)
         if self.configuration is None:
-            self._state.configure(configuration, len(groups_of(configuration)))
+            self.state.configure(configuration, len(groups_of(configuration)))
             failpoint("ps.configure.written")
             self._open(configuration)
             self.own(self.owned)
@@ -178,7 +169,7 @@ class Engine:
                 seed=configuration.seed,
                 complete=spec.complete,
                 counted=spec.counted,
-                kept=Kept(self._arenas, f"group-{g}", self._state.numbers(g), self._state.journal, g),
+                kept=Kept(self._arenas, f"group-{g}", self.state.numbers(g), self.state.journal, g),
             )
             for g, spec in enumerate(self._specs)
         ]
@@ -238,53 +229,53 @@ class Engine:
         """
         self._check_push(groups)
         self._admit(covers)
-        to_do = covers & ~self.marks.applied(epoch, k)
+        to_do = covers & ~self.applied_minibatches.applied(epoch, k)
         if not to_do:
             return PushResult(self.version, applied=False)
-        parts = self.marks.parts(epoch, k)
-        self._state.begin_push(epoch, k, to_do)
+        parts = self.applied_minibatches.parts(epoch, k)
+        self.state.begin_push(epoch, k, to_do)
         failpoint("ps.push.begun")
         try:
             for g, of_group in enumerate(groups):
                 if parts or to_do != covers:
                     of_group = self._only(g, of_group, to_do, parts)
                 self._update(g, of_group, learning_rate_factor)
-                self._state.journal.begin(g + 1)
+                self.state.journal.begin(g + 1)
                 failpoint("ps.push.group")
         except Exception:
             self._end_interrupted()
             raise
         failpoint("ps.push.applied")
-        self.marks.add(epoch, k, to_do)
+        self.applied_minibatches.add(epoch, k, to_do)
         failpoint("ps.push.marked")
-        self._state.end_push(applied=True)
+        self.state.end_push(applied=True)
         failpoint("ps.push.done")
         return PushResult(self.version - 1, applied=True)
 
     def _end_interrupted(self) -> None:
         """Mark what has been applied of a push that was begun and not ended, so that its repeat does the rest. May itself be
         interrupted."""
-        push = self._state.push_under_way()
+        push = self.state.push_under_way()
         if push is None:
             return
         epoch, k, slots = push
-        progress = self._state.journal.progress
+        progress = self.state.journal.progress
         done = progress.group >= len(self.groups)
         if done:
-            self.marks.add(epoch, k, slots)
+            self.applied_minibatches.add(epoch, k, slots)
         elif progress.group or progress.keys:
             tables, hashes = self.groups[progress.group].changed_last(progress.keys)
             part = Part(epoch, k, to_bitmap(slots), progress.group, tables.tobytes(), hashes.tobytes())
-            self.marks.add_part(part)
+            self.applied_minibatches.add_part(part)
         failpoint("ps.attach.marked")
-        self._state.end_push(applied=done)
+        self.state.end_push(applied=done)
 
     def _update(self, g: int, of_group: Slice, learning_rate_factor: float) -> None:
         keys, counts, grads = of_group
         began = self.clock()
         factor = learning_rate_factor if self._specs[g].scheduled else 1.0
         try:
-            self.groups[g].update(keys, np.array(counts, np.int64), grads, learning_rate_factor=factor, unique=True)
+            self.groups[g].update(keys, np.array(counts, np.int64), grads, learning_rate_factor=factor)
         except NotOwned as error:
             raise UsageError("a push with keys outside the slots it covers") from error
         self.loads.updated(g, self.clock() - began)
@@ -326,5 +317,6 @@ class Engine:
             start += count
         return keys[kept], kept_counts, grads[kept]
 
-    def _owned_set(self) -> slot_sets.SlotSet:
+    def owned_set(self) -> slot_sets.SlotSet:
+        """Return the slots it owns, as a set."""
         return slot_sets.unpack(to_bitmap(self.owned & ALL_SLOTS))

@@ -7,6 +7,7 @@ import time
 import traceback
 from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import failpoint
@@ -32,6 +33,8 @@ AT_ONCE = 16
 class ParametersLost(JobError):
     """The parameters are lost: nobody has them any more."""
 
+    because: Literal["lost"] = "lost"
+
     def __init__(self, follows: str, why: str, hint: str = "") -> None:
         super().__init__(f"the parameters of {follows} are lost: {why}", hint=hint)
 
@@ -56,19 +59,15 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
         with closing(PsService(spec.id, engine, server, connect, say=log, persister=persister)) as service:
             welcome = master.call(Hello(spec.id, "ps", server.endpoint)).body
             if isinstance(welcome, Welcome) and welcome.recipe.checkpoint == "off":
-                service.spare_persister()
+                service.snapshots.spare_persister()
             if spec.follows:
                 failpoint("ps.attach.told")
             while True:
                 _turn(service, server, master, spec)
-    except ParametersLost as error:
-        log(f"{error}\n{traceback.format_exc()}")
-        master.call(NodeFailed(spec.id, False, str(error), traceback.format_exc(), because="lost"))
-        return 1
-    except Unrestorable as error:
-        log(f"{error}\n{traceback.format_exc()}")
+    except (ParametersLost, Unrestorable) as error:
         trace = traceback.format_exc()
-        master.call(NodeFailed(spec.id, False, str(error), trace, because="damaged" if error.damaged else ""))
+        log(f"{error}\n{trace}")
+        master.call(NodeFailed(spec.id, False, str(error), trace, because=error.because))
         return 1
     finally:
         server.close()
@@ -99,7 +98,7 @@ def _turn(service: PsService, server: Server, master: Client, spec: NodeSpec) ->
     while (reply := master.receive(0)) is not None:
         if isinstance(reply.body, PsOrders):
             empty = spec.follows and not service.engine.found and any(reply.body.owned)
-            if empty and reply.body.restore is None:  # else nothing was to be found yet that isn't in the cut
+            if empty and reply.body.restore is None:  # else nothing was to be found yet that isn't in the checkpoint
                 raise ParametersLost(spec.follows, "nothing of its memory is left")
             service.follow(reply.body)
             if spec.follows and reply.body.version:

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,11 +56,11 @@ COUNT_SECONDS = 0.5
 HELD_MOST = 256
 """Maximum number of requests held back while slots are frozen; more are sent away, to come again."""
 RESTORE_SECONDS = 0.05
-"""Seconds for which rows are taken from a cut before reports and requests are looked at."""
+"""Seconds for which rows are taken from a checkpoint before reports and requests are looked at."""
 RESTORE_AGAIN_SECONDS = 2.0
-"""Seconds until a cut that couldn't be read is tried again."""
+"""Seconds until a checkpoint that couldn't be read is tried again."""
 RESTORE_MOST_SECONDS = 600.0
-"""Seconds for which a cut that can't be read is tried."""
+"""Seconds for which a checkpoint that can't be read is tried."""
 TIDY_ROWS = 1 << 11
 """Number of rows looked at in a step of tidying."""
 TIDY_SECONDS = 0.0005
@@ -72,12 +72,13 @@ SLOWED_LOOK_SECONDS = 0.005
 
 
 class Unrestorable(JobError):
-    """A cut can't be restored, by nobody."""
+    """A checkpoint can't be restored, by nobody."""
 
     def __init__(self, error: DlroverLiteError) -> None:
         super().__init__(error.message, hint=error.hint)
-        self.damaged = isinstance(error, CheckpointDamaged | CheckpointForeign)
-        """The cut itself is damaged or foreign: an older one may be whole."""
+        damaged = isinstance(error, CheckpointDamaged | CheckpointForeign)
+        self.because: Literal["damaged", ""] = "damaged" if damaged else ""
+        """Whether the checkpoint itself is damaged or foreign: an older one may be whole."""
 
 
 class _Slowed(Exception):
@@ -112,7 +113,7 @@ class PsService:
         self._clock = clock
         self._say = say
         self._tidying = Cleanup(engine)
-        self._cuts = SnapshotOrders(number_of(node), engine, clock, say, persister=persister)
+        self.snapshots = SnapshotOrders(number_of(node), engine, clock, say, persister=persister)
         self.meter = BusyMeter(clock)
         self._held: dict[tuple[int, int], Request] = {}
         """Requests held back until the master has spoken."""
@@ -122,7 +123,7 @@ class PsService:
         """Requests for more rows of a move that aren't answered yet."""
         self._reported_at = self._loads_at = clock()
         self._counted_at = -math.inf
-        self._told_of_cut = self._cuts.state
+        self._told_of_snapshot = self.snapshots.state
         self._unanswered = 0
         self._restore_at = clock()
         self._restore_failing_since: float | None = None
@@ -242,7 +243,7 @@ class PsService:
     def _copy_begin(self, move: int, have: int) -> tuple[Any, list[Any]]:
         order = next((order for order in self.orders.moves if order.move == move and order.source == self.node), None)
         rows_stay = self.outgoing is not None and not self.outgoing.may_tidy
-        if order is None or not (rows_stay or self._is_tidy()) or self._cuts.active:
+        if order is None or not (rows_stay or self._is_tidy()) or self.snapshots.active:
             return NotNow(), []
         if self.outgoing is not None:
             self.outgoing.close()
@@ -261,9 +262,9 @@ class PsService:
     def follow(self, orders: PsOrders) -> None:
         """Follow the master's orders. Older ones than those it has are ignored."""
         self._unanswered = 0
-        self.engine.marks.consumed(orders.consumed_below, orders.consumed)
+        self.engine.applied_minibatches.consumed(orders.consumed_below, orders.consumed)
         if orders.version >= self.orders.version:
-            self._cuts.follow(orders.snapshot)
+            self.snapshots.follow(orders.snapshot)
         if orders.version <= self.orders.version:
             return
         self.orders = orders
@@ -283,8 +284,8 @@ class PsService:
         self._let_in(self._slowed)
 
     def _own(self, owned: int) -> None:
-        if self._cuts.active and owned != self.engine.owned:
-            self._cuts.give_up("slots have come or gone while its snapshot was taken")
+        if self.snapshots.active and owned != self.engine.owned:
+            self.snapshots.give_up("slots have come or gone while its snapshot was taken")
         self._tidying.keep(owned)
         lost = self.engine.own(owned)
         if lost:
@@ -304,12 +305,12 @@ class PsService:
 
     @property
     def to_restore(self) -> RestoreOrder | None:
-        """The order to restore a cut that isn't done yet."""
+        """The order to restore a checkpoint that isn't done yet."""
         order = self.orders.restore
-        return order if order is not None and self.engine.restored < order.generation else None
+        return order if order is not None and self.engine.state.restored < order.generation else None
 
     def _restore(self, order: RestoreOrder) -> float:
-        """Restore a little more of the cut; returns the seconds until it is to go on. Raises Unrestorable."""
+        """Restore a little more of the checkpoint; returns the seconds until it is to go on. Raises Unrestorable."""
         now = self._clock()
         if self.restoring is None:
             if now < self._restore_at:
@@ -345,7 +346,7 @@ class PsService:
             self.restoring = None
 
     def _discard(self, slots: int) -> None:
-        self.engine.marks.forget(slots)
+        self.engine.applied_minibatches.forget(slots)
         self._tidying.remove(slots)
 
     # --- between requests -----------------------------------------------------------------------------------------------
@@ -361,15 +362,15 @@ class PsService:
             self._let_in(self._slowed)
             wait = min(wait, SLOWED_LOOK_SECONDS)
         is_quiet = self._tidying.done and self.copier is None and self.outgoing is None
-        self._cuts.work(may_begin=is_quiet and self.orders.version > 0)
-        if self.copier is None and not self._cuts.active:
+        self.snapshots.work(may_begin=is_quiet and self.orders.version > 0)
+        if self.copier is None and not self.snapshots.active:
             mine = next((order for order in self.orders.moves if order.target == self.node), None)
             if mine is not None:
                 self.copier = MigrationTarget(self.engine, mine, self._connect, self._discard, self._clock, self._say)
         if self.copier is not None:
             due = self.copier.work(may_begin=self._tidying.done)
             wait = wait if due is None else min(wait, due)
-        return 0.0 if self._may_tidy or self._copies or self._cuts.busy else wait
+        return 0.0 if self._may_tidy or self._copies or self.snapshots.busy else wait
 
     def _tidy(self) -> None:
         until = self.engine.clock() + TIDY_SECONDS
@@ -384,20 +385,20 @@ class PsService:
         that would begin again for the last batch."""
         outgoing = self.outgoing
         may = outgoing is None or (outgoing.may_tidy and outgoing.heard)
-        return may and not self._tidying.done and not self._cuts.active
+        return may and not self._tidying.done and not self.snapshots.active
 
     @property
     def sockets(self) -> list[Source]:
         """Sockets beside the server's that are readable when ``work`` has something to do."""
         copiers = [self.copier.socket] if self.copier is not None else []
-        return [*copiers, *self._cuts.sockets]
+        return [*copiers, *self.snapshots.sockets]
 
     @property
     def report_in(self) -> float:
         """Seconds until the next report is due."""
         given = self.engine.frozen and (self.outgoing is None or self.outgoing.waits)
         waiting = not self.orders.version or given or (self.copier is not None and self.copier.ready)
-        waiting = waiting or self._cuts.state != self._told_of_cut
+        waiting = waiting or self.snapshots.state != self._told_of_snapshot
         pause = IMPATIENT_SECONDS if waiting else REPORT_SECONDS
         if self._unanswered:
             pause = max(pause, OVERDUE_SECONDS)
@@ -407,14 +408,14 @@ class PsService:
         """Return what to tell the master now."""
         now = self._clock()
         self._reported_at = now
-        self._told_of_cut = self._cuts.state
+        self._told_of_snapshot = self.snapshots.state
         self._unanswered += 1
         loads = b""
         if now - self._loads_at >= LOADS_SECONDS:
             self._loads_at = now
             rates = self.engine.loads.window(self.engine.groups)
             table = np.concatenate([rates, self.engine.slot_bytes()[None]])
-            loads = (table * _members(self.engine)).astype(np.float32).tobytes()
+            loads = (table * self.engine.owned_set()).astype(np.float32).tobytes()
         copier = self.copier
         return PsReport(
             self.node,
@@ -428,8 +429,8 @@ class PsService:
             slowed=self.outgoing.slowed if self.outgoing is not None else 0.0,
             loads=loads,
             requests_per_second=self.engine.loads.requests_per_second if loads else 0.0,
-            snapshot=self._cuts.report,
-            restored=self.engine.restored,
+            snapshot=self.snapshots.report,
+            restored=self.engine.state.restored,
             counters=self._counters(now),
             restoring=self._restore_report(),
         )
@@ -455,13 +456,9 @@ class PsService:
             tables=[TableCount(table.name, table.dim, rows) for table, rows in engine.table_rows()],
         )
 
-    def spare_persister(self) -> None:
-        """Let the persister go: there won't be any checkpoint."""
-        self._cuts.spare_persister()
-
     def close(self) -> None:
         self._stop_restoring()
-        self._cuts.close()
+        self.snapshots.close()
         if self.outgoing is not None:
             self.outgoing.close()
         if self.copier is not None:
@@ -471,13 +468,6 @@ class PsService:
 def number_of(node: str) -> int:
     """Return the number in a node's name: 3 for ``ps-3``."""
     return int(node.rpartition("-")[2])
-
-
-def _members(engine: Engine) -> NDArray[np.bool_]:
-    from dlrover_lite.core import slots
-    from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
-
-    return slots.unpack(to_bitmap(engine.owned))
 
 
 def _blocks(request: Request, configuration: Configure) -> list[tuple[NDArray[np.uint64], NDArray[np.float32]]]:

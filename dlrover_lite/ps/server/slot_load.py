@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.core.slot_sets import SLOTS
 from dlrover_lite.ps.tables.table import TableGroup
 
 __all__ = ["Loads"]

@@ -24,6 +24,7 @@ from dlrover_lite.checkpoint.layout import GroupShape
 from dlrover_lite.core.bounds import Blob, Count
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import RecordShape
+from dlrover_lite.ps.memory.arena import pages
 from dlrover_lite.ps.memory.memory_fence import barrier
 
 __all__ = [
@@ -42,7 +43,7 @@ __all__ = [
     "USED",
     "Area",
     "CopyOnWriteLog",
-    "GroupCut",
+    "GroupSnapshot",
     "SpillMemory",
     "no_spill",
 ]
@@ -72,36 +73,28 @@ _MADV_POPULATE_WRITE = 23
 """Advice of Linux 5.14 and later to madvise; Python's mmap doesn't name it yet."""
 
 
-class GroupCut(msgspec.Struct, frozen=True):
+class GroupSnapshot(msgspec.Struct, frozen=True):
     """A group of tables as it is at the beginning of a snapshot."""
 
-    dim: Count
-    state: Count
-    """Number of floats of a row's optimizer state."""
+    shape: RecordShape
     used: Count
     """Number of row numbers in use."""
     epoch: Count
     """Epoch of the snapshot: rows of later epochs have changed since."""
     salts: Blob
     """Salts of the tables: uint64."""
-    capacity: Count
+    capacity: Count = 0
     """Maximum number of entries that may wait in the spill."""
-    counted: bool = False
-    """Each row has a count of its updates."""
     since: Count = 0
     """Epoch after which changed rows are wanted; 0: all rows are."""
     rows: Count = 0
     """Number of live rows in the slots owned."""
 
     @property
-    def shape(self) -> RecordShape:
-        return RecordShape(self.dim, self.state, self.counted)
-
-    @property
     def stored(self) -> GroupShape:
         """Shape of the group, as a part of a checkpoint says it."""
         salts = np.frombuffer(self.salts, np.uint64).tolist()
-        return GroupShape(self.dim, self.state, counted=self.counted, salts=salts)
+        return GroupShape(self.shape.dim, self.shape.state, counted=self.shape.counted, salts=salts)
 
     @property
     def row_bytes(self) -> int:
@@ -156,7 +149,7 @@ class SpillMemory:
 
     def __init__(self, size: int) -> None:
         """Make the file. Raises JobError when there can be none."""
-        self.size = _pages(max(1, size))
+        self.size = pages(max(1, size))
         self.fd = _make(self.size)
         self._map: mmap.mmap | None = None
         self._touched = 0
@@ -186,11 +179,13 @@ class SpillMemory:
 class CopyOnWriteLog:
     """The spill of one snapshot."""
 
-    def __init__(self, groups: list[GroupCut], fd: int | None = None, *, prepared: SpillMemory | None = None) -> None:
+    def __init__(
+        self, groups: list[GroupSnapshot], fd: int | None = None, *, prepared: SpillMemory | None = None
+    ) -> None:
         """Map the file ``fd`` that another process has made, and close it in the end; without ``fd`` make one, of what was ``prepared`` if
         given. Raises JobError when there can be none."""
-        header_bytes = _pages(8 * (_HEADER_WORDS + _GROUP_WORDS * len(groups)))
-        sizes = [_pages(4 * group.table_words + group.segments * group.segment_bytes) for group in groups]
+        header_bytes = pages(8 * (_HEADER_WORDS + _GROUP_WORDS * len(groups)))
+        sizes = [pages(4 * group.table_words + group.segments * group.segment_bytes) for group in groups]
         is_new = fd is None
         self.fd = _make(header_bytes + sum(sizes), prepared) if fd is None else fd
         self._prepared_bytes = prepared.size if prepared is not None else 0
@@ -223,11 +218,6 @@ class CopyOnWriteLog:
         return any(bool(area.words[OVERFLOW]) for area in self.areas)
 
     @property
-    def bytes(self) -> int:
-        """Bytes of memory that entries take, or have taken."""
-        return sum(self._bytes())
-
-    @property
     def limited_bytes(self) -> int:
         """Bytes of memory that entries take, or have taken, in groups in which not all rows may have one."""
         found = zip(self._bytes(), self._groups, strict=True)
@@ -257,32 +247,33 @@ class CopyOnWriteLog:
     def waiting(self, group: int, most: int) -> NDArray[np.uint32]:
         """Return the next entries, [n, words]: none, if no more wait whose rows say that they have changed. To be copied, and to be
         believed only if nothing is ``overflown`` after that; then ``take`` them."""
-        cut, (words, entries) = self._groups[group], self.areas[group]
+        words = self.areas[group].words
         first, stop = int(words[TAKEN]), int(words[STAMPED])
         barrier()
-        segment, at = divmod(first, cut.segment_rows)
-        count = max(0, min(stop - first, cut.segment_rows - at, most))
-        place = int(entries[segment % cut.segments]) if count else 0
-        start = cut.table_words + (place * cut.segment_rows + at) * cut.entry_words
-        found: NDArray[np.uint32] = entries[start : start + count * cut.entry_words].reshape(count, cut.entry_words)
-        return found
+        return self._entries(group, first, min(stop, first + most))
 
     def waiting_rows(self, group: int) -> NDArray[np.int64]:
         """Return the row numbers of all entries that weren't taken yet, whether or not these rows say that they have changed. To be
         believed only if nothing is ``overflown`` after that."""
-        cut, (words, entries) = self._groups[group], self.areas[group]
+        words = self.areas[group].words
         first, stop = int(words[TAKEN]), int(words[COUNT])
         barrier()
         found = [np.empty(0, np.uint64)]
         while first < stop:
-            segment, at = divmod(first, cut.segment_rows)
-            count = min(stop - first, cut.segment_rows - at)
-            place = int(entries[segment % cut.segments])
-            start = cut.table_words + (place * cut.segment_rows + at) * cut.entry_words
-            of_segment = entries[start : start + count * cut.entry_words].reshape(count, cut.entry_words)
+            of_segment = self._entries(group, first, stop)
             found.append(np.ascontiguousarray(of_segment[:, :ENTRY_RECORD]).view(np.uint64).reshape(-1))
-            first += count
+            first += len(of_segment)
         return (np.concatenate(found) & np.uint64((1 << 63) - 1)).astype(np.int64)
+
+    def _entries(self, g: int, first: int, stop: int) -> NDArray[np.uint32]:
+        """Return the entries from number ``first`` on, below ``stop``, that lie in one segment: [n, words]."""
+        group, entries = self._groups[g], self.areas[g].entries
+        segment, at = divmod(first, group.segment_rows)
+        count = max(0, min(stop - first, group.segment_rows - at))
+        place = int(entries[segment % group.segments]) if count else 0
+        start = group.table_words + (place * group.segment_rows + at) * group.entry_words
+        found: NDArray[np.uint32] = entries[start : start + count * group.entry_words].reshape(count, group.entry_words)
+        return found
 
     def take(self, group: int, count: int) -> None:
         """Note that ``count`` of the waiting entries have been copied: the server may use their room."""
@@ -304,8 +295,8 @@ class CopyOnWriteLog:
         called after ``stop``, since it frees the other process's memory too."""
         if self._in_use is None:
             pairs = zip(self._groups, self.areas, strict=True)
-            sizes = [4 * cut.table_words + int(area.words[FRESH]) * cut.segment_bytes for cut, area in pairs]
-            self._in_use = [_pages(size) for size in sizes]
+            sizes = [4 * group.table_words + int(area.words[FRESH]) * group.segment_bytes for group, area in pairs]
+            self._in_use = [pages(size) for size in sizes]
             if self._in_use:
                 most = self.areas[0].entries.nbytes
                 self._in_use[0] = max(self._in_use[0], min(self._prepared_bytes - self._starts[0], most))
@@ -330,17 +321,12 @@ class CopyOnWriteLog:
 def _make(size: int, prepared: SpillMemory | None = None) -> int:
     if sys.platform != "linux":
         raise JobError("checkpoints can be taken on Linux only", hint="Write checkpoint: off.")
+    fd = -1
     try:
         fd = os.memfd_create("spill", os.MFD_CLOEXEC) if prepared is None else prepared.take()
-    except OSError as error:
-        raise JobError(f"there is no memory for rows that change during a snapshot: {error}") from error
-    try:
         os.ftruncate(fd, max(size, os.fstat(fd).st_size))
     except OSError as error:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
         raise JobError(f"there is no memory for rows that change during a snapshot: {error}") from error
     return fd
-
-
-def _pages(size: int) -> int:
-    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -1,4 +1,4 @@
-"""Taking the rows and marks of some slots from a cut, a little at a time between two reports.
+"""Taking the rows and applied minibatches of some slots from a checkpoint, a little at a time between two reports.
 
 A thread reads and checks ahead while the rows that are there are put away. Nothing of it counts before all of it is done: a process that is
 killed meanwhile is followed by one that begins anew, over the same rows.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
@@ -16,9 +16,9 @@ import numpy as np
 
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import Block
-from dlrover_lite.checkpoint.manifest import Consumed, Manifest, configure
+from dlrover_lite.checkpoint.manifest import Consumed, Manifest, configure, damaged_manifest
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.intervals import IntervalSet
@@ -42,26 +42,23 @@ MINIBATCHES = "minibatches"
 
 
 class Unreachable(JobError):
-    """The cut can't be read now; nothing is known to be wrong with it."""
+    """The checkpoint can't be read now; nothing is known to be wrong with it."""
 
 
 class Restoring:
-    """Restores the rows and marks of ``slots`` into ``engine``. To be closed."""
+    """Restores the rows and applied minibatches of ``slots`` into ``engine``. To be closed."""
 
-    def __init__(
-        self, engine: Engine, order: RestoreOrder, slots: int, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, engine: Engine, order: RestoreOrder, slots: int) -> None:
         self.order = order
         self.slots = slots
         self.rows = self._bytes = 0
         self.done = False
         self._engine = engine
-        self._clock = clock
-        self._began = clock()
+        self._began = time.perf_counter()
         self._ended: float | None = None
         self._chain: list[Manifest] = []
         self._expected: list[Sequence[int]] = []
-        """Number of rows in these slots, approximately, of each cut of the chain and each group."""
+        """Number of rows in these slots, approximately, of each checkpoint of the chain and each group."""
         self._anew: dict[int, Optimizer] = {}
         """Groups whose optimizer state begins anew, with the new optimizer."""
         self._ahead: queue.Queue[list[Manifest] | Block] = queue.Queue(BLOCKS_AHEAD)
@@ -73,10 +70,10 @@ class Restoring:
         """Work for about so long, or until there is nothing to do for a moment; True when all is there and it counts.
 
         Raises CheckpointDamaged, CheckpointForeign, UsageError for tables that are others here, JobError when there is no room for the
-        rows, and Unreachable when the cut can't be read for now: another ``Restoring`` may.
+        rows, and Unreachable when the checkpoint can't be read for now: another ``Restoring`` may.
         """
-        end = self._clock() + seconds
-        while not self.done and self._clock() < end:
+        end = time.perf_counter() + seconds
+        while not self.done and time.perf_counter() < end:
             try:
                 found = self._ahead.get(timeout=WAIT_SECONDS)
             except queue.Empty:
@@ -93,7 +90,7 @@ class Restoring:
         return self.done
 
     def _check_reader(self) -> None:
-        """Raise what the reader has raised; Unreachable where nothing is known to be wrong with the cut."""
+        """Raise what the reader has raised; Unreachable where nothing is known to be wrong with the checkpoint."""
         try:
             self._reader.result()
         except (CheckpointDamaged, CheckpointForeign):
@@ -104,7 +101,7 @@ class Restoring:
     @property
     def seconds(self) -> float:
         """Seconds for which it has been restoring, or was."""
-        return (self._clock() if self._ended is None else self._ended) - self._began
+        return (time.perf_counter() if self._ended is None else self._ended) - self._began
 
     @property
     def progress(self) -> RestoreReport | None:
@@ -148,14 +145,14 @@ class Restoring:
     # --- what becomes of it ---------------------------------------------------------------------------------------------
 
     def _begin(self, chain: list[Manifest]) -> None:
-        """Begin with the cuts of a chain, the oldest first."""
+        """Begin with the checkpoints of a chain, the oldest first."""
         engine, last = self._engine, chain[-1]
         self._chain = chain
         before = configure(last)
         specs = groups_of(before)
         shapes = [(shape.dim, shape.state) for shape in last.groups]
         if shapes != [(spec.dim, spec.dim * STATE_PARTS[spec.optimizer.use]) for spec in specs]:
-            raise damaged(f"the manifest of cut {last.cut}", f"its groups {shapes} aren't those of its configuration")
+            raise damaged_manifest(last, f"its groups {shapes} aren't those of its configuration")
         now = configured(before, self.order.training)
         engine.configure(now)
         self._anew = {
@@ -180,38 +177,38 @@ class Restoring:
             else:
                 group.write(block.rows)
         except ValueError as error:
-            raise damaged(f"cut {block.cut}", str(error)) from error
+            raise damaged(f"checkpoint {block.cut}", str(error)) from error
         self.rows += len(block.slots)
         self._bytes += len(block.slots) * self._chain[-1].groups[block.group].record.bytes
         failpoint("ps.restore.rows")
 
     def _end(self) -> None:
-        if self._chain and self.order.marks:
+        if self._chain and self.order.applied_minibatches:
             self._mark(self._chain[-1])
         failpoint("ps.restore.marked")
-        self._engine.restored = self.order.generation
+        self._engine.state.restored = self.order.generation
         failpoint("ps.restore.done")
-        self._ended = self._clock()
+        self._ended = time.perf_counter()
         self.done = True
 
     def _mark(self, last: Manifest) -> None:
         """Mark what each server had applied beyond the ledger's word, each in its own slots: in those, and in no others, it isn't to be
-        applied again. Only the last cut's marks describe the state."""
-        marks = self._engine.marks
+        applied again. Only what the last checkpoint says describes the state."""
+        minibatches = self._engine.applied_minibatches
         for part in last.parts:
             there = mask_of(part.slots) & self.slots
             if not there:
                 continue
-            for one in part.marks.applied:
+            for one in part.applied_minibatches.applied:
                 if applied := mask_of(one.slots) & there:
-                    marks.add(one.epoch, one.k, applied)
-            for epoch, k in _beyond(part.marks.consumed, last):
-                marks.add(epoch, k, there)
-        marks.consumed(last.consumed.below, last.consumed.ranges)
+                    minibatches.add(one.epoch, one.k, applied)
+            for epoch, k in _beyond(part.applied_minibatches.consumed, last):
+                minibatches.add(epoch, k, there)
+        minibatches.consumed(last.consumed.below, last.consumed.ranges)
 
 
 def configured(before: Configure, training: TrainingSettings | None) -> Configure:
-    """Return the configuration of a cut, with what the job that begins with it trains with."""
+    """Return the configuration of a checkpoint, with what the job that begins with it trains with."""
     if training is None:
         return before
     return msgspec.structs.replace(
@@ -242,7 +239,7 @@ def _beyond(consumed: Consumed, manifest: Manifest) -> Iterator[tuple[int, int]]
     for epoch in range(ledger.below, consumed.below):
         minibatches = manifest.facts.get(MINIBATCHES)
         if not isinstance(minibatches, int):
-            raise damaged(f"the manifest of cut {manifest.cut}", "it doesn't say how many minibatches an epoch has")
+            raise damaged_manifest(manifest, "it doesn't say how many minibatches an epoch has")
         found[epoch] = [(0, minibatches)]
     for epoch, ranges in found.items():
         if epoch < ledger.below:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 
 from dlrover_lite.checkpoint.manifest import Applied, AppliedAtSnapshot, Consumed, PartEntry
-from dlrover_lite.core import slots as slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
 from dlrover_lite.ps.server.engine import Engine
@@ -44,43 +43,36 @@ class Snapshot:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        since: Sequence[int] = (),
-        spill_bytes: int = 0,
-        prepared: SpillMemory | None = None,
+        self, engine: Engine, since: Sequence[int] = (), spill_bytes: int = 0, prepared: SpillMemory | None = None
     ) -> None:
         self._engine = engine
-        groups = [group.cut() for group in engine.groups]
+        groups = [group.begin_snapshot() for group in engine.groups]
         if since and len(since) != len(groups):
             raise JobError(
-                f"changes since a cut of {len(since)} groups of tables are asked for, where there are {len(groups)}"
+                f"changes since a checkpoint of {len(since)} groups of tables are asked for, where there are {len(groups)}"
             )
         self.spill_bytes = spill_limit(engine, spill_bytes)
-        owned = slot_sets.unpack(to_bitmap(engine.owned))
+        owned = engine.owned_set()
         self.groups = [
             msgspec.structs.replace(
-                cut,
+                begun,
                 rows=int(group.slot_rows[owned].sum()),
-                capacity=cut.used if group.complete else min(cut.used, self.spill_bytes // cut.entry_bytes),
+                capacity=begun.used if group.complete else min(begun.used, self.spill_bytes // begun.entry_bytes),
                 since=since[g] if since else 0,
             )
-            for g, (cut, group) in enumerate(zip(groups, engine.groups, strict=True))
+            for g, (begun, group) in enumerate(zip(groups, engine.groups, strict=True))
         ]
         self.owned = engine.owned
-        self._marks = _marks(engine)
+        self._applied_minibatches = _applied_minibatches(engine)
         self.spill = CopyOnWriteLog(self.groups, prepared=prepared)
         for group, area in zip(engine.groups, self.spill.areas, strict=True):
             group.spill(area)
 
     @property
     def files(self) -> list[int]:
-        """Descriptors of the files of each group's records, then of the spill. Raises JobError where there are none."""
-        found = [group.file.fd for group in self._engine.groups[: len(self.groups)]]
-        files = [fd for fd in found if fd is not None]
-        if len(files) < len(found):
-            raise JobError("checkpoints can be taken on Linux only", hint="Write checkpoint: off.")
-        return [*files, self.spill.fd]
+        """Descriptors of the files of each group's records, then of the spill."""
+        files = [group.file.fd for group in self._engine.groups[: len(self.groups)]]
+        return [fd for fd in [*files, self.spill.fd] if fd is not None]  # there is no spill where they have none
 
     @property
     def overflown(self) -> bool:
@@ -95,7 +87,7 @@ class Snapshot:
         """Return what the manifest is to say of the part, from what the persister has said."""
         entry = msgspec.json.decode(part, type=PartEntry)
         epochs = [group.epoch for group in self.groups]
-        return msgspec.structs.replace(entry, clocks=epochs, marks=self._marks)
+        return msgspec.structs.replace(entry, clocks=epochs, applied_minibatches=self._applied_minibatches)
 
     def end(self) -> CopyOnWriteLog:
         """End the snapshot: rows may change as they like again. Returns the spill, which is to be freed little by little, and closed."""
@@ -105,8 +97,8 @@ class Snapshot:
         return self.spill
 
 
-def _marks(engine: Engine) -> AppliedAtSnapshot:
-    below, ranges, applied = engine.marks.noted(engine.owned)
+def _applied_minibatches(engine: Engine) -> AppliedAtSnapshot:
+    below, ranges, applied = engine.applied_minibatches.noted(engine.owned)
     return AppliedAtSnapshot(
         Consumed(below, ranges), [Applied(epoch, k, to_bitmap(slots)) for epoch, k, slots in applied]
     )

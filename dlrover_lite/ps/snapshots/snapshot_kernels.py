@@ -1,4 +1,4 @@
-"""What ``cut_reader`` does with records, compiled: each that is wanted is copied once, to where it is written from.
+"""What ``snapshot_reader`` does with records, compiled: each that is wanted is copied once, to where it is written from.
 
 A persister has it only if its server had: to import numba for it would take more memory than the part.
 """
@@ -12,7 +12,7 @@ from dlrover_lite.checkpoint.buckets import Buckets
 from dlrover_lite.checkpoint.layout import BUCKET_SHIFT
 from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.core.records import EPOCH_BITS, EPOCH_MASK, HASH_HIGH, TABLE_EPOCH
-from dlrover_lite.core.slots import SLOTS, SlotSet
+from dlrover_lite.core.slot_sets import SLOTS, SlotSet
 from dlrover_lite.ps.tables.copy_values import copy_values
 from dlrover_lite.tables.hashing import SLOT_SHIFT
 

@@ -1,8 +1,8 @@
-"""A parameter server's part in the cuts of its job: follows the master's orders with a snapshot and a persister, and says how far it is."""
+"""A parameter server's part in the checkpoints of its job: follows the master's orders with a snapshot and a persister, and says how far it
+is."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import msgspec
@@ -10,9 +10,10 @@ import msgspec
 from dlrover_lite.checkpoint.manifest import Layout, configuration_of
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import failpoint
-from dlrover_lite.core.slots import BITMAP_BYTES
+from dlrover_lite.core.slot_sets import BITMAP_BYTES
 from dlrover_lite.protocol.messages import SnapshotOrder, SnapshotReport
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
+from dlrover_lite.ps.server.busy_meter import TrainingWatch
 from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.ps.snapshots.copy_on_write_log import CopyOnWriteLog, SpillMemory
 from dlrover_lite.ps.snapshots.snapshot import Snapshot, prepare_spill
@@ -30,8 +31,8 @@ RELEASE_SECONDS = 10.0
 
 
 class SnapshotOrders:
-    """One server's part in cuts. ``ps``: the number of this server. ``start`` starts a persister, if there is none; ``persister``: the
-    first one."""
+    """One server's part in checkpoints. ``ps``: the number of this server. ``start`` starts a persister, if there is none; ``persister``:
+    the first one."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class SnapshotOrders:
         persister: SnapshotWriterProcess | None = None,
     ) -> None:
         self.report: SnapshotReport | None = None
-        """Report on the newest cut that it was ordered to take part in, as long as that order stands."""
+        """Report on the newest checkpoint that it was ordered to take part in, as long as that order stands."""
         self._ps = ps
         self._engine = engine
         self._clock, self._say, self._start = clock, say, start
@@ -57,11 +58,10 @@ class SnapshotOrders:
         self._ending: list[SnapshotWriterProcess] = []
         self._is_ready = False
         """The persister waits for an order."""
-        self._answered, self._answered_at = 0, -math.inf
-        """Pulls and pushes that had been answered when it was last looked, and when there were more than before."""
+        self._training = TrainingWatch(0, TRAINING_SECONDS)
         self._idle_since = clock()
         self._released_at: float | None = None
-        """Time when the persister was told to let go of a cut, if it hasn't yet."""
+        """Time when the persister was told to let go of a part, if it hasn't yet."""
 
     @property
     def active(self) -> bool:
@@ -75,7 +75,7 @@ class SnapshotOrders:
 
     @property
     def state(self) -> tuple[int, str] | None:
-        """Number and state of the newest cut, of its part in it, as the master is to know soon."""
+        """Number and state of the newest checkpoint, of its part in it, as the master is to know soon."""
         return None if self.report is None else (self.report.cut, self.report.state)
 
     @property
@@ -89,7 +89,7 @@ class SnapshotOrders:
         return [] if self._persister is None else [self._persister.socket.fileno()]
 
     def follow(self, order: SnapshotOrder | None) -> None:
-        """Follow the master's order. Each cut is taken part in once, and none that is older than one before."""
+        """Follow the master's order. Each checkpoint is taken part in once, and none that is older than one before."""
         if self._order is not None and (order is None or order.cut != self._order.cut):
             if self.active:
                 self._say(f"checkpoint {self._order.cut} is abandoned")
@@ -106,7 +106,7 @@ class SnapshotOrders:
                 self._start_persister()
 
     def give_up(self, why: str, hint: str = "") -> None:
-        """Give up this server's part of the cut under way."""
+        """Give up this server's part of the checkpoint under way."""
         assert self._order is not None
         self._end_snapshot()
         self.report = SnapshotReport(self._order.cut, "failed", why=why, hint=hint)
@@ -115,15 +115,14 @@ class SnapshotOrders:
     def work(self, *, may_begin: bool) -> None:
         """Hear what the persister says; begin with what was ordered, if rows may be expected to stay where they are."""
         self._hear()
-        if (answered := self._engine.loads.answered) != self._answered:
-            self._answered, self._answered_at = answered, self._clock()
+        is_training = self._training.goes_on(self._engine.loads.answered, self._clock())
         if self._snapshot is not None:
             self._snapshot.note_training()
             if self._snapshot.overflown:
                 error = Overflown(self._snapshot.spill_bytes)
                 self.give_up(error.message, error.hint)
         elif self.waiting and may_begin and self._can_begin():
-            self._prepare_or_begin()
+            self._prepare_or_begin(is_training)
         elif self._freeing and self._freeing[0].free_some():
             self._freeing.pop(0).close()
         self._look_after_persister()
@@ -155,12 +154,12 @@ class SnapshotOrders:
         """Say whether a snapshot can begin. It is asked between two pushes; but one that a predecessor has left half done has to be
         repeated before, since only whole ones are noted. And there must be tables."""
         engine = self._engine
-        return self._is_ready and engine.configuration is not None and not engine.marks.interrupted
+        return self._is_ready and engine.configuration is not None and not engine.applied_minibatches.interrupted
 
-    def _prepare_or_begin(self) -> None:
+    def _prepare_or_begin(self, is_training: bool) -> None:
         """Prepare memory first, and then begin: training would wait for it while the snapshot is taken. Where nothing is trained, begin."""
         assert self._order is not None
-        if self._clock() - self._answered_at >= TRAINING_SECONDS:
+        if not is_training:
             self._begin()
             return
         try:
@@ -223,7 +222,7 @@ class SnapshotOrders:
                 self._released_at = self._clock()
 
     def _hurry(self) -> None:
-        """Hurry the persister: somebody waits for the cut under way."""
+        """Hurry the persister: somebody waits for the checkpoint under way."""
         if self.active and self._persister is not None and self._order is not None:
             try:
                 self._persister.hurry(self._order.cut)

@@ -6,7 +6,6 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,11 +14,12 @@ from dlrover_lite.checkpoint.layout import Codec
 from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.failpoints import failpoint
+from dlrover_lite.ps.server.busy_meter import TrainingWatch
 from dlrover_lite.ps.snapshots.copy_on_write_log import ANSWERED, CopyOnWriteLog
-from dlrover_lite.ps.snapshots.snapshot_reader import CutReader, Overflown
+from dlrover_lite.ps.snapshots.snapshot_reader import Overflown, SnapshotReader
 from dlrover_lite.ps.snapshots.writer_messages import (
     FILES_AT_ONCE,
     MESSAGE_BYTES,
@@ -52,46 +52,24 @@ def waits_of_this_process(path: Path = Path("/proc/self/schedstat")) -> tuple[fl
 
 
 class _Released(Exception):
-    """The server doesn't want the cut any more."""
-
-
-class _Training:
-    """Whether training goes on, by what the server says."""
-
-    def __init__(self, spill: CopyOnWriteLog) -> None:
-        self._spill = spill
-        self._answered, self._answered_at = int(spill.header[ANSWERED]), -TRAINING_SECONDS
-
-    def goes_on(self, now: float) -> bool:
-        if (count := int(self._spill.header[ANSWERED])) != self._answered:
-            self._answered, self._answered_at = count, now
-        return now - self._answered_at < TRAINING_SECONDS
+    """The server doesn't want the part any more."""
 
 
 class Persisting:
-    """The persister's loop. ``leftover``: how long it sleeps for each second of work, beside training. ``kernels``: as in ``CutReader``.
-    ``waits``: seconds that this process has worked and waited for a CPU so far; None where nobody counts them.
+    """The persister's loop. ``leftover``: how long it sleeps for each second of work, beside training. ``kernels``: as in
+    ``SnapshotReader``.
 
     Ends by SystemExit when the other end is gone.
     """
 
     def __init__(
-        self,
-        channel: socket.socket,
-        *,
-        leftover: Leftover,
-        report_seconds: float,
-        kernels: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-        work_clock: Callable[[], float] = time.process_time,
-        waits: Callable[[], tuple[float, float] | None] = waits_of_this_process,
+        self, channel: socket.socket, *, leftover: Leftover, report_seconds: float, kernels: bool = False
     ) -> None:
         self._channel = channel
         self._poll = select.poll()  # the number of a descriptor that was passed on may be too high for select
         self._poll.register(channel, select.POLLIN)
         self._leftover, self._report_seconds = leftover, report_seconds
         self._kernels = kernels
-        self._clock, self._work_clock, self._waits = clock, work_clock, waits
         self._pace = Pace(0.0, 0, 0.0, leftover)
         self._files: list[int] = []
         self._spill: CopyOnWriteLog | None = None
@@ -115,7 +93,7 @@ class Persisting:
         try:
             spill = self._spill = CopyOnWriteLog(order.groups, files.pop())
             owned, whole = slot_sets.unpack(order.owned), slot_sets.unpack(order.whole)
-            reader = CutReader(order.groups, files, spill, owned, whole, kernels=self._kernels)
+            reader = SnapshotReader(order.groups, files, spill, owned, whole, kernels=self._kernels)
             shapes = [group.stored for group in order.groups]
             store = CheckpointStore(order.url).join(order.cut)
             codec: Codec = "zlib" if order.compress else "none"
@@ -132,22 +110,22 @@ class Persisting:
                 os.close(fd)
         return Written(order.cut, reader.rows, entry.stored_bytes, msgspec.json.encode(entry).decode())
 
-    def _write(self, order: Persist, reader: CutReader, part: PartWriter, spill: CopyOnWriteLog) -> None:
-        total = sum(cut.used * cut.row_bytes for cut in order.groups)
-        pace = self._pace = Pace(order.seconds, total, self._clock(), self._leftover)
-        training = _Training(spill)
-        worked, reported_at = self._work_clock(), self._clock()
+    def _write(self, order: Persist, reader: SnapshotReader, part: PartWriter, spill: CopyOnWriteLog) -> None:
+        total = sum(group.used * group.row_bytes for group in order.groups)
+        pace = self._pace = Pace(order.seconds, total, time.monotonic(), self._leftover)
+        training = TrainingWatch(int(spill.header[ANSWERED]), TRAINING_SECONDS)
+        worked, reported_at = time.process_time(), time.monotonic()
         for step in reader.steps(part):
             _reached(step)
-            if (seen := self._waits()) is not None:
+            if (seen := waits_of_this_process()) is not None:
                 self._leftover.look(*seen)
-            rest = self._work_clock() - worked
+            rest = time.process_time() - worked
             rest = pace.rest(rest) if self._may_rest(order, spill, training) else 0.0
             while True:
                 self._obey(rest)
                 if spill.overflown:
                     raise Overflown
-                now = self._clock()
+                now = time.monotonic()
                 if now - reported_at >= self._report_seconds:
                     reported_at = now
                     self._tell(Writing(order.cut, reader.rows, part.bytes_written))
@@ -156,11 +134,12 @@ class Persisting:
                     break
                 for _ in reader.drain(part):
                     _reached("spill")
-            worked = self._work_clock()
+            worked = time.process_time()
 
-    def _may_rest(self, order: Persist, spill: CopyOnWriteLog, training: _Training) -> bool:
+    def _may_rest(self, order: Persist, spill: CopyOnWriteLog, training: TrainingWatch) -> bool:
         """Say whether something is trained beside it, and the spill doesn't fill."""
-        return training.goes_on(self._clock()) and 2 * spill.waiting_bytes <= order.spill_bytes
+        goes_on = training.goes_on(int(spill.header[ANSWERED]), time.monotonic())
+        return goes_on and 2 * spill.waiting_bytes <= order.spill_bytes
 
     def _obey(self, seconds: float) -> None:
         """Sleep, unless there is something to hear. Raises _Released."""
@@ -198,7 +177,7 @@ class Persisting:
 
 
 def _reached(step: str) -> None:
-    """Run the failpoint of a step, which is named as in ``CutReader.steps``."""
+    """Run the failpoint of a step, which is named as in ``SnapshotReader.steps``."""
     if step == "block":
         failpoint("persister.block")
     else:

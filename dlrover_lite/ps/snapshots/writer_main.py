@@ -1,5 +1,5 @@
-"""The process that writes a parameter server's part of a cut while the server goes on: ``dl:persister``, forked from the server when that
-starts, or ``python -m dlrover_lite.ps.snapshots.writer_main FD PARENT``.
+"""The process that writes a parameter server's part of a checkpoint while the server goes on: ``dl:persister``, forked from the server
+when that starts, or ``python -m dlrover_lite.ps.snapshots.writer_main FD PARENT``.
 
 It is the server's child, and never stays behind: the kernel kills it when the server ends, and so does the end of their socket. It needs
 numpy and the store of checkpoints, which are imported when its priority is low already. Beside training it sleeps one to three times as
@@ -16,7 +16,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["main", "run"]
+__all__ = ["run"]
 
 NICE = 10
 """Niceness of the process; the kernel's default for reading and writing follows it."""
@@ -28,11 +28,6 @@ are in use a quarter at most: longer rests made a checkpoint of 8 GiB take 148 s
 REPORT_SECONDS = 0.2
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-
-
-def main(arguments: list[str]) -> None:
-    """Run the persister. ``FD PARENT``: the socket, and the server's process id."""
-    run(int(arguments[0]), int(arguments[1]))
 
 
 def run(descriptor: int, parent: int, *, kernels: bool = False) -> None:
@@ -60,4 +55,4 @@ def _die_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(int(sys.argv[1]), int(sys.argv[2]))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dlrover_lite.core.bounds import Bytes, Count, Items, Name, Seconds, SlotBits, Text, Url
-from dlrover_lite.ps.snapshots.copy_on_write_log import GroupCut
+from dlrover_lite.ps.snapshots.copy_on_write_log import GroupSnapshot
 
 __all__ = [
     "FILES_AT_ONCE",
@@ -46,22 +46,23 @@ class Persist(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     ps: Count
     owned: SlotBits
     whole: SlotBits
-    groups: Items[GroupCut]
+    groups: Items[GroupSnapshot]
     spill_bytes: Bytes
     """Maximum bytes that may be in the spill, not counting groups that may have all their rows there."""
     compress: bool
     seconds: Seconds = 0.0
-    """Seconds that the cut may take, as in SnapshotOrder."""
+    """Seconds that the part may take, as in SnapshotOrder."""
 
 
 class Hurry(msgspec.Struct, frozen=True, tag=True):
-    """Write this cut as soon as may be. No answer."""
+    """Write this part as soon as may be. No answer."""
 
     cut: Count
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
-    """Done with this cut: if it is still written, stop and leave nothing there; give back the memory of its spill. Answer Released."""
+    """Done with the part of this cut: if it is still written, stop and leave nothing there; give back the memory of its spill. Answer
+    Released."""
 
     cut: Count
 
@@ -77,7 +78,7 @@ class Writing(msgspec.Struct, frozen=True, tag=True):
 
 
 class Written(msgspec.Struct, frozen=True, tag=True):
-    """The part is written. ``part``: a ``PartEntry``, as JSON, without clocks and marks."""
+    """The part is written. ``part``: a ``PartEntry``, as JSON, without clocks and applied minibatches."""
 
     cut: Count
     rows: Count

@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -46,19 +45,6 @@ class PersisterEnded(JobError):
             f"the process that writes the checkpoint {how}",
             hint="It is started again for the next checkpoint. What it had to say is in the log of the parameter server.",
         )
-
-
-class _Process(Protocol):
-    """A process as subprocess has it."""
-
-    pid: int
-    returncode: int
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def kill(self) -> None: ...
 
 
 class SnapshotWriterProcess:
@@ -116,7 +102,7 @@ class SnapshotWriterProcess:
         made.stays = True
         return made
 
-    def _hold(self, process: _Process, channel: socket.socket) -> None:
+    def _hold(self, process: subprocess.Popen[bytes] | _Forked, channel: socket.socket) -> None:
         self._process = process
         channel.setblocking(False)
         self.socket = channel
@@ -126,17 +112,17 @@ class SnapshotWriterProcess:
         return self._process.pid
 
     def persist(self, order: Persist, files: Sequence[int]) -> None:
-        """Have the part of a cut written. ``files``: as ``Files`` has them. Raises PersisterEnded."""
+        """Have the part of a checkpoint written. ``files``: as ``Files`` has them. Raises PersisterEnded."""
         for start in range(0, len(files), FILES_AT_ONCE):
             self._send(Files(), files[start : start + FILES_AT_ONCE])
         self._send(order)
 
     def hurry(self, cut: int) -> None:
-        """Have a cut written as soon as may be. Raises PersisterEnded."""
+        """Have the part of this cut written as soon as may be. Raises PersisterEnded."""
         self._send(Hurry(cut))
 
     def release(self, cut: int) -> None:
-        """Have a cut released: whatever becomes of it, the server is done with it. Raises PersisterEnded."""
+        """Have the part of this cut released: whatever becomes of it, the server is done with it. Raises PersisterEnded."""
         self._send(Release(cut))
 
     def _send(self, message: ToPersister, fds: Sequence[int] = ()) -> None:

@@ -1,10 +1,10 @@
-"""Compiles (or loads from the cache) every kernel of tables, and of cuts of them."""
+"""Compiles (or loads from the cache) every kernel of tables, and of snapshots of them."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.core.slot_sets import SLOTS
 from dlrover_lite.protocol.ps_messages import TableSpec
 from dlrover_lite.ps.snapshots import snapshot_kernels
 from dlrover_lite.ps.tables.table import RowData, TableGroup

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.core.records import TABLES_MOST, RecordShape, table_salt
-from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.core.slot_sets import SLOTS
 from dlrover_lite.protocol.ps_messages import TableSpec
 from dlrover_lite.ps.journal.journal import Journal, halting
 from dlrover_lite.ps.memory.row_arena import RowArena
@@ -37,7 +37,6 @@ from dlrover_lite.ps.tables.slot_counters import SlotBook, hash_owned
 from dlrover_lite.ps.tables.table_kernels import Book
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables import optimizers
-from dlrover_lite.tables.dedupe import Deduplicator
 from dlrover_lite.tables.hashing import init_salt
 from dlrover_lite.tables.optimizer_state import COUNTING, STATE_PARTS
 
@@ -114,7 +113,6 @@ class GroupState:
         free, counts = self._free_numbers.array, self._slots.row_counts
         self._book = Book(numbers, free, no_rows(), no_rows(), self._slots.flags, counts, halting())
         self._free_rises = True
-        self._deduplicator = Deduplicator()
         self._hashes = no_rows()
         self._journal: tuple[Any, np.uint64, np.uint64] = (None, np.uint64(0), np.uint64(CHUNK))
         self._pushed = np.empty(0, np.uint32)
@@ -137,12 +135,12 @@ class GroupState:
     @property
     def rows(self) -> int:
         """Number of live rows of all slots, owned or not."""
-        return self.used - self._free
+        return self.used - self.gaps
 
     @property
     def gaps(self) -> int:
         """Number of free row numbers below the last row in use."""
-        return self._free
+        return int(self._book.numbers[FREE])
 
     @property
     def slot_rows(self) -> NDArray[np.int64]:
@@ -157,7 +155,7 @@ class GroupState:
     @property
     def bytes(self) -> int:
         """Bytes of memory that rows (free ones included), their index and the list of free ones take."""
-        return self._arena.bytes + self._index.bytes + 8 * self._free
+        return self._arena.bytes + self._index.bytes + 8 * self.gaps
 
     def contains(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of ``keys`` have a row, whoever owns their slots: bool [n]."""
@@ -166,10 +164,6 @@ class GroupState:
         store = self._store
         table_kernels.contains(keys, counts, store.salts, self._index.buckets, store.records, store.row_words, out)
         return out
-
-    @property
-    def _free(self) -> int:
-        return int(self._book.numbers[FREE])
 
     @property
     def _epoch(self) -> np.uint32:
@@ -246,8 +240,9 @@ class GroupState:
             raise ValueError(f"rows from {start}, {limit} of them")
         return max(start, min(start + limit, self.used))
 
-    def _copy(self, rows: NDArray[np.uint64], into: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
-        """Return the records [n, words] of these rows, ``into`` an array of that shape if given."""
+    def read_records(self, rows: NDArray[np.uint64], into: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
+        """Return copies of the records [n, words] of these rows, ``into`` an array of that shape if given. Raises ValueError for numbers
+        that aren't those of live rows."""
         n = len(rows)
         if n and rows.max() >= self.used:
             raise ValueError(f"row {rows.max()} of {self.used}")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.kernels.compile import kernel
-from dlrover_lite.core.slots import SLOTS, SlotSet
+from dlrover_lite.core.slot_sets import SLOTS, SlotSet
 from dlrover_lite.ps.tables.row_arrays import BOOL, as_input
 from dlrover_lite.tables.hashing import SLOT_SHIFT, mix64
 

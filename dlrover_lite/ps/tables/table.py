@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.records import EPOCHS_MOST, hashes_of, pack_rows, positions_of, unpack_rows
 from dlrover_lite.core.rows import RowData
-from dlrover_lite.core.slots import SLOTS, SlotSet
+from dlrover_lite.core.slot_sets import SLOTS, SlotSet
 from dlrover_lite.ps.journal.journal import stopped
 from dlrover_lite.ps.memory.arena import Arena
-from dlrover_lite.ps.snapshots.copy_on_write_log import Area, GroupCut, no_spill
+from dlrover_lite.ps.snapshots.copy_on_write_log import Area, GroupSnapshot, no_spill
 from dlrover_lite.ps.tables import move_kernels, table_kernels
 from dlrover_lite.ps.tables.group_state import GroupState, Kept
-from dlrover_lite.ps.tables.row_arrays import EPOCH, F32, FREE, I64, LOG_LENGTH, U32, U64, as_input, no_rows
+from dlrover_lite.ps.tables.row_arrays import EPOCH, F32, FREE, LOG_LENGTH, U32, U64, as_input, no_rows
 from dlrover_lite.ps.tables.slot_counters import OWNED, TRACKED, Counters, as_members
 from dlrover_lite.tables.optimizers import first_state
 
@@ -51,11 +51,6 @@ class TableGroup(GroupState):
         """Own these slots only: keys of others are refused from now on; their rows stay."""
         self._slots.flag(OWNED, as_members(owned))
 
-    def owns(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
-        """Return whether all these keys are in slots owned here."""
-        keys, counts = self._keys(keys, counts)
-        return self._hash_owned(keys, counts)
-
     def gather(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the values of ``keys`` [n]: float32 [n, dim]; initial values for those without a row.
 
@@ -81,9 +76,8 @@ class TableGroup(GroupState):
         grads: NDArray[np.float32],
         *,
         learning_rate_factor: float = 1.0,
-        unique: bool = False,
     ) -> None:
-        """Apply ``grads`` [n, dim]. Gradients of a key that comes more than once are summed first; ``unique``: none does.
+        """Apply ``grads`` [n, dim]; no key comes twice.
 
         Raises NotOwned, and JobError for a key that a complete group doesn't have or when the arena's address space is used up; then
         nothing has changed.
@@ -91,9 +85,6 @@ class TableGroup(GroupState):
         keys, counts = self._keys(keys, counts)
         if grads.shape != (len(keys), self.dim):
             raise ValueError(f"gradients of shape {grads.shape}, expected {(len(keys), self.dim)}")
-        if not unique:
-            keys, counts, grads = self._deduplicator.sum_duplicates(keys, counts, grads)
-            keys, counts = as_input(keys, U64), as_input(counts, I64)
         if not self._hash_owned(keys, counts):
             raise NotOwned
         if self.complete:
@@ -139,20 +130,21 @@ class TableGroup(GroupState):
         """
         tables = np.repeat(np.arange(len(counts), dtype=np.uint16), counts)
         present = self.contains(keys, counts)
-        distinct = self._deduplicator.unique(*self._keys(keys, counts))[0]
-        if present.any() or len(distinct) < len(keys):
+        distinct = np.unique(np.stack([tables.astype(np.uint64), keys]), axis=1)
+        if present.any() or distinct.shape[1] < len(keys):
             raise ValueError("a row is inserted that is there already")
         values = np.asarray(values, np.float32)
         if values.shape != (len(keys), self.dim):
             raise ValueError(f"values of shape {values.shape}, expected {(len(keys), self.dim)}")
         if not len(keys):
             return
-        free = self._free
+        free = self.gaps
         if self._spill is not None:
             self._book.numbers[FREE] = 0  # behind all rows of the snapshot: free numbers among them are to stay free
         try:
             untouched = np.zeros(len(keys), np.uint32)
-            self._write(self._packed(RowData(keys, tables, untouched, values, first_state(self._optimizer, values))))
+            data = RowData(keys, tables, untouched, values, first_state(self._optimizer, values))
+            self._write(pack_rows(data, self.shape, self._store.salts))
         finally:
             if self._spill is not None:
                 self._book.numbers[FREE] = free
@@ -165,7 +157,7 @@ class TableGroup(GroupState):
         """Return the live rows of owned slots among row numbers [start, start + limit), and where to go on; without ``state``, theirs is
         [n, 0]."""
         rows, following = self.find(self._slots.flagged(OWNED), start, scan_limit=limit, row_limit=limit)
-        return unpack_rows(self._copy(rows), self.shape, self._store.salts, with_state=state), following
+        return unpack_rows(self.read_records(rows), self.shape, self._store.salts, with_state=state), following
 
     # --- moving ---------------------------------------------------------------------------------------------------
 
@@ -240,15 +232,6 @@ class TableGroup(GroupState):
         move_kernels.among(self._store, as_members(slots), as_input(rows, U64), chosen)
         return rows[chosen]
 
-    def read(self, rows: NDArray[np.uint64]) -> RowData:
-        """Return copies of these rows. Raises ValueError for numbers that aren't those of live rows."""
-        return unpack_rows(self._copy(rows), self.shape, self._store.salts)
-
-    def read_records(self, rows: NDArray[np.uint64], into: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
-        """Return copies of the records [n, words] of these rows, ``into`` an array of that shape if given. Raises ValueError for numbers
-        that aren't those of live rows."""
-        return self._copy(rows, into)
-
     def write(self, data: RowData) -> None:
         """Write rows as ``write_records`` does. Raises ValueError for shapes that don't fit, too."""
         n = len(data.ids)
@@ -257,7 +240,7 @@ class TableGroup(GroupState):
             raise ValueError(f"rows of shapes {[array.shape for array in data]}, expected {shapes}")
         if n and data.tables.max() >= len(self.tables):
             raise ValueError(f"rows of table {data.tables.max()} in a group of {len(self.tables)}")
-        self.write_records(self._packed(data))
+        self.write_records(pack_rows(data, self.shape, self._store.salts))
 
     def write_records(self, records: NDArray[np.uint32]) -> None:
         """Insert rows or overwrite them, whoever owns their slots, with these records [n, words]; they have changed now.
@@ -273,15 +256,12 @@ class TableGroup(GroupState):
             raise ValueError(f"rows of tables {positions.min()} to {positions.max()} in a group of {len(self.tables)}")
         self._write(as_input(records, U32))
 
-    def _packed(self, data: RowData) -> NDArray[np.uint32]:
-        return pack_rows(data, self.shape, self._store.salts)
-
     def _write(self, records: NDArray[np.uint32]) -> None:
         n = len(records)
         self._make_room(n)
         rows = self.rows
         if (appended := self._append(records)) < n:
-            self._arena.touch(max(0, n - appended - self._free))
+            self._arena.touch(max(0, n - appended - self.gaps))
             given = as_input(records[appended:], U32).reshape(-1)
             stopped(
                 move_kernels.write(self._store, self._index.buckets, self._book, self._epoch, self._tracking, given)
@@ -302,7 +282,7 @@ class TableGroup(GroupState):
         if (slots & self._slots.flagged(TRACKED)).any():
             raise ValueError("rows of tracked slots can't be dropped")
         stop = self._range(start, scan_limit)
-        if self._free + stop - start > len(self._book.free):
+        if self.gaps + stop - start > len(self._book.free):
             self._rebase()
         rising, step = move_kernels.drop(
             self._store, self._index.buckets, self._book, slots, np.uint64(start), np.uint64(stop)
@@ -321,12 +301,12 @@ class TableGroup(GroupState):
         self._arena.note_used()
         free = self._book.free
         if not self._free_rises:
-            free[: self._free].sort()
+            free[: self.gaps].sort()
             self._free_rises = True
         taken, step = move_kernels.compact(self._store, self._index.buckets, self._book, np.uint64(limit))
         stopped(step)
         self._book = self._book._replace(free=free[int(taken) :])
-        if self._free:
+        if self.gaps:
             return False
         self._rebase()
         self._free_numbers.give_back()
@@ -337,12 +317,12 @@ class TableGroup(GroupState):
     def _rebase(self) -> None:
         """Have the stack of free row numbers where it has room for all there can be: numbers are taken from its bottom, too."""
         whole = self._free_numbers.array
-        whole[: self._free] = self._book.free[: self._free]
+        whole[: self.gaps] = self._book.free[: self.gaps]
         self._book = self._book._replace(free=whole)
 
     # --- snapshots ------------------------------------------------------------------------------------------------
 
-    def cut(self) -> GroupCut:
+    def begin_snapshot(self) -> GroupSnapshot:
         """Return the group as it is in a snapshot that begins now, without room in a spill, and begin the next epoch. Raises JobError when
         there have been too many epochs."""
         epoch = int(self._epoch)
@@ -352,18 +332,7 @@ class TableGroup(GroupState):
                 hint="Stop the job, and go on with it: dlrover-lite run --resume JOB",
             )
         self._book.numbers[EPOCH] = epoch + 1
-        salts = self._store.salts.tobytes()
-        return GroupCut(self.dim, self.shape.state, self.used, epoch, salts, 0, self.shape.counted)
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of what changes now."""
-        return int(self._epoch)
-
-    @property
-    def salts(self) -> NDArray[np.uint64]:
-        """Salts of the tables."""
-        return self._store.salts
+        return GroupSnapshot(self.shape, self.used, epoch, self._store.salts.tobytes())
 
     @property
     def file(self) -> Arena:
@@ -385,7 +354,7 @@ class TableGroup(GroupState):
     def _append(self, records: NDArray[np.uint32]) -> int:
         """Write the first of ``records`` at once behind all others, if that can be: where many come at a time, and until one has a row
         already. Returns how many."""
-        if records.nbytes < _APPEND_BYTES or self._free or self._tracking:
+        if records.nbytes < _APPEND_BYTES or self.gaps or self._tracking:
             return 0
         if self._has_row(records[0]):
             return 0  # so have most that follow: they were sent before

@@ -41,7 +41,7 @@ class CutRows:
         shapes = [(spec.dim, spec.dim * STATE_PARTS[spec.optimizer.use]) for spec in self.groups]
         if [(shape.dim, shape.state) for shape in manifest.groups] != shapes:
             raise damaged(
-                f"the manifest of cut {manifest.cut}", f"its groups aren't {shapes}, as its configuration says"
+                f"the manifest of checkpoint {manifest.cut}", f"its groups aren't {shapes}, as its configuration says"
             )
         self._take_dense(self.declared)
 

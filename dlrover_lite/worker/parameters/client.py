@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import DeadlineExceeded, JobError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.rows import RowData
@@ -124,14 +124,14 @@ class PsClient:
         return ticket
 
     def scan(
-        self, members: slots.SlotSet, group: int, start: int, limit: int, *, state: bool = False
+        self, members: slot_sets.SlotSet, group: int, start: int, limit: int, *, state: bool = False
     ) -> tuple[RowData, int | None]:
         """Return some rows of a group, of the PS that owns all these slots, and where to go on (None: they were the last); waits.
         Whoever takes its place has the rows in the same order.
         Raises JobError when these slots are no longer one's own."""
         ticket = ScanTicket(Scan(group, start, limit, state))
         ticket.missing = 1
-        self._dispatch(Piece(ticket, 0, "", _NO_MAP, members, slots.pack(members), [], [], []))
+        self._dispatch(Piece(ticket, 0, "", _NO_MAP, members, slot_sets.pack(members), [], [], []))
         self.finish(ticket)
         assert ticket.found is not None
         return ticket.found

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.rows import RowData
-from dlrover_lite.core.slots import SlotSet
+from dlrover_lite.core.slot_sets import SlotSet
 from dlrover_lite.protocol.ps_messages import (
     Configure,
     Pull,

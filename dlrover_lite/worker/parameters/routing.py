@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.core import slots
+from dlrover_lite.core import slot_sets
 from dlrover_lite.worker.parameters.embedding import order_by_owner
 from dlrover_lite.worker.parameters.requests import Piece, Ticket
 from dlrover_lite.worker.parameters.slot_map import SlotMap
@@ -60,7 +60,7 @@ def split(piece: Piece, slot_map: SlotMap) -> list[Piece]:
                 slot_map.names[part],
                 slot_map.version,
                 of_part,
-                slots.pack(of_part),
+                slot_sets.pack(of_part),
                 keys=[keys[at] for keys, at in zip(piece.keys, mine, strict=True)],
                 counts=[group[part].tolist() for group in counts],
                 values=[values[at] for values, at in zip(piece.values, mine, strict=False)],

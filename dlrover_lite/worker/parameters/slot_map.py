@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.slots import SLOTS, SlotSet, pack
+from dlrover_lite.core.slot_sets import SLOTS, SlotSet, pack
 from dlrover_lite.protocol.messages import Topology
 
 __all__ = ["SlotMap"]

@@ -13,7 +13,7 @@ from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobEr
 from dlrover_lite.core.words import at_time, count, duration, pause
 
 if TYPE_CHECKING:
-    from dlrover_lite.checkpoint.store import Cut
+    from dlrover_lite.checkpoint.store import Checkpoint
     from dlrover_lite.jobs.checkpoint_location import Located
     from dlrover_lite.protocol.questions import CheckpointStall
 
@@ -153,8 +153,8 @@ Problem = tuple[str | None, str]
 """File, and what is wrong with it."""
 
 
-def _verified(located: Located, cuts: list[Cut], *, chain: bool) -> list[tuple[Cut, list[Problem]]]:
-    checked: list[tuple[Cut, list[Problem]]] = []
+def _verified(located: Located, cuts: list[Checkpoint], *, chain: bool) -> list[tuple[Checkpoint, list[Problem]]]:
+    checked: list[tuple[Checkpoint, list[Problem]]] = []
     sizes = {cut.number: located.store.stored_bytes(cut.number, chain=chain) for cut in cuts}
     before = 0
     with progress("checking", sum(sizes.values()), unit="bytes") as show:
@@ -179,7 +179,7 @@ def _verified(located: Located, cuts: list[Cut], *, chain: bool) -> list[tuple[C
     return checked
 
 
-def _cuts(located: Located) -> list[Cut]:
+def _cuts(located: Located) -> list[Checkpoint]:
     """List the cuts, oldest first. Raises JobError where there were some, by the job's own record, and none is there now."""
     from dlrover_lite.checkpoint.lineage import Lineage
     from dlrover_lite.client.handle import JobHandle
@@ -188,7 +188,7 @@ def _cuts(located: Located) -> list[Cut]:
 
     known = found_damaged(located.job, located.store.url) if located.job is not None else {}
     lineage = lineage_of(located.job) if located.job is not None else Lineage()
-    found = located.store.cuts(known, lineage)[::-1] if located.store.exists() else []
+    found = located.store.checkpoints(known, lineage)[::-1] if located.store.exists() else []
     if not found and located.job is not None and isinstance(point := own_checkpoint(located.job), Gone):
         message, hint = why_none(located.job, point, over=JobHandle(located.job.id).known().over)
         raise JobError(message, hint=hint)
@@ -207,7 +207,7 @@ def _head(located: Located) -> dict[str, Any]:
     return {"job": located.job.id if located.job else None, "url": located.store.url}
 
 
-def _as_object(cut: Cut, stall: CheckpointStall | None) -> dict[str, Any]:
+def _as_object(cut: Checkpoint, stall: CheckpointStall | None) -> dict[str, Any]:
     """Return one entry of ``--json``; its keys are documented and stay."""
     manifest = cut.manifest
     return {
@@ -223,7 +223,7 @@ def _as_object(cut: Cut, stall: CheckpointStall | None) -> dict[str, Any]:
     }
 
 
-def _row(cut: Cut) -> tuple[object, ...]:
+def _row(cut: Checkpoint) -> tuple[object, ...]:
     """Return all columns of a cut but its state."""
     from dlrover_lite.core.units import format_bytes
 
@@ -234,7 +234,7 @@ def _row(cut: Cut) -> tuple[object, ...]:
     return (cut.number, at_time(manifest.at), below, count(manifest.samples), count(manifest.rows), size)
 
 
-def _state(cut: Cut) -> str:
+def _state(cut: Checkpoint) -> str:
     return f"{cut.state}, abandoned" if cut.abandoned else cut.state
 
 

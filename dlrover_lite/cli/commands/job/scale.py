@@ -204,7 +204,7 @@ def _check_move(slots: str | None, source: str | None, to: str | None, cancel: b
     if source == to:
         raise UsageError(f"--from {source} --to {to}: these are the same parameter server")
     if slots is not None:
-        from dlrover_lite.core.slots import parse
+        from dlrover_lite.core.slot_sets import parse
 
         parse(slots)
 

@@ -1,19 +1,21 @@
-"""Cuts of the engines of a rig, as their servers and the master would write them."""
+"""Checkpoints of the engines of a rig, as their servers and the master would write them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from dlrover_lite.checkpoint.manifest import Applied, AppliedAtSnapshot, Consumed, Manifest, PartEntry, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.records import epochs_of
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
 from dlrover_lite.ps.server.engine import Engine
-from tests.ps.cutting import shapes_of
+from tests.ps.snapshots import shapes_of
 
 
-def write_cut(
+def write_checkpoint(
     store: CheckpointStore,
     cut: int,
     engines: list[Engine],
@@ -25,8 +27,8 @@ def write_cut(
     facts: dict[str, Any] | None = None,
     job: str = "job-1",
 ) -> Manifest:
-    """All they have, or what has changed since the cut it builds on. ``known``: what each has heard as consumed; ``names``: minibatches
-    whose marks are written."""
+    """All they have, or what has changed since the checkpoint it builds on. ``known``: what each has heard as consumed; ``names``:
+    minibatches that are written as applied."""
     store.create()
     writer = store.begin(cut)
     parts: list[PartEntry] = []
@@ -42,10 +44,11 @@ def write_cut(
             applied = [
                 Applied(epoch, k, to_bitmap(mask))
                 for epoch, k in names or []
-                if (mask := engine.marks.applied(epoch, k))
+                if (mask := engine.applied_minibatches.applied(epoch, k))
             ]
-            marks = AppliedAtSnapshot(known[ps] if known else ledger or Consumed(), applied)
-            parts.append(part.finish(marks, clocks=[group.cut().epoch for group in engine.groups]))
+            minibatches = AppliedAtSnapshot(known[ps] if known else ledger or Consumed(), applied)
+            clocks = [group.begin_snapshot().epoch for group in engine.groups]
+            parts.append(msgspec.structs.replace(part.finish(), applied_minibatches=minibatches, clocks=clocks))
     assert engines[0].configuration is not None
     manifest = Manifest(
         job=job,

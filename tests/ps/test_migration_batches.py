@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.failpoints import Died, armed
 from dlrover_lite.protocol.ps_messages import Moved
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, mask_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dlrover_lite.core.rows import RowData
-from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.core.slot_sets import SLOTS
 from dlrover_lite.protocol.ps_messages import TableSpec
 from dlrover_lite.ps.snapshots import snapshot_kernels
 from dlrover_lite.ps.tables import bucket_index, move_kernels, slot_counters, table_kernels
@@ -13,6 +13,7 @@ from dlrover_lite.ps.tables.compile_kernels import compile_kernels
 from dlrover_lite.ps.tables.table import TableGroup
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables import dedupe, optimizers
+from tests.ps.models import read
 
 MODULES = (bucket_index, snapshot_kernels, dedupe, move_kernels, optimizers, slot_counters, table_kernels)
 
@@ -48,13 +49,13 @@ def test_no_kernel_is_compiled_after_the_warm_up() -> None:
         for at in (0, 1):
             keys, grads = from_wire(ids, at), from_wire(values, at)
             group.set_owned(from_wire(every))
-            group.update(keys, counts, grads, unique=True)
+            group.update(keys, counts, grads)
             group.gather(keys, from_wire(counts))
             group.write(RowData(*(from_wire(array, at) for array in group.scan(0, 9, state=True)[0])))
             group.scan(0, 9)
         group.track(every)
         group.update(ids, counts, values[:, ::-1])
-        group.read(group.take_log())
+        read(group, group.take_log())
         group.untrack()
         group.drop(every, 0, scan_limit=4)
         group.reserve(9000)

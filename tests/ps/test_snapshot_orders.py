@@ -15,13 +15,13 @@ import pytest
 
 from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.failpoints import VARIABLE
 from dlrover_lite.protocol.messages import PsOrders, SnapshotOrder, SnapshotReport
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, Part, mask_of, to_bitmap
 from dlrover_lite.ps.server.service import IMPATIENT_SECONDS
 from tests.ps.rig import Rig
-from tests.ps.test_persister import PATIENCE_SECONDS, children, wait_until_stopped
+from tests.ps.test_writer_process import PATIENCE_SECONDS, children, wait_until_stopped
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
 
@@ -67,7 +67,7 @@ def test_a_cut_needs_no_new_map_version_and_moves_wait_for_it(
     order = order_of(1, tmp_path)
     assert hear(rig, None) is None
     until(rig, order, "taking")
-    persister = rig.services[0]._cuts._persister
+    persister = rig.services[0].snapshots._persister
     assert persister is not None
     wait_until_stopped(persister.pid)
     move = rig.move(0, 1, mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) < 2048)))
@@ -91,7 +91,7 @@ def test_a_cut_prepares_memory_only_beside_training(rig: Rig, tmp_path: Path, mo
     monkeypatch.setattr("dlrover_lite.ps.snapshots.copy_on_write_log.TOUCHED_AT_ONCE_BYTES", 4096)
     until(rig, order_of(1, tmp_path), "written")
     end = time.monotonic() + PATIENCE_SECONDS
-    while not rig.services[0]._cuts._is_ready:
+    while not rig.services[0].snapshots._is_ready:
         assert time.monotonic() < end
         hear(rig, None)
     rig.push_everywhere(0, 3, {"a": {7: 1.0}})
@@ -130,14 +130,14 @@ def test_a_cut_waits_for_moves(rig: Rig, tmp_path: Path) -> None:
     while rig.services[0].outgoing is None:
         rig.turn(1)
         rig.turn(0)
-    rig.services[0]._cuts.follow(order)
+    rig.services[0].snapshots.follow(order)
     end = time.monotonic() + PATIENCE_SECONDS
-    while not rig.services[0]._cuts._is_ready:
+    while not rig.services[0].snapshots._is_ready:
         assert time.monotonic() < end
         rig.turn(0)
     for _ in range(5):
         rig.turn(0)
-        assert not rig.services[0]._cuts.active
+        assert not rig.services[0].snapshots.active
     rig.settle()
     part = msgspec.json.decode(until(rig, order_of(2, tmp_path), "written").part, type=PartEntry)
     assert part.slots == to_bitmap(rig.owned(0))
@@ -157,12 +157,12 @@ def test_a_cut_ends_if_slots_come_or_go_meanwhile(rig: Rig, tmp_path: Path) -> N
 
 def test_half_a_push_is_repeated_before_a_cut_begins(rig: Rig, tmp_path: Path) -> None:
     order = order_of(1, tmp_path)
-    rig.engine(0).marks.add_part(Part(0, 9, to_bitmap(ALL_SLOTS), 1))
+    rig.engine(0).applied_minibatches.add_part(Part(0, 9, to_bitmap(ALL_SLOTS), 1))
     end = time.monotonic() + PATIENCE_SECONDS
-    while not rig.services[0]._cuts._is_ready:
+    while not rig.services[0].snapshots._is_ready:
         assert time.monotonic() < end
         assert hear(rig, order) is None
     assert hear(rig, order) is None
     rig.push(0, 0, 9, ALL_SLOTS, {"a": {7: 1.0}})
-    marks = msgspec.json.decode(until(rig, order, "written").part, type=PartEntry).marks
+    marks = msgspec.json.decode(until(rig, order, "written").part, type=PartEntry).applied_minibatches
     assert [(one.epoch, one.k) for one in marks.applied] == [(0, 0), (0, 1), (0, 2), (0, 9)]

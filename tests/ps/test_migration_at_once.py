@@ -8,7 +8,7 @@ import pytest
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS
 from dlrover_lite.ps.migration import migration
 from tests.ps.rig import SGD, Rig, rows_of
-from tests.ps.test_moving import gradients
+from tests.ps.test_migration import gradients
 
 
 def test_slots_of_a_slow_source_are_frozen_before_the_first_row_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:

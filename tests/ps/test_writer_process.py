@@ -24,16 +24,16 @@ import pytest
 
 from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import VARIABLE
 from dlrover_lite.protocol.messages import SnapshotOrder, SnapshotReport
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS
+from dlrover_lite.ps.server.busy_meter import TrainingWatch
 from dlrover_lite.ps.server.engine import Engine, Slice
 from dlrover_lite.ps.snapshots import copy_on_write_log as spill
-from dlrover_lite.ps.snapshots import snapshot
-from dlrover_lite.ps.snapshots import snapshot_orders as cuts_module
+from dlrover_lite.ps.snapshots import snapshot, snapshot_orders
 from dlrover_lite.ps.snapshots import snapshot_writer as persisting
 from dlrover_lite.ps.snapshots import writer_pace as pace
 from dlrover_lite.ps.snapshots.copy_on_write_log import COUNT, TAKEN
@@ -42,7 +42,7 @@ from dlrover_lite.ps.snapshots.snapshot_writer import Persisting
 from dlrover_lite.ps.snapshots.writer_pace import Leftover
 from dlrover_lite.ps.snapshots.writer_process import SnapshotWriterProcess
 from dlrover_lite.recipe.schema import Optimizer
-from tests.ps.cutting import arrays_of, arrays_read, commit, same
+from tests.ps.snapshots import arrays_of, arrays_read, commit, same
 from tests.repository.sources import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
@@ -98,7 +98,7 @@ class Server:
         self.engine.push(0, k, 1.0, ALL_SLOTS, gradients(k % 16, keys))
         self.engine.loads.requested()
         if k % 16 == 15:
-            self.engine.marks.consumed(0, [(0, [(0, k - 3)])])
+            self.engine.applied_minibatches.consumed(0, [(0, [(0, k - 3)])])
         self.pushes += 1
 
     def push_now_and_then(self) -> None:
@@ -139,7 +139,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(cuts_module, "RELEASE_SECONDS", 1e6)  # a persister that is slow is none that is stuck
+    monkeypatch.setattr(snapshot_orders, "RELEASE_SECONDS", 1e6)  # a persister that is slow is none that is stuck
     before = children()
     made = Server(tmp_path)
     made.fill()
@@ -197,7 +197,7 @@ def test_cuts_are_exact_while_the_server_is_pushed_to_without_pause(server: Serv
                 server.push()
             else:  # the persister has its own pace, and what little is left
                 server.push_now_and_then()
-            spilled += snapshot.spill.bytes
+            spilled += sum(snapshot.spill._bytes())
             server.cuts.work(may_begin=True)
         report = server.finished()
         entry = entry_of(report)
@@ -207,9 +207,11 @@ def test_cuts_are_exact_while_the_server_is_pushed_to_without_pause(server: Serv
         commit(server.store, server.engine, cut, entry, None if is_base else cut - 1)
         assert same(arrays_read(server.store, cut), arrays_of(twin.engine)), cut
         for group in twin.engine.groups:
-            group.cut()  # its next epoch begins here, too
-        assert {(one.epoch, one.k) for one in entry.marks.applied} == set(twin.engine.marks._applied)
-        assert entry.marks.consumed.ranges == [(0, list(twin.engine.marks._consumed[0]))]
+            group.begin_snapshot()  # its next epoch begins here, too
+        assert {(one.epoch, one.k) for one in entry.applied_minibatches.applied} == set(
+            twin.engine.applied_minibatches._applied
+        )
+        assert entry.applied_minibatches.consumed.ranges == [(0, list(twin.engine.applied_minibatches._consumed[0]))]
         assert (report.rows, report.bytes) == (sum(entry.rows), entry.stored_bytes)
         since = entry.clocks
         server.cuts.follow(None)
@@ -236,7 +238,7 @@ def test_many_cuts_leak_no_files_memory_or_processes(server: Server) -> None:
     assert persister.nice() >= 10
     assert persister.memory_info().rss < its_memory.rss + (8 << 20)
     server.cuts.follow(None)
-    server.late_seconds += cuts_module.IDLE_SECONDS
+    server.late_seconds += snapshot_orders.IDLE_SECONDS
     server.until(lambda: children() <= before)
     server.order(8)
     assert server.finished().state == "written", "another one is started"
@@ -293,9 +295,9 @@ def test_an_order_that_is_gone_is_abandoned(server: Server, monkeypatch: pytest.
 
 
 @pytest.fixture
-def training(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def training(server: Server) -> None:
     """Something is trained beside the snapshots, however long that was ago."""
-    monkeypatch.setattr(cuts_module, "TRAINING_SECONDS", 1e9)
+    server.cuts._training = TrainingWatch(0, 1e9)
     server.engine.loads.answered += 1
 
 
@@ -401,7 +403,7 @@ def test_a_persister_that_does_not_let_go_is_killed(
     server.order(2)
     assert not server.cuts.active
     server.until(lambda: server.cuts._released_at is not None)
-    server.late_seconds += cuts_module.RELEASE_SECONDS
+    server.late_seconds += snapshot_orders.RELEASE_SECONDS
     assert server.finished().cut == 2
     assert server.pid != stuck
 
@@ -500,7 +502,7 @@ def test_persister_ends_with_its_server(start: str) -> None:
 _FORKING = """
 import os, sys
 from pathlib import Path
-from tests.ps.test_persister import forked
+from tests.ps.test_writer_process import forked
 secret = os.open(sys.argv[1], os.O_RDONLY)
 forked(Path(sys.argv[1]))
 """
@@ -528,7 +530,7 @@ def forked(directory: Path) -> None:
         commit(server.store, server.engine, cut, entry, None if cut == 1 else 1)
         assert same(arrays_read(server.store, cut), arrays_of(twin.engine)), cut
         for group in twin.engine.groups:
-            group.cut()  # its next epoch begins here, too
+            group.begin_snapshot()  # its next epoch begins here, too
         since = entry.clocks
         server.cuts.follow(None)
     server.idle()
@@ -537,7 +539,7 @@ def forked(directory: Path) -> None:
     assert process.nice() >= 10
     opened = [path.readlink() for path in Path(f"/proc/{persister.pid}/fd").iterdir()]
     assert directory not in opened, "what its server has is none of its business"
-    server.late_seconds += cuts_module.IDLE_SECONDS
+    server.late_seconds += snapshot_orders.IDLE_SECONDS
     server.cuts.work(may_begin=True)
     assert server.pid == persister.pid, "it stays"
     os.kill(persister.pid, signal.SIGKILL)

@@ -20,7 +20,7 @@ from dlrover_lite.ps.snapshots.copy_on_write_log import (
     STAMPED,
     USED,
     CopyOnWriteLog,
-    GroupCut,
+    GroupSnapshot,
 )
 from dlrover_lite.ps.tables.row_arrays import Store
 
@@ -47,10 +47,10 @@ class Queue:
         self.store = store_of(random)
         self.left = random.permutation(ROWS).astype(np.uint64)
         """Rows that are going to change, in this order."""
-        self.cut = GroupCut(DIM, DIM * PARTS, ROWS, EPOCH, bytes(8), capacity)
+        self.cut = GroupSnapshot(RecordShape(DIM, DIM * PARTS, False), ROWS, EPOCH, bytes(8), capacity)
         patch = pytest.MonkeyPatch()
         patch.setattr(spill_module, "SEGMENT_BYTES", segment_rows * self.cut.entry_bytes)
-        self.cut = GroupCut(DIM, DIM * PARTS, ROWS, EPOCH, bytes(8), capacity)
+        self.cut = GroupSnapshot(RecordShape(DIM, DIM * PARTS, False), ROWS, EPOCH, bytes(8), capacity)
         self.server = CopyOnWriteLog([self.cut])
         self.persister = CopyOnWriteLog([self.cut], os.dup(self.server.fd))
         self.undo = patch.undo
@@ -119,7 +119,7 @@ def test_spill_is_a_queue_with_memory_of_its_longest_length(
             assert not queue.persister.overflown
         queue.take(1 << 30)
         assert not queue.waiting
-        assert queue.server.bytes <= (queue.longest + 2 * of_segment) * queue.cut.entry_bytes
+        assert sum(queue.server._bytes()) <= (queue.longest + 2 * of_segment) * queue.cut.entry_bytes
     finally:
         queue.close()
 
@@ -131,7 +131,7 @@ def test_spill_ring_goes_round_many_times() -> None:
             queue.change(25)
             queue.take(25)
         assert not queue.waiting
-        assert queue.server.bytes <= 6 * 7 * queue.cut.entry_bytes
+        assert sum(queue.server._bytes()) <= 6 * 7 * queue.cut.entry_bytes
     finally:
         queue.close()
 

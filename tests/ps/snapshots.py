@@ -1,4 +1,4 @@
-"""Cuts of one server: what must be in them, and what is."""
+"""Snapshots of one server: what must be in them, and what is."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from dlrover_lite.checkpoint.buckets import Buckets
-from dlrover_lite.checkpoint.cut_writer import CutWriter
 from dlrover_lite.checkpoint.layout import BLOCK_BYTES, GroupShape
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest, PartEntry, configuration_of
 from dlrover_lite.checkpoint.part_writer import PartWriter
-from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.checkpoint.store import CheckpointStore, CheckpointWriter
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.records import RecordShape, epochs_of, hashes_of, positions_of, slots_of, unpack_rows
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
 from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.ps.snapshots.copy_on_write_log import CopyOnWriteLog
 from dlrover_lite.ps.snapshots.snapshot import Snapshot
-from dlrover_lite.ps.snapshots.snapshot_reader import CutReader
+from dlrover_lite.ps.snapshots.snapshot_reader import SnapshotReader
 
 Key = tuple[int, int, int]
 """Group, table, id."""
@@ -38,7 +37,7 @@ class Row(NamedTuple):
 
 
 def epochs_now(engine: Engine) -> list[int]:
-    return [group.epoch for group in engine.groups]
+    return [int(group._epoch) for group in engine.groups]
 
 
 def _records_of(engine: Engine) -> list[np.ndarray]:
@@ -65,11 +64,11 @@ def state_of(engine: Engine) -> dict[Key, Row]:
     """All rows of the slots owned."""
     found: dict[Key, Row] = {}
     for g, (group, records) in enumerate(zip(engine.groups, _records_of(engine), strict=True)):
-        found |= _rows_of(g, records, group.shape, group.salts)
+        found |= _rows_of(g, records, group.shape, group._store.salts)
     return found
 
 
-def read_cut(store: CheckpointStore, cut: int) -> dict[Key, Row]:
+def read_checkpoint(store: CheckpointStore, cut: int) -> dict[Key, Row]:
     """What whoever restores it has."""
     found: dict[Key, Row] = {}
     for block in store.rows(cut):
@@ -138,12 +137,12 @@ def commit(store: CheckpointStore, engine: Engine, cut: int, part: PartEntry, bu
 
 def shapes_of(engine: Engine) -> list[GroupShape]:
     return [
-        GroupShape(group.dim, group.shape.state, counted=group.shape.counted, salts=group.salts.tolist())
+        GroupShape(group.dim, group.shape.state, counted=group.shape.counted, salts=group._store.salts.tolist())
         for group in engine.groups
     ]
 
 
-def part_of(snapshot: Snapshot, writer: CutWriter, *, block_bytes: int = BLOCK_BYTES) -> PartWriter:
+def part_of(snapshot: Snapshot, writer: CheckpointWriter, *, block_bytes: int = BLOCK_BYTES) -> PartWriter:
     """As the persister makes it."""
     owned = slot_sets.unpack(to_bitmap(snapshot.owned))
     return writer.part("job", 0, owned, [group.stored for group in snapshot.groups], block_bytes=block_bytes)
@@ -183,12 +182,14 @@ def snapshot_of(engine: Engine, since: list[int] | None = None, spill_bytes: int
 
 
 @contextmanager
-def reader_of(snapshot: Snapshot, whole: slot_sets.SlotSet = NO_SLOTS, *, kernels: bool = False) -> Iterator[CutReader]:
+def reader_of(
+    snapshot: Snapshot, whole: slot_sets.SlotSet = NO_SLOTS, *, kernels: bool = False
+) -> Iterator[SnapshotReader]:
     """As the persister makes it."""
     *files, spill_fd = snapshot.files
     spill = CopyOnWriteLog(snapshot.groups, os.dup(spill_fd))
     try:
         owned = slot_sets.unpack(to_bitmap(snapshot.owned))
-        yield CutReader(snapshot.groups, files, spill, owned, whole, kernels=kernels)
+        yield SnapshotReader(snapshot.groups, files, spill, owned, whole, kernels=kernels)
     finally:
         spill.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlrover_lite.ps.server.busy_meter import BusyMeter
+from dlrover_lite.ps.server.busy_meter import BusyMeter, TrainingWatch
 
 
 class Server:
@@ -62,3 +62,12 @@ def test_left_over_requests_have_waited_since_before() -> None:
     assert server.meter.queue_seconds - before == pytest.approx(0.2)
     server.serve(0.0)
     assert server.meter.queue_seconds - before == pytest.approx(0.2 + 0.2)
+
+
+def test_training_goes_on_until_a_while_after_the_last_answer() -> None:
+    watch = TrainingWatch(7, 0.5)
+    assert not watch.goes_on(7, 0.0), "nothing was answered since it has begun"
+    assert watch.goes_on(8, 10.0)
+    assert watch.goes_on(8, 10.4)
+    assert not watch.goes_on(8, 10.5)
+    assert watch.goes_on(12, 11.0)

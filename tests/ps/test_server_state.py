@@ -1,4 +1,4 @@
-"""What a server leaves and finds: memory, header, configuration, marks."""
+"""What a server leaves and finds: memory, header, configuration, minibatches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import Died, armed
 from dlrover_lite.core.records import TABLE_EPOCH
@@ -22,6 +22,7 @@ from dlrover_lite.ps.server.engine import Engine, NotOwned
 from dlrover_lite.ps.tables.row_arrays import USED
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.layout import hashes_of, slots_of
+from tests.ps.models import nothing_applied, read
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory that outlives its process")
 
@@ -97,21 +98,25 @@ def test_private_memory_hands_over_its_files(memories: list[PrivateMemory]) -> N
     assert (new.bytes[5], memories[1].left()) == (0, {})
 
 
-def test_a_follower_goes_on_with_rows_marks_and_configuration(memories: list[PrivateMemory]) -> None:
+def test_a_follower_goes_on_with_rows_applied_minibatches_and_configuration(memories: list[PrivateMemory]) -> None:
     engine = start(memories)
     for k in range(3):
         assert push(engine, k)
-    marks = len(engine.marks)
+    minibatches = len(engine.applied_minibatches._applied)
     engine = follow(memories)
-    assert (engine.version, engine.configuration, len(engine.marks)) == (3, CONFIGURATION, marks)
+    assert (engine.version, engine.configuration, len(engine.applied_minibatches._applied)) == (
+        3,
+        CONFIGURATION,
+        minibatches,
+    )
     assert not push(engine, 2)
     assert push(engine, 3)
     assert all_are(engine, -4.0)
     engine = follow(memories)
     assert all_are(engine, -4.0)
-    engine.groups[0].cut()
+    engine.groups[0].begin_snapshot()
     engine = follow(memories)
-    assert engine.groups[0].epoch == 2, "epochs go on"
+    assert engine.groups[0]._epoch == 2, "epochs go on"
 
 
 def test_a_follower_owns_nothing_until_told_and_drops_other_slots(memories: list[PrivateMemory]) -> None:
@@ -122,7 +127,7 @@ def test_a_follower_owns_nothing_until_told_and_drops_other_slots(memories: list
         values(engine)
     assert engine.own(LOWER) == ALL_SLOTS & ~LOWER
     assert engine.own(LOWER) == 0
-    assert engine.marks.applied(0, 0) == LOWER
+    assert engine.applied_minibatches.applied(0, 0) == LOWER
 
 
 def test_a_follower_of_an_unconfigured_server_is_unconfigured(memories: list[PrivateMemory]) -> None:
@@ -211,15 +216,20 @@ def test_a_missing_arena_is_reported(memories: list[PrivateMemory]) -> None:
         follow(memories)
 
 
-# --- marks of interrupted pushes --------------------------------------------------------------------------------------
+# --- minibatches of interrupted pushes --------------------------------------------------------------------------------------
 
 
 def test_repeating_an_interrupted_push_does_only_the_rest(memories: list[PrivateMemory]) -> None:
     push(start(memories), 0)
     dies_at(memories, "ps.chunk.done", lambda engine: push(engine, 1))
     engine = follow(memories)
-    (part,) = engine.marks.parts(0, 1)
-    assert (part.groups, len(part.done(0)), len(part.done(1)), engine.marks.applied(0, 1)) == (0, 128, 0, 0)
+    (part,) = engine.applied_minibatches.parts(0, 1)
+    assert (part.groups, len(part.done(0)), len(part.done(1)), engine.applied_minibatches.applied(0, 1)) == (
+        0,
+        128,
+        0,
+        0,
+    )
     changed = [(found == -2.0).all(1).sum() for found in values(engine)]
     assert changed == [128, 0]
     assert engine.version == 1
@@ -227,7 +237,7 @@ def test_repeating_an_interrupted_push_does_only_the_rest(memories: list[Private
     assert push(engine, 1)
     assert not push(engine, 1)
     assert all_are(engine, -2.0)
-    assert engine.marks.parts(0, 1) == []
+    assert engine.applied_minibatches.parts(0, 1) == []
     assert all_are(follow(memories), -2.0)
 
 
@@ -262,8 +272,8 @@ def test_an_interrupted_push_moves_with_its_slots(memories: list[PrivateMemory])
     target.configure(CONFIGURATION)
     for mine, other in zip(source.groups, target.groups, strict=True):
         rows, _ = mine.find(slot_sets.unpack(to_bitmap(LOWER)), 0, scan_limit=1000, row_limit=1000)
-        other.write(mine.read(rows))
-    target.marks.unpack(source.marks.parcel(LOWER))
+        other.write(read(mine, rows))
+    target.applied_minibatches.unpack(source.applied_minibatches.parcel(LOWER))
     target.own(LOWER)
     source.own(ALL_SLOTS & ~LOWER)
     for engine in (source, target):
@@ -281,24 +291,24 @@ def part(slots: int, groups: int = 1, keys: int = 0) -> Part:
 
 def test_parts_of_interrupted_pushes_go_with_their_minibatch_or_slots() -> None:
     for end in ("consumed", "below", "forgotten", "applied"):
-        marks = AppliedMinibatches()
-        marks.add_part(part(ALL_SLOTS, keys=50))
-        marks.add_part(part(ALL_SLOTS, keys=50))
-        assert len(marks.parts(0, 3)) == 1
-        marks.forget(LOWER)
-        (left,) = marks.parts(0, 3)
+        minibatches = nothing_applied()
+        minibatches.add_part(part(ALL_SLOTS, keys=50))
+        minibatches.add_part(part(ALL_SLOTS, keys=50))
+        assert len(minibatches.parts(0, 3)) == 1
+        minibatches.forget(LOWER)
+        (left,) = minibatches.parts(0, 3)
         assert left.mask == ALL_SLOTS & ~LOWER
         assert 0 < len(left.done(0)) < 50
         match end:
             case "consumed":
-                marks.consumed(0, [(0, [(3, 4)])])
+                minibatches.consumed(0, [(0, [(3, 4)])])
             case "below":
-                marks.consumed(1, [])
+                minibatches.consumed(1, [])
             case "forgotten":
-                marks.forget(ALL_SLOTS)
+                minibatches.forget(ALL_SLOTS)
             case "applied":
-                marks.add(0, 3, ALL_SLOTS & ~LOWER)
-        assert marks.parts(0, 3) == []
+                minibatches.add(0, 3, ALL_SLOTS & ~LOWER)
+        assert minibatches.parts(0, 3) == []
 
 
 @pytest.mark.parametrize(
@@ -311,15 +321,15 @@ def test_parts_of_interrupted_pushes_go_with_their_minibatch_or_slots() -> None:
     ],
 )
 def test_senseless_parts_are_refused(bad: Part) -> None:
-    source = AppliedMinibatches()
+    source = nothing_applied()
     source._parts = [bad]  # as a broken peer's
-    marks = AppliedMinibatches()
+    minibatches = nothing_applied()
     with pytest.raises(ValueError, match=r"make no sense|a set of slots"):
-        marks.unpack(_raw_parcel(source))
-    assert marks.parts(0, 1) == []
+        minibatches.unpack(_raw_parcel(source))
+    assert minibatches.parts(0, 1) == []
 
 
-def _raw_parcel(marks: AppliedMinibatches) -> bytes:
+def _raw_parcel(minibatches: AppliedMinibatches) -> bytes:
     import msgspec
 
-    return msgspec.msgpack.encode([0, [], [], marks._parts])
+    return msgspec.msgpack.encode([0, [], [], minibatches._parts])
