@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.bounds import Count
 from dlrover_lite.core.rows import RowData
 
 __all__ = [
@@ -57,8 +58,8 @@ _WORD = 1 << 64
 class RecordShape(NamedTuple):
     """Shape of one group's records."""
 
-    dim: int
-    state: int
+    dim: Count
+    state: Count
     """Number of floats of the optimizer's state."""
     counted: bool
     """Records have a count of updates."""

@@ -74,7 +74,7 @@ def test_reference_rows_equal_those_of_the_tables(use: str, updates: int) -> Non
     ids, counts = np.arange(50, dtype=np.uint64), np.array([50])
     group = TableGroup([TableSpec("t", 3, 0.05)], optimizer, seed=7)
     for _ in range(updates):
-        group.update(ids, counts, np.full((50, 3), 256.0, np.float32), unique=True)
+        group.update(ids, counts, np.full((50, 3), 256.0, np.float32))
     start = initial_rows(ids, table="t", seed=7, dim=3, scale=0.05)
     values, _ = reference(optimizer, start, 256.0, updates)
     assert np.array_equal(values.view(np.uint32), group.gather(ids, counts).view(np.uint32))

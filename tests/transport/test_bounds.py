@@ -69,6 +69,9 @@ def _of(info: Any, where: str, seen: set[type]) -> Iterator[str]:
         case mi.IntType() | mi.FloatType():
             if None in (info.ge if info.gt is None else info.gt, info.le if info.lt is None else info.lt):
                 yield where
+        case mi.NamedTupleType():
+            for field in info.fields:
+                yield from _of(field.type, f"{info.cls.__name__}.{field.name}", seen)
         case mi.TupleType():
             for one in info.item_types:
                 yield from _of(one, where, seen)

@@ -181,7 +181,7 @@ def test_the_brain_survives_extreme_values(bodies: list[Any]) -> None:
                 rig.passes(1.0)
                 rig.service.ending = ""  # it has been asked to
                 assert isinstance(rig.ask(BrainStatusRequest(), client), BrainStatus)
-            assert rig.service._server.unforeseen == 0
+            assert rig.service.server.unforeseen == 0
         finally:
             rig.close()
 
