@@ -16,7 +16,16 @@ import numpy as np
 
 from dlrover_lite.brain.planning.job_view import JobView, Policy
 from dlrover_lite.brain.planning.pareto import Parts, Points, ThroughputModel, fastest, points_of
-from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, FloatArray, IntArray, lattice_of, to_milli
+from dlrover_lite.brain.planning.plan_grid import (
+    MILLI,
+    Candidate,
+    FloatArray,
+    IntArray,
+    MemoryNeed,
+    lattice_of,
+    to_milli,
+    worker_places,
+)
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host, largest_of
 
@@ -69,7 +78,7 @@ def options_of(
             return None
         view = narrowed or view
     lattice = lattice_of(view.bounds)
-    fitting = lattice.fitting(view.need, capacity.memory)
+    fitting = lattice.fitting(view.need, capacity.memory, hosts)
     flat = _search(policy)(lattice, model, most_cores=capacity.cores, fitting=fitting)
     smallest = lattice.smallest(fitting, capacity.cores) if len(flat) else view.now
     if smallest is None:
@@ -77,9 +86,12 @@ def options_of(
     if view.now is not None and view.now.milli <= smallest.milli:
         smallest = view.now
     parts = lattice.parts(flat)
-    extra = _joined(_columns([one for one in (view.now, smallest) if one is not None]), _halved(view, parts))
+    more = _halved(view, parts)
     if view.now is not None:
-        extra = _joined(extra, _near(view, view.now, capacity))
+        more = _joined(more, _near(view, view.now, capacity))
+    extra = _joined(
+        _columns([one for one in (view.now, smallest) if one is not None]), _with_a_place(more, view.need, hosts)
+    )
     keys = _keys(extra)
     new = ~(keys[:, None] == _keys(parts)).any(axis=1)
     new[np.tril(keys[:, None] == keys, -1).any(axis=1)] = False  # the same once more
@@ -142,6 +154,15 @@ def _near(view: JobView, now: Candidate, capacity: Resources) -> Parts:
     fits &= w * need.worker + p * each <= capacity.memory
     if need.most_per_ps is not None:
         fits &= each <= need.most_per_ps
+    return w[fits], p[fits], worker_cores[fits], ps_cores[fits]
+
+
+def _with_a_place(parts: Parts, need: MemoryNeed, hosts: Sequence[Host]) -> Parts:
+    """Return those of the plans whose nodes find a place on the hosts."""
+    w, p, worker_cores, ps_cores = parts
+    if len(hosts) < 2 or not len(w):
+        return parts
+    fits = w <= worker_places(p.astype(np.int64), worker_cores, ps_cores, need, hosts)
     return w[fits], p[fits], worker_cores[fits], ps_cores[fits]
 
 
