@@ -42,7 +42,7 @@ def main() -> None:
             began = time.monotonic()
             with tempfile.TemporaryDirectory() as directory:
                 cluster = Cluster(machines, Path(directory))
-                job = SimulatedJob("job", lambda _: Costs(), total_samples=1e10, seed=seed)
+                job = SimulatedJob("job", lambda _: Costs(), total_samples=600.0 * best.samples_per_second, seed=seed)
                 cluster.arrives(job)
                 while cluster.now - job.began < options.seconds:
                     cluster.pass_window()
