@@ -1,4 +1,4 @@
-"""Jobs on simulated hosts (``_host_queues``), decided for by the real advisor over a database of its own, and the best plan there is for them.
+"""Jobs on simulated hosts (``_host_queues``), decided for by the real advisor over a database of its own; and the best plan for them.
 
 Time passes in windows of five seconds. What the advisor decides is carried out in the next one: nodes go where most cores are free, PS
 first. While that lasts, training goes on at four fifths of its speed.
@@ -166,9 +166,7 @@ class SimulatedJob:
         assert self.plan is not None
         roles = [("worker", at, self.plan.worker_cores) for at in range(self.plan.workers)]
         roles += [("ps", at, self.plan.ps_cores) for at in range(self.plan.servers)]
-        return [
-            (f"{role}-{at}", role, cores, host) for (role, at, cores), host in zip(roles, self.hosts, strict=True)
-        ]
+        return [(f"{role}-{at}", role, cores, host) for (role, at, cores), host in zip(roles, self.hosts, strict=True)]
 
 
 class Cluster:

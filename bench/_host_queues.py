@@ -1,8 +1,8 @@
 """Training on several hosts as queues: the truth that the brain's decisions are measured against. It shares no formula with the brain.
 
-Minibatches circulate. Each waits until it has been read, is pulled from every PS, computed by its worker, and pushed to every PS. Workers and
-PS serve one minibatch after the other, first come first served. CPU limits are those of the kernel: so many seconds in each period of 0.1 s,
-at full speed until they are used up. Nodes that run share the cores of their host evenly, and work as fast as their host is. Part of a
+Minibatches circulate. Each waits until it has been read, is pulled from every PS, computed by its worker, and pushed to every PS. Workers
+and PS serve one minibatch after the other, first come first served. CPU limits are those of the kernel: so many seconds in each period of
+0.1 s, at full speed until they are used up. Nodes that run share the cores of their host evenly, and work as fast as their host is. Part of a
 worker's work can be spread over the whole cores of its limit; a PS has one thread. What goes from one host to another passes the card of
 the first and then that of the other, one transfer after the other on each.
 """
@@ -168,7 +168,7 @@ def _speedup(cores, parallel):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, seconds):  # type: ignore[no-untyped-def]  # noqa: PLR0912, PLR0915
+def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, seconds):  # type: ignore[no-untyped-def]  # noqa: PLR0915
     np.random.seed(seed)
     n_nodes, n_hosts = cores.shape[0], machines.shape[0]
     n_servers = n_nodes - n_workers

@@ -37,7 +37,9 @@ def main() -> None:
         machines = CASES[name]
         began = time.monotonic()
         best = best_plan(machines, Costs())
-        print(f"{name}: best {best.plan.describe()}: {best.samples_per_second:,.0f} samples/s ({time.monotonic() - began:.1f} s)")
+        print(
+            f"{name}: best {best.plan.describe()}: {best.samples_per_second:,.0f} samples/s ({time.monotonic() - began:.1f} s)"
+        )
         for seed in range(options.seeds):
             began = time.monotonic()
             with tempfile.TemporaryDirectory() as directory:
@@ -53,7 +55,9 @@ def main() -> None:
                 f" ({time.monotonic() - began:.1f} s) {cluster.said}"
             )
             for one in changes_of(job):
-                print(f"    {one.at - job.began:5.0f} s {one.action} {one.choice and one.choice.describe()}: {one.reason[:150]}")
+                print(
+                    f"    {one.at - job.began:5.0f} s {one.action} {one.choice and one.choice.describe()}: {one.reason[:150]}"
+                )
 
 
 if __name__ == "__main__":

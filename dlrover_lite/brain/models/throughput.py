@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from dlrover_lite.brain.models.arithmetic import rates_with_variance
-from dlrover_lite.brain.models.fitting import NOISE, FitData, Solution, Start, best_exponent, prepare, told_apart
+from dlrover_lite.brain.models.fitting import NOISE, Start, best_exponent, prepare, told_apart
 from dlrover_lite.brain.models.throttling import throttle_cores
 from dlrover_lite.brain.models.throughput_forms import AXES, BOTTLENECK, DEPTH, FORMS, Engine, Floats, Form, Setting
 from dlrover_lite.core.errors import DlroverLiteError
@@ -27,11 +27,9 @@ _NOISE_WORTH = 3.0
 """Weight of the expected noise, as a number of observations."""
 _WIDER = 0.12
 """Relative error added to the band for each doubling outside of what was seen."""
-_USUAL_PARALLEL_SHARE, _PARALLEL_SHARE_SD = 0.9, 0.2
-_PARALLEL_SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.5)
-"""Shares of a worker's work that its threads do at the same time: the usual one, its standard deviation, and those to choose from."""
-_TELLING_CORES = 2.0
-"""Cores of a worker from which on it has several threads, so that the share can be told."""
+_USUAL_PARALLEL_SHARE = 0.9
+"""Share of a worker's work that its threads do at the same time. It counts until workers of several cores were measured: then what they take
+longer than this says is found as latency."""
 _AXES = [Setting._fields.index(axis) for axis in AXES]
 
 
@@ -93,13 +91,14 @@ def fit(
     Raises DlroverLiteError when there is neither an observation nor a prior.
     """
     observations = [o for o in observations if o.samples_per_second > 0 and o.weight > 0]
-    usual = Engine(depth=depth, throttle_cores=throttle_cores(observations), parallel_share=_USUAL_PARALLEL_SHARE)
+    engine = engine or Engine(
+        depth=depth, throttle_cores=throttle_cores(observations), parallel_share=_USUAL_PARALLEL_SHARE
+    )
     if not observations:
-        return _from_prior(form, engine or usual, prior)
-    engines = [engine or usual]
-    if engine is None and form is BOTTLENECK and any(o.worker_cores >= _TELLING_CORES for o in observations):
-        engines = [msgspec.structs.replace(usual, parallel_share=share) for share in _PARALLEL_SHARES]
-    engine, data, exponent, found = min((_solved(observations, form, each, prior) for each in engines), key=_cost)
+        return _from_prior(form, engine, prior)
+    start = Start(prior.coefficients, prior.relative_sd) if prior else None
+    data = prepare(observations, form, engine, start)
+    exponent, found = best_exponent(data, (prior.exponent if prior else None) or form.exponent)
     weights = (NOISE / data.sd) ** 2
     rows = found.design * (np.sqrt(found.trust) / data.sd)[:, None]
     spread = np.linalg.inv(rows.T @ rows + data.linear.T @ data.linear)
@@ -124,24 +123,6 @@ def fit(
         unseen=unseen,
         region=_region(observations),
     )
-
-
-class _Solved(NamedTuple):
-    engine: Engine
-    data: FitData
-    exponent: float
-    solution: Solution
-
-
-def _solved(observations: Sequence[Observation], form: Form, engine: Engine, prior: Prior | None) -> _Solved:
-    start = Start(prior.coefficients, prior.relative_sd) if prior else None
-    data = prepare(observations, form, engine, start)
-    return _Solved(engine, data, *best_exponent(data, (prior.exponent if prior else None) or form.exponent))
-
-
-def _cost(one: _Solved) -> float:
-    """Return what speaks against a solution: its errors, and a share of parallel work that isn't usual."""
-    return one.solution.cost + ((one.engine.parallel_share - _USUAL_PARALLEL_SHARE) / _PARALLEL_SHARE_SD) ** 2
 
 
 def _from_prior(form: Form, engine: Engine, prior: Prior | None) -> Fit:

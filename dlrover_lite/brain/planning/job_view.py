@@ -13,7 +13,18 @@ from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
 
-__all__ = ["FORMAT", "Action", "JobView", "LastChange", "MeasuredPlan", "ModelData", "Policy", "RoundInputs", "Stage", "index_of"]
+__all__ = [
+    "FORMAT",
+    "Action",
+    "JobView",
+    "LastChange",
+    "MeasuredPlan",
+    "ModelData",
+    "Policy",
+    "RoundInputs",
+    "Stage",
+    "index_of",
+]
 
 FORMAT = 1
 """Format of stored rounds and decisions; rises when what they say is read in another way."""

@@ -281,9 +281,13 @@ class Lattice:
         if need.most_per_ps is not None:
             left[each > need.most_per_ps] = 0
         alike = left[:, None, None]
-        return alike if len(hosts) < 2 else np.minimum(
-            alike,
-            worker_places(self.servers[:, None, None], self.worker_sizes[:, None], self.ps_cores, need, hosts),
+        return (
+            alike
+            if len(hosts) < 2
+            else np.minimum(
+                alike,
+                worker_places(self.servers[:, None, None], self.worker_sizes[:, None], self.ps_cores, need, hosts),
+            )
         )
 
     def smallest(self, fitting: IntArray, most_cores: float) -> Candidate | None:
