@@ -23,7 +23,7 @@ from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
 from dlrover_lite.core.units import GIB, MIB, Resources
-from dlrover_lite.protocol.demands import Demand, Done, Standing, StandingNode
+from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.plans import Plan
@@ -160,6 +160,10 @@ class SimulatedJob:
     """Seconds since the job began at the end of each window, the plan then, and samples/s in it."""
     decisions: list[Decision] = field(default_factory=list)
     windows: int = 0
+    profile: Profile | None = None
+    """Of the last window, if its plan didn't change."""
+    done: DecisionOutcome | None = None
+    """What became of a decision in the last window."""
 
     def nodes(self) -> list[tuple[str, str, float, int]]:
         """Name, role, cores and host of each node, workers first."""
@@ -229,24 +233,23 @@ class Cluster:
                     self._pending[name] = one.number, decision
 
     def _train(self, job: SimulatedJob) -> None:
-        self._profile, self._done = None, None
         number, decision = self._pending.pop(job.name, (0, None))
         seconds = WINDOW_SECONDS
-        job._profile, job._done = None, None  # type: ignore[attr-defined]
+        job.profile, job.done = None, None
         trained = 0.0
         if decision is not None and decision.plan is not None and decision.action in ("start", "change", "explore"):
             wanted = candidate(decision.plan)
             hosts = place(wanted, self.machines, self._held(job))
             if hosts is None:
-                job._done = self._became(job, number, "given up", 0.0, 0)  # type: ignore[attr-defined]
+                job.done = self._became(job, number, "given up", 0.0, 0)
             else:
                 if job.plan is not None:
                     trained = _KEPT * _CHANGE_SECONDS * self._window(job, _CHANGE_SECONDS)[1]
                 seconds -= _CHANGE_SECONDS
                 job.plan, job.hosts = wanted, hosts
-                job._done = self._became(job, number, "done", _CHANGE_SECONDS, int(trained))  # type: ignore[attr-defined]
+                job.done = self._became(job, number, "done", _CHANGE_SECONDS, int(trained))
         elif decision is not None:
-            job._done = self._became(job, number, "given up", 0.0, 0)  # type: ignore[attr-defined]
+            job.done = self._became(job, number, "given up", 0.0, 0)
         if job.plan is None:
             return
         window, rate = self._window(job, seconds)
@@ -254,7 +257,7 @@ class Cluster:
         job.samples = min(job.total_samples, job.samples + trained)
         job.history.append((self.now + WINDOW_SECONDS - job.began, job.plan, trained / WINDOW_SECONDS))
         if seconds == WINDOW_SECONDS:
-            job._profile = self._profile_of(job, window)  # type: ignore[attr-defined]
+            job.profile = self._profile_of(job, window)
 
     def _window(self, job: SimulatedJob, seconds: float) -> tuple[Window, float]:
         assert job.plan is not None
@@ -278,9 +281,9 @@ class Cluster:
                     held[host] += cores
         return held
 
-    def _became(self, job: SimulatedJob, number: int, state: str, seconds: float, samples: int) -> Done:
+    def _became(self, job: SimulatedJob, number: int, state: str, seconds: float, samples: int) -> DecisionOutcome:
         done = {"job": job.name, "number": number, "at": self.now + seconds, "state": state}
-        return msgspec.convert({**done, "seconds": seconds, "samples": samples}, Done)
+        return msgspec.convert({**done, "seconds": seconds, "samples": samples}, DecisionOutcome)
 
     def _profile_of(self, job: SimulatedJob, window: Window) -> Profile:
         factor = WINDOW_SECONDS / window.seconds
@@ -320,7 +323,7 @@ class Cluster:
         )
 
     def _report(self, job: SimulatedJob) -> None:
-        profile, done = job._profile, job._done  # type: ignore[attr-defined]
+        profile, done = job.profile, job.done
         if job.plan is None and done is None:
             return
         standing = None
@@ -350,10 +353,6 @@ class Cluster:
 def mean_rate(job: SimulatedJob, until: float, since: float = 0.0) -> float:
     rates = [rate for at, _, rate in job.history if since < at <= until]
     return float(np.mean(rates)) if rates else 0.0
-
-
-def last_rates(job: SimulatedJob, windows: int) -> float:
-    return float(np.mean([rate for _, _, rate in job.history[-windows:]]))
 
 
 def changes_of(job: SimulatedJob) -> Iterable[Decision]:

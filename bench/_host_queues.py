@@ -2,9 +2,9 @@
 
 Minibatches circulate. Each waits until it has been read, is pulled from every PS, computed by its worker, and pushed to every PS. Workers
 and PS serve one minibatch after the other, first come first served. CPU limits are those of the kernel: so many seconds in each period of
-0.1 s, at full speed until they are used up. Nodes that run share the cores of their host evenly, and work as fast as their host is. Part of a
-worker's work can be spread over the whole cores of its limit; a PS has one thread. What goes from one host to another passes the card of
-the first and then that of the other, one transfer after the other on each.
+0.1 s, at full speed until they are used up. Nodes that run share the cores of their host evenly, and work as fast as their host is. Part
+of a worker's work can be spread over the whole cores of its limit; a PS has one thread. What goes from one host to another passes the
+card of the first and then that of the other, one transfer after the other on each.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from dlrover_lite.core.kernels.compile import kernel
 
 __all__ = ["Costs", "Machine", "Node", "Window", "run"]
 
@@ -133,7 +134,7 @@ def run(
 # station at a time: the workers' CPUs, the PS', each host's card out and in.
 
 
-@numba.njit(cache=True)
+@kernel
 def _add(station, item, work, first, last, after, works, left):  # type: ignore[no-untyped-def]
     works[item] = work
     after[item] = -1
@@ -145,7 +146,7 @@ def _add(station, item, work, first, last, after, works, left):  # type: ignore[
     last[station] = item
 
 
-@numba.njit(cache=True)
+@kernel
 def _take(station, first, after, works, left):  # type: ignore[no-untyped-def]
     item = first[station]
     first[station] = after[item]
@@ -153,21 +154,21 @@ def _take(station, first, after, works, left):  # type: ignore[no-untyped-def]
     return item
 
 
-@numba.njit(cache=True)
+@kernel
 def _work(seconds, variation):  # type: ignore[no-untyped-def]
     if variation <= 0.0:
         return seconds
     return seconds * np.random.gamma(1.0 / variation**2, variation**2)
 
 
-@numba.njit(cache=True)
+@kernel
 def _speedup(cores, parallel):  # type: ignore[no-untyped-def]
     """How much faster work is done by the threads of so many cores than by one."""
     threads = max(1.0, np.floor(cores + 1e-9))
     return 1.0 / (1.0 - parallel + parallel / threads)
 
 
-@numba.njit(cache=True)
+@kernel
 def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, seconds):  # type: ignore[no-untyped-def]  # noqa: PLR0915
     np.random.seed(seed)
     n_nodes, n_hosts = cores.shape[0], machines.shape[0]

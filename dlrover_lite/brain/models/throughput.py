@@ -28,8 +28,8 @@ _NOISE_WORTH = 3.0
 _WIDER = 0.12
 """Relative error added to the band for each doubling outside of what was seen."""
 _USUAL_PARALLEL_SHARE = 0.9
-"""Share of a worker's work that its threads do at the same time. It counts until workers of several cores were measured: then what they take
-longer than this says is found as latency."""
+"""Share of a worker's work that its threads do at the same time. It counts until workers of several cores were measured: then what they
+take longer than this says is found as latency."""
 _AXES = [Setting._fields.index(axis) for axis in AXES]
 
 

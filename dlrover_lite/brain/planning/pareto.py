@@ -101,6 +101,21 @@ class Points(NamedTuple):
     def band(self, at: int) -> Band:
         return Band(float(self.throughput[at]), float(self.lower[at]), float(self.upper[at]))
 
+    def in_order(self, order: IntArray) -> Points:
+        """Return the points in this order, which is by rising cost, of the same cost the faster first."""
+        rate = self.throughput[order]
+        return Points(
+            self.workers[order],
+            self.servers[order],
+            self.worker_cores[order],
+            self.ps_cores[order],
+            self.milli[order],
+            rate,
+            self.lower[order],
+            self.upper[order],
+            np.concatenate([[True], rate[1:] > np.maximum.accumulate(rate)[:-1]]),
+        )
+
     def are(self, candidate: Candidate) -> NDArray[np.bool_]:
         """Say which of these plans are ``candidate``."""
         return np.asarray(
@@ -221,16 +236,13 @@ def _look_at_all(lattice: Lattice, model: ThroughputModel, fitting: IntArray, fo
 def points_of(model: ThroughputModel, parts: Parts) -> Points:
     """Predict any points (at least one), and put them in order."""
     w, p, worker_cores, ps_cores = parts
-    predicted = [x if x.shape == w.shape else np.broadcast_to(x, w.shape) for x in model.predict(*parts)]
+    rate, lower, upper = (x if x.shape == w.shape else np.broadcast_to(x, w.shape) for x in model.predict(*parts))
     workers, servers = w.astype(np.int64), p.astype(np.int64)
     worker_milli, ps_milli = ((x * MILLI + 0.5).astype(np.int64) for x in (worker_cores, ps_cores))
     milli = workers * worker_milli + servers * ps_milli
-    order = np.lexsort((-predicted[0], milli))
-    expected, lower, upper = (x[order] for x in predicted)
-    on_front = np.ones(len(order), np.bool_)
-    on_front[1:] = expected[1:] > np.maximum.accumulate(expected)[:-1]
-    plans = (workers[order], servers[order], worker_cores[order], ps_cores[order])
-    return Points(*plans, milli[order], expected, lower, upper, on_front)
+    on_front = np.ones(len(milli), np.bool_)  # it is found once they are in order
+    points = Points(workers, servers, worker_cores, ps_cores, milli, rate, lower, upper, on_front)
+    return points.in_order(np.lexsort((-rate, milli)))
 
 
 def exact_front(

@@ -38,8 +38,8 @@ __all__ = [
 MILLI = 1000
 """Units of cost in a core: cost is counted in thousandths of a core."""
 
-_STEP_PART = 16
-"""Part of a count by which the next one that is looked at is higher: a model doesn't tell closer ones apart."""
+_STEP_PART = 32
+"""Part of a count by which the next one that is looked at is higher: no model tells closer ones apart."""
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -174,7 +174,7 @@ def even_sizes(most: float, count: int = 16) -> tuple[float, ...]:
 
 
 def _counts(low: int, high: int) -> IntArray:
-    """List counts of nodes from ``low`` to ``high``, both included: all up to a few dozen, then in steps of a sixteenth."""
+    """List counts of nodes from ``low`` to ``high``, both included: all up to 64, then in steps of a 32nd."""
     counts = [low]
     while counts[-1] < high:
         counts.append(min(high, counts[-1] + max(1, counts[-1] // _STEP_PART)))
@@ -206,7 +206,7 @@ def worker_places(
 
 
 class Lattice:
-    """Candidates within ``bounds``, as axes that arrays are spread over. Of high counts there are steps of a sixteenth.
+    """Candidates within ``bounds``, as axes that arrays are spread over. Above 64 nodes counts go in steps of a 32nd.
 
     - axis 0: number of PS, (P, 1, 1)
     - axis 1: the workers' side, (1, N, 1): a number of workers and a size, ordered by cost, then by number

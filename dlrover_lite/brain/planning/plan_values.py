@@ -259,10 +259,8 @@ def _as_measured(
         spread[at] = math.log(one.throughput.upper / one.throughput.expected)
     order = np.lexsort((-throughput, points.milli))
     places = np.argsort(order)
-    points = Points(*(column[order] for column in points._replace(throughput=throughput, lower=lower, upper=upper)))
-    on_front = np.ones(len(order), np.bool_)
-    on_front[1:] = points.throughput[1:] > np.maximum.accumulate(points.throughput)[:-1]
-    return points._replace(on_front=on_front), spread[order], (int(places[kept[0]]), int(places[kept[1]]))
+    points = points._replace(throughput=throughput, lower=lower, upper=upper).in_order(order)
+    return points, spread[order], (int(places[kept[0]]), int(places[kept[1]]))
 
 
 def _spread(points: Points) -> FloatArray:
