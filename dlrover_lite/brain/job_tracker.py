@@ -46,7 +46,6 @@ SCALE_SECONDS = 2.0
 """Seconds of training that a change costs, until it was measured."""
 _FINEST = 0.25
 """Cores of the smallest node, where no usual size fits in."""
-_MOST_WORKERS, _MOST_SERVERS = 64, 32
 _FEW_CORES = 4.0
 REJECTED_SECONDS, GIVEN_UP_SECONDS = 600.0, 60.0
 """Seconds for which a plan isn't wanted again that a person has rejected, or that couldn't be carried out."""
@@ -64,9 +63,12 @@ def bounds_of(demand: Demand) -> Bounds:
     cores = within(demand).cores
     sizes = tuple(size for size in _sizes(cores) if to_milli(size) < to_milli(cores)) or (min(_FINEST, cores / 2),)
     small = tuple(size for size in sizes if size <= 1.0)  # one thread does a parameter server's work on rows
-    workers = min(_MOST_WORKERS, max(1, int(cores / 0.5)))
-    servers = min(_MOST_SERVERS, max(1, math.ceil(cores / 2)))
-    bounds = Bounds(max_workers=workers, max_servers=servers, worker_sizes=sizes, ps_sizes=small or sizes[:1])
+    bounds = Bounds(
+        max_workers=max(1, int(cores / 0.5)),
+        max_servers=max(1, math.ceil(cores / 2)),
+        worker_sizes=sizes,
+        ps_sizes=small or sizes[:1],
+    )
     if (fixed := demand.worker) is not None:
         bounds = msgspec.structs.replace(
             bounds, min_workers=fixed.count, max_workers=fixed.count, worker_sizes=(fixed.each.cores,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -112,10 +113,18 @@ def test_lattices_of_equal_bounds_are_shared():
     assert lattice_of(SMALL) is lattice_of(Bounds(**{name: getattr(SMALL, name) for name in SMALL.__struct_fields__}))
 
 
-def test_the_largest_lattice_holds_all_plans():
+def test_the_largest_lattice_of_a_machine_holds_all_plans():
     large = Lattice(Bounds(worker_sizes=even_sizes(8), ps_sizes=even_sizes(8)))
     assert len(large) == 524_288
     assert large.unit_milli == 500
+
+
+def test_high_counts_go_in_small_steps():
+    large = Lattice(Bounds(max_workers=4000, max_servers=1000, worker_sizes=(0.5, 1.0), ps_sizes=(1.0,)))
+    for counts, most in ((large.worker_counts, 4000), (large.servers, 1000)):
+        assert counts[:64].tolist() == list(range(1, 65)) and counts[-1] == most
+        assert (np.diff(counts) <= np.maximum(1, counts[:-1] // 32)).all() and len(counts) < 250
+    assert set(large.workers.tolist()) == set(large.worker_counts.tolist())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from dlrover_lite.brain.models.fitted_model import load_model, model_data
 from dlrover_lite.brain.models.throughput import fit
 from dlrover_lite.brain.planning.decision import Decision, decide
-from dlrover_lite.brain.planning.job_view import JobView, LastChange, Policy, RoundInputs
+from dlrover_lite.brain.planning.job_view import JobView, LastChange, MeasuredPlan, Policy, RoundInputs
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, even_sizes
 from dlrover_lite.brain.planning.plan_values import options_of
@@ -181,3 +181,42 @@ def test_a_surer_plan_is_taken_where_the_best_is_not_certain():
     )  # fmt: skip
     found = decide(RoundInputs(at=0.0, capacity=Resources(4.0, 10**12), jobs=(job,)), load_model).of("a")
     assert found.action == "change" and found.predicted.gain.lower > 0
+
+
+# --- plans that were measured before ----------------------------------------------------------------------------------
+
+NOW, BEFORE = Candidate(4, 1, 0.5, 0.75), Candidate(3, 1, 0.5, 0.5)
+
+
+def measured(job: JobView, plan: Candidate, factor: float, width: float = 1.02) -> JobView:
+    """The job with ``plan`` measured before, at so much of what the present one was measured at, and that one at what is predicted."""
+    rate = float(load(job.model).predict(*NOW.parts())[0][0])
+    there = rate * factor
+    return msgspec.structs.replace(
+        job,
+        measured=Band(rate, rate / 1.02, rate * 1.02),
+        measured_before=(MeasuredPlan(plan, Band(there, there / width, there * width)),),
+    )
+
+
+def test_a_job_goes_back_to_a_plan_that_was_measured_as_better():
+    """The model says that it is slower, and it is on nobody's front."""
+    job = view(now=NOW, model=data(spread=0.3), scale_seconds=5.0)
+    no_trials = Policy(exploration_share=0.0)
+    assert decided(job, policy=no_trials).choice != BEFORE
+    found = decided(measured(job, BEFORE, 1.6), policy=no_trials)
+    assert (found.action, found.choice) == ("change", BEFORE)
+    rate = float(load(job.model).predict(*NOW.parts())[0][0])
+    assert found.predicted.throughput.expected == pytest.approx(1.6 * rate)
+    doubtful = decided(measured(job, BEFORE, 1.6, width=2.5), policy=no_trials)
+    assert doubtful.choice != BEFORE, "what was measured has a band, too"
+
+
+def test_what_was_measured_as_worse_is_not_tried_again():
+    job = view(now=NOW, model=data(spread=0.7), scale_seconds=5.0, remaining_samples=1e8)
+    tried = decided(job)
+    assert tried.action == "explore"
+    again = decided(measured(job, tried.choice, 0.8))
+    assert again.choice != tried.choice
+    as_good = decided(measured(job, tried.choice, 1.001))
+    assert as_good.choice != tried.choice, "it is known: there is nothing to be learnt"

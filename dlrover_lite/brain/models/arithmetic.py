@@ -31,9 +31,11 @@ class Rates(NamedTuple):
 
 
 def _of_worker(cores: Floats, speed: Floats | float, engine: Sequence[float]) -> tuple[Floats, Floats, Floats]:
-    """Return, for one worker, the cores that it can use, times its speed; its threads; and the minibatches that it has under way."""
-    deep, shallow, compute_share, _, _, lost = engine
+    """Return, for one worker, the cores that it can use, times its speed; how much faster its
+    threads are than one; and the minibatches that it has under way."""
+    deep, shallow, compute_share, _, _, lost, parallel_share = engine
     threads = np.maximum(np.floor(cores + _ROUNDING), 1.0)
+    threads = 1 / (1 - parallel_share + parallel_share / threads)  # Amdahl's law
     depth = np.where(cores >= 1, deep, shallow)
     limit = np.maximum(cores - lost, cores * _LEAST_LEFT)
     return np.minimum(limit, threads / compute_share) * speed, threads, depth
@@ -42,7 +44,7 @@ def _of_worker(cores: Floats, speed: Floats | float, engine: Sequence[float]) ->
 def bottleneck_rows(table: Floats, engine: Sequence[float]) -> Floats:
     """Compute [n, 4, 6]: seconds per minibatch and unit of each coefficient, for the settings of ``table`` [11, n], the fields of
     ``Setting``. ``engine``: the depth with and without a whole core, the compute and the serial share, the cores that a PS can use, and
-    those that a worker loses where its limit holds it back.
+    those that a worker loses where its limit holds it back, and the share of its work that its threads do at the same time.
 
     A limit of CPU is a limit of the rate, not of the speed: who is below it runs at the speed of a whole core. So the pipeline's time holds
     CPU seconds as they are, and limits of less than a core don't lengthen it.
@@ -50,7 +52,7 @@ def bottleneck_rows(table: Floats, engine: Sequence[float]) -> Floats:
     batch, workers, worker_cores, worker_speed, ps, ps_cores, ps_speed, ps_share, free_power, host_workers, host_ps = (
         table
     )
-    _, _, _, serial_share, most_ps_cores, _ = engine
+    _, _, _, serial_share, most_ps_cores, _, _ = engine
     power, threads, depth = _of_worker(worker_cores, worker_speed, engine)
     depth = depth * workers
     pipeline = serial_share / depth
@@ -86,7 +88,7 @@ def bottleneck_sides(
     pipeline [P, A]; of the fullest host, which depends on neither size [P]; and of a PS [P, S]."""
     servers, worker_sizes, ps_sizes = plans
     worker_sample, worker_minibatch, worker_request, ps_sample, ps_request, latency = coefficients.tolist()
-    _, _, _, serial_share, most_ps_cores, _ = engine
+    _, _, _, serial_share, most_ps_cores, _, _ = engine
     power, threads, depth = _of_worker(worker_sizes, speed, engine)
     work = batch * worker_sample + worker_minibatch + servers * worker_request
     served = batch * ps_sample / servers + ps_request

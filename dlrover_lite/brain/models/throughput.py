@@ -27,6 +27,9 @@ _NOISE_WORTH = 3.0
 """Weight of the expected noise, as a number of observations."""
 _WIDER = 0.12
 """Relative error added to the band for each doubling outside of what was seen."""
+_USUAL_PARALLEL_SHARE = 0.9
+"""Share of a worker's work that its threads do at the same time. It counts until workers of several cores were measured: then what they
+take longer than this says is found as latency."""
 _AXES = [Setting._fields.index(axis) for axis in AXES]
 
 
@@ -88,7 +91,9 @@ def fit(
     Raises DlroverLiteError when there is neither an observation nor a prior.
     """
     observations = [o for o in observations if o.samples_per_second > 0 and o.weight > 0]
-    engine = engine or Engine(depth=depth, throttle_cores=throttle_cores(observations))
+    engine = engine or Engine(
+        depth=depth, throttle_cores=throttle_cores(observations), parallel_share=_USUAL_PARALLEL_SHARE
+    )
     if not observations:
         return _from_prior(form, engine, prior)
     start = Start(prior.coefficients, prior.relative_sd) if prior else None

@@ -40,6 +40,8 @@ class Engine(msgspec.Struct, frozen=True):
     """The most cores that a PS can use: one thread does all the work on rows."""
     throttle_cores: float = 0.0
     """Cores of a worker's limit that are lost where the limit is what holds it back: it is stopped and goes on in each period."""
+    parallel_share: float = 1.0
+    """Share of a worker's work that its threads do at the same time."""
     dense_bytes: float = 1.0
     """Bytes of dense parameters. This and what follows: `additive` only, where they scale coefficients."""
     sample_bytes: float = 1.0
@@ -48,10 +50,10 @@ class Engine(msgspec.Struct, frozen=True):
     """Bandwidth in bytes per second."""
 
     @property
-    def numbers(self) -> tuple[float, float, float, float, float, float]:
+    def numbers(self) -> tuple[float, float, float, float, float, float, float]:
         """The numbers in the order in which the arithmetic takes them."""
         shares = self.compute_share, self.serial_share
-        return self.depth, self.depth_below_a_core, *shares, self.ps_cores, self.throttle_cores
+        return self.depth, self.depth_below_a_core, *shares, self.ps_cores, self.throttle_cores, self.parallel_share
 
 
 class Setting(NamedTuple):

@@ -217,8 +217,8 @@ def _to_explore(one: Options, walk: Walk, policy: Policy) -> int | None:
     for size, its in ((points.worker_cores, now.worker_cores), (points.ps_cores, now.ps_cores)):
         may &= (size <= its * policy.exploration_step) & (size * policy.exploration_step >= its)
     may[one.now] = False
-    for refused in view.declined:
-        may &= ~points.are(refused)
+    for known in (*view.declined, *(one.plan for one in view.measured_before)):
+        may &= ~points.are(known)
     change = view.last_change
     if change is not None and change.fresh_windows < policy.reversal_windows:
         return None

@@ -13,7 +13,18 @@ from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
 
-__all__ = ["FORMAT", "Action", "JobView", "LastChange", "ModelData", "Policy", "RoundInputs", "Stage", "index_of"]
+__all__ = [
+    "FORMAT",
+    "Action",
+    "JobView",
+    "LastChange",
+    "MeasuredPlan",
+    "ModelData",
+    "Policy",
+    "RoundInputs",
+    "Stage",
+    "index_of",
+]
 
 FORMAT = 1
 """Format of stored rounds and decisions; rises when what they say is read in another way."""
@@ -41,6 +52,13 @@ class LastChange(msgspec.Struct, frozen=True, kw_only=True):
     """The plan that the job had before."""
     fresh_windows: int = 0
     """Number of windows measured since the change took effect: evidence that it was decided without."""
+
+
+class MeasuredPlan(msgspec.Struct, frozen=True):
+    """A plan that the job had before, and samples/s that were measured with it."""
+
+    plan: Candidate
+    throughput: Band
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +110,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     now: Candidate | None = None
     measured: Band | None = None
     """Samples/s with ``now``; None: not measured yet, the model's word is taken."""
+    measured_before: tuple[MeasuredPlan, ...] = ()
+    """What was measured with plans that the job had before, the newest first: it counts, whatever a model says of them."""
     scale_seconds: NonNegative = 0.0
     """Seconds of training that a change of the plan costs (``effect.cost_of_change``)."""
     waited_seconds: NonNegative = 0.0

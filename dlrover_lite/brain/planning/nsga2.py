@@ -42,6 +42,8 @@ def nsga2_front(
             hint='Install it: pip install "dlrover-lite[nsga2]". The exact front needs nothing.',
         ) from error
 
+    room = np.broadcast_to(fitting, (len(lattice.servers), len(lattice.worker_sizes), len(lattice.ps_cores)))
+
     class Plans(Problem):  # type: ignore[misc]
         def __init__(self) -> None:
             last = [size - 1 for size in lattice.shape]
@@ -52,7 +54,7 @@ def nsga2_front(
             cores = (lattice.worker_units[n] + lattice.ps_units[p, s]) * lattice.unit_milli / 1000
             rate = model.predict(*lattice.parts(np.ravel_multi_index((p, n, s), lattice.shape)))[0]
             out["F"] = np.column_stack([cores, -rate])
-            out["G"] = np.column_stack([cores - most_cores, lattice.workers[n] - fitting[p]])
+            out["G"] = np.column_stack([cores - most_cores, lattice.workers[n] - room[p, lattice.size_of_side[n], s]])
 
     algorithm = NSGA2(
         pop_size=population,

@@ -12,7 +12,7 @@ from dlrover_lite.brain.models.fitted_model import model_data
 from dlrover_lite.brain.models.memory_forecast import TableCurve, forecast, need_of
 from dlrover_lite.brain.models.throughput import Prior, fit
 from dlrover_lite.brain.models.throughput_forms import DEPTH
-from dlrover_lite.brain.planning.job_view import JobView, LastChange
+from dlrover_lite.brain.planning.job_view import JobView, LastChange, MeasuredPlan
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, to_milli
 from dlrover_lite.protocol.demands import TableFacts
@@ -26,6 +26,10 @@ _OF_80_PERCENT = 1.2816
 """Half the width of a band that holds 80%, in standard deviations."""
 _LEAST_SD = 0.01
 """Least relative standard deviation of a throughput that was measured: windows differ by more than each one's parts tell."""
+_WINDOW_SD, _WINDOW_SD_WORTH = 0.03, 2.0
+"""Relative standard deviation of a window's throughput about its plan's, as it is usual, and its weight as a number of windows."""
+_MOST_BEFORE = 16
+"""The most plans of before that are remembered as measured, the newest."""
 
 
 def candidate_of(profile: Profile) -> Candidate | None:
@@ -81,6 +85,7 @@ def observed_view(
         remaining_samples=None if total_samples is None else max(0.0, total_samples - last.samples_so_far),
         now=now,
         measured=measured,
+        measured_before=_measured_before(trained, now),
         last_change=_last_change(trained, len(present)),
     )
 
@@ -96,6 +101,24 @@ def _measured(present: Sequence[Profile]) -> Band:
         between = squares / (len(present) - 1) / len(present)
     width = math.exp(_OF_80_PERCENT * max(_LEAST_SD, math.sqrt(max(parts, between))))
     return Band(rate, rate / width, rate * width)
+
+
+def _measured_before(trained: Sequence[Profile], now: Candidate | None) -> tuple[MeasuredPlan, ...]:
+    """Collect what was measured with each plan but the present one. A window differs from another by what windows of the same plan do."""
+    by_plan: dict[Candidate, list[Profile]] = {}
+    for profile in reversed(trained):
+        if (plan := candidate_of(profile)) is not None:
+            by_plan.setdefault(plan, []).append(profile)
+    means = {plan: sum(p.samples for p in of) / sum(p.seconds for p in of) for plan, of in by_plan.items()}
+    squares = sum((p.samples_per_second / means[plan] - 1) ** 2 for plan, of in by_plan.items() for p in of)
+    freedom = sum(len(of) - 1 for of in by_plan.values())
+    sd = math.sqrt((squares + _WINDOW_SD_WORTH * _WINDOW_SD**2) / (freedom + _WINDOW_SD_WORTH))
+    found = []
+    for plan, of in by_plan.items():
+        width = math.exp(_OF_80_PERCENT * max(_LEAST_SD, sd / math.sqrt(len(of))))
+        if plan != now:
+            found.append(MeasuredPlan(plan, Band(means[plan], means[plan] / width, means[plan] * width)))
+    return tuple(found[:_MOST_BEFORE])
 
 
 def _last_change(trained: Sequence[Profile], present: int) -> LastChange | None:

@@ -101,6 +101,21 @@ class Points(NamedTuple):
     def band(self, at: int) -> Band:
         return Band(float(self.throughput[at]), float(self.lower[at]), float(self.upper[at]))
 
+    def in_order(self, order: IntArray) -> Points:
+        """Return the points in this order, which is by rising cost, of the same cost the faster first."""
+        rate = self.throughput[order]
+        return Points(
+            self.workers[order],
+            self.servers[order],
+            self.worker_cores[order],
+            self.ps_cores[order],
+            self.milli[order],
+            rate,
+            self.lower[order],
+            self.upper[order],
+            np.concatenate([[True], rate[1:] > np.maximum.accumulate(rate)[:-1]]),
+        )
+
     def are(self, candidate: Candidate) -> NDArray[np.bool_]:
         """Say which of these plans are ``candidate``."""
         return np.asarray(
@@ -177,24 +192,29 @@ def _look_at_sides(lattice: Lattice, sides: Sides, fitting: IntArray, found: _Fa
     """Look at a separable model's points. What is slower than something cheaper of the same side is so beside every other side, and isn't
     looked at."""
     _, many, sizes = lattice.shape
-    least = lattice.bounds.min_workers
-    shrink = (np.arange(least, lattice.bounds.max_workers + 1) ** -float(sides.power))[lattice.workers - least]
+    first = lattice.worker_counts[0]
+    powers = np.zeros(int(lattice.worker_counts[-1] - first) + 1)
+    powers[lattice.worker_counts - first] = lattice.worker_counts ** -float(sides.power)
+    shrink = powers[lattice.workers - first]
     if len(lattice) >= _MANY:
         from dlrover_lite.brain.planning.pareto_kernel import fastest_by_sides
 
         fastest_by_sides(
-            sides.of_worker, sides.fixed, sides.of_ps, shrink, lattice.workers, lattice.size_of_side, fitting,
+            sides.of_worker, sides.fixed, sides.of_ps, shrink, lattice.workers, lattice.size_of_side,
+            np.broadcast_to(fitting, (len(lattice.servers), len(lattice.worker_sizes), sizes)),
             lattice.worker_units, lattice.ps_units, found.slowness, found.flat,
         )  # fmt: skip
         return
     of_workers = sides.of_worker[:, lattice.size_of_side] * shrink + sides.fixed[:, None]
-    of_workers[lattice.workers > fitting[:, None]] = np.inf
-    p, n = _ahead(of_workers).nonzero()
     useful = _ahead(sides.of_ps)
-    at, s = useful[p].nonzero()
-    slowness = of_workers[p, n][at] + sides.of_ps[p[at], s]
-    cost = lattice.worker_units[n[at]] + lattice.ps_units[p[at], s]
-    found.look(cost, slowness, (p * many + n)[at] * sizes + s)
+    for at in range(fitting.shape[2]):  # one for all sizes of a PS, or one for each
+        room = fitting[:, :, at] if fitting.shape[1] == 1 else fitting[:, lattice.size_of_side, at]
+        p, n = _ahead(np.where(lattice.workers > room, np.inf, of_workers)).nonzero()
+        here = useful if fitting.shape[2] == 1 else useful & (np.arange(sizes) == at)
+        pair, s = here[p].nonzero()
+        slowness = of_workers[p, n][pair] + sides.of_ps[p[pair], s]
+        cost = lattice.worker_units[n[pair]] + lattice.ps_units[p[pair], s]
+        found.look(cost, slowness, (p * many + n)[pair] * sizes + s)
 
 
 def _look_at_all(lattice: Lattice, model: ThroughputModel, fitting: IntArray, found: _Fastest) -> None:
@@ -206,7 +226,8 @@ def _look_at_all(lattice: Lattice, model: ThroughputModel, fitting: IntArray, fo
         shape = (len(every_p[part]), many, sizes)
         rates = np.broadcast_to(model.predict(w, every_p[part], worker_cores, ps_cores)[0], shape)
         cost = lattice.worker_units[:, None] + lattice.ps_units[part, None, :]
-        fits = np.broadcast_to((lattice.workers <= fitting[part, None])[..., None], shape).ravel()
+        room = fitting[part] if fitting.shape[1] == 1 else fitting[part][:, lattice.size_of_side]
+        fits = np.broadcast_to(lattice.workers[:, None] <= room, shape).ravel()
         first = start * many * sizes
         flat = np.arange(first, first + rates.size)
         found.look(cost.ravel()[fits], -rates.ravel()[fits], flat[fits])
@@ -215,16 +236,13 @@ def _look_at_all(lattice: Lattice, model: ThroughputModel, fitting: IntArray, fo
 def points_of(model: ThroughputModel, parts: Parts) -> Points:
     """Predict any points (at least one), and put them in order."""
     w, p, worker_cores, ps_cores = parts
-    predicted = [x if x.shape == w.shape else np.broadcast_to(x, w.shape) for x in model.predict(*parts)]
+    rate, lower, upper = (x if x.shape == w.shape else np.broadcast_to(x, w.shape) for x in model.predict(*parts))
     workers, servers = w.astype(np.int64), p.astype(np.int64)
     worker_milli, ps_milli = ((x * MILLI + 0.5).astype(np.int64) for x in (worker_cores, ps_cores))
     milli = workers * worker_milli + servers * ps_milli
-    order = np.lexsort((-predicted[0], milli))
-    expected, lower, upper = (x[order] for x in predicted)
-    on_front = np.ones(len(order), np.bool_)
-    on_front[1:] = expected[1:] > np.maximum.accumulate(expected)[:-1]
-    plans = (workers[order], servers[order], worker_cores[order], ps_cores[order])
-    return Points(*plans, milli[order], expected, lower, upper, on_front)
+    on_front = np.ones(len(milli), np.bool_)  # it is found once they are in order
+    points = Points(workers, servers, worker_cores, ps_cores, milli, rate, lower, upper, on_front)
+    return points.in_order(np.lexsort((-rate, milli)))
 
 
 def exact_front(

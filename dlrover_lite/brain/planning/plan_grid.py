@@ -8,7 +8,9 @@ given: cores, counted in whole thousandths, so that equal costs are equal and su
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
 __all__ = [
@@ -29,10 +32,14 @@ __all__ = [
     "even_sizes",
     "lattice_of",
     "to_milli",
+    "worker_places",
 ]
 
 MILLI = 1000
 """Units of cost in a core: cost is counted in thousandths of a core."""
+
+_STEP_PART = 32
+"""Part of a count by which the next one that is looked at is higher: no model tells closer ones apart."""
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -166,8 +173,40 @@ def even_sizes(most: float, count: int = 16) -> tuple[float, ...]:
     return tuple(size / MILLI for size in sizes)
 
 
+def _counts(low: int, high: int) -> IntArray:
+    """List counts of nodes from ``low`` to ``high``, both included: all up to 64, then in steps of a 32nd."""
+    counts = [low]
+    while counts[-1] < high:
+        counts.append(min(high, counts[-1] + max(1, counts[-1] // _STEP_PART)))
+    return np.array(counts, np.int64)
+
+
+def worker_places(
+    servers: IntArray, worker_cores: FloatArray, ps_cores: FloatArray, need: MemoryNeed, hosts: Sequence[Host]
+) -> IntArray:
+    """Compute how many workers of so many cores find a place on the hosts beside so many PS; 0 where a PS finds none. The PS are spread
+    evenly, one more on the largest hosts. Arguments broadcast."""
+    worker_milli, ps_milli = (np.rint(cores * MILLI).astype(np.int64) for cores in (worker_cores, ps_cores))
+    each = need.per_ps(servers)
+    sizes = sorted((host.resources for host in hosts), key=lambda one: (-one.cores, -one.memory))
+    low, more = np.divmod(servers, len(sizes))
+    found, homeless, first = np.int64(0), np.bool_(False), 0
+    for size, alike in groupby(sizes):
+        count = sum(1 for _ in alike)
+        with_more = np.clip(more - first, 0, count)
+        for on_each, of_these in ((low + 1, with_more), (low, count - with_more)):
+            milli, memory = to_milli(size.cores) - on_each * ps_milli, size.memory - on_each * each
+            homeless = homeless | ((of_these > 0) & ((milli < 0) | (memory < 0)))
+            room = milli // worker_milli
+            if need.worker:
+                room = np.minimum(room, memory // need.worker)
+            found = found + of_these * np.maximum(room, 0)
+        first += count
+    return np.asarray(np.where(homeless, 0, found), np.int64)
+
+
 class Lattice:
-    """All candidates within ``bounds``, as axes that arrays are spread over:
+    """Candidates within ``bounds``, as axes that arrays are spread over. Above 64 nodes counts go in steps of a 32nd.
 
     - axis 0: number of PS, (P, 1, 1)
     - axis 1: the workers' side, (1, N, 1): a number of workers and a size, ordered by cost, then by number
@@ -184,8 +223,8 @@ class Lattice:
         ps_sizes = sorted(set(map(to_milli, bounds.ps_sizes)))
         self.unit_milli = math.gcd(*worker_sizes, *ps_sizes)
         """Thousandths of a core that all costs are multiples of."""
-        counts = np.arange(bounds.min_workers, bounds.max_workers + 1)
-        side = np.array([(count, size) for count in counts for size in worker_sizes], dtype=np.int64)
+        self.worker_counts: IntArray = _counts(bounds.min_workers, bounds.max_workers)
+        side = np.array([(count, size) for count in self.worker_counts for size in worker_sizes], dtype=np.int64)
         cost = side[:, 0] * side[:, 1]
         side, cost = side[order := np.lexsort((side[:, 0], cost))], cost[order]
         self.workers: IntArray = side[:, 0]
@@ -195,7 +234,7 @@ class Lattice:
         """Position in ``worker_sizes`` of each worker side's size."""
         self.worker_units: IntArray = cost // self.unit_milli
         """Cost of each worker side, ascending."""
-        self.servers: IntArray = np.arange(bounds.min_servers, bounds.max_servers + 1)
+        self.servers: IntArray = _counts(bounds.min_servers, bounds.max_servers)
         self.ps_cores: FloatArray = np.array(ps_sizes) / MILLI
         self.ps_units: IntArray = self.servers[:, None] * (np.array(ps_sizes) // self.unit_milli)
         """Cost of the PS side, (P, S)."""
@@ -229,9 +268,9 @@ class Lattice:
             self.ps_cores[s],
         )
 
-    def fitting(self, need: MemoryNeed, most_bytes: int | None) -> IntArray:
-        """Compute how many workers there may be beside each number of PS, so that all have their memory, (P,); below ``min_workers``:
-        none."""
+    def fitting(self, need: MemoryNeed, most_bytes: int | None, hosts: Sequence[Host] = ()) -> IntArray:
+        """Compute how many workers there may be beside each number of PS, so that all have their memory, (P, 1, 1); below ``min_workers``:
+        none. With several ``hosts``: beside each number of PS, by the workers' and the PS's size, so that all have a place, (P, A, S)."""
         each = need.per_ps(self.servers)
         left = np.full(len(self.servers), self.bounds.max_workers)
         if most_bytes is not None:
@@ -241,13 +280,21 @@ class Lattice:
             left[bytes_left < 0] = 0
         if need.most_per_ps is not None:
             left[each > need.most_per_ps] = 0
-        return left
+        alike = left[:, None, None]
+        return (
+            alike
+            if len(hosts) < 2
+            else np.minimum(
+                alike,
+                worker_places(self.servers[:, None, None], self.worker_sizes[:, None], self.ps_cores, need, hosts),
+            )
+        )
 
     def smallest(self, fitting: IntArray, most_cores: float) -> Candidate | None:
         """Find the cheapest candidate of those that are ``fitting`` (of equal ones, that with the fewest PS); None if there is none of so
         few cores."""
         units = np.where(
-            fitting >= self.bounds.min_workers, self.worker_units[0] + self.ps_units[:, 0], self.most_units + 1
+            fitting[:, 0, 0] >= self.bounds.min_workers, self.worker_units[0] + self.ps_units[:, 0], self.most_units + 1
         )
         p = int(units.argmin())
         if units[p] > self.most_units or units[p] * self.unit_milli > to_milli(most_cores):

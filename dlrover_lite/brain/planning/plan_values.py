@@ -16,7 +16,16 @@ import numpy as np
 
 from dlrover_lite.brain.planning.job_view import JobView, Policy
 from dlrover_lite.brain.planning.pareto import Parts, Points, ThroughputModel, fastest, points_of
-from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, FloatArray, IntArray, lattice_of, to_milli
+from dlrover_lite.brain.planning.plan_grid import (
+    MILLI,
+    Candidate,
+    FloatArray,
+    IntArray,
+    MemoryNeed,
+    lattice_of,
+    to_milli,
+    worker_places,
+)
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host, largest_of
 
@@ -69,7 +78,7 @@ def options_of(
             return None
         view = narrowed or view
     lattice = lattice_of(view.bounds)
-    fitting = lattice.fitting(view.need, capacity.memory)
+    fitting = lattice.fitting(view.need, capacity.memory, hosts)
     flat = _search(policy)(lattice, model, most_cores=capacity.cores, fitting=fitting)
     smallest = lattice.smallest(fitting, capacity.cores) if len(flat) else view.now
     if smallest is None:
@@ -77,9 +86,13 @@ def options_of(
     if view.now is not None and view.now.milli <= smallest.milli:
         smallest = view.now
     parts = lattice.parts(flat)
-    extra = _joined(_columns([one for one in (view.now, smallest) if one is not None]), _halved(view, parts))
+    more = _halved(view, parts)
     if view.now is not None:
-        extra = _joined(extra, _near(view, view.now, capacity))
+        more = _joined(more, _near(view, view.now, capacity))
+        more = _joined(more, _had_before(view, capacity))
+    extra = _joined(
+        _columns([one for one in (view.now, smallest) if one is not None]), _with_a_place(more, view.need, hosts)
+    )
     keys = _keys(extra)
     new = ~(keys[:, None] == _keys(parts)).any(axis=1)
     new[np.tril(keys[:, None] == keys, -1).any(axis=1)] = False  # the same once more
@@ -134,6 +147,21 @@ def _near(view: JobView, now: Candidate, capacity: Resources) -> Parts:
             rows.append((now.workers, now.servers, sizes[0] * factor, sizes[1]))
         if sizes[1] * factor in bounds.ps_sizes:
             rows.append((now.workers, now.servers, sizes[0], sizes[1] * factor))
+    return _within(rows, need, capacity)
+
+
+def _had_before(view: JobView, capacity: Resources) -> Parts:
+    """List the plans that the job had before and could have again."""
+    rows = [
+        (plan.workers, plan.servers, plan.worker_cores, plan.ps_cores)
+        for plan in (one.plan for one in view.measured_before)
+        if view.bounds.holds(plan)
+    ]
+    return _within(rows, view.need, capacity)
+
+
+def _within(rows: Sequence[tuple[float, ...]], need: MemoryNeed, capacity: Resources) -> Parts:
+    """Return those of these plans for which there are enough cores and memory."""
     if not rows:
         return _columns([])
     w, p, worker_cores, ps_cores = np.array(rows, np.float64).T
@@ -142,6 +170,15 @@ def _near(view: JobView, now: Candidate, capacity: Resources) -> Parts:
     fits &= w * need.worker + p * each <= capacity.memory
     if need.most_per_ps is not None:
         fits &= each <= need.most_per_ps
+    return w[fits], p[fits], worker_cores[fits], ps_cores[fits]
+
+
+def _with_a_place(parts: Parts, need: MemoryNeed, hosts: Sequence[Host]) -> Parts:
+    """Return those of the plans whose nodes find a place on the hosts."""
+    w, p, worker_cores, ps_cores = parts
+    if len(hosts) < 2 or not len(w):
+        return parts
+    fits = w <= worker_places(p.astype(np.int64), worker_cores, ps_cores, need, hosts)
     return w[fits], p[fits], worker_cores[fits], ps_cores[fits]
 
 
@@ -171,16 +208,20 @@ def _keys(parts: Parts) -> IntArray:
 def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Options:
     now = None if view.now is None else points.find(view.now)
     base = minimum if now is None else now
-    expected, spread = points.band(base), view.doubt * _spread(points)
-    calibration, base_spread = 1.0, float(spread[base])
+    expected = points.band(base)
+    calibration, base_spread = 1.0, float(view.doubt * _spread(points)[base])
     if now is not None and view.measured is not None and view.measured.expected > 0:
         calibration = view.measured.expected / expected.expected
-        base_spread = np.log(view.measured.expected / max(view.measured.lower, 1e-300))
+        base_spread = float(np.log(view.measured.expected / max(view.measured.lower, 1e-300)))
     points = points._replace(
         throughput=points.throughput * calibration,
         lower=points.lower * calibration,
         upper=points.upper * calibration,
     )
+    spread = view.doubt * _spread(points)
+    if view.measured_before and now is not None:
+        points, spread, (now, minimum) = _as_measured(view, points, spread, (now, minimum))
+        base = now
     rate = float(points.throughput[base])
     stay = policy.horizon_seconds if view.remaining_samples is None else view.remaining_samples / rate
     scale = np.full(len(points.milli), view.scale_seconds if now is not None else 0.0)
@@ -202,6 +243,24 @@ def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Opti
         stay_seconds=stay,
         calibration=float(calibration),
     )
+
+
+def _as_measured(
+    view: JobView, points: Points, spread: FloatArray, kept: tuple[int, int]
+) -> tuple[Points, FloatArray, tuple[int, int]]:
+    """Put what was measured in place of what is predicted, for plans that the job had before. Return the points in their order, their
+    ``spread``, and where the ``kept`` positions are now."""
+    throughput, lower, upper, spread = (
+        column.copy() for column in (points.throughput, points.lower, points.upper, spread)
+    )
+    for one in view.measured_before:
+        at = points.are(one.plan)
+        throughput[at], lower[at], upper[at] = one.throughput
+        spread[at] = math.log(one.throughput.upper / one.throughput.expected)
+    order = np.lexsort((-throughput, points.milli))
+    places = np.argsort(order)
+    points = points._replace(throughput=throughput, lower=lower, upper=upper).in_order(order)
+    return points, spread[order], (int(places[kept[0]]), int(places[kept[1]]))
 
 
 def _spread(points: Points) -> FloatArray:

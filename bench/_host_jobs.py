@@ -1,0 +1,359 @@
+"""Jobs on simulated hosts (``_host_queues``), decided for by the real advisor over a database of its own; and the best plan for them.
+
+Time passes in windows of five seconds. What the advisor decides is carried out in the next one: nodes go where most cores are free, PS
+first. While that lasts, training goes on at four fifths of its speed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from _host_queues import Costs, Machine, Node, Window, run
+
+from dlrover_lite.brain.advisor import Advisor, Arrival
+from dlrover_lite.brain.job_tracker import candidate
+from dlrover_lite.brain.planning.decision import Decision
+from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import JobEntry
+from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode
+from dlrover_lite.protocol.features import JobFeatures
+from dlrover_lite.protocol.hosts import Host
+from dlrover_lite.protocol.plans import Plan
+from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
+
+__all__ = ["WINDOW_SECONDS", "Cluster", "SimulatedJob", "best_plan", "place", "rate_of"]
+
+WINDOW_SECONDS = 5.0
+_SIMULATED_SECONDS = 2.0
+"""Seconds of a window that are simulated; it goes on as they do."""
+_CHANGE_SECONDS, _KEPT = 4.0, 0.8
+_ROUNDING = 1e-6
+_BEGAN = 1_000_000.0
+_ROWS, _ROW_BYTES, _PS_BYTES, _WORKER_BYTES = 2_000_000, 144, 90 * MIB, 400 * MIB
+
+
+def place(plan: Candidate, machines: Sequence[Machine], held: Sequence[float] = ()) -> list[int] | None:
+    """Put each worker, then each PS, on a host: where most cores are free, PS first; return their hosts, None if one finds no room.
+    ``held``: cores that others have of each host."""
+    free = [machine.cores - taken for machine, taken in zip(machines, held or [0.0] * len(machines), strict=True)]
+    hosts = []
+    for cores in [plan.ps_cores] * plan.servers + [plan.worker_cores] * plan.workers:
+        most = max(range(len(free)), key=lambda at: (free[at], -at))
+        if free[most] < cores - _ROUNDING:
+            return None
+        free[most] -= cores
+        hosts.append(most)
+    return hosts[plan.servers :] + hosts[: plan.servers]
+
+
+def measure(
+    plan: Candidate, hosts: Sequence[int], machines: Sequence[Machine], costs: Costs, *, seed: int, seconds: float
+) -> Window:
+    workers = [Node(plan.worker_cores, host) for host in hosts[: plan.workers]]
+    servers = [Node(plan.ps_cores, host) for host in hosts[plan.workers :]]
+    return run(workers, servers, machines, costs, seed=seed, seconds=seconds)
+
+
+def rate_of(
+    plan: Candidate, machines: Sequence[Machine], costs: Costs, *, seed: int = 0, seconds: float = _SIMULATED_SECONDS
+) -> float:
+    """Samples/s of a plan; 0 for one that has no room."""
+    hosts = place(plan, machines)
+    if hosts is None:
+        return 0.0
+    window = measure(plan, hosts, machines, costs, seed=seed, seconds=seconds)
+    return float(window.minibatches.sum()) * costs.batch_size / seconds
+
+
+# --- the best plan --------------------------------------------------------------------------------------------------
+
+_WORKER_SIZES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+_PS_SIZES = (0.25, 0.5, 0.75, 1.0)
+
+
+class Best(NamedTuple):
+    plan: Candidate
+    samples_per_second: float
+
+
+def best_plan(machines: Sequence[Machine], costs: Costs) -> Best:
+    """Find the fastest plan by simulating: a coarse search over all shapes, then from the best of these on by single steps, as long as one
+    is faster."""
+    seen: dict[Candidate, float] = {}
+
+    def look(plan: Candidate) -> float:
+        if plan not in seen:
+            seen[plan] = rate_of(plan, machines, costs, seconds=1.0)
+        return seen[plan]
+
+    for plan in _shapes(machines):
+        look(plan)
+    for start in sorted(seen, key=seen.__getitem__, reverse=True)[:4]:
+        here = start
+        while (there := max(_steps(here), key=look)) and look(there) > look(here) * 1.002:
+            here = there
+    finalists = sorted(seen, key=seen.__getitem__, reverse=True)[:6]
+    rates = {plan: rate_of(plan, machines, costs, seed=1, seconds=4.0) for plan in finalists}
+    best = max(rates, key=rates.__getitem__)
+    return Best(best, rates[best])
+
+
+def _shapes(machines: Sequence[Machine]) -> Iterator[Candidate]:
+    cores, largest = sum(one.cores for one in machines), max(one.cores for one in machines)
+    most = max(1, math.ceil(cores / 3))
+    servers = sorted({round(most ** (part / 8)) for part in range(9)})
+    for size in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0):
+        if size > largest:
+            continue
+        for count in servers:
+            for ps_size in (0.5, 1.0):
+                workers = int((cores - count * ps_size) / size + _ROUNDING)
+                for part in (1.0, 0.75):
+                    plan = Candidate(max(1, int(workers * part)), count, size, ps_size)
+                    while plan.workers > 1 and place(plan, machines) is None:
+                        plan = msgspec.structs.replace(plan, workers=plan.workers - 1)
+                    yield plan
+
+
+def _steps(plan: Candidate) -> Iterator[Candidate]:
+    for field_name, sizes in (("worker_cores", _WORKER_SIZES), ("ps_cores", _PS_SIZES)):
+        at = sizes.index(getattr(plan, field_name))
+        for other in sizes[max(0, at - 1) : at + 2]:
+            yield msgspec.structs.replace(plan, **{field_name: other})
+    for field_name in ("workers", "servers"):
+        count = getattr(plan, field_name)
+        step = max(1, count // 8)
+        for other in {count - step, count - 1, count + 1, count + step}:
+            if other >= 1:
+                yield msgspec.structs.replace(plan, **{field_name: other})
+    # a PS more for a worker less, and the other way round
+    for step in (-1, 1):
+        if plan.workers - step >= 1 and plan.servers + step >= 1:
+            yield msgspec.structs.replace(plan, workers=plan.workers - step, servers=plan.servers + step)
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class SimulatedJob:
+    """``costs``: at a time, in seconds since the job began."""
+
+    name: str
+    costs: Callable[[float], Costs]
+    total_samples: float
+    seed: int
+    priority: float = 1.0
+    plan: Candidate | None = None
+    hosts: list[int] = field(default_factory=list)
+    samples: float = 0.0
+    began: float = _BEGAN
+    history: list[tuple[float, Candidate, float]] = field(default_factory=list)
+    """Seconds since the job began at the end of each window, the plan then, and samples/s in it."""
+    decisions: list[Decision] = field(default_factory=list)
+    windows: int = 0
+    profile: Profile | None = None
+    """Of the last window, if its plan didn't change."""
+    done: DecisionOutcome | None = None
+    """What became of a decision in the last window."""
+
+    def nodes(self) -> list[tuple[str, str, float, int]]:
+        """Name, role, cores and host of each node, workers first."""
+        assert self.plan is not None
+        roles = [("worker", at, self.plan.worker_cores) for at in range(self.plan.workers)]
+        roles += [("ps", at, self.plan.ps_cores) for at in range(self.plan.servers)]
+        return [(f"{role}-{at}", role, cores, host) for (role, at, cores), host in zip(roles, self.hosts, strict=True)]
+
+
+class Cluster:
+    """Hosts, jobs on them, and the advisor. ``pass_window`` lets five seconds pass."""
+
+    def __init__(self, machines: Sequence[Machine], directory: Path, *, memory: int = 64 * GIB) -> None:
+        self.machines = list(machines)
+        self.hosts = tuple(Host(f"host-{at}", Resources(one.cores, memory)) for at, one in enumerate(machines))
+        self.store = ConfigStore(directory / "brain.sqlite", busy_seconds=0.01)
+        self.said: list[str] = []
+        self.advisor = Advisor(self.store, say=self.said.append)
+        self.now = _BEGAN
+        self.jobs: dict[str, SimulatedJob] = {}
+        self._pending: dict[str, tuple[int, Decision]] = {}
+        self._heard: dict[str, int] = {}
+
+    def arrives(self, job: SimulatedJob) -> None:
+        job.began = self.now
+        costs = job.costs(0.0)
+        features = JobFeatures(
+            model="wide_deep",
+            tables=26,
+            dims=int(costs.sample_bytes / 4),
+            batch_size=costs.batch_size,
+            rows=int(job.total_samples),
+            optimizer="adagrad",
+        )
+        demand = Demand(hosts=self.hosts, total_samples=job.total_samples, epoch_samples=job.total_samples)
+        self.store.put_job(JobEntry(id=job.name, name=job.name, state="running", created_at=self.now))
+        self.store.commit()
+        self.jobs[job.name], self._heard[job.name] = job, 0
+        arrival = Arrival(
+            job=job.name,
+            features=msgspec.to_builtins(features),
+            demand=demand,
+            began=self.now,
+            priority=job.priority,
+        )
+        self.advisor.arrived(arrival, self.now)
+        self._decide()
+
+    def pass_window(self) -> None:
+        for job in list(self.jobs.values()):
+            self._train(job)
+        self.now += WINDOW_SECONDS
+        for job in list(self.jobs.values()):
+            self._report(job)
+        self._decide()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def _decide(self) -> None:
+        for advice in self.advisor.step(self.now):
+            for name, one in advice.items():
+                if one.number > self._heard[name]:
+                    self._heard[name] = one.number
+                    decision = msgspec.convert(one.decision, Decision)
+                    self.jobs[name].decisions.append(decision)
+                    self._pending[name] = one.number, decision
+
+    def _train(self, job: SimulatedJob) -> None:
+        number, decision = self._pending.pop(job.name, (0, None))
+        seconds = WINDOW_SECONDS
+        job.profile, job.done = None, None
+        trained = 0.0
+        if decision is not None and decision.plan is not None and decision.action in ("start", "change", "explore"):
+            wanted = candidate(decision.plan)
+            hosts = place(wanted, self.machines, self._held(job))
+            if hosts is None:
+                job.done = self._became(job, number, "given up", 0.0, 0)
+            else:
+                if job.plan is not None:
+                    trained = _KEPT * _CHANGE_SECONDS * self._window(job, _CHANGE_SECONDS)[1]
+                seconds -= _CHANGE_SECONDS
+                job.plan, job.hosts = wanted, hosts
+                job.done = self._became(job, number, "done", _CHANGE_SECONDS, int(trained))
+        elif decision is not None:
+            job.done = self._became(job, number, "given up", 0.0, 0)
+        if job.plan is None:
+            return
+        window, rate = self._window(job, seconds)
+        trained += seconds * rate
+        job.samples = min(job.total_samples, job.samples + trained)
+        job.history.append((self.now + WINDOW_SECONDS - job.began, job.plan, trained / WINDOW_SECONDS))
+        if seconds == WINDOW_SECONDS:
+            job.profile = self._profile_of(job, window)
+
+    def _window(self, job: SimulatedJob, seconds: float) -> tuple[Window, float]:
+        assert job.plan is not None
+        job.windows += 1
+        costs = job.costs(self.now - job.began)
+        machines = [
+            Machine(one.cores - taken, one.speed, one.bytes_per_second)
+            for one, taken in zip(self.machines, self._held(job), strict=True)
+        ]
+        window = measure(
+            job.plan, job.hosts, machines, costs, seed=1000 * job.seed + job.windows, seconds=_SIMULATED_SECONDS
+        )
+        return window, float(window.minibatches.sum()) * costs.batch_size / _SIMULATED_SECONDS
+
+    def _held(self, job: SimulatedJob) -> list[float]:
+        """Cores of each host that other jobs have."""
+        held = [0.0] * len(self.machines)
+        for other in self.jobs.values():
+            if other is not job and other.plan is not None:
+                for _, _, cores, host in other.nodes():
+                    held[host] += cores
+        return held
+
+    def _became(self, job: SimulatedJob, number: int, state: str, seconds: float, samples: int) -> DecisionOutcome:
+        done = {"job": job.name, "number": number, "at": self.now + seconds, "state": state}
+        return msgspec.convert({**done, "seconds": seconds, "samples": samples}, DecisionOutcome)
+
+    def _profile_of(self, job: SimulatedJob, window: Window) -> Profile:
+        factor = WINDOW_SECONDS / window.seconds
+        costs = job.costs(self.now - job.began)
+        nodes = job.nodes()
+        assert job.plan is not None
+        workers, servers, n = [], [], job.plan.workers
+        done = int(window.minibatches.sum() * factor)
+        rows = _ROWS // job.plan.servers
+        for at, (name, role, cores, host) in enumerate(nodes):
+            measured = [float(of[at]) * factor for of in window[2:6]]
+            used, busy, throttled, waited = measured
+            if role == "worker":
+                read = {"read": float(window.read_seconds[at]) * factor}
+                count = int(window.minibatches[at] * factor)
+                use = WorkerUse(name, f"host-{host}", cores, count, used, throttled, phase_seconds=read)
+                workers.append(use)
+            else:
+                server = PsUse(name, f"host-{host}", cores, done, used, busy, waited, throttled)
+                bytes_there = rows * _ROW_BYTES
+                memory = {"used_bytes": _PS_BYTES + bytes_there, "peak_bytes": _PS_BYTES + bytes_there}
+                servers.append(msgspec.structs.replace(server, rows=rows, row_bytes=bytes_there, **memory))
+        assert len(workers) == n
+        held = self._held(job)
+        return Profile(
+            job=job.name,
+            at=self.now + WINDOW_SECONDS,
+            seconds=WINDOW_SECONDS,
+            batch_size=costs.batch_size,
+            samples=done * costs.batch_size,
+            samples_so_far=int(job.samples),
+            workers=tuple(workers),
+            ps=tuple(servers),
+            hosts=tuple(
+                HostUse(f"host-{at}", self.machines[at].cores, held[at]) for at in sorted({node[3] for node in nodes})
+            ),
+        )
+
+    def _report(self, job: SimulatedJob) -> None:
+        profile, done = job.profile, job.done
+        if job.plan is None and done is None:
+            return
+        standing = None
+        if job.plan is not None:
+            plan = self._plan(job)
+            nodes = tuple(
+                StandingNode(name, role, f"host-{host}", (plan.worker if role == "worker" else plan.ps).each)  # type: ignore[arg-type]
+                for name, role, _, host in job.nodes()
+            )
+            standing = Standing(
+                plan=plan, nodes=nodes, worker_peak=_WORKER_BYTES, heard=self._heard[job.name], move_rate=2.0e8
+            )
+        self.advisor.reported(
+            job.name,
+            samples=int(job.samples),
+            profiles=[profile] if profile is not None else [],
+            standing=standing,
+            done=[done] if done is not None else [],
+        )
+
+    def _plan(self, job: SimulatedJob) -> Plan:
+        latest = [one.plan for one in job.decisions if one.plan is not None and candidate(one.plan) == job.plan]
+        assert latest[-1] is not None
+        return latest[-1]
+
+
+def mean_rate(job: SimulatedJob, until: float, since: float = 0.0) -> float:
+    rates = [rate for at, _, rate in job.history if since < at <= until]
+    return float(np.mean(rates)) if rates else 0.0
+
+
+def changes_of(job: SimulatedJob) -> Iterable[Decision]:
+    return (one for one in job.decisions if one.acts)
