@@ -16,7 +16,7 @@ from dlrover_lite.brain.models.similarity import neighbours, pooled_prior
 from dlrover_lite.brain.models.throughput import Prior
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import JobView, LastChange
-from dlrover_lite.brain.planning.observed_job import candidate_of, observed_view
+from dlrover_lite.brain.planning.observed_job import ObservedJob, candidate_of, observe_job, observed_view
 from dlrover_lite.brain.planning.plan_grid import MILLI, Bounds, Candidate, MemoryNeed, to_milli
 from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_view
 from dlrover_lite.core.units import Resources
@@ -114,6 +114,8 @@ class RegisteredJob:
     """Time since which a job that has run waits to go on; None: it doesn't."""
     standing: Standing | None = None
     profiles: list[Profile] = field(default_factory=list)
+    observed: tuple[float, ObservedJob | None] | None = None
+    """Time of the newest profile, and what all of them tell; None: it isn't known yet."""
     worker_peak: int = 0
     """The most bytes of memory that a worker has used, as far as is known."""
     evaluated: bool = False
@@ -204,14 +206,9 @@ class RegisteredJob:
         now = candidate(self.plan) if self.plan is not None else None
         view = observed_view(
             msgspec.structs.replace(self.first_view, now=now),
-            self.profiles,
+            self._observe(),
             free_cores=free_cores,
-            prior=self.prior,
-            depth=float(self.features.pipeline_depth),
             total_samples=self.demand.total_samples,
-            epoch_samples=self.demand.epoch_samples,
-            spill_part=self.spill_part,
-            facts=self.demand.facts,
         )
         if now is None:
             return self._waiting(view, at)
@@ -232,6 +229,21 @@ class RegisteredJob:
             stays=self.stays(at),
             declined=tuple(plan for until, plan in self.declined if at < until),
         )
+
+    def _observe(self) -> ObservedJob | None:
+        """Return what the profiles tell, which is found once for each new one."""
+        newest = self.profiles[-1].at if self.profiles else 0.0
+        if self.observed is None or self.observed[0] != newest:
+            found = observe_job(
+                self.profiles,
+                prior=self.prior,
+                depth=float(self.features.pipeline_depth),
+                epoch_samples=self.demand.epoch_samples,
+                spill_part=self.spill_part,
+                facts=self.demand.facts,
+            )
+            self.observed = newest, found
+        return self.observed[1]
 
     def _waiting(self, view: JobView, at: float) -> JobView:
         """Make the view of a job that has given way: what was measured of it holds."""

@@ -23,7 +23,7 @@ from dlrover_lite.brain.models.fitted_model import load_model
 from dlrover_lite.brain.models.throughput_forms import FORMS
 from dlrover_lite.brain.planning.decision import Decision, decide, with_index
 from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs
-from dlrover_lite.brain.planning.observed_job import observed_view
+from dlrover_lite.brain.planning.observed_job import observe_job, observed_view
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
 from dlrover_lite.brain.planning.prescale import initial_view
@@ -172,7 +172,7 @@ def _two_plans() -> tuple[tuple[Profile, ...], JobView, RoundInputs]:
     first = job.windows(4)
     job.plan = TWO
     profiles = (*first, *job.windows(5))
-    view = observed_view(base_view("job"), profiles, free_cores={"a": 8.0}, total_samples=4e7)
+    view = observed_view(base_view("job"), observe_job(profiles), free_cores={"a": 8.0}, total_samples=4e7)
     other = running(Job(ONE, name="other", seed=3), priority=2.0)
     return profiles, view, RoundInputs(at=job.at + 1, capacity=Resources(8.0, 16 * GIB), jobs=(view, other))
 

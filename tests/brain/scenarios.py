@@ -14,7 +14,7 @@ from dlrover_lite.brain.models.similarity import JobFeatures
 from dlrover_lite.brain.models.throughput import fit
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import JobView, ModelData, Policy, RoundInputs
-from dlrover_lite.brain.planning.observed_job import observed_view
+from dlrover_lite.brain.planning.observed_job import observe_job, observed_view
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed, even_sizes
 from dlrover_lite.brain.planning.prescale import PastJob, PastMemory, StartInputs
 from dlrover_lite.core.units import GIB, MIB, Resources
@@ -62,7 +62,10 @@ def base_view(name: str, **fields: Any) -> JobView:
 def running(job: Job, windows: int = 6, total: float = 4e7, **fields: Any) -> JobView:
     """A view of a job that has run for so many windows."""
     return observed_view(
-        base_view(job.name, **fields), job.windows(windows), free_cores={"a": job.host_cores}, total_samples=total
+        base_view(job.name, **fields),
+        observe_job(job.windows(windows)),
+        free_cores={"a": job.host_cores},
+        total_samples=total,
     )
 
 
@@ -142,7 +145,7 @@ def alone(
         profiles += job.windows(4)
         view = observed_view(
             base_view(job.name, ran_seconds=job.at - START),
-            profiles,
+            observe_job(profiles),
             free_cores={"a": job.host_cores},
             total_samples=total,
         )

@@ -40,10 +40,12 @@ class Measured:
         self.job = Job(ONE, host_cores=8.0)
         first = self.job.windows(4)
         self.job.plan = TWO
-        from dlrover_lite.brain.planning.observed_job import observed_view
+        from dlrover_lite.brain.planning.observed_job import observe_job, observed_view
 
         self.profiles: tuple[Profile, ...] = (*first, *self.job.windows(5))
-        self.view: JobView = observed_view(base_view("job"), self.profiles, free_cores={"a": 8.0}, total_samples=4e7)
+        self.view: JobView = observed_view(
+            base_view("job"), observe_job(self.profiles), free_cores={"a": 8.0}, total_samples=4e7
+        )
         other = running(Job(ONE, name="other", seed=3), priority=2.0)
         self.inputs = RoundInputs(at=self.job.at + 1, capacity=Resources(8.0, 16 * GIB), jobs=(self.view, other))
         self.decision: Decision = decide(self.inputs).of("job")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dlrover_lite.brain.models.fitted_model import load_model
 from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
-from dlrover_lite.brain.planning.observed_job import candidate_of, observed_view
+from dlrover_lite.brain.planning.observed_job import candidate_of, observe_job, observed_view
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, even_sizes
 from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_plan, initial_view
 from dlrover_lite.core.units import GIB, MIB, Resources
@@ -103,7 +103,7 @@ def test_view_of_a_running_job_has_its_measured_throughput() -> None:
     profiles = list(job.windows(3))
     job.plan = Candidate(3, 2, 0.5, 0.5)
     profiles += job.windows(4)
-    view = observed_view(base_view("job"), profiles, free_cores={"a": 16.0}, total_samples=5e6)
+    view = observed_view(base_view("job"), observe_job(profiles), free_cores={"a": 16.0}, total_samples=5e6)
     rate = np.mean([profile.samples_per_second for profile in profiles[3:]])
     assert view.now == job.plan == candidate_of(profiles[-1])
     assert view.measured is not None and view.measured.expected == pytest.approx(rate)
@@ -116,7 +116,7 @@ def test_view_of_a_running_job_has_its_measured_throughput() -> None:
     assert view.need.worker == base_view("job").need.worker and view.need.tables_band is not None
     lower, expected, upper = view.need.tables_band
     assert lower <= expected <= upper <= view.need.tables * 1.01
-    assert observed_view(base_view("job"), [], free_cores={"a": 16.0}) == base_view("job")
+    assert observed_view(base_view("job"), observe_job([]), free_cores={"a": 16.0}) == base_view("job")
 
 
 def test_a_model_is_fitted_to_what_was_measured_last() -> None:
@@ -126,12 +126,12 @@ def test_a_model_is_fitted_to_what_was_measured_last() -> None:
     job.costs = Costs(worker=0.03)
     newest = job.windows(64)
     now, before = (
-        load_model(observed_view(base_view("job"), seen, free_cores={"a": 16.0}).model)
+        load_model(observed_view(base_view("job"), observe_job(seen), free_cores={"a": 16.0}).model)
         for seen in ([*profiles, *newest], profiles)
     )
     work = [model.fit.coefficients["worker_sample"] for model in (now, before)]
     assert work[0] < 0.7 * work[1]
-    alone = load_model(observed_view(base_view("job"), newest, free_cores={"a": 16.0}).model)
+    alone = load_model(observed_view(base_view("job"), observe_job(newest), free_cores={"a": 16.0}).model)
     assert now.fit.coefficients == pytest.approx(alone.fit.coefficients)
 
 
@@ -147,7 +147,7 @@ def test_brain_alone_scales_a_job_to_near_what_is_best() -> None:
     base = msgspec.structs.replace(base_view("job"), bounds=small)
     for _ in range(3):
         profiles += job.windows(3)
-        view = observed_view(base, profiles, free_cores={"a": 8.0}, total_samples=1e8)
+        view = observed_view(base, observe_job(profiles), free_cores={"a": 8.0}, total_samples=1e8)
         (one,) = decide(RoundInputs(at=job.at, capacity=capacity, jobs=(view,))).decisions
         job.plan = one.choice or job.plan
     reached = job.window().samples_per_second

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlrover_lite.brain import job_tracker
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.job_tracker import (
     MOST_PROFILES,
@@ -272,3 +273,18 @@ def test_a_node_gets_no_more_than_the_recipe_leaves() -> None:
     known, _ = running(demand=demand(total=Resources(2.75, 4 * GIB)))
     inputs = heal_inputs(known, on_a(Resources(6.0, 12 * GIB)), at=START)
     assert inputs is not None and inputs.free == {"a": Resources(0.25, GIB)}
+
+
+def test_profiles_are_fitted_once_for_each_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds decide from what is kept: what a job's profiles tell is found when there is another one, not for each decision."""
+    calls = []
+    real = job_tracker.observe_job
+    monkeypatch.setattr(job_tracker, "observe_job", lambda *args, **fields: calls.append(1) or real(*args, **fields))
+    known, job = running()
+    views = [known.view(free_cores={"a": 8.0}, at=job.at) for _ in range(3)]
+    assert len(calls) == 1 and views[0] == views[1] == views[2]
+    less = known.view(free_cores={"a": 1.0}, at=job.at)
+    assert len(calls) == 1 and less.model != views[0].model, "what is free may be another each time"
+    known.add(job.window())
+    assert known.view(free_cores={"a": 8.0}, at=job.at).measured != views[0].measured
+    assert len(calls) == 2

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from typing import NamedTuple
 
 import msgspec
 
 from dlrover_lite.brain.models.fitted_model import model_data
-from dlrover_lite.brain.models.memory_forecast import TableCurve, forecast, need_of
-from dlrover_lite.brain.models.throughput import Prior, fit
+from dlrover_lite.brain.models.memory_forecast import Forecast, TableCurve, forecast, need_of
+from dlrover_lite.brain.models.throughput import Fit, Prior, fit
 from dlrover_lite.brain.models.throughput_forms import DEPTH
 from dlrover_lite.brain.planning.job_view import JobView, LastChange, MeasuredPlan
 from dlrover_lite.brain.planning.pareto import Band
@@ -18,7 +19,7 @@ from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, to_milli
 from dlrover_lite.protocol.demands import TableFacts
 from dlrover_lite.protocol.profiles import Profile, host_speeds, observe
 
-__all__ = ["candidate_of", "observed_view"]
+__all__ = ["ObservedJob", "candidate_of", "observe_job", "observed_view"]
 
 _NEWEST = 64
 """Number of profiles that a model is fitted to, the newest."""
@@ -42,51 +43,77 @@ def candidate_of(profile: Profile) -> Candidate | None:
     return Candidate(len(profile.workers), len(profile.ps), worker, ps)
 
 
-def observed_view(
-    view: JobView,
+class ObservedJob(NamedTuple):
+    """What a job's profiles tell of it, whatever else goes on: it holds until there is another profile."""
+
+    fit: Fit
+    forecast: Forecast | None
+    last: Profile
+    measured: Band
+    """Samples/s with the present plan."""
+    measured_before: tuple[MeasuredPlan, ...]
+    last_change: LastChange | None
+
+
+def observe_job(
     profiles: Sequence[Profile],
     *,
-    free_cores: Mapping[str, float],
     prior: Prior | None = None,
     depth: float = DEPTH,
-    total_samples: float | None = None,
     epoch_samples: float | None = None,
-    ahead_seconds: float = 3600.0,
     curves: Sequence[TableCurve] = (),
     spill_part: float = 0.0,
     facts: TableFacts | None = None,
-) -> JobView:
-    """Make ``view`` say what profiles, by time, tell of the job: its model, the present plan and what was measured with it, the last
-    change, the work left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of each
-    worker, what changes cost. ``view`` itself is returned if nothing was trained yet.
-
-    ``free_cores``: those that this job's nodes could use, by host; ``prior``: from jobs like it (stage 1); ``depth``: of its workers'
-    pipelines.
-    """
+) -> ObservedJob | None:
+    """Fit and forecast from profiles, by time; None if nothing was trained yet. ``prior``: from jobs like it (stage 1); ``depth``: of its
+    workers' pipelines."""
     trained = [profile for profile in profiles if profile.samples > 0 and candidate_of(profile) is not None]
     if not trained:
-        return view
+        return None
     speeds = host_speeds(trained)
     seen = [one for profile in trained[-_NEWEST:] if (one := observe(profile, speeds)) is not None]
-    last = trained[-1]
-    now = candidate_of(last)
+    now = candidate_of(trained[-1])
     present = list(takewhile(lambda profile: candidate_of(profile) == now, reversed(trained)))
-    measured = _measured(present)
-    need = view.need
-    found = forecast(trained, curves, epoch_samples=epoch_samples, spill_part=spill_part, facts=facts)
-    if found is not None:
-        ahead = last.samples_so_far + measured.expected * ahead_seconds
+    return ObservedJob(
+        fit(seen, prior=prior, depth=depth),
+        forecast(trained, curves, epoch_samples=epoch_samples, spill_part=spill_part, facts=facts),
+        trained[-1],
+        _measured(present),
+        _measured_before(trained, now),
+        _last_change(trained, len(present)),
+    )
+
+
+def observed_view(
+    view: JobView,
+    observed: ObservedJob | None,
+    *,
+    free_cores: Mapping[str, float],
+    total_samples: float | None = None,
+    ahead_seconds: float = 3600.0,
+) -> JobView:
+    """Make ``view`` say what was observed of the job: its model, the present plan and what was measured with it, the last change, the work
+    left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of each worker, what changes
+    cost. ``view`` itself is returned if nothing was observed.
+
+    ``free_cores``: those that this job's nodes could use, by host.
+    """
+    if observed is None:
+        return view
+    last, need = observed.last, view.need
+    if observed.forecast is not None:
+        ahead = last.samples_so_far + observed.measured.expected * ahead_seconds
         samples = ahead if total_samples is None else min(ahead, max(total_samples, last.samples_so_far))
-        need = need_of(found, samples, worker=view.need.worker, most_per_ps=view.need.most_per_ps)
+        need = need_of(observed.forecast, samples, worker=need.worker, most_per_ps=need.most_per_ps)
     return msgspec.structs.replace(
         view,
-        model=model_data(fit(seen, prior=prior, depth=depth), batch_size=last.batch_size, free_cores=free_cores),
+        model=model_data(observed.fit, batch_size=last.batch_size, free_cores=free_cores),
         need=need,
         remaining_samples=None if total_samples is None else max(0.0, total_samples - last.samples_so_far),
-        now=now,
-        measured=measured,
-        measured_before=_measured_before(trained, now),
-        last_change=_last_change(trained, len(present)),
+        now=candidate_of(last),
+        measured=observed.measured,
+        measured_before=observed.measured_before,
+        last_change=observed.last_change,
     )
 
 
