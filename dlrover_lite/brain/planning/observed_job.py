@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from statistics import median
 from typing import NamedTuple
 
 import msgspec
@@ -17,9 +18,9 @@ from dlrover_lite.brain.planning.job_view import JobView, LastChange, MeasuredPl
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, to_milli
 from dlrover_lite.protocol.demands import TableFacts
-from dlrover_lite.protocol.profiles import Profile, host_speeds, observe
+from dlrover_lite.protocol.profiles import Observation, Profile, host_speeds, observe
 
-__all__ = ["ObservedJob", "candidate_of", "observe_job", "observed_view"]
+__all__ = ["ObservedJob", "Work", "candidate_of", "last_shift", "observe_job", "observed_view"]
 
 _NEWEST = 64
 """Number of profiles that a model is fitted to, the newest."""
@@ -29,6 +30,9 @@ _LEAST_SD = 0.01
 """Least relative standard deviation of a throughput that was measured: windows differ by more than each one's parts tell."""
 _WINDOW_SD, _WINDOW_SD_WORTH = 0.03, 2.0
 """Relative standard deviation of a window's throughput about its plan's, as it is usual, and its weight as a number of windows."""
+_SHIFT, _SHIFT_WINDOWS = 1.5, 3
+"""Factor by which a minibatch's work has to change, and the number of windows in a row in which it has, before what was measured until then
+is forgotten. What a host's other guests take of its caches and clock costs less."""
 _MOST_BEFORE = 16
 """The most plans of before that are remembered as measured, the newest."""
 
@@ -70,18 +74,56 @@ def observe_job(
     trained = [profile for profile in profiles if profile.samples > 0 and candidate_of(profile) is not None]
     if not trained:
         return None
-    speeds = host_speeds(trained)
-    seen = [one for profile in trained[-_NEWEST:] if (one := observe(profile, speeds)) is not None]
+    recent, speeds = trained[-_NEWEST:], host_speeds(trained)
+    seen = [one for profile in recent if (one := observe(profile, speeds)) is not None]
+    shift = last_shift([_work_of(one) for one in seen])
+    recent, seen = recent[shift:], seen[shift:]
     now = candidate_of(trained[-1])
     present = list(takewhile(lambda profile: candidate_of(profile) == now, reversed(trained)))
     return ObservedJob(
         fit(seen, prior=prior, depth=depth),
         forecast(trained, curves, epoch_samples=epoch_samples, spill_part=spill_part, facts=facts),
         trained[-1],
-        _measured(present),
-        _measured_before(trained, now),
+        _measured(present[: len(recent)]),
+        _measured_before(recent, now),
         _last_change(trained, len(present)),
     )
+
+
+class Work(NamedTuple):
+    """CPU seconds of a minibatch, as a window has measured them; 0: not known."""
+
+    servers: float
+    """Number of PS: each costs something for every minibatch, whatever it holds."""
+    of_worker: float
+    of_servers: float
+    """Of all PS together."""
+
+
+def _work_of(one: Observation) -> Work:
+    return Work(one.ps, one.worker_cpu_seconds or 0.0, (one.ps_cpu_seconds or 0.0) * one.ps)
+
+
+def last_shift(work: Sequence[Work]) -> int:
+    """Find the window since which a job's ``work``, by time, is what it is now; 0: it has been so all the time.
+
+    A shift is several windows in a row that all cost workers, or PS, so much more, or so much less, than is usual of windows with as many
+    PS since the shift before. It is looked for in CPU seconds, which depend on the plan and the host far less than throughput does.
+    """
+    began = 0
+    for at in range(_SHIFT_WINDOWS, len(work) - _SHIFT_WINDOWS + 1):
+        new = work[at : at + _SHIFT_WINDOWS]
+        before = [one for one in work[began:at] if one.servers == new[0].servers]
+        if len(before) >= _SHIFT_WINDOWS and all(one.servers == new[0].servers for one in new):
+            of_worker = _is_shift([one.of_worker for one in before], [one.of_worker for one in new])
+            if of_worker or _is_shift([one.of_servers for one in before], [one.of_servers for one in new]):
+                began = at
+    return began
+
+
+def _is_shift(before: Sequence[float], new: Sequence[float]) -> bool:
+    usual = median(before)
+    return usual > 0 and (min(new) > _SHIFT * usual or 0 < max(new) < usual / _SHIFT)
 
 
 def observed_view(
