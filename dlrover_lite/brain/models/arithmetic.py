@@ -31,8 +31,8 @@ class Rates(NamedTuple):
 
 
 def _of_worker(cores: Floats, speed: Floats | float, engine: Sequence[float]) -> tuple[Floats, Floats, Floats]:
-    """Return, for one worker, the cores that it can use, times its speed; how much faster its
-    threads are than one; and the minibatches that it has under way."""
+    """Return, for one worker, the cores that it can use, times its speed; how much faster its threads are than one; and the minibatches
+    that it has under way."""
     deep, shallow, compute_share, _, _, lost, parallel_share = engine
     threads = np.maximum(np.floor(cores + _ROUNDING), 1.0)
     threads = 1 / (1 - parallel_share + parallel_share / threads)  # Amdahl's law
