@@ -161,7 +161,7 @@ class SimulatedJob:
     decisions: list[Decision] = field(default_factory=list)
     windows: int = 0
     profile: Profile | None = None
-    """Of the last window, if its plan didn't change."""
+    """Profile of the last window, if its plan didn't change."""
     done: DecisionOutcome | None = None
     """What became of a decision in the last window."""
 

@@ -56,7 +56,7 @@ class Costs:
     parallel: float = 0.8
     """Share of a worker's work that is spread over its cores."""
     ps: float = 0.008
-    """Of all PS together."""
+    """CPU seconds of all PS together."""
     ps_request: float = 0.0012
     latency: float = 0.003
     """Seconds that a minibatch waits for nothing, on its way."""

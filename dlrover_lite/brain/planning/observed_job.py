@@ -97,7 +97,7 @@ class Work(NamedTuple):
     """Number of PS: each costs something for every minibatch, whatever it holds."""
     of_worker: float
     of_servers: float
-    """Of all PS together."""
+    """CPU seconds of all PS together."""
 
 
 def _work_of(one: Observation) -> Work:
