@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dlrover_lite.brain.planning.observed_job import Work, last_shift, observe_job
+from dlrover_lite.brain.planning.observed_job import MinibatchCost, last_shift, observe_job
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from tests.brain.queueing import Costs
 from tests.brain.simulated import Job
@@ -36,8 +36,8 @@ def test_a_job_whose_work_has_changed_is_fitted_anew() -> None:
     assert now.last_change is not None and now.last_change.left == OTHER, "it still is the last change"
 
 
-def windows(work: NDArray[np.float64]) -> list[Work]:
-    return [Work(2.0, float(of_worker), float(of_servers)) for of_worker, of_servers in work]
+def windows(work: NDArray[np.float64]) -> list[MinibatchCost]:
+    return [MinibatchCost(2.0, float(of_worker), float(of_servers)) for of_worker, of_servers in work]
 
 
 @given(st.integers(0, 1000), st.integers(0, 40))
@@ -59,11 +59,11 @@ def test_the_last_shift_is_found_wherever_it_is(role: int, factor: float, seed: 
 
 def test_what_isnt_known_is_no_shift() -> None:
     assert last_shift([]) == 0
-    assert last_shift([Work(1.0, 0.0, 1.0)] * 5 + [Work(1.0, 2.0, 0.0)] * 5) == 0
+    assert last_shift([MinibatchCost(1.0, 0.0, 1.0)] * 5 + [MinibatchCost(1.0, 2.0, 0.0)] * 5) == 0
 
 
 def test_more_servers_are_no_shift() -> None:
     """Each costs something for every minibatch. A shift while there are more is found all the same."""
-    few, many = [Work(2.0, 0.02, 0.01)] * 5, [Work(16.0, 0.035, 0.03)] * 5
+    few, many = [MinibatchCost(2.0, 0.02, 0.01)] * 5, [MinibatchCost(16.0, 0.035, 0.03)] * 5
     assert last_shift([*few, *many, *few, *many]) == 0
-    assert last_shift([*few, *many, *few, *many, *[Work(16.0, 0.035, 0.06)] * 3]) == 20
+    assert last_shift([*few, *many, *few, *many, *[MinibatchCost(16.0, 0.035, 0.06)] * 3]) == 20

@@ -20,7 +20,7 @@ from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, to_milli
 from dlrover_lite.protocol.demands import TableFacts
 from dlrover_lite.protocol.profiles import Observation, Profile, host_speeds, observe
 
-__all__ = ["ObservedJob", "Work", "candidate_of", "last_shift", "observe_job", "observed_view"]
+__all__ = ["MinibatchCost", "ObservedJob", "candidate_of", "last_shift", "observe_job", "observed_view"]
 
 _NEWEST = 64
 """Number of profiles that a model is fitted to, the newest."""
@@ -76,7 +76,7 @@ def observe_job(
         return None
     recent, speeds = trained[-_NEWEST:], host_speeds(trained)
     seen = [one for profile in recent if (one := observe(profile, speeds)) is not None]
-    shift = last_shift([_work_of(one) for one in seen])
+    shift = last_shift([_cost_of(one) for one in seen])
     recent, seen = recent[shift:], seen[shift:]
     now = candidate_of(trained[-1])
     present = list(takewhile(lambda profile: candidate_of(profile) == now, reversed(trained)))
@@ -90,33 +90,33 @@ def observe_job(
     )
 
 
-class Work(NamedTuple):
-    """CPU seconds of a minibatch, as a window has measured them; 0: not known."""
+class MinibatchCost(NamedTuple):
+    """What a minibatch costs, as a window has measured it; 0: not known."""
 
     servers: float
     """Number of PS: each costs something for every minibatch, whatever it holds."""
-    of_worker: float
-    of_servers: float
+    worker_cpu_seconds: float
+    ps_cpu_seconds: float
     """CPU seconds of all PS together."""
 
 
-def _work_of(one: Observation) -> Work:
-    return Work(one.ps, one.worker_cpu_seconds or 0.0, (one.ps_cpu_seconds or 0.0) * one.ps)
+def _cost_of(one: Observation) -> MinibatchCost:
+    return MinibatchCost(one.ps, one.worker_cpu_seconds or 0.0, (one.ps_cpu_seconds or 0.0) * one.ps)
 
 
-def last_shift(work: Sequence[Work]) -> int:
-    """Find the window since which a job's ``work``, by time, is what it is now; 0: it has been so all the time.
+def last_shift(costs: Sequence[MinibatchCost]) -> int:
+    """Find the window since which a job's minibatches cost what they do now (``costs``: by time); 0: it has been so all the time.
 
     A shift is several windows in a row that all cost workers, or PS, so much more, or so much less, than is usual of windows with as many
     PS since the shift before. It is looked for in CPU seconds, which depend on the plan and the host far less than throughput does.
     """
     began = 0
-    for at in range(_SHIFT_WINDOWS, len(work) - _SHIFT_WINDOWS + 1):
-        new = work[at : at + _SHIFT_WINDOWS]
-        before = [one for one in work[began:at] if one.servers == new[0].servers]
+    for at in range(_SHIFT_WINDOWS, len(costs) - _SHIFT_WINDOWS + 1):
+        new = costs[at : at + _SHIFT_WINDOWS]
+        before = [one for one in costs[began:at] if one.servers == new[0].servers]
         if len(before) >= _SHIFT_WINDOWS and all(one.servers == new[0].servers for one in new):
-            of_worker = _is_shift([one.of_worker for one in before], [one.of_worker for one in new])
-            if of_worker or _is_shift([one.of_servers for one in before], [one.of_servers for one in new]):
+            of_workers = _is_shift([one.worker_cpu_seconds for one in before], [one.worker_cpu_seconds for one in new])
+            if of_workers or _is_shift([one.ps_cpu_seconds for one in before], [one.ps_cpu_seconds for one in new]):
                 began = at
     return began
 
