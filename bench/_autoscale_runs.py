@@ -17,7 +17,7 @@ from dlrover_lite.brain.planning.observed_job import candidate_of
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.protocol.profiles import Profile
 
-__all__ = ["CEILING", "FullRun", "History", "Workload", "full_run", "plans_within", "scan", "user_run"]
+__all__ = ["CEILING", "FullRun", "History", "Workload", "full_run", "granted", "plans_within", "scan", "user_run"]
 
 CEILING = {"cores": 2, "memory": 4096 * MIB}
 SIZES = (0.25, 0.5, 0.75, 1.0, 1.5)
@@ -186,7 +186,7 @@ def full_run(recipe: Mapping[str, Any], *, brain: bool, most_seconds: float = 36
     if not result.ok and not (result.state == "stopped" and seconds > most_seconds):
         raise SystemExit(f"{result.message}\n{result.hint}\n{result.traceback}")
     profiles = [each for each in handle.profiles() if isinstance(each, Profile)]
-    plans, why = _granted(handle.id) if brain else ([], "")
+    plans, why = granted(handle.id) if brain else ([], "")
     return FullRun(
         seconds=seconds,
         plans=[f"{at - wall:.0f} s: {words(plan)}" for at, plan in plans],
@@ -204,7 +204,7 @@ def _auc(status: Mapping[str, Any]) -> float:
     return float(evaluations[-1]["auc"]) if evaluations else float("nan")
 
 
-def _granted(job: str) -> tuple[list[tuple[float, Candidate]], str]:
+def granted(job: str) -> tuple[list[tuple[float, Candidate]], str]:
     """The plans that the brain knows it to have had, and when; and why the first one."""
     from dlrover_lite.brain.job_tracker import candidate
     from dlrover_lite.brain.store import queries

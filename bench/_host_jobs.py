@@ -7,6 +7,7 @@ first. While that lasts, training goes on at four fifths of its speed.
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,18 @@ from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
 
-__all__ = ["WINDOW_SECONDS", "Cluster", "SimulatedJob", "best_plan", "place", "rate_of"]
+__all__ = [
+    "WINDOW_SECONDS",
+    "Best",
+    "Cluster",
+    "SimulatedJob",
+    "best_plan",
+    "changes_of",
+    "mean_rate",
+    "place",
+    "rate_of",
+    "run_alone",
+]
 
 WINDOW_SECONDS = 5.0
 _SIMULATED_SECONDS = 2.0
@@ -52,6 +64,24 @@ def place(plan: Candidate, machines: Sequence[Machine], held: Sequence[float] = 
         free[most] -= cores
         hosts.append(most)
     return hosts[plan.servers :] + hosts[: plan.servers]
+
+
+def placed_by(decision: Decision, machines: Sequence[Machine], held: Sequence[float]) -> list[int] | None:
+    """Put the nodes of a decision's plan where it says, or anywhere if it doesn't; None if there is no room for them."""
+    plan = candidate(decision.plan) if decision.plan is not None else None
+    assert plan is not None
+    if not decision.placement:
+        return place(plan, machines, held)
+    at = {f"host-{at}": at for at in range(len(machines))}
+    workers = [at[one.host] for one in decision.placement for _ in range(one.workers)]
+    servers = [at[one.host] for one in decision.placement for _ in range(one.servers)]
+    free = [machine.cores - taken for machine, taken in zip(machines, held, strict=True)]
+    for hosts, cores in ((workers, plan.worker_cores), (servers, plan.ps_cores)):
+        for host in hosts:
+            free[host] -= cores
+    if min(free) < -_ROUNDING or (len(workers), len(servers)) != (plan.workers, plan.servers):
+        return None
+    return workers + servers
 
 
 def measure(
@@ -239,7 +269,7 @@ class Cluster:
         trained = 0.0
         if decision is not None and decision.plan is not None and decision.action in ("start", "change", "explore"):
             wanted = candidate(decision.plan)
-            hosts = place(wanted, self.machines, self._held(job))
+            hosts = placed_by(decision, self.machines, self._held(job))
             if hosts is None:
                 job.done = self._became(job, number, "given up", 0.0, 0)
             else:
@@ -299,7 +329,8 @@ class Cluster:
             if role == "worker":
                 read = {"read": float(window.read_seconds[at]) * factor}
                 count = int(window.minibatches[at] * factor)
-                use = WorkerUse(name, f"host-{host}", cores, count, used, throttled, phase_seconds=read)
+                computing = {"compute": used}
+                use = WorkerUse(name, f"host-{host}", cores, count, used, throttled, read, computing)
                 workers.append(use)
             else:
                 server = PsUse(name, f"host-{host}", cores, done, used, busy, waited, throttled)
@@ -318,7 +349,14 @@ class Cluster:
             workers=tuple(workers),
             ps=tuple(servers),
             hosts=tuple(
-                HostUse(f"host-{at}", self.machines[at].cores, held[at]) for at in sorted({node[3] for node in nodes})
+                HostUse(
+                    f"host-{at}",
+                    self.machines[at].cores,
+                    held[at],
+                    received_bytes=int(window.moved_bytes[at] * factor),
+                    receiving_seconds=float(window.moved_seconds[at]) * factor,
+                )
+                for at in sorted({node[3] for node in nodes})
             ),
         )
 
@@ -348,6 +386,18 @@ class Cluster:
         latest = [one.plan for one in job.decisions if one.plan is not None and candidate(one.plan) == job.plan]
         assert latest[-1] is not None
         return latest[-1]
+
+
+def run_alone(job: SimulatedJob, machines: Sequence[Machine], seconds: float) -> None:
+    """Let one job run on hosts of its own. Raises SystemExit where the brain complains."""
+    with tempfile.TemporaryDirectory(prefix="dlrover-lite-bench-") as directory:
+        cluster = Cluster(machines, Path(directory))
+        cluster.arrives(job)
+        while cluster.now - job.began < seconds:
+            cluster.pass_window()
+        cluster.close()
+    for sentence in cluster.said:
+        raise SystemExit(f"The brain complains: {sentence}")
 
 
 def mean_rate(job: SimulatedJob, until: float, since: float = 0.0) -> float:

@@ -84,7 +84,7 @@ class Window(NamedTuple):
     waited_seconds: Floats
     """Seconds that minibatches waited at a node, added up."""
     read_seconds: Floats
-    """[workers]: seconds that minibatches waited until they had been read, added up."""
+    """[workers]: seconds in which a worker's reader was at work, or waited for its turn at what all read from; evenly divided."""
     moved_bytes: Floats
     """[hosts]: bytes that came from other hosts."""
     moved_seconds: Floats
@@ -188,12 +188,12 @@ def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, sec
     # on its way without a station: sorted by arrival, since the delay is the same for all
     way_item, way_at = np.zeros(total, np.int64), np.zeros(total)
     way_first, way_count = 0, 0
-    unread, unread_since = np.zeros(total, np.int64), np.zeros(total)
+    unread = np.zeros(total, np.int64)
     unread_first, unread_count = 0, 0
     buffered, read_left = _READ_AHEAD * n_workers, read_time
     done = np.zeros(n_workers, np.int64)
     used, busy, throttled, waited = np.zeros(n_nodes), np.zeros(n_nodes), np.zeros(n_nodes), np.zeros(n_nodes)
-    read_wait = np.zeros(n_workers)
+    reading = 0.0
     moved, moving = np.zeros(n_hosts), np.zeros(n_hosts)
     budget, rate = np.zeros(n_nodes), np.zeros(n_nodes)
     active = np.zeros(n_hosts)
@@ -207,7 +207,6 @@ def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, sec
         for at in range(begins):
             minibatch = begin[at]
             unread[(unread_first + unread_count) % total] = minibatch
-            unread_since[minibatch] = now
             unread_count += 1
         begins = 0
         while unread_count and buffered:
@@ -215,7 +214,6 @@ def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, sec
             unread_first = (unread_first + 1) % total
             unread_count -= 1
             buffered -= 1
-            read_wait[minibatch // depth] += now - unread_since[minibatch]
             pushes[minibatch] = False
             missing[minibatch] = n_servers
             for s in range(n_servers):
@@ -225,7 +223,7 @@ def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, sec
         if not measuring and now >= warm - _NOTHING:
             measuring = True
             done[:], used[:], busy[:], throttled[:], waited[:] = 0, 0, 0, 0, 0
-            read_wait[:], moved[:], moving[:] = 0, 0, 0
+            moved[:], moving[:], reading = 0, 0, 0.0
         if now >= warm + seconds - _NOTHING:
             break
         if now >= period_ends - _NOTHING:
@@ -277,6 +275,7 @@ def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, sec
                 ended[ends] = station
                 ends += 1
         if reads:
+            reading += step * min(n_workers, _READ_AHEAD * n_workers - buffered)
             read_left -= step
             if read_left <= _NOTHING:
                 buffered += 1
@@ -338,4 +337,4 @@ def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, sec
                 work = _work(worker_cost + request_cost * n_servers, variation)
                 _add(worker, minibatch * width + n_servers, work, first, last, after, works, left)
                 waiting[worker] += 1
-    return done, used, busy, throttled, waited, read_wait, moved, moving
+    return done, used, busy, throttled, waited, np.full(n_workers, reading / n_workers), moved, moving

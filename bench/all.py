@@ -21,8 +21,17 @@ from common import arguments, print_table
 
 HERE = Path(__file__).resolve().parent
 NOT_BENCHES = {"all.py", "common.py", "reference.py"}
-IN_ROUNDS = {"autoscale.py", "instability.py", "model_fit.py"}
-LONG = {"autoscale.py", "hosts.py", "instability.py", "model_fit.py", "oom.py", "size.py"}
+IN_ROUNDS = {"autoscale.py", "instability.py", "model_fit.py", "several.py"}
+LONG = {
+    "autoscale.py",
+    "hosts.py",
+    "instability.py",
+    "model_fit.py",
+    "oom.py",
+    "sensitivity.py",
+    "several.py",
+    "size.py",
+}
 
 
 def scripts() -> list[Path]:

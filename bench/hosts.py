@@ -2,7 +2,13 @@
 
 ``hosts.final_ratio``: samples/s of a job that nothing is known of, over the last half minute of its first five, over those of the best
 plan. ``hosts.way_ratio``: the same over all of the five minutes, its start included. The worst case counts, of each the median over
-seeds. What is simulated, and how the best plan is found, is told in ``_host_queues`` and ``_host_jobs``.
+seeds. What is simulated, and how the best plan is found, is told in ``_host_queues`` and ``_host_jobs``; ``hosts.reader_cores_kept`` in
+``_reader_cores``.
+
+``hosts.shift_s``: seconds from when PS begin to cost ten times as much until a job is as fast as the best plan; ``hosts.shift_below``:
+windows meanwhile in which it is slower than nine tenths of what it would be if it stayed as it was. ``hosts.worse_than_measured``: random
+jobs that end with a plan more than 3% slower than one that they had measured (``_host_changes``). ``hosts.priority_inversions``: random
+rounds of ``decide`` in which a job ends later for having a higher priority (``_priority_rounds``).
 """
 
 from __future__ import annotations
@@ -10,13 +16,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _host_jobs import Best, Cluster, SimulatedJob, best_plan, changes_of, mean_rate
+from _host_changes import measured_plans, shifted
+from _host_jobs import Best, SimulatedJob, best_plan, changes_of, mean_rate, run_alone
 from _host_queues import Costs, Machine
+from _priority_rounds import inversions
+from _reader_cores import figure as reader_cores_kept
 from common import Figure, arguments, emit
 
 CASES = {
@@ -39,21 +48,15 @@ WORK_SECONDS = 600.0
 
 
 def extend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", choices=list(CASES), nargs="+", metavar="CASE", help=", ".join(CASES))
+    names = [*CASES, *OTHERS]
+    parser.add_argument("--only", choices=names, nargs="+", metavar="CASE", help=", ".join(names))
     parser.add_argument("--seeds", type=int, help="(default 10; 2 with --quick)")
 
 
 def ratios(machines: list[Machine], best: Best, seed: int) -> tuple[float, float]:
     """Let one job run; return the ratios at its end and on its way."""
-    with tempfile.TemporaryDirectory(prefix="dlrover-lite-bench-") as directory:
-        cluster = Cluster(machines, Path(directory))
-        job = SimulatedJob("job", lambda _: COSTS, WORK_SECONDS * best.samples_per_second, seed)
-        cluster.arrives(job)
-        while cluster.now - job.began < SECONDS:
-            cluster.pass_window()
-        cluster.close()
-    for sentence in cluster.said:
-        raise SystemExit(f"The brain complains: {sentence}")
+    job = SimulatedJob("job", lambda _: COSTS, WORK_SECONDS * best.samples_per_second, seed)
+    run_alone(job, machines, SECONDS)
     for one in changes_of(job):
         plan = one.choice.describe() if one.choice is not None else ""
         print(f"    {one.at - job.began:5.0f} s: {one.action} {plan}", file=sys.stderr)
@@ -61,23 +64,66 @@ def ratios(machines: list[Machine], best: Best, seed: int) -> tuple[float, float
     return end / best.samples_per_second, mean_rate(job, SECONDS) / best.samples_per_second
 
 
+def against_the_best(cases: Sequence[str], seeds: int) -> list[Figure]:
+    found: dict[str, tuple[float, float]] = {}
+    for case in cases:
+        best = best_plan(CASES[case], COSTS)
+        say(f"{case}: {best.plan.describe()}: {best.samples_per_second:,.0f} samples/s")
+        each = [ratios(CASES[case], best, seed) for seed in range(seeds)]
+        found[case] = (statistics.median(end for end, _ in each), statistics.median(way for _, way in each))
+        say(f"  at the end {found[case][0]:.3f}, on the way {found[case][1]:.3f}")
+    if not found:
+        return []
+    return [
+        Figure("hosts.final_ratio", min(end for end, _ in found.values()), "x", ">= 0.95", detail=found),
+        Figure("hosts.way_ratio", min(way for _, way in found.values()), "x", ">= 0.75", detail=found),
+    ]
+
+
+def after_a_shift(seeds: int, *, quick: bool) -> list[Figure]:
+    found = [shifted(seed, say) for seed in range(seeds)]
+    say(f"a shift: {found}")
+    seconds, below = statistics.median(one.seconds for one in found), sum(one.below for one in found)
+    detail = {"seconds": [one.seconds for one in found], "staying": [one.stays for one in found]}
+    return [
+        Figure("hosts.shift_s", seconds, "s", "<= 60", detail=detail),
+        Figure("hosts.shift_below", below, "windows", "<= 0", detail=detail),
+    ]
+
+
+def plans_known(seeds: int, *, quick: bool) -> list[Figure]:
+    found = [measured_plans(number, say) for number in range(4 if quick else 8)]
+    say(f"plans that were measured: {found}")
+    detail = {"ratios": [one.ratio for one in found], "again": sum(one.again for one in found)}
+    return [Figure("hosts.worse_than_measured", sum(one.worse for one in found), "jobs", "<= 0", detail=detail)]
+
+
+def priorities(seeds: int, *, quick: bool) -> list[Figure]:
+    rounds = 500 if quick else 10_000
+    found = inversions(rounds)
+    for one in found[:5]:
+        say(one)
+    return [Figure("hosts.priority_inversions", len(found), "rounds", "<= 0", detail={"rounds": rounds})]
+
+
+OTHERS = {"shift": after_a_shift, "measured": plans_known, "priorities": priorities}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
 def main() -> None:
     options = arguments("The brain's plans on many kinds of hosts, against the best ones.", extend)
     seeds = options.seeds or (2 if options.quick else 10)
-    found: dict[str, tuple[float, float]] = {}
-    for case in options.only or (QUICK if options.quick else CASES):
-        best = best_plan(CASES[case], COSTS)
-        print(f"{case}: {best.plan.describe()}: {best.samples_per_second:,.0f} samples/s", file=sys.stderr)
-        each = [ratios(CASES[case], best, seed) for seed in range(seeds)]
-        found[case] = (statistics.median(end for end, _ in each), statistics.median(way for _, way in each))
-        print(f"  at the end {found[case][0]:.3f}, on the way {found[case][1]:.3f}", file=sys.stderr)
-    emit(
-        options,
-        [
-            Figure("hosts.final_ratio", min(end for end, _ in found.values()), "x", ">= 0.95", detail=found),
-            Figure("hosts.way_ratio", min(way for _, way in found.values()), "x", ">= 0.75", detail=found),
-        ],
-    )
+    wanted = options.only or [*(QUICK if options.quick else CASES), *OTHERS]
+    figures = against_the_best([case for case in CASES if case in wanted], seeds)
+    for name, measure in OTHERS.items():
+        if name in wanted:
+            figures += measure(seeds, quick=options.quick)
+    if not options.only:
+        figures.append(reader_cores_kept(seeds))
+    emit(options, figures)
 
 
 if __name__ == "__main__":
