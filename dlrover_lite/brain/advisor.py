@@ -176,6 +176,7 @@ class Advisor:
             known.begin(self._left_for(known), at)
             self._jobs[known.job] = known
             self._changed = True
+        known.demand = msgspec.structs.replace(known.demand, hosts=arrival.demand.hosts)
         known.samples, known.plan = arrival.samples, arrival.plan or known.plan
         if arrival.plan is None and arrival.waits_since is not None:
             known.gave_way(arrival.waits_since)
@@ -204,7 +205,9 @@ class Advisor:
         for one in done:
             self._take(known, one)
         if standing is not None:
+            hosts = known.demand.hosts
             known.stands(standing)
+            self._changed |= known.demand.hosts != hosts
             self._forget_lost(known, standing)
         if done and any(other.plan is None for other in self._jobs.values()):
             self._changed = True  # there may be room now
@@ -260,7 +263,8 @@ class Advisor:
                 if before := self._rate_before(known, one):
                     known.scale_costs.append(cost_of_change(done, before, predicted.throughput.expected))
                 if one.decision.action == "explore":
-                    known.explored_seconds += done.seconds + self._policy.exploration_seconds
+                    exploration, whole = one.decision.exploration, done.seconds + self._policy.exploration_seconds
+                    known.explored_seconds += whole if exploration is None else exploration.costs_at_most_seconds
 
     @staticmethod
     def _rate_before(known: RegisteredJob, one: Numbered) -> float:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dlrover_lite.brain.models.throughput import Fit, fit
+from dlrover_lite.brain.planning.observed_job import chosen_windows, trained_windows
 from dlrover_lite.brain.planning.prescale import PastJob, PastMemory
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.brain.store.records import FitRecord
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.outcomes import JobOutcome
-from dlrover_lite.protocol.profiles import host_speeds, observe
+from dlrover_lite.protocol.profiles import observe
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.job_tracker import RegisteredJob
@@ -27,8 +28,9 @@ _MOST = 200
 
 def remember(store: ConfigStore, known: RegisteredJob, outcome: JobOutcome, at: float) -> None:
     """Add to the store what can be learnt of the job; the caller commits."""
-    speeds = host_speeds(known.profiles)
-    seen = [one for profile in known.profiles if (one := observe(profile, speeds)) is not None]
+    trained = trained_windows(known.profiles)
+    chosen = chosen_windows(trained).profiles  # what its work was before it changed tells nothing of other jobs
+    seen = [one for profile in chosen if (one := observe(profile, trained.speeds)) is not None]
     if not seen:
         return
     fitted = fit(seen, prior=known.prior)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import msgspec
 
@@ -15,15 +16,15 @@ from dlrover_lite.brain.models.memory_model import LEAST_PS, LEAST_WORKER, SPILL
 from dlrover_lite.brain.models.similarity import neighbours, pooled_prior
 from dlrover_lite.brain.models.throughput import Prior
 from dlrover_lite.brain.planning.decision import Decision
-from dlrover_lite.brain.planning.job_view import JobView, LastChange
+from dlrover_lite.brain.planning.job_view import Exploration, JobView, LastChange
 from dlrover_lite.brain.planning.observed_job import ObservedJob, candidate_of, observe_job, observed_view
 from dlrover_lite.brain.planning.plan_grid import MILLI, Bounds, Candidate, MemoryNeed, to_milli
 from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_view
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.acts import Replace, Resize, WorkRole
-from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, within
+from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode, within
 from dlrover_lite.protocol.features import JobFeatures
-from dlrover_lite.protocol.hosts import by_name
+from dlrover_lite.protocol.hosts import Host, HostNodes, by_name, sum_of
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import Level, Profile
 
@@ -44,6 +45,8 @@ _SECONDS_TO_REPLACE = 6.0
 """Seconds until another node has taken over from one that is slow, until it was measured."""
 SCALE_SECONDS = 2.0
 """Seconds of training that a change costs, until it was measured."""
+CHANGE_SECONDS = 4.0
+"""Seconds from a decision until a change of the plan has taken effect, until it was measured."""
 _FINEST = 0.25
 """Cores of the smallest node, where no usual size fits in."""
 _FEW_CORES = 4.0
@@ -65,7 +68,7 @@ def bounds_of(demand: Demand) -> Bounds:
     small = tuple(size for size in sizes if size <= 1.0)  # one thread does a parameter server's work on rows
     bounds = Bounds(
         max_workers=max(1, int(cores / 0.5)),
-        max_servers=max(1, math.ceil(cores / 2)),
+        max_servers=max(1, math.ceil(0.75 * cores)),
         worker_sizes=sizes,
         ps_sizes=small or sizes[:1],
     )
@@ -212,15 +215,21 @@ class RegisteredJob:
         )
         if now is None:
             return self._waiting(view, at)
-        present = self.present
+        present, exploration = self.present, self._exploration(now)
+        nodes, node_resources = self._by_host()
         return msgspec.structs.replace(
             view,
+            nodes=nodes,
+            node_resources=node_resources,
             bounds=bounds_of(self.demand),
             need=self._need(view.need, runs=True),
             now=now,
             measured=view.measured if present else None,
             last_change=_change(view, now, present),
+            exploration=exploration,
+            tried_seconds=self._tried_seconds(now) if exploration is not None else 0.0,
             scale_seconds=self.scale_seconds,
+            change_seconds=self.change_seconds,
             ran_seconds=max(0.0, at - self.began),
             explored_seconds=self.explored_seconds,
             doubt=doubt_after([(one.decision, one.effect) for one in self.decided if one.effect is not None]),
@@ -229,6 +238,20 @@ class RegisteredJob:
             stays=self.stays(at),
             declined=tuple(plan for until, plan in self.declined if at < until),
         )
+
+    def _by_host(self) -> tuple[tuple[HostNodes, ...], tuple[Host, ...]]:
+        """Return how many nodes the job has on each host, and what these have; nothing where there is only one host."""
+        if self.standing is None or len(self.demand.hosts) < 2:
+            return (), ()
+        of: dict[str, list[StandingNode]] = {}
+        for node in self.standing.nodes:
+            if node.host:
+                of.setdefault(node.host, []).append(node)
+        counts = [
+            HostNodes(host, *(sum(node.role == role for node in of[host]) for role in ("worker", "ps")))
+            for host in sorted(of)
+        ]
+        return tuple(counts), tuple(Host(host, sum_of(node.resources for node in of[host])) for host in sorted(of))
 
     def _observe(self) -> ObservedJob | None:
         """Return what the profiles tell, which is found once for each new one."""
@@ -368,6 +391,8 @@ class RegisteredJob:
     def stands(self, standing: Standing) -> None:
         """Take in how the job stands, as its master says."""
         self.standing, self.plan, self.waits_since = standing, standing.plan, None
+        if standing.hosts:
+            self.demand = msgspec.structs.replace(self.demand, hosts=standing.hosts)
         self.worker_peak = max(self.worker_peak, standing.worker_peak)
         self.evaluated = self.evaluated or standing.evaluated
         if not self.evaluated:
@@ -403,6 +428,28 @@ class RegisteredJob:
     def scale_seconds(self) -> float:
         newest = self.scale_costs[-5:]
         return sum(newest) / len(newest) if newest else SCALE_SECONDS
+
+    @property
+    def change_seconds(self) -> float:
+        """Seconds from a decision until a change of the plan has taken effect, as measured of late."""
+        took = [
+            one.done.seconds
+            for one in self.decided[-32:]
+            if one.decision.action in ("change", "explore") and one.done is not None and one.done.state == "done"
+        ][-5:]
+        return sum(took) / len(took) if took else CHANGE_SECONDS
+
+    def _exploration(self, now: Candidate) -> Exploration | None:
+        """Return the try that the plan which the job has ``now`` is; None: it is none."""
+        plans = (
+            one.decision for one in reversed(self.decided) if one.decision.action in ("start", "change", "explore")
+        )
+        last = next(plans, None)
+        return last.exploration if last is not None and last.choice == now else None
+
+    def _tried_seconds(self, now: Candidate) -> float:
+        """Compute the seconds of intervals measured with the plan that the job has ``now``, since it had another one."""
+        return sum(p.seconds for p in takewhile(lambda p: candidate_of(p) == now, reversed(self.profiles)))
 
     def cores_used(self, host: str) -> float:
         """Return the cores that the job's nodes on a host used in the last profile; a node of which the host isn't known may be there."""

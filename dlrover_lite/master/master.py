@@ -182,6 +182,7 @@ class Master:
             decision=decision,
             began=nodes.words if decision else "",
             prediction=nodes.prediction if decision else None,
+            placement=nodes.placement if decision else (),
             wall_clock=self.edge.wall_clock,
             clock=self._clock,
         )
@@ -219,7 +220,7 @@ class Master:
             self._recipe,
             shards,
             self.backend,
-            Fleet(nodes.plan, self._capacity),
+            Fleet(nodes.plan, self._capacity, placement=nodes.placement),
             self.edge,
             outbox=self._outbox,
             disk=self._disk,

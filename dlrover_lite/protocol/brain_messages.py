@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from dlrover_lite.core.bounds import ByKey, Count, Items, Name, Pid, Rate, Seconds, Text, Timestamp, Url
+from dlrover_lite.core.bounds import ByKey, Count, Items, Name, Pid, Rate, Row, Seconds, Text, Timestamp, Url
 from dlrover_lite.protocol.acts import Act, Cause
 from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing
+from dlrover_lite.protocol.hosts import HostNodes
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import Level, Profile
@@ -133,6 +134,8 @@ class AdvisedDecision(msgspec.Struct, frozen=True):
     """As ``brain.planning.decision`` has them. One that a master doesn't know is left alone."""
     reason: Text = ""
     plan: Plan | None = None
+    placement: Row[HostNodes] = ()
+    """Number of nodes of the plan on each host; empty: wherever there is room."""
     predicted: ByKey[Name, Any] | None = None
     treatment: AdvisedTreatment | None = None
 

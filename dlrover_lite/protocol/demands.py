@@ -81,6 +81,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """An evaluation has ended, so that ``worker_peak`` has what that takes; or the job has none to come."""
     heard: Count = 0
     """Number of the newest decision that has arrived."""
+    hosts: Row[Host] = ()
+    """What the job's nodes may use on each host, where that has changed since the job registered; empty: it hasn't."""
     move_rate: Rate = 0.0
     """Bytes/s at which rows have moved between PS of late, to two digits; 0: none have."""
 

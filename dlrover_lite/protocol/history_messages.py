@@ -77,6 +77,20 @@ class KeptDecision(_Kept, frozen=True):
     done: Json | None
 
 
+class KeptEffect(_Kept, frozen=True):
+    """What a decision has brought."""
+
+    id: Count
+    job: Name
+    number: Count
+    at: Timestamp
+    """Time of the decision."""
+    action: Name
+    predicted: Json
+    """Predicted throughput: expected, lower and upper end of the band, in samples/s."""
+    effect: Json
+
+
 class KeptEvent(_Kept, frozen=True):
     id: Count
     job: Name
@@ -101,7 +115,7 @@ class KeptFittedJob(_Kept, frozen=True):
     fit: KeptFit
 
 
-KeptRow = KeptJob | KeptJobId | KeptPlan | KeptProfile | KeptDecision | KeptEvent | KeptFittedJob
+KeptRow = KeptJob | KeptJobId | KeptPlan | KeptProfile | KeptDecision | KeptEffect | KeptEvent | KeptFittedJob
 
 
 # --- questions for rows, and pages of them -----------------------------------------------------------------------------------
@@ -158,6 +172,12 @@ class DecisionsQuestion(_Paged, frozen=True):
     job: Name
     number: Count | None = None
     """Number of the only decision to tell; None: all."""
+
+
+class EffectsQuestion(_Paged, frozen=True):
+    """What have decisions brought, of this job or of all?"""
+
+    job: Name = ""
 
 
 class EventsQuestion(_Paged, frozen=True):
@@ -257,6 +277,7 @@ PagedQuestion = (
     | PlansQuestion
     | ProfilesQuestion
     | DecisionsQuestion
+    | EffectsQuestion
     | EventsQuestion
     | FittedJobsQuestion
 )

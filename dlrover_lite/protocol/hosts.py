@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dlrover_lite.core.bounds import Name
+from dlrover_lite.core.bounds import Count, Name
 from dlrover_lite.core.units import Resources
 
 
@@ -19,9 +19,21 @@ class Host(msgspec.Struct, frozen=True):
     """Resources that nodes may use there together."""
 
 
+class HostNodes(msgspec.Struct, frozen=True):
+    """Number of a job's nodes on a host, by role."""
+
+    host: Name
+    workers: Count = 0
+    servers: Count = 0
+
+
 def total_of(hosts: Iterable[Host]) -> Resources:
     """Return what all hosts have together."""
-    each = [host.resources for host in hosts]
+    return sum_of(host.resources for host in hosts)
+
+
+def sum_of(resources: Iterable[Resources]) -> Resources:
+    each = list(resources)
     return Resources(sum((one.cores for one in each), 0.0), sum(one.memory for one in each))
 
 

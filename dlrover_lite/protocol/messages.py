@@ -109,6 +109,8 @@ class WorkReport(Message, frozen=True):
     """The longest time from one acknowledged push to the next, where the worker had something to do all the while."""
     unknown_ids: Items[UnknownIds] = []
     """Ids of an evaluation that had never been trained, by column."""
+    read_delay_seconds: Seconds = 0.0
+    """Seconds of the phase ``read`` in which the reading thread was ready to run and had no core."""
 
 
 class LeaseRequest(Message, frozen=True):

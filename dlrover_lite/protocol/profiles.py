@@ -7,6 +7,7 @@ that it waited for, its CPU seconds don't.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -35,6 +36,9 @@ class WorkerUse(msgspec.Struct, frozen=True):
     """Wall seconds by phase: read, pull, compute, push, wait. A pull or push lasts until all PS have answered, beside other phases."""
     phase_cpu_seconds: ByKey[Name, Seconds] = {}
     """CPU seconds by phase: read, pull, compute, push; the rest of ``cpu_seconds`` belongs to no phase."""
+    read_delay_seconds: Seconds = 0.0
+    """Seconds of the phase ``read`` in which the reading thread was ready to run and had no core: its CPU limit held it back, or others on
+    the host."""
 
 
 class PsUse(msgspec.Struct, frozen=True):
@@ -70,6 +74,10 @@ class HostUse(msgspec.Struct, frozen=True):
     """Cores that nodes may use on this machine."""
     other_cores: Number = 0.0
     """CPU seconds per second that anything but this job's workers and PS took: its master and keeper, other jobs, strangers."""
+    received_bytes: Bytes = 0
+    """Bytes of rows and gradients that came from other hosts; 0 where that isn't measured."""
+    receiving_seconds: Seconds = 0.0
+    """Seconds in which they came."""
 
 
 class TableUse(msgspec.Struct, frozen=True):
@@ -186,10 +194,20 @@ class Observation(msgspec.Struct, frozen=True):
     """Share of the workers that are on the fullest host."""
     host_ps: float
     """Share of the PS that are on the fullest host."""
+    card_share: float = 0.0
+    """Share of the bytes of pulled rows, and as many of gradients, that come in through the fullest host's network card: 0 on one host."""
     worker_cpu_seconds: float | None = None
     """CPU seconds per minibatch of the worker that trains it."""
     ps_cpu_seconds: float | None = None
     """CPU seconds per minibatch (its pull and its push) of each PS, the mean over PS."""
+    read_seconds: float | None = None
+    """Seconds that a worker takes to read a minibatch, without those in which it had no core for that."""
+    read_cpu_seconds: float | None = None
+    """CPU seconds of these."""
+    sample_bytes: float | None = None
+    """Bytes of rows per sample that go to a worker, and of gradients that come back."""
+    byte_seconds: float | None = None
+    """Seconds per byte of the network card that was the busiest."""
     relative_sd: float = 0.0
     weight: float = 1.0
     """Weight of this observation: below 1 for those that are old, or of another job."""
@@ -210,6 +228,8 @@ def observe(profile: Profile, speeds: Mapping[str, float] | None = None) -> Obse
     hot = max(range(len(ps)), key=lambda i: ps[i].cpu_seconds / ps[i].cores)
     total = sum(ps_cpu)
     free_power, host_workers, host_ps = _fullest_host(profile, speed)
+    read = sum(max(0.0, worker.phase_seconds.get("read", 0.0) - worker.read_delay_seconds) for worker in workers)
+    card_share, sample_bytes, byte_seconds = _transfers(profile)
     return Observation(
         samples_per_second=profile.samples_per_second,
         batch_size=profile.batch_size,
@@ -224,8 +244,13 @@ def observe(profile: Profile, speeds: Mapping[str, float] | None = None) -> Obse
         free_power=free_power,
         host_workers=host_workers,
         host_ps=host_ps,
+        card_share=card_share,
         worker_cpu_seconds=worker_cpu / minibatches if worker_cpu > 0 else None,
         ps_cpu_seconds=total / len(ps) / profile.minibatches if total > 0 else None,
+        read_seconds=read / minibatches if read > 0 else None,
+        read_cpu_seconds=sum(worker.phase_cpu_seconds.get("read", 0.0) for worker in workers) / minibatches,
+        sample_bytes=sample_bytes,
+        byte_seconds=byte_seconds,
         relative_sd=profile.relative_sd,
     )
 
@@ -244,6 +269,22 @@ def _fullest_host(profile: Profile, speed: Mapping[str, float]) -> tuple[float, 
             fullest = used / free
             found = (free * speed[host.host], len(workers) / len(profile.workers), len(ps) / len(profile.ps))
     return found
+
+
+def _transfers(profile: Profile) -> tuple[float, float | None, float | None]:
+    """Return the share of the rows' bytes that come in through the fullest card, the bytes of a sample's rows, and the seconds per byte of
+    the busiest card; None: nothing came from another host."""
+    workers = Counter(worker.host for worker in profile.workers)
+    servers = Counter(server.host for server in profile.ps)
+    shares = []
+    for host in sorted(workers.keys() | servers.keys()):
+        of_workers, of_ps = workers[host] / len(profile.workers), servers[host] / len(profile.ps)
+        shares.append(of_workers + of_ps - 2 * of_workers * of_ps)
+    received = sum(host.received_bytes for host in profile.hosts)
+    busiest = max(profile.hosts, key=lambda host: host.receiving_seconds, default=None)
+    if busiest is None or not (received and busiest.received_bytes and busiest.receiving_seconds and sum(shares) > 0):
+        return max(shares), None, None
+    return max(shares), received / profile.samples / sum(shares), busiest.receiving_seconds / busiest.received_bytes
 
 
 def table_growth(profiles: Iterable[Profile | Level]) -> dict[str, tuple[list[int], list[int]]]:

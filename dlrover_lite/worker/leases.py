@@ -49,6 +49,7 @@ class Work:
         self.staleness: Counter[int] = Counter()
         self.seconds: dict[str, float] = {}
         self.cpu_seconds: dict[str, float] = {}
+        self.read_delay_seconds = 0.0
         self.longest_step = 0.0
         self._unknown: dict[str, UnknownIds] = {}
         self._scores: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
@@ -92,6 +93,7 @@ class Work:
             staleness=dict(self.staleness),
             seconds=self.seconds,
             cpu_seconds=self.cpu_seconds,
+            read_delay_seconds=self.read_delay_seconds,
             longest_step_seconds=self.longest_step,
             unknown_ids=list(self._unknown.values()),
         )

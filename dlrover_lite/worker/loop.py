@@ -6,7 +6,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from dlrover_lite.worker.compute import ComputeThread
 from dlrover_lite.worker.leases import HeldLease, LeaseBook
 from dlrover_lite.worker.log_lines import Journal
 from dlrover_lite.worker.parameters.requests import MinibatchKeys, PushTicket
+from dlrover_lite.worker.run_delay import RunDelay
 from dlrover_lite.worker.schedule import learning_rate_factor
 from dlrover_lite.worker.trainer import Gradients, Prepared, Trainer, minibatch_seed
 
@@ -65,7 +66,7 @@ class _Task(NamedTuple):
 @dataclass(eq=False)
 class TrainingLoop:
     """Takes minibatches from the lease book until the master needs nothing more, or ``stop`` says so. ``mark`` is told what begins
-    whenever something has got done. ``cpu_clock``: CPU seconds of the calling thread."""
+    whenever something has got done. ``cpu_clock``: CPU seconds of the calling thread; ``run_delay``: those for which it had no core."""
 
     recipe: Recipe
     trainer: Trainer
@@ -79,6 +80,7 @@ class TrainingLoop:
     """Number of cores that this worker was started with."""
     clock: Callable[[], float] = time.perf_counter
     cpu_clock: Callable[[], float] = time.thread_time
+    run_delay: RunDelay = field(default_factory=RunDelay)
 
     def __post_init__(self) -> None:
         recipe = self.recipe
@@ -98,7 +100,7 @@ class TrainingLoop:
 
     def run(self) -> None:
         ps, compute = self.trainer.ps, self._compute
-        with compute, ps.watching(compute.fileno()), ps.watching(self.book.socket):
+        with compute, ps.watching(compute.fileno()), ps.watching(self.book.socket), self.run_delay:
             while not self.stop():
                 self._turn()
                 if self._pulling or self._computing:
@@ -130,7 +132,7 @@ class TrainingLoop:
         """Have one minibatch read and de-duplicated before it may be pulled."""
         while self._read is None and (found := self.book.next()) is not None:
             held, k = found
-            began, cpu_before = self.clock(), self.cpu_clock()
+            began, cpu_before, delay_before = self.clock(), self.cpu_clock(), self.run_delay.seconds()
             batch = self._batch(held, k)
             held.work.add_bad([clipped(f"{bad.file}:{bad.line}: {bad.why}", _LONGEST_EXAMPLE) for bad in batch.bad])
             if len(batch.labels):
@@ -139,6 +141,7 @@ class TrainingLoop:
                 held.consumed(k)  # nothing but bad lines: there is nothing to pull, and no PS to acknowledge it
             held.work.add_seconds("read", self.clock() - began)
             held.work.add_cpu("read", self.cpu_clock() - cpu_before)
+            held.work.read_delay_seconds += max(0.0, self.run_delay.seconds() - delay_before)
             self._pull_next()
 
     def _pull_next(self) -> None:

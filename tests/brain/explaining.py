@@ -22,7 +22,7 @@ from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob
 from dlrover_lite.brain.models.fitted_model import load_model
 from dlrover_lite.brain.models.throughput_forms import FORMS
 from dlrover_lite.brain.planning.decision import Decision, decide, with_index
-from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs
+from dlrover_lite.brain.planning.job_view import Exploration, JobView, Policy, RoundInputs, WorkShift
 from dlrover_lite.brain.planning.observed_job import observe_job, observed_view
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
@@ -194,6 +194,9 @@ def _measured() -> Iterator[str]:
 def _facts() -> Iterator[str]:
     profiles, view, inputs = _two_plans()
     band = (100 * MIB, 200 * MIB, 300 * MIB)
+    tried = Exploration(
+        back=ONE, seconds=30.0, saves_seconds=9.0, chance=0.4, costs_seconds=3.0, costs_at_most_seconds=8.0
+    )
     others = tuple(plain_view(f"news-{n}", now=ONE if n else None, priority=1.0 + n % 2) for n in range(5))
     cases: list[dict[str, Any]] = [
         {"now": None, "remaining_samples": None},
@@ -204,9 +207,14 @@ def _facts() -> Iterator[str]:
         {"doubt": 2.0, "explored_seconds": 12.0, "priority": 2.0, "declined": (TWO,)},
         {"fixed": True, "held": "autoscaling is paused for it (by request)"},
         {"fixed": True},
+        {"shift": WorkShift(at=START + 40.0, windows=5, role="ps", times=9.8)},
+        {"exploration": tried, "tried_seconds": 10.0},
         {"model": msgspec.structs.replace(view.model, parameters={**view.model.parameters, "free_cores": 1})},
     ]
-    last = msgspec.structs.replace(profiles[-1], tables=(TableUse("item", 16, {"ps-0": 1000}),))
+    reading = {"phase_seconds": {"read": 2.0}, "phase_cpu_seconds": {"read": 1.5}, "read_delay_seconds": 0.25}
+    workers = tuple(msgspec.structs.replace(use, **reading) for use in profiles[-1].workers)
+    tables = (TableUse("item", 16, {"ps-0": 1000}),)
+    last = msgspec.structs.replace(profiles[-1], workers=workers, tables=tables)
     for fields in cases:
         one = msgspec.structs.replace(view, **fields)
         for jobs in ((one,), (one, *others)):
@@ -264,6 +272,9 @@ def _models() -> Iterator[str]:
     for fields in cases:
         known = msgspec.structs.replace(fitted, fit=msgspec.structs.replace(fitted.fit, **fields))
         yield from _of_model(model_shown(known, TWO, profiles))
+    reading = {"reader_sample": 1e-4, "source_sample": 1e-6, "network_byte": 8e-10}
+    fit = msgspec.structs.replace(fitted.fit, coefficients={**fitted.fit.coefficients, **reading})
+    yield from _of_model(model_shown(msgspec.structs.replace(fitted, fit=fit, hosts=4.0), TWO, ()))
     for form in FORMS.values():
         fit = msgspec.structs.replace(fitted.fit, form=form.name, coefficients=dict.fromkeys(form.coefficients, 1e-3))
         yield from _of_model(model_shown(msgspec.structs.replace(fitted, fit=fit), TWO, ()))

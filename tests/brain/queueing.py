@@ -1,8 +1,9 @@
 """A small queueing simulation of training, to test the models against: it shares no formula with them.
 
 Minibatches circulate: pulled from every PS, computed by their worker, pushed to every PS, with a delay on each way. Workers and PS serve
-one after the other, first come first served. CPU limits are those of the kernel: so many seconds in each period of 0.1 s, at full speed
-until they are used up; and nodes that run share the host's free cores.
+one after the other, first come first served; so does what minibatches are read from, a minibatch ahead for each worker. CPU limits are
+those of the kernel: so many seconds in each period of 0.1 s, at full speed until they are used up; and nodes that run share the host's
+free cores.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Costs:
     latency: float = 0.003
     variation: float = 0.15
     batch_size: int = 1024
+    read: float = 0.0
+    """Seconds that what all workers read from takes for a minibatch."""
 
 
 class _Node:
@@ -88,12 +91,26 @@ class _Run:
         self.computed = [False] * len(self.owner)
         self.missing = [0] * len(self.owner)
         self.travelling: deque[tuple[float, int]] = deque()
+        self.unread: deque[int] = deque()
+        self.ahead = len(self.workers)
+        """Minibatches that have been read, at most one for each worker."""
+        self.read_left, self.reading = costs.read, 0.0
+        """Seconds left of what is being read; and those that workers were reading, or waited for their turn, added up."""
         self.now, self.period_ends, self.done = 0.0, 0.0, 0
         for minibatch in range(len(self.owner)):
-            self.ask(minibatch)
+            self.begin(minibatch)
 
     def work(self, seconds: float) -> float:
         return seconds * self.rng.gamma(1 / self.costs.variation**2, self.costs.variation**2)
+
+    def begin(self, minibatch: int) -> None:
+        self.unread.append(minibatch)
+        self.hand_out()
+
+    def hand_out(self) -> None:
+        while self.unread and (self.ahead or not self.costs.read):
+            self.ahead -= bool(self.costs.read)
+            self.ask(self.unread.popleft())
 
     def ask(self, minibatch: int) -> None:
         """Half of a PS's work is for the pull, half for the push."""
@@ -117,6 +134,9 @@ class _Run:
             seconds = min(seconds, self.travelling[0][0] - self.now)
         for node in active:
             seconds = min(seconds, node.left / (speed * node.speed), node.budget / speed)
+        readers = len(self.workers) - self.ahead
+        if readers:
+            seconds = min(seconds, self.read_left)
         self.now += seconds
         for node in self.nodes:
             node.waiting += seconds * max(0, len(node.queue) - 1)
@@ -131,6 +151,12 @@ class _Run:
                 minibatch, _ = node.queue.popleft()
                 node.left = node.queue[0][1] if node.queue else 0.0
                 self.served(minibatch, node)
+        if readers:
+            self.reading += seconds * readers
+            self.read_left -= seconds
+            if self.read_left <= _NOTHING:
+                self.ahead, self.read_left = self.ahead + 1, self.costs.read
+                self.hand_out()
         while self.travelling and self.travelling[0][0] <= self.now + _NOTHING:
             self.arrived(self.travelling.popleft()[1])
 
@@ -148,7 +174,7 @@ class _Run:
             self.computed[minibatch] = False
             self.done += 1
             self.workers[self.owner[minibatch]].done += 1
-            self.ask(minibatch)
+            self.begin(minibatch)
         else:
             seconds = self.costs.worker + self.costs.worker_request * len(self.ps)
             self.workers[self.owner[minibatch]].add(minibatch, self.work(seconds))
@@ -158,7 +184,7 @@ def simulate(plan: Plan, costs: Costs, rng: np.random.Generator, *, seconds: flo
     """What would be measured of ``seconds`` of training, after half a second of warming up."""
     run = _Run(plan, costs, rng)
     run.run_until(0.5)
-    before, done_before = [node.used for node in run.nodes], run.done
+    before, done_before, reading_before = [node.used for node in run.nodes], run.done, run.reading
     run.run_until(0.5 + seconds)
     used = [node.used - was for node, was in zip(run.nodes, before, strict=True)]
     done = max(run.done - done_before, 1)
@@ -177,6 +203,7 @@ def simulate(plan: Plan, costs: Costs, rng: np.random.Generator, *, seconds: flo
         host_ps=1.0,
         worker_cpu_seconds=sum(used[: plan.workers]) / done,
         ps_cpu_seconds=sum(used[plan.workers :]) / plan.ps / done,
+        read_seconds=(run.reading - reading_before) / done or None,
     )
 
 

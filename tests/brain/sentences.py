@@ -13,12 +13,22 @@ from dlrover_lite.brain.healing.health import heal
 from dlrover_lite.brain.healing.mitigation import HealInputs, Treatment
 from dlrover_lite.brain.planning.change_policy import Settled, Verdict
 from dlrover_lite.brain.planning.decision import decide
-from dlrover_lite.brain.planning.job_view import JobView, LastChange, Policy, RoundInputs
+from dlrover_lite.brain.planning.job_view import (
+    Exploration,
+    JobView,
+    LastChange,
+    MeasuredPlan,
+    Policy,
+    RoundInputs,
+    WorkShift,
+)
 from dlrover_lite.brain.planning.pareto import Band
-from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
+from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed
 from dlrover_lite.brain.planning.plan_values import options_of
+from dlrover_lite.brain.planning.shared_hosts import Placements
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.acts import Replace
+from dlrover_lite.protocol.hosts import HostNodes
 from tests.brain.explaining import explanations, of_step
 from tests.brain.models import data
 from tests.brain.models import load as load_sides
@@ -27,6 +37,8 @@ from tests.brain.recording import DIRECTORY, Heal, Step, decided, load
 from tests.brain.simulated import hosts
 from tests.brain.test_health import inputs as nodes
 from tests.brain.test_health import windows
+from tests.brain.test_reading import decided as decided_for
+from tests.brain.test_reading import grown
 from tests.brain.test_spare_rules import inputs_of, job_of
 
 __all__ = ["examples"]
@@ -43,8 +55,11 @@ def examples() -> Iterator[str]:
             yield from of_step(step)
     yield from explanations()
     yield from _alone()
+    yield from _tries()
     yield from _shared()
     yield from _brought()
+    for more in (3, 6):
+        yield decided_for(grown(large=more)).reason
     for busy, cpu in (((0.9, 0.6, 0.6), (0.62, 0.6, 0.6)), ((1.6, 1.0, 1.0), (1.6, 1.0, 1.0))):
         yield from (one.reason for one in heal(nodes(windows(busy=busy, cpu=cpu))))
     unlike = job_of()
@@ -80,6 +95,33 @@ def _alone() -> Iterator[str]:
     yield from reasons(4.0, view("ads", now=Candidate(4, 1, 0.5, 0.75)), memory=250 * MIB)
 
 
+def _tries() -> Iterator[str]:
+    """A try that goes on, one that is over; and a change after the job's work has changed."""
+    now, before = Candidate(4, 1, 0.5, 0.75), Candidate(3, 1, 0.5, 0.5)
+    exploration = Exploration(
+        back=before, seconds=30.0, saves_seconds=20.0, chance=0.4, costs_seconds=6.0, costs_at_most_seconds=20.0
+    )
+    known = {
+        "now": now,
+        "exploration": exploration,
+        "measured": Band(9e4, 8.9e4, 9.1e4),
+        "measured_before": (MeasuredPlan(before, Band(9.1e4, 9e4, 9.2e4)),),
+        "last_change": LastChange(left=before, fresh_windows=2),
+        "remaining_samples": 1e8,
+        "bounds": msgspec.structs.replace(
+            plain_view().bounds, max_workers=4, max_servers=1, worker_sizes=(0.5,), ps_sizes=(0.5, 0.75)
+        ),
+    }
+    yield from reasons(3.0, view("ads", tried_seconds=20.0, **known))
+    yield from reasons(3.0, view("ads", tried_seconds=30.0, **known))
+    for role, times in (("ps", 9.8), ("worker", 0.4)):
+        shift = WorkShift(at=-40.0, windows=3, role=role, times=times)  # type: ignore[arg-type]
+        yield from reasons(3.0, view("ads", now=Candidate(1, 1, 0.25, 0.25), shift=shift))
+    yield from reasons(3.0, view("ads", now=now, remaining_samples=1e5, change_seconds=4.0))
+    unsure = WorkShift(at=-5.0, windows=1, role="ps", times=9.8)
+    yield from reasons(3.0, view("ads", now=now, suspected=unsure))
+
+
 def _shared() -> Iterator[str]:
     one = Candidate(1, 1, 0.25, 0.25)
     yield from reasons(0.5, view("ads", now=one), view("news", now=one, ran_seconds=60.0))  # no room for both
@@ -94,9 +136,23 @@ def _shared() -> Iterator[str]:
         view("shop", model=data(server=0.005, spread=0.02), now=Candidate(4, 1, 0.5, 0.25), scale_seconds=30.0),
     )  # fmt: skip
     yield from _of_others()
+    yield from _in_pieces()
     yield from reasons(4.0, view("ads", now=Candidate(4, 1, 0.75, 0.75)), view("news"), view("shop"))
     many = [view(name, now=one) for name in ("ads", "news", "shop", "feed", "mail")]
     yield from reasons(8.0, *many, view("huge", need=MemoryNeed(worker=63 * GIB + 800 * MIB)))
+
+
+def _in_pieces() -> Iterator[str]:
+    """Cores that are free in pieces too small for a node."""
+    two = hosts(a=Resources(4.0, 32 * GIB), b=Resources(4.0, 32 * GIB))
+    fixed = Bounds(max_workers=2, max_servers=1, worker_sizes=(3.0,), ps_sizes=(0.5,))
+    there = (HostNodes("a", 1, 1), HostNodes("b", 1, 0))
+    resources = hosts(a=Resources(3.5, 0), b=Resources(3.0, 0))
+    large = Candidate(2, 1, 3.0, 0.5)
+    held = view("ads", now=large, bounds=fixed, fixed=True, nodes=there, node_resources=resources)
+    for sizes in ((0.5, 1.25), (1.25,)):
+        bounds = Bounds(max_workers=2, max_servers=1, worker_sizes=sizes, ps_sizes=(0.25,))
+        yield from reasons(8.0, held, view("news", bounds=bounds), hosts=two)
 
 
 def _of_others() -> Iterator[str]:
@@ -107,7 +163,7 @@ def _of_others() -> Iterator[str]:
     assert options is not None and options.now is not None
     verdict = Verdict(options.now, "stay", "exchange")
     settled = Settled({"ads": verdict}, Resources(0.0, 0), {"news": 20.0, "shop": -30.0})
-    yield Reasons(inputs, {"ads": options}, {}, settled).plan(options, verdict)
+    yield Reasons(inputs, {"ads": options}, {}, Placements(settled)).plan(options, verdict)
 
 
 def _brought() -> Iterator[str]:

@@ -97,6 +97,7 @@ class Job:
                 "peak_bytes": self.base + of_rows,
             }
             ps_uses.append(msgspec.structs.replace(measured, throttled_seconds=node.throttled, **memory))
+        read = {"read": run.reading / plan.workers} if self.costs.read else {}
         used_hosts = sorted({self.hosts.get(name, "a") for name in workers + servers})
         return Profile(
             job=self.name,
@@ -106,7 +107,7 @@ class Job:
             samples=samples,
             samples_so_far=int(self.samples),
             workers=tuple(
-                WorkerUse(name, self.hosts.get(name, "a"), node.cores, node.done, node.used, node.throttled)
+                WorkerUse(name, self.hosts.get(name, "a"), node.cores, node.done, node.used, node.throttled, read)
                 for name, node in zip(workers, run.workers, strict=True)
             ),
             ps=tuple(ps_uses),

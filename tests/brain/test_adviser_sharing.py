@@ -166,7 +166,7 @@ def test_first_job_makes_room_for_the_second_and_gets_it_back(office: Office) ->
     office.comes("a")
     office.turn()
     assert office.obeys("a").action == "start"
-    office.goes_on("a")
+    office.goes_on("a", rounds=12)
     assert office.cores("a") > 2.0
     office.comes("b")
     office.turn()
@@ -247,7 +247,7 @@ def test_a_job_with_its_own_plan_makes_nobody_give_way(office: Office) -> None:
     office.comes("a")
     office.turn()
     office.obeys("a")
-    office.goes_on("a")
+    office.goes_on("a", rounds=12)
     office.comes("fixed", plan=plan(8, 1.0), autoscale="off")
     office.most = 8.5 + 0.5  # not to be had, but it isn't asked
     office.measured("fixed", windows=1)

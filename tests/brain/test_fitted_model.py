@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dlrover_lite.brain.models.fitted_model import Bottleneck, load_model, model_data
 from dlrover_lite.brain.models.throughput import Prior, fit
@@ -18,6 +20,7 @@ COSTS = {
     "worker_sample": 1e-5, "worker_minibatch": 1e-3, "worker_request": 1e-3, "ps_sample": 4e-6, "ps_request": 5e-4,
     "latency": 5e-3,
 }  # fmt: skip
+MEASURED = {"reader_sample": 4e-5, "source_sample": 1e-5, "network_byte": 8e-9}
 ADDED = {"gradient": 1e-5, "update": 1e-3, "synchronise": 1e-3, "embed": 1e-6, "constant": 5e-3}
 LATTICE = lattice_of(Bounds(max_workers=8, max_servers=4, worker_sizes=even_sizes(2, 4), ps_sizes=even_sizes(2, 4)))
 
@@ -37,6 +40,27 @@ def test_the_sides_rank_plans_as_predictions_do(exponent):
     rate, lower, upper = model.predict(*LATTICE.parts(np.arange(len(LATTICE))))
     assert seconds * rate == pytest.approx(1024.0)
     assert (lower < rate).all() and (rate < upper).all()
+
+
+@given(
+    st.tuples(*[st.sampled_from([0.0, 0.1, 1.0, 10.0])] * 3),
+    st.floats(1.0, 12.0),
+    st.integers(1, 20),
+    st.floats(0.3, 3.0),
+    st.sampled_from([64, 1024, 8192]),
+)
+def test_sides_and_rows_are_the_same_for_any_circumstances(parts, exponent, hosts, speed, batch):
+    """What is searched by sides is what is predicted, whichever limits the fit knows of."""
+    more = {name: part * cost for (name, cost), part in zip(MEASURED.items(), parts, strict=True) if part}
+    fitted = fit([], prior=Prior({**COSTS, **more}, exponent=exponent, sample_bytes=1664.0))
+    assert fitted.coefficients.keys() == {*COSTS, *more}
+    free = {f"host-{at}": 6.0 for at in range(hosts)}
+    model = load_model(model_data(fitted, batch_size=batch, free_cores=free, speed=speed))
+    found = model.sides(LATTICE.servers.astype(float), LATTICE.worker_sizes, LATTICE.ps_cores)
+    of_worker = found.of_worker[:, LATTICE.size_of_side] * LATTICE.workers ** -float(found.power)
+    first = of_worker + found.fixed[:, None]
+    seconds = ((first[:, :, None] + found.of_ps[:, None, :]) ** (1 / exponent)).ravel()
+    assert seconds * model.predict(*LATTICE.parts(np.arange(len(LATTICE))))[0] == pytest.approx(batch)
 
 
 def test_a_form_without_sides_is_looked_at_point_by_point():

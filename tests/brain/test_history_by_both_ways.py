@@ -31,6 +31,7 @@ from dlrover_lite.protocol.brain_messages import BrainHello, BrainReplies
 from dlrover_lite.protocol.demands import DecisionOutcome
 from dlrover_lite.protocol.history_messages import (
     DecisionsQuestion,
+    EffectsQuestion,
     EventsQuestion,
     FittedJobsQuestion,
     InputsQuestion,
@@ -41,6 +42,7 @@ from dlrover_lite.protocol.history_messages import (
     JobsNewsQuestion,
     JobsQuestion,
     KeptDecision,
+    KeptEffect,
     KeptEvent,
     KeptFittedJob,
     KeptInputs,
@@ -100,7 +102,8 @@ def _fill(path: Path) -> None:
         heal = HealInputs(job=JOB, at=28.0, profiles=(), nodes=())
         store.add_treatments(heal, [Decision(job=JOB, at=28.0, action="heal", reason="all is well", stage="heal")])
         decision = queries.decisions(store, JOB, number=1)[0].decision
-        store.put_effect(JOB, 1, judge(decision, Band(500.0, 400.0, 600.0), windows=2, at=29.0))
+        for number, rate in ((1, 500.0), (2, 700.0), (4, 900.0)):
+            store.put_effect(JOB, number, judge(decision, Band(rate, 0.8 * rate, 1.2 * rate), windows=2, at=29.0))
         store.put_done(DecisionOutcome(job=JOB, number=2, at=28.0, state="done"))
         store.commit()
 
@@ -131,6 +134,8 @@ QUESTIONS: list[tuple[Any, type]] = [
     (DecisionsQuestion(JOB), KeptDecision),
     (DecisionsQuestion(JOB, number=2), KeptDecision),
     (DecisionsQuestion(JOB, most=3), KeptDecision),
+    (EffectsQuestion(), KeptEffect),
+    (EffectsQuestion(JOB, most=3), KeptEffect),
     (EventsQuestion(JOB), KeptEvent),
     (FittedJobsQuestion("memory"), KeptFittedJob),
     (FittedJobsQuestion("memory", most=1), KeptFittedJob),
@@ -174,6 +179,7 @@ def test_what_is_made_of_rows_is_the_same_by_both_ways(
         found += [queries.plans(history, JOB), queries.profiles(history, JOB), queries.node_events(history, JOB)]
         found += [decided, [queries.inputs_of(history, one) for one in decided], timeline(history, JOB)]
         found += [read(history, one) for one in decided]
+        found += [queries.judged_decisions(history), queries.judged_decisions(history, "news-1")]
         found += [Watch(history).look(), JobWatch(history, JOB).look()]
         return [encoded(one) for one in found]
 

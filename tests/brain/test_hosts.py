@@ -74,13 +74,13 @@ def test_hosts_of_all_jobs_count_once_each_with_the_most_that_is_told(office: Of
 
 def test_a_first_plan_has_no_node_larger_than_a_host() -> None:
     """The only PS would be larger than any host, if it got what is to be spared for tables."""
-    small = {f"host-{number}": Resources(2.0, 2 * GIB) for number in range(16)}
+    small = {f"host-{number}": Resources(2.0, GIB) for number in range(16)}
     found = initial_plan(starting(capacity=Resources(32.0, 32 * GIB), free=small))
     assert found.action == "start" and found.plan is not None and found.choice is not None
     assert max(found.choice.worker_cores, found.choice.ps_cores) <= 2.0
-    assert max(found.plan.ps.each.memory, found.plan.worker.each.memory) <= 2 * GIB
+    assert max(found.plan.ps.each.memory, found.plan.worker.each.memory) <= GIB
     together = initial_plan(starting(capacity=Resources(32.0, 32 * GIB)))
-    assert together.plan is not None and together.plan.ps.each.memory > 2 * GIB
+    assert together.plan is not None and together.plan.ps.each.memory > GIB
 
 
 def test_a_job_that_arrives_has_its_first_plan_on_several_hosts(office: Office) -> None:

@@ -11,18 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrover_lite.brain.planning.decision import decide
-from dlrover_lite.brain.planning.job_view import RoundInputs
-from dlrover_lite.brain.planning.plan_grid import (
-    Bounds,
-    Candidate,
-    MemoryNeed,
-    even_sizes,
-    lattice_of,
-    to_milli,
-    worker_places,
-)
+from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
+from dlrover_lite.brain.planning.node_placement import HostSpace, fitting_on, place, worker_places
+from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed, even_sizes, lattice_of, to_milli
 from dlrover_lite.core.units import MIB, Resources
-from dlrover_lite.protocol.hosts import Host, total_of
+from dlrover_lite.protocol.hosts import Host, HostNodes, total_of
 from tests.brain.models import data, load, view
 
 SIZES = st.sampled_from([0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
@@ -53,7 +46,8 @@ def test_as_many_workers_as_find_a_place_and_no_more(
     count: int, cores: float, memory_mib: int, servers: int, worker_cores: float, ps_cores: float
 ) -> None:
     hosts = alike(count, cores, memory_mib * MIB)
-    found = int(worker_places(np.array(servers), np.array(worker_cores), np.array(ps_cores), NEED, hosts))
+    space = HostSpace.of(hosts).grouped()
+    found = int(worker_places(np.array(servers), np.array(worker_cores), np.array(ps_cores), NEED, space))
     for workers, expected in ((found, True), (found + 1, False)):
         if workers:
             assert has_place(Candidate(workers, servers, worker_cores, ps_cores), NEED, hosts) == expected, workers
@@ -64,10 +58,11 @@ def test_a_lattice_asks_for_all_its_plans_at_once(sizes: list[tuple[float, int]]
     hosts = tuple(Host(f"host-{at}", Resources(cores, mib * MIB)) for at, (cores, mib) in enumerate(sizes))
     bounds = Bounds(max_workers=9, max_servers=4, worker_sizes=even_sizes(2.0, 4), ps_sizes=even_sizes(1.0, 2))
     lattice = lattice_of(bounds)
-    room = np.broadcast_to(lattice.fitting(NEED, total_of(hosts).memory, hosts), (4, 4, 2))
+    space = HostSpace.of(hosts).grouped()
+    room = np.broadcast_to(fitting_on(lattice, NEED, total_of(hosts).memory, space), (4, 4, 2))
     for (p, a, s), most in np.ndenumerate(room):
         one = worker_places(
-            lattice.servers[p : p + 1], lattice.worker_sizes[a : a + 1], lattice.ps_cores[s : s + 1], NEED, hosts
+            lattice.servers[p : p + 1], lattice.worker_sizes[a : a + 1], lattice.ps_cores[s : s + 1], NEED, space
         )
         assert most <= one[0]
 
@@ -96,7 +91,7 @@ def test_both_searches_find_the_same_front_on_hosts(monkeypatch: pytest.MonkeyPa
     hosts = (*alike(2, 2.0, 1500 * MIB), Host("large", Resources(4.0, 4000 * MIB)))
     bounds = Bounds(max_workers=40, max_servers=6, worker_sizes=even_sizes(2.0, 8), ps_sizes=even_sizes(1.0, 4))
     lattice, model = lattice_of(bounds), load(data())
-    fitting = lattice.fitting(NEED, total_of(hosts).memory, hosts)
+    fitting = fitting_on(lattice, NEED, total_of(hosts).memory, HostSpace.of(hosts).grouped())
     by_numpy = pareto.fastest(lattice, model, most_cores=8.0, fitting=fitting)
     monkeypatch.setattr(pareto, "_MANY", 0)
     compiled = pareto.fastest(lattice, model, most_cores=8.0, fitting=fitting)
@@ -104,3 +99,156 @@ def test_both_searches_find_the_same_front_on_hosts(monkeypatch: pytest.MonkeyPa
     assert len(by_numpy) > 5
     for flat in by_numpy.tolist():
         assert has_place(lattice.candidate(flat), NEED, hosts)
+
+
+# --- nodes that are there -----------------------------------------------------------------------------------------------
+
+COUNTS = st.integers(0, 3)
+ANY_HOSTS = st.lists(
+    st.tuples(st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.sampled_from([600, 1200, 4000]), COUNTS, COUNTS),
+    min_size=2,
+    max_size=5,
+)
+
+
+def spaces(sizes: Sequence[tuple[float, int, int, int]]) -> HostSpace:
+    hosts = [Host(f"host-{at}", Resources(cores, mib * MIB)) for at, (cores, mib, _, _) in enumerate(sizes)]
+    return HostSpace.of(hosts, [HostNodes(f"host-{at}", w, p) for at, (_, _, w, p) in enumerate(sizes)])
+
+
+@given(ANY_HOSTS, st.integers(1, 8), SIZES, SIZES)
+def test_a_plan_has_a_place_if_and_only_if_its_nodes_can_be_placed(
+    sizes: list[tuple[float, int, int, int]], servers: int, worker_cores: float, ps_cores: float
+) -> None:
+    space = spaces(sizes)
+    for given_space in (space, space.grouped()):
+        most = int(worker_places(np.array(servers), np.array(worker_cores), np.array(ps_cores), NEED, given_space))
+        for workers, expected in ((max(1, most), most > 0), (most + 1, False)):
+            found = place(Candidate(workers, servers, worker_cores, ps_cores), NEED, space)
+            assert (found is not None) == expected
+
+
+@given(ANY_HOSTS, st.integers(1, 12), st.integers(1, 8), SIZES, SIZES)
+def test_ps_that_stay_keep_their_host_and_no_host_has_more_than_it_holds(
+    sizes: list[tuple[float, int, int, int]], workers: int, servers: int, worker_cores: float, ps_cores: float
+) -> None:
+    space = spaces(sizes)
+    found = place(Candidate(workers, servers, worker_cores, ps_cores), NEED, space)
+    if found is None:
+        return
+    on = {one.host: one for one in found}
+    assert sum(one.workers for one in found) == workers and sum(one.servers for one in found) == servers
+    grows = servers >= int(space.servers.sum())
+    for at, name in enumerate(space.names):
+        here = on.get(name, HostNodes(name))
+        milli = here.workers * to_milli(worker_cores) + here.servers * to_milli(ps_cores)
+        memory = here.workers * NEED.worker + here.servers * NEED.per_ps(servers)
+        assert milli <= space.milli[at] and memory <= space.memory[at]
+        there = int(space.servers[at])
+        assert here.servers >= there if grows else here.servers <= there
+
+
+def test_what_is_placed_again_as_it_was_stays_where_it_is() -> None:
+    hosts = alike(3, 4.0, 100_000 * MIB)
+    there = (HostNodes("host-0", 1, 2), HostNodes("host-1", 2, 0), HostNodes("host-2", 0, 1))
+    found = place(Candidate(3, 3, 1.0, 0.5), NEED, HostSpace.of(hosts, there))
+    assert found == there
+
+
+def test_ps_are_spread_over_fast_hosts_first_and_workers_packed_beside_them() -> None:
+    hosts = alike(4, 4.0, 100_000 * MIB)
+    speeds = {"host-2": 1.5, "host-0": 0.5}
+    found = place(Candidate(4, 2, 1.0, 1.0), NEED, HostSpace.of(hosts, (), speeds))
+    assert found == (HostNodes("host-2", 3, 1), HostNodes("host-1", 1, 1))
+
+
+def test_workers_leave_the_host_with_the_fewest() -> None:
+    hosts = alike(3, 4.0, 100_000 * MIB)
+    there = (HostNodes("host-0", 3, 1), HostNodes("host-1", 1, 0), HostNodes("host-2", 2, 0))
+    found = place(Candidate(4, 1, 1.0, 0.5), NEED, HostSpace.of(hosts, there))
+    assert found == (HostNodes("host-0", 3, 1), HostNodes("host-2", 1, 0))
+
+
+# --- several jobs -------------------------------------------------------------------------------------------------------
+
+PIECES = Bounds(max_workers=8, max_servers=2, worker_sizes=(1.0, 3.0), ps_sizes=(0.5, 1.0))
+
+
+def on_hosts(job: JobView, *there: HostNodes) -> JobView:
+    """The job as it runs, with these nodes of its present plan."""
+    plan = job.need.plan(job.now) if job.now is not None else None
+    assert plan is not None
+    resources = [
+        Host(
+            one.host,
+            Resources(
+                one.workers * plan.worker.each.cores + one.servers * plan.ps.each.cores,
+                one.workers * plan.worker.each.memory + one.servers * plan.ps.each.memory,
+            ),
+        )
+        for one in there
+    ]
+    return msgspec.structs.replace(job, nodes=there, node_resources=tuple(resources))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_nodes_of_all_jobs_have_a_place(seed: int) -> None:
+    """Whatever is decided, no host has more than it holds, and what nobody changes is where it was."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.choice([2.0, 4.0, 6.0], size=int(rng.integers(2, 5)))
+    hosts = tuple(Host(f"host-{at}", Resources(float(cores), 20_000 * MIB)) for at, cores in enumerate(sizes))
+    views = []
+    free = {host.name: host.resources.cores for host in hosts}
+    for number in range(int(rng.integers(2, 6))):
+        job = view(f"job-{number}", bounds=PIECES, model=data(worker=float(rng.uniform(0.005, 0.05)), spread=0.02))
+        job = msgspec.structs.replace(job, need=NEED, priority=float(rng.choice([1.0, 2.0])))
+        roomy = [name for name, cores in free.items() if cores >= 1.5]
+        if roomy and rng.random() < 0.7:
+            host = str(rng.choice(roomy))
+            free[host] -= 1.5
+            job = on_hosts(msgspec.structs.replace(job, now=Candidate(1, 1, 1.0, 0.5)), HostNodes(host, 1, 1))
+        views.append(job)
+    inputs = RoundInputs(at=0.0, capacity=total_of(hosts), hosts=hosts, jobs=tuple(views))
+    decided = decide(inputs, load)
+    left = {host.name: [to_milli(host.resources.cores), host.resources.memory] for host in hosts}
+    for job, decision in zip(views, decided.decisions, strict=True):
+        placed, plan = decision.placement, decision.plan
+        if decision.action in ("queue", "refuse", "preempt"):
+            assert not placed
+            continue
+        assert plan is not None and decision.choice is not None
+        if decision.choice == job.now:
+            placed = job.nodes
+        assert sum(one.workers for one in placed) == plan.worker.count, decision.reason
+        assert sum(one.servers for one in placed) == plan.ps.count
+        for one in placed:
+            left[one.host][0] -= one.workers * to_milli(plan.worker.each.cores)
+            left[one.host][0] -= one.servers * to_milli(plan.ps.each.cores)
+            left[one.host][1] -= one.workers * plan.worker.each.memory + one.servers * plan.ps.each.memory
+    assert all(milli >= 0 and memory >= 0 for milli, memory in left.values()), left
+
+
+def test_what_finds_no_place_beside_another_job_gets_the_best_that_does() -> None:
+    """Two hosts of four cores, a job with three on each: the two that are free hold no worker of two, but two of one."""
+    hosts = alike(2, 4.0, 20_000)
+    bounds = Bounds(max_workers=2, max_servers=1, worker_sizes=(3.0,), ps_sizes=(0.5,))
+    other = view("ads", now=Candidate(2, 1, 3.0, 0.5), bounds=bounds, model=data(spread=0.01), fixed=True)
+    other = on_hosts(other, HostNodes("host-0", 1, 1), HostNodes("host-1", 1, 0))
+    wanted = Bounds(max_workers=2, max_servers=1, worker_sizes=(0.5, 1.0), ps_sizes=(0.25,))
+    new = view("news", bounds=wanted, model=data(server=0.0001, request=0.0, spread=0.01))
+    inputs = RoundInputs(at=0.0, capacity=total_of(hosts), hosts=hosts, jobs=(other, new))
+    found = decide(inputs, load).of("news")
+    assert found.choice == Candidate(2, 1, 0.5, 0.25), "1 x 1 on the second host, and no second one beside it"
+    assert "finds no place on the hosts" in found.reason
+
+
+def test_who_finds_no_place_waits_and_says_where_most_is_free() -> None:
+    hosts = alike(2, 4.0, 20_000)
+    bounds = Bounds(max_workers=2, max_servers=1, worker_sizes=(3.0,), ps_sizes=(0.5,))
+    other = view("ads", now=Candidate(2, 1, 3.0, 0.5), bounds=bounds, model=data(spread=0.01), fixed=True)
+    other = on_hosts(other, HostNodes("host-0", 1, 1), HostNodes("host-1", 1, 0))
+    new = view("news", bounds=Bounds(max_workers=1, max_servers=1, worker_sizes=(1.25,), ps_sizes=(0.25,)))
+    inputs = RoundInputs(at=0.0, capacity=total_of(hosts), hosts=hosts, jobs=(other, new))
+    found = decide(inputs, load).of("news")
+    assert found.action == "queue" and not found.placement
+    assert "the most that is free on one is 1 core" in found.reason and "on host-1" in found.reason

@@ -156,3 +156,37 @@ def test_brain_alone_scales_a_job_to_near_what_is_best() -> None:
         for plan in (Candidate(6, 2, 1.0, 1.0), Candidate(5, 3, 1.0, 1.0))
     )
     assert reached >= 0.85 * best
+
+
+# --- memory of a cold start ---------------------------------------------------------------------------------------------
+
+
+def memory_of(memory: int, cores: float = 96.0, **features: object) -> tuple[int, int]:
+    """Bytes of each worker and PS, on a machine with so much memory."""
+    found = initial_plan(starting(capacity=Resources(cores, memory), features=replace_features(**features)))
+    assert found.plan is not None
+    return found.plan.worker.each.memory, found.plan.ps.each.memory
+
+
+def test_first_memory_follows_from_the_job_and_not_from_the_machine() -> None:
+    worker, ps = memory_of(512 * GIB)
+    assert 512 * MIB <= worker <= GIB, "its workers use 70 MiB"
+    assert ps < 2 * GIB
+    assert memory_of(64 * GIB) == (worker, ps)
+
+
+def test_larger_batches_and_rows_need_more_memory_at_the_start() -> None:
+    worker, ps = memory_of(512 * GIB)
+    assert memory_of(512 * GIB, batch_size=65_536)[0] > worker + 1024 * 4 * 416 * 64
+    assert memory_of(512 * GIB, rows=100_000)[1] < ps, "all its data would make no more rows"
+    unknown = memory_of(512 * GIB, model="mine.py:Model", tables=0, dims=0)
+    assert unknown[0] >= 2 * GIB and unknown[1] >= 2 * GIB, "nobody knows its dense parameters"
+
+
+@pytest.mark.parametrize("memory", [GIB, 4 * GIB, 64 * GIB])
+@pytest.mark.parametrize("features", [{}, {"tables": 0, "dims": 0}, {"batch_size": 1_000_000}])
+def test_a_small_machine_keeps_half_of_its_memory_for_what_grows(memory: int, features: dict[str, int]) -> None:
+    found = initial_plan(starting(capacity=Resources(2.0, memory), features=replace_features(**features)))
+    assert found.plan is not None
+    assert found.plan.ps.count * found.plan.ps.each.memory <= memory / 4 + 1
+    assert found.plan.worker.count * found.plan.worker.each.memory <= memory / 4 + 1

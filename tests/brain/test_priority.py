@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from dlrover_lite.brain.planning.admission import Need, admit
 from dlrover_lite.brain.planning.allowed_changes import restrained
 from dlrover_lite.brain.planning.decision import Decision, Round, decide
-from dlrover_lite.brain.planning.job_view import JobView, LastChange, Policy, RoundInputs
+from dlrover_lite.brain.planning.job_view import (
+    Exploration,
+    JobView,
+    LastChange,
+    MeasuredPlan,
+    Policy,
+    RoundInputs,
+    WorkShift,
+)
+from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
 from dlrover_lite.brain.planning.plan_values import options_of
 from dlrover_lite.core.units import Resources
@@ -31,11 +40,33 @@ priorities = st.sampled_from([0.5, 1.0, 1.5, 4.0])
 factors = st.sampled_from([1.3, 3.0, 50.0])
 
 
+SUSPECTED = WorkShift(at=0.0, windows=1, role="ps", times=3.0)
+
+
+@st.composite
+def tries(draw: st.DrawFn) -> dict[str, object]:
+    """A try of the present plan, with what was measured with that and the one before."""
+    back, rate = draw(candidates), draw(st.sampled_from([2e4, 1e5]))
+    better = draw(st.sampled_from([0.8, 0.99, 1.0, 1.05]))
+    exploration = Exploration(
+        back=back, seconds=30.0, saves_seconds=9.0, chance=0.4, costs_seconds=3.0, costs_at_most_seconds=8.0
+    )
+    return {
+        "exploration": exploration,
+        "tried_seconds": draw(st.sampled_from([0.0, 10.0, 30.0])),
+        "measured": Band(rate * better, rate * better * 0.98, rate * better * 1.02),
+        "measured_before": (MeasuredPlan(back, Band(rate, rate * 0.98, rate * 1.02)),),
+    }
+
+
 @st.composite
 def job(draw: st.DrawFn) -> JobView:
     now = draw(st.one_of(st.none(), candidates, candidates))
     running = {
         "scale_seconds": draw(st.sampled_from([0.0, 5.0])),
+        "change_seconds": draw(st.sampled_from([0.0, 4.0])),
+        "suspected": draw(st.sampled_from([None, None, None, SUSPECTED])),
+        **(draw(tries()) if draw(st.integers(0, 3)) == 3 else {}),
         "last_change": draw(
             st.one_of(st.none(), st.builds(lambda left, fresh: LastChange(left=left, fresh_windows=fresh), candidates, st.integers(0, 5)))
         ),
@@ -85,7 +116,7 @@ def test_a_higher_priority_never_gets_less(views: tuple[JobView, ...], cores: fl
 
 def _to_go(found: Round, job: JobView, capacity: Resources) -> float:
     """Seconds until it ends, the wait for room included; a plan that it may not be changed to of its own accord counts with what that
-    surely brings, and one that is only tried doesn't count."""
+    surely brings; one that is only tried doesn't count, nor does the way back from a try."""
     decision = found.of(job.job)
     if (options := options_of(job, load(job.model), capacity, POLICY)) is None:
         return 0.0
@@ -93,7 +124,8 @@ def _to_go(found: Round, job: JobView, capacity: Resources) -> float:
         return np.inf
     if decision.choice is None:
         return decision.predicted.seconds
-    if decision.action == "explore":
+    goes_back = job.exploration is not None and decision.choice == job.exploration.back
+    if decision.action == "explore" or (goes_back and decision.choice != job.now):
         return options.stay_seconds
     return options.stay_seconds - float(restrained(options, POLICY).gain[options.points.find(decision.choice)])
 

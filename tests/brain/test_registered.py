@@ -22,11 +22,12 @@ from dlrover_lite.brain.job_tracker import (
 )
 from dlrover_lite.brain.models.memory_model import worker_limit
 from dlrover_lite.brain.planning.decision import Decision
+from dlrover_lite.brain.planning.job_view import Exploration
 from dlrover_lite.brain.planning.plan_grid import Candidate, Lattice
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.demands import Demand, Standing, StandingNode
 from dlrover_lite.protocol.plans import Plan
-from tests.brain.advised import FEATURES, MACHINE, demand, nodes_of, plan_of, role
+from tests.brain.advised import FEATURES, MACHINE, demand, done, nodes_of, plan_of, role
 from tests.brain.simulated import START, Job, hosts
 
 PLAN, PLAN2 = Candidate(2, 1, 1.0, 0.5), Candidate(2, 2, 1.0, 0.5)
@@ -288,3 +289,34 @@ def test_profiles_are_fitted_once_for_each_new_one(monkeypatch: pytest.MonkeyPat
     known.add(job.window())
     assert known.view(free_cores={"a": 8.0}, at=job.at).measured != views[0].measured
     assert len(calls) == 2
+
+
+# --- changes and tries ------------------------------------------------------------------------------------------------------------
+
+
+def decided(number: int, action: Any, choice: Candidate, **fields: Any) -> Numbered:
+    one = Decision(job="ads-1", at=START, action=action, choice=choice, reason="", **fields)
+    return Numbered(number, one, done=done("ads-1", number, START + 4, seconds=6.0))
+
+
+def test_the_present_plan_is_a_try_if_the_last_decision_says_so() -> None:
+    known, job = running(windows=3)
+    tried = Exploration(
+        back=PLAN2, seconds=30.0, saves_seconds=9.0, chance=0.4, costs_seconds=3.0, costs_at_most_seconds=8.0
+    )
+    known.decided = [decided(1, "explore", PLAN, exploration=tried), decided(2, "heal", PLAN)]
+    view = known.view(free_cores={"a": 8.0}, at=START + 100)
+    assert (view.exploration, view.tried_seconds) == (tried, 15.0)
+    known.decided.append(decided(3, "change", PLAN))
+    assert known.view(free_cores={"a": 8.0}, at=START + 100).exploration is None
+    known.decided[2:] = []
+    job.plan = PLAN2  # by hand
+    known.plan = plan_of(job)
+    assert known.view(free_cores={"a": 8.0}, at=START + 100).exploration is None
+
+
+def test_time_of_a_change_is_that_of_the_last_ones() -> None:
+    known, _ = running()
+    assert known.view(free_cores={"a": 8.0}, at=START + 100).change_seconds == job_tracker.CHANGE_SECONDS
+    known.decided = [decided(1, "start", PLAN), decided(2, "change", PLAN), decided(3, "heal", PLAN)]
+    assert known.change_seconds == 6.0

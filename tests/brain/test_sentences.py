@@ -27,6 +27,7 @@ FILE = Path(__file__).parent / "sentences.txt"
 MODULES = (
     "explain/reasons",
     "planning/allowed_changes",
+    "planning/work_shift",
     "planning/prescale",
     "healing/slow_nodes",
     "healing/memory_relief",

@@ -116,6 +116,23 @@ def test_costs_a_past_job_could_not_measure_come_from_others() -> None:
     assert prior.coefficients["ps_request"] > 5 * COSTS["ps_request"]
 
 
+def test_what_only_some_past_jobs_have_measured_comes_from_these() -> None:
+    """How fast samples are read, and hosts are connected; and that says nothing of how sure all else is."""
+    first = past(
+        1.0, coefficients={**COSTS, "source_sample": 1e-5, "network_byte": 1e-9}, engine=Engine(sample_bytes=1600.0)
+    )
+    other = past(1.0, coefficients={**COSTS, "source_sample": 9e-5})
+    prior = pooled_prior([Neighbour("a", 0.0, first), Neighbour("b", 0.0, other), Neighbour("c", 0.0, past(1.0))])
+    assert prior is not None
+    assert prior.coefficients["source_sample"] == pytest.approx(3e-5)
+    assert prior.coefficients["network_byte"] == pytest.approx(1e-9)
+    assert prior.sample_bytes == pytest.approx(1600.0)
+    assert "reader_sample" not in prior.coefficients
+    alone = pooled_prior([Neighbour("c", 0.0, past(1.0))])
+    assert alone is not None and alone.coefficients.keys() == COSTS.keys()
+    assert prior.relative_sd == pytest.approx(alone.relative_sd)
+
+
 def test_plans_smoothed_as_in_the_paper() -> None:
     assert smoothed_plan([[4, 1.0], [2, 2.0], [1, 4.0]], smoothing=0.5) == [2.0, 2.75]
     with pytest.raises(ValueError, match="no plans"):

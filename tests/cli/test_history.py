@@ -164,6 +164,7 @@ def test_history_of_a_job_tells_its_plans_nodes_and_decisions(past: None, capsys
         (["history", "adz-1"], 1, "The nearest: ads-1"),
         (["history", "--filter", "colour=red"], 2, "can't be filtered by 'colour'"),
         (["history", "ads-1", "--limit", "3"], 2, "its whole story is told"),
+        (["history", "--calibration", "--limit", "3"], 2, "--calibration is of all decisions"),
     ],
 )
 def test_history_refuses_unknown_jobs_and_filters(
@@ -204,6 +205,7 @@ def test_history_without_any_job_says_so_and_makes_no_files(home: Path, capsys: 
     assert capsys.readouterr().err == "There is no history yet.\n"
     assert main(["history", "last"]) == 1
     assert as_json(["history"], capsys) == {"jobs": []}
+    assert as_json(["history", "--calibration"], capsys) == {"calibration": {}, "worst": []}
     assert not home.exists()
 
 
@@ -282,6 +284,18 @@ def test_bands_of_decisions_are_kept_in_the_history(past: None, capsys: Capture)
     assert one["effect"]["error"] == pytest.approx(0.04)
     assert main(["history", "news-1"]) == 0
     assert "decision 1 brought 104 samples/s measured, 100 predicted (+4%)" in capsys.readouterr().out
+    value = as_json(["history", "--calibration"], capsys)
+    check("## history --calibration", value)
+    check("### one of the furthest off", value["worst"][0])
+    assert value["calibration"]["change"] == pytest.approx(
+        {"decisions": 1, "median_miss": 0.04, "within_band": 1.0, "missed": 0}
+    )
+    assert as_json(["history", "news-1", "--calibration"], capsys) == value
+    assert as_json(["history", "--calibration", "--filter", "state=failed"], capsys) == value
+    assert as_json(["history", "--calibration", "--filter", "state=lost"], capsys)["worst"] == []
+    assert main(["history", "--calibration"]) == 0
+    shown = capsys.readouterr().out
+    assert "4.0%" in shown and "news-1, decision 1 (change): 104 samples/s measured" in shown
 
 
 def _stale(home: Path, **status: Any) -> Job:

@@ -34,8 +34,9 @@ def interval(number: int, *, worker_cpu: float = 9.5, workers: int = 1, minibatc
             minibatches,
             worker_cpu,
             0.5,
-            {"compute": 7.0, "wait": 1.0},
+            {"read": 2.5, "compute": 7.0, "wait": 1.0},
             {"read": 1.0, "compute": 6.0},
+            0.5,
         )
         for i in range(workers)
     )
@@ -75,8 +76,8 @@ def test_profile_prints_intervals_gaps_and_bottleneck(job: Job, capsys: Capture)
     rows = [line.split("  ") for line in lines]
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert ["10.0 s", "1 x 1", "1 x 0.5", "10,000", "2%", "9.50 ms", "1.00 ms", "0.25"] in [each[1:] for each in cells]
-    worker = ["worker-0", "1,000", "9.50 ms", "1.00 ms", "0.00 ms", "6.00 ms", "0.00 ms", "2.50 ms", "0.95 of 1", "10%"]
-    assert [*worker, "5%"] in cells
+    phases = ["1.00 ms", "0.00 ms", "6.00 ms", "0.00 ms", "2.50 ms"]
+    assert ["worker-0", "1,000", "9.50 ms", *phases, "0.95 of 1", "20%", "10%", "5%"] in cells
     assert ["ps-0", "15%", "0.20 ms", "1.00 ms", "0.10 of 0.5", "0%", "1,234", "30 MiB", "40 MiB"] in cells
     assert "The bottleneck: the workers' cores, which alone allow 1" in said.out
     assert "fitted to 4 intervals" in said.out
@@ -98,6 +99,13 @@ def test_profile_as_json(job: Job, capsys: Capture) -> None:
     check("### ps", each["ps"][0])
     check("### bottleneck", found["bottleneck"])
     check("### limits", found["bottleneck"]["limits"][0])
+    assert {limit["name"] for limit in found["bottleneck"]["limits"]} == {
+        "workers",
+        "ps",
+        "pipeline",
+        "host",
+        "reading",
+    }
     assert found["gaps"] == [{"kind": "gap", "at": 1_000_015.0, "seconds": 10.0, "why": "why"}]
     assert each["samples_per_second"] == 20_000
     assert each["tables"] == [{"table": "t", "dim": 8, "rows": {"ps-0": 1234}}]

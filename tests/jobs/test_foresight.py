@@ -41,12 +41,12 @@ def recipe(**sections: Any) -> Recipe:
     return Recipe(**{**known, **sections})
 
 
-def runs(job: str, *, workers: int = 1, cores: float = 1.0, directory: str = "") -> None:
+def runs(job: str, *, workers: int = 1, cores: float = 1.0, directory: str = "", samples: int = 100_000_000) -> None:
     """A job that the brain knows, with these workers and a PS."""
     one = recipe()
     features = {
-        **msgspec.to_builtins(features_of(one, rows=1000)),
-        "demand": msgspec.to_builtins(demand_of(one, HERE, samples=1000)),
+        **msgspec.to_builtins(features_of(one, rows=samples)),
+        "demand": msgspec.to_builtins(demand_of(one, HERE, samples=samples)),
     }
     files = BrainFiles()
     files.make()
@@ -102,11 +102,21 @@ def test_resources_of_running_jobs_are_not_given_away() -> None:
     assert (waits.action, waits.plan) == ("queue", None)
 
 
-@pytest.mark.parametrize(("paused", "why"), [("", "room is made for it by other-1"), ("by hand", "doesn't fit beside")])
-def test_a_running_job_may_shrink_for_a_foreseen_one(paused: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("paused", "samples", "why"),
+    [
+        ("", 100_000_000, "room is made for it by other-1"),
+        ("by hand", 100_000_000, "doesn't fit beside what the others need at the least (other-1: 4 cores of 4"),
+        ("", 1000, "doesn't fit beside what the others need at the least (other-1: 4 cores of 4"),
+    ],
+    ids=["may shrink", "paused", "ends at once"],
+)
+def test_a_running_job_may_shrink_for_a_foreseen_one(
+    paused: str, samples: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(foresight, "look_at", lambda _: None)
     monkeypatch.setattr(foresight.JobHandle, "autoscale", lambda _: AutoscaleStatus("on", paused=paused))
-    runs("other-1", workers=3)
+    runs("other-1", workers=3, samples=samples)
     with ConfigStore(BrainFiles().database) as store:
         store.add_profile(profile_record(simulated.Job(Candidate(3, 1, 1.0, 1.0), name="other-1").window()))
         store.commit()

@@ -78,6 +78,7 @@ class Backend:
         """Of those, the ones whose memory is for others."""
         self.let_go: list[str] = []
         """Terminated when they had ended: nobody wants their memory."""
+        self.hosts = [Host("here", CAPACITY)]
         self.refuses = False
         self.unknown_host = ""
         """Host on which it launches nothing."""
@@ -93,7 +94,7 @@ class Backend:
         self._version = 0
 
     def capacity(self) -> list[Host]:
-        return [Host("here", CAPACITY)]
+        return self.hosts
 
     def enforcement(self) -> Enforcement:
         return Enforcement("nothing", ["anything"])

@@ -52,8 +52,14 @@ class Job:
         self.used: dict[str, int] = {}
         """By node, the most."""
         self.reconciler = SimpleNamespace(
-            fleet=fleet, readings=None, most_used=lambda node: self.used.get(node, 0), set_size=self.set_size
+            fleet=fleet,
+            host_of={},
+            changed_hosts=(),
+            most_used=lambda node: self.used.get(node, 0),
+            set_size=self.set_size,
         )
+        self.wanted: list[dict[str, int]] = []
+        """Number of nodes that were wanted on each host, of each role that was scaled."""
         self.owned: dict[str, list[int]] = {}
         self.servers = SimpleNamespace(
             settled=True,
@@ -70,7 +76,7 @@ class Job:
         self.all_up()
         self.executor: Any = Executor(
             state or Autoscaler(job="ads-1", mode=mode),
-            control=SimpleNamespace(answer=self.answer),  # type: ignore[arg-type]
+            control=SimpleNamespace(answer=self.answer, scale=self.scale),  # type: ignore[arg-type]
             reconciler=self.reconciler,  # type: ignore[arg-type]
             servers=self.servers,  # type: ignore[arg-type]
             shards=self.shards,  # type: ignore[arg-type]
@@ -108,6 +114,10 @@ class Job:
         if isinstance(wish, ResizeRequest):
             self.reconciler.fleet, _ = self.fleet.resized(wish.node, Resources(wish.cores or 1.0, wish.memory or GIB))
         return Scaled(["done"])
+
+    def scale(self, role: Any, count: int, wanted: Any) -> Scaled | Failure:
+        self.wanted.append(dict(wanted))
+        return self.answer(ScaleRequest(workers=count) if role == "worker" else ScaleRequest(ps=count))
 
     def advise(self, number: int, **decision: Any) -> None:
         self.executor.advised(Advice(number, {"reason": "it pays", **decision}))
@@ -154,13 +164,13 @@ def test_a_plan_is_carried_out_and_the_brain_told() -> None:
 def test_every_step_is_stored_before_it_is_asked_for() -> None:
     job = Job()
     known: list[Autoscaler] = []
-    answer = job.answer
+    scale = job.scale
 
-    def looks(wish: Any) -> Any:
+    def looks(*wish: Any) -> Any:
         known.append(job.kept[-1])
-        return answer(wish)
+        return scale(*wish)
 
-    job.executor.control.answer = looks
+    job.executor.control.scale = looks
     job.change(3, plan(workers=2))
     job.until_done()
     assert len(known) == len(job.wishes) == 1
@@ -433,7 +443,7 @@ def test_standing_tells_nodes_hosts_and_memory_use() -> None:
     job = Job(now=plan(workers=2, servers=2))
     job.servers.state.leaving = ["ps-1"]
     job.servers.state.move_rate = 123_456_789.0
-    job.reconciler.readings = (0.0, SimpleNamespace(on={"ps-0": "here", "worker-0": "there"}))
+    job.reconciler.host_of = {"ps-0": "here", "worker-0": "there"}
     job.used = {"worker-0": 300, "worker-1": 500, "ps-0": 900, "worker-9": 1000}
     job.reconciler.fleet, _ = job.fleet.drain("worker-1", 0.0)
     found = job.executor.standing()
@@ -455,3 +465,13 @@ def test_a_restarted_executor_finishes_the_change_under_way() -> None:
     after.change(3, plan(workers=9))  # told once more, since the answer was lost
     assert after.until_done().number == 3
     assert after.fleet.plan.worker.count == 2
+
+
+def test_nodes_are_wanted_where_the_decision_says() -> None:
+    job = Job()
+    placement = [{"host": "a", "workers": 2, "servers": 1}, {"host": "b", "workers": 1}]
+    job.advise(1, action="change", plan=msgspec.to_builtins(plan(workers=3)), placement=placement)
+    for _ in range(3):
+        job.turn()
+    assert job.wishes == [ScaleRequest(workers=3)] and job.wanted == [{"a": 2, "b": 1}]
+    assert [one.state for one in job.done] == ["done"]

@@ -21,7 +21,9 @@ from dlrover_lite.master.nodes.fleet import (
     Terminate,
     WorkerGone,
 )
+from dlrover_lite.master.nodes.places import Places
 from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, larger
+from dlrover_lite.protocol.hosts import HostNodes
 from dlrover_lite.protocol.nodes import Observed
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
@@ -443,3 +445,26 @@ def test_any_history_keeps_the_number_of_workers_or_says_why_not(history: list[A
         assert all(
             fleet.comebacks.get("worker", {}).get(reason, 0) <= policy.budget for reason, policy in POLICIES.items()
         )
+
+
+def test_nodes_begin_where_they_are_placed() -> None:
+    placement = (HostNodes("a", workers=1, servers=2), HostNodes("b", workers=1))
+    _, instructions = Fleet(PLAN, ROOMY, placement=placement).begin(0.0)
+    launched = {launch.node.id: launch.node.host for launch in of(Launch, instructions)}
+    assert launched == {"ps-0": "a", "ps-1": "a", "worker-0": "a", "worker-1": "b", "worker-2": ""}
+
+
+def test_newcomers_start_where_most_are_missing_and_those_leave_that_are_too_many() -> None:
+    host_of = {"worker-0": "a", "worker-1": "b", "worker-2": "b"}
+    fleet, instructions = begun().scale(5, 1.0, places=Places({"a": 2, "b": 2, "c": 1}, host_of))
+    assert [launch.node.host for launch in of(Launch, instructions)] == ["a", "c"]
+    fleet, instructions = fleet.scale(3, 2.0, places=Places({"a": 2, "c": 1}, host_of))
+    assert {one.node for one in of(Terminate, instructions)} == {"worker-1", "worker-2"}
+    fleet, instructions = begun().scale(2, 1.0)
+    assert [one.node for one in of(Terminate, instructions)] == ["worker-2"], "the youngest, where no place is wanted"
+
+
+def test_of_those_that_are_too_many_on_a_host_only_so_many_go_first() -> None:
+    host_of = {"worker-0": "a", "worker-1": "b", "worker-2": "b"}
+    _, instructions = begun().scale(1, 1.0, places=Places({"b": 1}, host_of))
+    assert {one.node for one in of(Terminate, instructions)} == {"worker-0", "worker-2"}

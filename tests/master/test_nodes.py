@@ -9,11 +9,13 @@ import msgspec
 import pytest
 
 from dlrover_lite.core.errors import RemoteError
+from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs import events
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.messages import Heartbeat, PsReport
 from dlrover_lite.protocol.questions import Scaled, ScaleRequest, StatusRequest, Story, StoryRequest
 from dlrover_lite.transport.memory import VirtualClock
-from tests.master.rig import PATIENT, Rig
+from tests.master.rig import CAPACITY, PATIENT, Rig
 
 
 def test_workers_are_scaled_up_and_down(make: Any) -> None:
@@ -122,3 +124,15 @@ def test_nodes_that_never_come_up_are_given_up(make: Any) -> None:
     states = {node.id: node.state for node in rig.ask("cli", StatusRequest()).nodes}
     assert states["worker-1"] == "ended (StartupTimeout: it did not come up within 0.3 s)"
     assert states["worker-0"] == "up"
+
+
+def test_hosts_that_come_or_change_are_told_to_the_brain_and_bound_what_nodes_get(make: Any) -> None:
+    rig = make(samples=4000)
+    rig.up("ps-0", "worker-0")
+    assert rig.master.executor.standing().hosts == ()
+    rig.backend.hosts = [Host("here", Resources(2.0, 4 << 30)), Host("there", Resources(16.0, 64 << 30))]
+    rig.step_until(lambda: rig.master.fleet.capacity == Resources(18.0, 68 << 30))
+    assert rig.master.executor.standing().hosts == tuple(rig.backend.hosts)
+    rig.backend.hosts = [Host("here", CAPACITY)]
+    rig.step_until(lambda: rig.master.fleet.capacity == CAPACITY)
+    assert rig.master.executor.standing().hosts == tuple(rig.backend.hosts), "else the brain would not know of it"

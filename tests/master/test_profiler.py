@@ -51,7 +51,9 @@ class World:
         curve.append((told.at, total))
         if told.source.startswith("worker"):
             samples, seconds = round(100 * told.more), {"compute": told.more / 10}
-            report = WorkReport(seconds=seconds, cpu_seconds={"compute": told.more / 20})
+            report = WorkReport(
+                seconds=seconds, cpu_seconds={"compute": told.more / 20}, read_delay_seconds=told.more / 40
+            )
             whole = round(told.more)
             self.profiler.worked(self.now, told.source, samples=samples, minibatches=whole, report=report)
         elif told.source.startswith("ps"):
@@ -114,6 +116,7 @@ def test_an_interval_holds_the_work_done_in_it() -> None:
     assert (worker.cpu_seconds, worker.throttled_seconds) == (pytest.approx(100), pytest.approx(12.5))
     assert worker.phase_seconds == {"compute": pytest.approx(10)}
     assert worker.phase_cpu_seconds == {"compute": pytest.approx(5)}
+    assert worker.read_delay_seconds == pytest.approx(2.5)
     assert (server.minibatches, server.requests, server.rows, server.row_bytes) == (100, 200, 5, 7)
     assert (server.busy_seconds, server.queue_seconds) == (pytest.approx(1), pytest.approx(2))
     assert (server.used_bytes, server.peak_bytes) == (1000, 2000)

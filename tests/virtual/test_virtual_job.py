@@ -8,8 +8,10 @@ import pytest
 
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.jobs import events
 from dlrover_lite.master.work.shard_plan import ShardPlan
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.recipe import schema
 from tests.virtual.world import World
 
@@ -24,10 +26,10 @@ RECIPE = schema.Recipe(
 )
 
 
-def run(directory: Path, seed: int, *, kill: bool = True) -> World:
+def run(directory: Path, seed: int, *, kill: bool = True, hosts: list[Host] | None = None) -> World:
     """Run the job to its end; with ``kill`` a worker, and later its master, are killed on the way."""
     directory.mkdir()
-    world = World(directory, RECIPE, PLAN, seed=seed)
+    world = World(directory, RECIPE, PLAN, seed=seed, hosts=hosts)
     if kill:
         world.run(until=lambda: world.minibatches > 1500, most_seconds=600)
         world.backend.ends(next(node.id for node in world.backend.alive() if node.id.startswith("worker")), "Killed")
@@ -60,3 +62,15 @@ def test_two_virtual_jobs_of_one_seed_have_the_same_events(tmp_path: Path) -> No
     )
     assert first.read_bytes() == second.read_bytes()
     assert first.read_bytes() != other.read_bytes()
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_nodes_of_a_virtual_job_run_where_the_brain_has_placed_them(tmp_path: Path, seed: int) -> None:
+    """Three hosts of which each holds a part of the plan: nothing that the brain decides is more than a host has."""
+    hosts = [Host(name, Resources(cores, 8 * GIB)) for name, cores in (("a", 4.0), ("b", 2.0), ("c", 3.0))]
+    world = run(tmp_path / "job", seed, hosts=hosts)
+    assert world.master.outcome is not None and world.master.outcome.state == "succeeded"
+    assert not world.backend.refused and not world.said
+    with ConfigStore(tmp_path / "job" / "brain.sqlite") as store:
+        placed = [one.decision for one in queries.decisions(store, "ads-1") if one.decision.placement]
+    assert len({one.host for decision in placed for one in decision.placement}) == len(hosts), "it used one host only"

@@ -8,13 +8,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
 from dlrover_lite.brain.advisor import Advisor, Told
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain_server.service import Service
+from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.jobs import events as stories
 from dlrover_lite.jobs.store import Job
@@ -229,10 +230,16 @@ class Server(Node):
 
 
 class SimulatedBackend:
-    """Nodes come up after a while, and end at once when they are told to."""
+    """Nodes come up after a while, and end at once when they are told to. A host holds no more cores than it has."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, hosts: list[Host]) -> None:
         self.nodes: dict[str, Node] = {}
+        self.hosts = hosts
+        self.on: dict[str, str] = {}
+        """Host of each node."""
+        self.refused: list[str] = []
+        """Launches and resizes for which a host had too little."""
+        self._given: dict[str, Resources] = {}
         self._world = world
         self._observed: dict[str, Observed] = {}
         self._version = 0
@@ -260,6 +267,7 @@ class SimulatedBackend:
         if (known := self.nodes.get(node)) is not None:
             known.close()
         self._starting = [one for one in self._starting if one[1].id != node]
+        self._given.pop(node, None)
         at = EPOCH + self._world.clock.now
         self._set(node, Observed(started_at=at, ended_at=at, reason=reason))
 
@@ -270,15 +278,33 @@ class SimulatedBackend:
     # --- the interface ----------------------------------------------------------------------------------------------------
 
     def capacity(self) -> list[Host]:
-        return HOSTS
+        return self.hosts
+
+    def _free(self, host: Host, *, without: str = "") -> float:
+        return host.resources.cores - sum(
+            its.cores for node, its in self._given.items() if self.on[node] == host.name and node != without
+        )
+
+    def _refuse(self, what: str) -> NoReturn:
+        self.refused.append(what)
+        raise BackendError(what)
 
     def launch(self, spec: NodeSpec) -> None:
         if spec.id not in self._observed:
+            host = max((one for one in self.hosts if spec.host in ("", one.name)), key=self._free)
+            if self._free(host) < spec.resources.cores - 1e-9:
+                self._refuse(f"{spec.id} needs {spec.resources.cores} cores, {host.name} has {self._free(host)} left")
+            self.on[spec.id], self._given[spec.id] = host.name, spec.resources
             self._set(spec.id, Observed())
             self._starting.append((self._world.clock.now + self._world.random.uniform(0.5, 2.0), spec))
             self.wake_at = min(at for at, _ in self._starting)
 
     def resize(self, node: str, resources: Resources) -> None:
+        host = next(one for one in self.hosts if one.name == self.on[node])
+        if self._free(host, without=node) < resources.cores - 1e-9:
+            self._refuse(f"{node} can't have {resources.cores} cores on {host.name}")
+        if node in self._given:
+            self._given[node] = resources
         self.nodes[node].resources = resources
 
     def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
@@ -294,8 +320,12 @@ class SimulatedBackend:
 
     def readings(self) -> Readings:
         nodes = {node.id: self._usage(node) for node in self.alive()}
-        used = sum(node.cpu_seconds for node in self.nodes.values())
-        return Readings(nodes, dict.fromkeys(nodes, "here"), [HostUsage("here", CAPACITY.cores, used)])
+        used = {
+            host.name: sum(node.cpu_seconds for node in self.nodes.values() if self.on[node.id] == host.name)
+            for host in self.hosts
+        }
+        hosts = [HostUsage(host.name, host.resources.cores, used[host.name]) for host in self.hosts]
+        return Readings(nodes, {node: self.on[node] for node in nodes}, hosts)
 
     def enforcement(self) -> Enforcement:
         return Enforcement("simulation")
@@ -364,7 +394,7 @@ class MasterActor:
         data = JobData(world.plan, reconcile([], None, whose="the job"))
         self._brain = self._link(story)
         self._master: Master | None = Master(
-            job, data, HOSTS, world.backend, edge, story=story, brain=self._brain, now=world.clock.now
+            job, data, world.backend.hosts, world.backend, edge, story=story, brain=self._brain, now=world.clock.now
         )
         self.wake_at = world.clock.now
 
@@ -385,16 +415,18 @@ class MasterActor:
 
 
 class World:
-    """One job, the brain that advises it, and the machine that they are on."""
+    """One job, the brain that advises it, and the machines that they are on."""
 
-    def __init__(self, directory: Path, recipe: Recipe, plan: ShardPlan, *, seed: int) -> None:
+    def __init__(
+        self, directory: Path, recipe: Recipe, plan: ShardPlan, *, seed: int, hosts: list[Host] | None = None
+    ) -> None:
         self.clock = VirtualClock()
         self.random = random.Random(seed)
         self.network = Network(self.clock, seed=seed, latency_seconds=lambda: 1e-4 + self.random.expovariate(2000.0))
         self.plan = plan
         self.said: list[str] = []
         self.minibatches = 0
-        self.backend = SimulatedBackend(self)
+        self.backend = SimulatedBackend(self, hosts or HOSTS)
         job = Job(directory / "ads-1")
         job.directory.mkdir()
         (job.directory / "recipe.json").write_bytes(msgspec.json.encode(recipe))
@@ -410,7 +442,7 @@ class World:
             created_at=EPOCH,
             started_at=EPOCH,
             features=msgspec.to_builtins(features),
-            demand=demand_of(recipe, HOSTS, samples=plan.samples),
+            demand=demand_of(recipe, self.backend.hosts, samples=plan.samples),
         )
 
         def link(story: EventLog) -> BrainLink:

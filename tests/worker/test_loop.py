@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from dlrover_lite.worker.loop import UNPIPELINED_MINIBATCHES, TrainingLoop
 from dlrover_lite.worker.parameters.client import PsClient
 from dlrover_lite.worker.parameters.embedding import EmbeddingLayout
 from dlrover_lite.worker.parameters.requests import PushTicket
+from dlrover_lite.worker.run_delay import RunDelay
 from dlrover_lite.worker.trainer import Gradients, Prepared, Trainer
 from tests.worker.scripted import ScriptedJob
 
@@ -135,7 +137,14 @@ def recipe(**training: int) -> Recipe:
     )
 
 
-def train(servers: ScriptedJob, leases: list[Lease], *, cores: float = 1.0, **training: int) -> tuple[Watched, Book]:
+def train(
+    servers: ScriptedJob,
+    leases: list[Lease],
+    *,
+    cores: float = 1.0,
+    run_delay: RunDelay | None = None,
+    **training: int,
+) -> tuple[Watched, Book]:
     """Run the loop until these leases are done."""
     ps = servers.client()
     module = Model()
@@ -160,6 +169,7 @@ def train(servers: ScriptedJob, leases: list[Lease], *, cores: float = 1.0, **tr
         mark=lambda _: None,
         journal=Journal("worker-0", lambda _: None),
         cores=cores,
+        run_delay=run_delay or RunDelay(),
     )
     try:
         loop.run()
@@ -214,3 +224,39 @@ def test_evaluations_are_pipelined_whatever_the_depth(servers: ScriptedJob) -> N
 def test_evaluations_ask_which_keys_are_unknown_and_training_does_not(servers: ScriptedJob) -> None:
     assert train(servers, [lease(0, 10)], pipeline_depth=1)[0].asked_for_unknown == {False}
     assert train(servers, [lease(0, 10, kind="eval")], pipeline_depth=1)[0].asked_for_unknown == {True}
+
+
+class Held(RunDelay):
+    """Is held back by a second between two questions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def seconds(self) -> float:
+        self.asked += 1
+        return float(self.asked)
+
+
+def test_seconds_for_which_reading_had_no_core_are_told(servers: ScriptedJob) -> None:
+    """Delays are told of reading alone: nobody asks for what comes between."""
+    delay = Held()
+    _, book = train(servers, [lease(0, 10)], run_delay=delay)
+    assert sum(held.work.report().read_delay_seconds for held in book.held) == 10.0
+    assert delay.asked == 20
+
+
+def test_the_systems_account_of_a_thread_is_read(tmp_path: Path) -> None:
+    told = tmp_path / "schedstat"
+    told.write_text("1000000000 2500000000 17\n")
+    with RunDelay(told) as delay:
+        assert delay.seconds() == 2.5
+    assert delay.seconds() == 0.0
+
+
+@pytest.mark.parametrize("text", [None, "", "12", "a b c"])
+def test_where_the_system_tells_nothing_there_is_no_delay(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "schedstat").write_text(text)
+    with RunDelay(tmp_path / "schedstat") as delay:
+        assert delay.seconds() == 0.0

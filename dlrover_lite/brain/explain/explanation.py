@@ -19,7 +19,7 @@ import msgspec
 from dlrover_lite.brain.explain.explanation_data import Explained, Like, MemoryCurve, Used
 from dlrover_lite.brain.explain.inputs_text import facts_of_round, facts_of_treatment
 from dlrover_lite.brain.explain.memory_outlook import curves_of, forecast_for, nearest
-from dlrover_lite.brain.explain.model_fit import NEWEST, model_shown
+from dlrover_lite.brain.explain.model_fit import model_shown
 from dlrover_lite.brain.explain.peers import peers_of
 from dlrover_lite.brain.healing.memory_relief import forecast_of
 from dlrover_lite.brain.healing.mitigation import HealInputs
@@ -161,8 +161,8 @@ def read(history: Rows, stored: StoredDecision) -> tuple[Explained, Policy | Non
         inputs = queries.inputs_of(history, stored)
     profiles: list[Profile] = []
     if not isinstance(inputs, HealInputs):  # an interval is told after its end
-        before, newest = math.nextafter(decision.at, 0.0), max(_KEPT, NEWEST)
-        profiles = queries.readable_profiles(history, decision.job, until=before, newest=newest)
+        before = math.nextafter(decision.at, 0.0)
+        profiles = queries.readable_profiles(history, decision.job, until=before, newest=_KEPT)
     entries = queries.jobs(history, queries.JobsQuestion(id=decision.job))
     features = entries[0].features if entries else {}
     shown = explained(

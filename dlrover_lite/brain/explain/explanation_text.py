@@ -85,11 +85,13 @@ def costs(one: ModelShown) -> Rows:
 
 
 def _small(seconds: float) -> str:
-    """Write a short time: 4.2 ms, 310 us."""
+    """Write a short time: 4.2 ms, 310 us, 0.8 ns."""
     if seconds >= 1:
         return f"{seconds:.3g} s"
     if seconds >= 1e-3:
         return f"{seconds * 1e3:.3g} ms"
+    if 0 < seconds < 1e-8:
+        return f"{seconds * 1e9:.3g} ns"
     return f"{seconds * 1e6:.3g} us" if seconds else "0"
 
 

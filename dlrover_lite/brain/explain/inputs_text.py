@@ -9,8 +9,9 @@ from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate
+from dlrover_lite.brain.planning.work_shift import shift_words
 from dlrover_lite.core.units import Resources, format_bytes
-from dlrover_lite.core.words import count, duration, plural
+from dlrover_lite.core.words import at_time, count, duration, plural
 from dlrover_lite.protocol.profiles import Profile
 
 __all__ = ["facts_of_round", "facts_of_treatment"]
@@ -27,6 +28,8 @@ def facts_of_round(inputs: RoundInputs, view: JobView, last: Profile | None) -> 
     pairs = [
         ("plan", view.now.describe() if view.now else "none: it doesn't run"),
         ("measured", _measured(view)),
+        ("work", _shifted(view)),
+        ("a try", _tried(view)),
         ("left", _left(view)),
         *_of_interval(last),
         ("memory", _memory(view)),
@@ -53,6 +56,23 @@ def _measured(view: JobView) -> str:
     return f"{count(band.expected)} samples/s (80% band {count(band.lower)} to {count(band.upper)}){intervals}"
 
 
+def _shifted(view: JobView) -> str:
+    if (shift := view.shift) is None:
+        return ""
+    since = plural(shift.windows, "interval")
+    return f"has changed since {at_time(shift.at)}: {shift_words(shift)}; only what was measured since counts: {since}"
+
+
+def _tried(view: JobView) -> str:
+    if (exploration := view.exploration) is None:
+        return ""
+    measured = duration(min(exploration.seconds, view.tried_seconds))
+    return (
+        f"the present plan was to be tried for {duration(exploration.seconds)}, of which {measured} are measured; "
+        f"the job had {exploration.back.describe()} before"
+    )
+
+
 def _left(view: JobView) -> str:
     if view.remaining_samples is None:
         return "nobody knows how many samples: an hour was reckoned with"
@@ -72,6 +92,22 @@ def _of_interval(last: Profile | None) -> Iterator[tuple[str, str]]:
     others = sum(host.other_cores for host in last.hosts)
     there = sum(host.cores for host in last.hosts)
     yield "CPU", f"its nodes used {nodes:.2f} cores, others {others:.2f}, of {there:g}"
+    yield from _of_reading(last)
+
+
+def _of_reading(last: Profile) -> Iterator[tuple[str, str]]:
+    read, cpu = (
+        sum(phases.get("read", 0.0) for phases in of)
+        for of in ([use.phase_seconds for use in last.workers], [use.phase_cpu_seconds for use in last.workers])
+    )
+    if not read or not last.minibatches:
+        return
+    held = sum(use.read_delay_seconds for use in last.workers)
+    each, of_cpu, without = (1000 * seconds / last.minibatches for seconds in (read, cpu, held))
+    yield (
+        "reading",
+        f"a minibatch took {each:.3g} ms to be read, {of_cpu:.3g} ms of CPU and {without:.3g} ms without a core",
+    )
 
 
 def _memory(view: JobView) -> str:

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from dlrover_lite.brain.explain.explanation_data import Coefficient, FitPoint, Limit, ModelShown, PlanFit
+from dlrover_lite.brain.models.bottleneck import LimitTime, limit_times
 from dlrover_lite.brain.models.fitted_model import FittedModel
-from dlrover_lite.brain.models.throughput import Fit, predict, times
+from dlrover_lite.brain.models.throughput import Fit, predict
 from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Setting
-from dlrover_lite.brain.planning.observed_job import candidate_of
+from dlrover_lite.brain.planning.observed_job import candidate_of, chosen_windows, trained_windows
 from dlrover_lite.brain.planning.plan_grid import Candidate
-from dlrover_lite.protocol.profiles import Observation, Profile, host_speeds, observe
+from dlrover_lite.core.words import count
+from dlrover_lite.protocol.profiles import Observation, Profile, observe
 
 __all__ = ["model_shown"]
 
-NEWEST = 64
-"""Number of intervals that a model is fitted to, as ``observed`` has it."""
 _MOST_PLANS = 12
 
 _MEANINGS = {
@@ -27,21 +27,26 @@ _MEANINGS = {
     "ps_sample": "all servers' CPU, by sample",
     "ps_request": "each server's CPU, by minibatch",
     "latency": "from pull to push, beside CPU",
+    "reader_sample": "a worker's reading, by sample",
+    "source_sample": "what all workers read from, by sample",
+    "network_byte": "a network card, by byte",
     "gradient": "a worker's CPU, by sample",
     "update": "a server's CPU, by minibatch",
     "synchronise": "exchange of dense parameters",
     "embed": "exchange of embedding rows",
     "constant": "whatever is done, for each minibatch",
 }
-_LIMITS = (
-    ("workers", "cores of all workers"),
-    ("ps", "cores of the busiest server"),
-    ("pipeline", "minibatches under way at once"),
-    ("host", "free cores of the machine"),
-)
+_LIMITS = {
+    "workers": "cores of all workers",
+    "ps": "cores of the busiest server",
+    "pipeline": "minibatches under way at once",
+    "host": "free cores of the machine",
+    "network": "the fullest network card",
+}
+_EVERY_JOBS = ("workers", "parameter servers", "pipeline", "host")
 _FORMULA = (
-    "samples/s = batch size / time of a minibatch; that is as long as the slowest of workers, parameter servers, pipeline and host "
-    "lets it be, and a little longer where two are alike (p-norm with p = {exponent:g})"
+    "samples/s = batch size / time of a minibatch; that is as long as the slowest of {limits} lets it be, and a little longer where two "
+    "are alike (p-norm with p = {exponent:g})"
 )
 _THROTTLED = (
     "; a worker that its limit holds back gets {cores:.2f} cores less than its limit, as it is stopped all the time"
@@ -53,9 +58,9 @@ def model_shown(model: FittedModel, plan: Candidate | None, profiles: Sequence[P
     """Show a fitted model. ``plan``: the plan that the limits are told of. ``profiles``: those of the job that were known, by time; none:
     they aren't kept."""
     fitted = model.fit
-    known = [profile for profile in profiles if profile.samples > 0 and candidate_of(profile) is not None]
-    speeds = host_speeds(known)
-    seen = [(profile, one) for profile in known[-NEWEST:] if (one := observe(profile, speeds)) is not None]
+    known = trained_windows(profiles)
+    chosen = chosen_windows(known).profiles
+    seen = [(profile, one) for profile in chosen if (one := observe(profile, known.speeds)) is not None]
     points = _points(fitted, [one for _, one in seen])
     return ModelShown(
         form=fitted.form,
@@ -79,8 +84,12 @@ def model_shown(model: FittedModel, plan: Candidate | None, profiles: Sequence[P
 def _formula(fitted: Fit) -> str:
     if fitted.form != BOTTLENECK.name:
         return _ADDITIVE
+    limits = [*_EVERY_JOBS]
+    limits += ["reading"] if {"reader_sample", "source_sample"} & fitted.coefficients.keys() else []
+    limits += ["network"] if "network_byte" in fitted.coefficients else []
+    formula = _FORMULA.format(limits=f"{', '.join(limits[:-1])} and {limits[-1]}", exponent=fitted.exponent)
     lost = fitted.engine.throttle_cores
-    return _FORMULA.format(exponent=fitted.exponent) + (_THROTTLED.format(cores=lost) if lost >= 0.005 else "")
+    return formula + (_THROTTLED.format(cores=lost) if lost >= 0.005 else "")
 
 
 def _points(fitted: Fit, observations: Sequence[Observation]) -> tuple[FitPoint, ...]:
@@ -121,12 +130,18 @@ def _limits(model: FittedModel, plan: Candidate) -> tuple[Limit, ...]:
         hosts=model.hosts,
         speed=model.speed,
     )
-    seconds = [float(np.ravel(term)[0]) for term in times(model.fit, setting)]
-    found = [
-        Limit(name, meaning, model.batch_size / max(each, 1e-12))
-        for (name, meaning), each in zip(_LIMITS, seconds, strict=True)
-    ]
-    return tuple(sorted(found, key=lambda limit: limit.samples_per_second))
+    found = []
+    for one in limit_times(model.fit, setting):
+        rate = model.batch_size / max(one.seconds, 1e-12)
+        found.append(Limit(one.name, _meaning(one, rate / plan.workers), rate))
+    return tuple(found)
+
+
+def _meaning(limit: LimitTime, each: float) -> str:
+    """Say what a limit is one of. ``each``: samples/s that it allows each worker."""
+    if limit.name != "reading":
+        return _LIMITS[limit.name]
+    return "what all workers read from, whatever the plan" if limit.whatever_plan else f"{count(each)} by each worker"
 
 
 def _known(fitted: Fit, name: str) -> str:

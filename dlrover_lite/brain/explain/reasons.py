@@ -8,12 +8,14 @@ from functools import cached_property
 
 from dlrover_lite.brain.planning.admission import aged_priority
 from dlrover_lite.brain.planning.allowed_changes import veto
-from dlrover_lite.brain.planning.change_policy import Settled, Verdict, trial_seconds
-from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
+from dlrover_lite.brain.planning.change_policy import Settled, Verdict
+from dlrover_lite.brain.planning.job_view import Exploration, JobView, RoundInputs
 from dlrover_lite.brain.planning.plan_grid import Candidate, to_milli
-from dlrover_lite.brain.planning.plan_values import Options
+from dlrover_lite.brain.planning.plan_values import Options, reading_limit
+from dlrover_lite.brain.planning.shared_hosts import Placements
+from dlrover_lite.brain.planning.work_shift import shift_words
 from dlrover_lite.core.units import format_bytes
-from dlrover_lite.protocol.hosts import largest_of
+from dlrover_lite.protocol.hosts import Host, largest_of
 
 __all__ = ["Reasons"]
 
@@ -28,7 +30,11 @@ class Reasons:
     inputs: RoundInputs
     options: Mapping[str, Options]
     preempted: Mapping[str, str]
-    settled: Settled
+    placed: Placements
+
+    @property
+    def settled(self) -> Settled:
+        return self.placed.settled
 
     def refusal(self, view: JobView) -> str:
         """Say why a job can't ever begin."""
@@ -60,7 +66,10 @@ class Reasons:
     def waiting(self, view: JobView, place: int) -> str:
         """Say what a job in the queue waits for."""
         one, verdict = self.options[view.job], self.settled.verdicts.get(view.job)
-        why = self._full(view, one) if verdict is None else self._room_made(one, verdict)
+        if (piece := self.placed.homeless.get(view.job)) is not None:
+            why = self._no_place(one, piece)
+        else:
+            why = self._full(view, one) if verdict is None else self._room_made(one, verdict)
         return f"it waits, number {place} in the queue: {why}"
 
     def _full(self, view: JobView, one: Options) -> str:
@@ -84,13 +93,24 @@ class Reasons:
         ]
         return "; ".join([full, *firm[:_MOST_NAMED]])
 
+    def _no_place(self, one: Options, piece: Host) -> str:
+        """Say that what is free lies in pieces that are too small. ``piece``: the largest."""
+        smallest = one.points.candidate(one.minimum)
+        return (
+            f"its smallest plan ({smallest.describe()}, {format_bytes(one.view.need.of(smallest))}) finds no place on the "
+            f"{len(self.inputs.hosts)} hosts: the most that is free on one is {_amount(piece.resources.cores)} and "
+            f"{format_bytes(piece.resources.memory)}, on {piece.name}"
+        )
+
     @cached_property
     def _least(self) -> tuple[float, int, str]:
-        """Cores and bytes that the jobs let in need at the least, and their names."""
-        inside = [self.options[job] for job in self.settled.verdicts]
-        cores = sum(int(one.points.milli[one.minimum]) for one in inside) / 1000
-        memory = sum(int(one.memory[one.minimum]) for one in inside)
-        return cores, memory, _named(sorted(self.settled.verdicts))
+        """Cores and bytes that the jobs let in need at the least, and their names. One that can't be changed needs what it has."""
+        cores = memory = 0
+        for one in (self.options[job] for job in self.settled.verdicts):
+            at = one.now if one.view.fixed and one.now is not None else one.minimum
+            cores += int(one.points.milli[at])
+            memory += int(one.memory[at])
+        return cores / 1000, memory, _named(sorted(self.settled.verdicts))
 
     @cached_property
     def _first_in_queue(self) -> JobView | None:
@@ -145,17 +165,15 @@ class Reasons:
                 if not why:
                     text += ": no other plan within reach is worth its change"
             case "explore":
-                cost = float(trial_seconds(one, self.inputs.policy)[at])
-                text = (
-                    f"it tries {choice}: that may save up to {_time(float(one.most_gain[at]))} of the {_time(one.stay_seconds)} to go, "
-                    f"and trying costs {_time(cost)} at most"
-                )
+                assert verdict.exploration is not None
+                text = f"it tries {choice} for {_tried(verdict.exploration, one.stay_seconds)}"
             case _:
                 text = (
                     f"it changes to {choice}: {rate}, {_time(one.seconds(at))} to go instead of {_time(one.stay_seconds)} "
                     f"({_gain(one, at)}, {view.scale_seconds:.0f} s for the change counted)"
                 )
-        return f"{text}; {why}" if why else text
+        changed = self._changed(view) if verdict.action in ("change", "explore") else ""
+        return "; ".join(part for part in (text, why, changed, _reading(one, at)) if part)
 
     def _why(self, one: Options, verdict: Verdict) -> str:
         match verdict.cause:
@@ -169,9 +187,40 @@ class Reasons:
                 return self._no_exchange(one)
             case "taken":
                 return self._taken(one)
+            case "no place":
+                assert verdict.better is not None
+                wanted = one.points.candidate(verdict.better).describe()
+                return f"{wanted} would take {_time(one.seconds(verdict.better))}, but finds no place on the hosts beside what is there"
+            case "tried":
+                assert one.view.exploration is not None
+                return (
+                    f"it is tried for {_time(one.view.exploration.seconds)}, and if it isn't better, the job goes back to "
+                    f"{one.view.exploration.back.describe()}"
+                )
+            case "back":
+                return self._back(one, verdict)
+            case "unsettled":
+                assert one.view.suspected is not None
+                return f"its work may have changed just now, which is measured first: {shift_words(one.view.suspected)}"
             case _:
                 at = verdict.better
                 return "" if at is None else veto(one, at, self.inputs.policy)
+
+    def _back(self, one: Options, verdict: Verdict) -> str:
+        """Say what has come of the try that is over."""
+        assert one.now is not None
+        now, before = (float(one.points.throughput[at]) for at in (one.now, verdict.at))
+        return (
+            f"{one.points.candidate(one.now).describe()}, which it has tried for {_time(one.view.tried_seconds)}, isn't better: "
+            f"{now:,.0f} samples/s were measured, and {before:,.0f} with the plan before"
+        )
+
+    def _changed(self, view: JobView) -> str:
+        """Say how the job's work has changed, where that is new: no plan was changed since."""
+        shift, change = view.shift, view.last_change
+        if shift is None or (change is not None and change.fresh_windows < shift.windows):
+            return ""
+        return f"its work has changed {_time(max(0.0, self.inputs.at - shift.at))} ago: {shift_words(shift)}"
 
     def _no_exchange(self, one: Options) -> str:
         sure = self.settled.rejected
@@ -217,6 +266,22 @@ class Reasons:
         assert one.now is not None
         needed, there = format_bytes(int(one.memory[one.now])), format_bytes(capacity.memory)
         return f"its plan needs {needed} of memory, more than is left for it of {there}"
+
+
+def _tried(its: Exploration, stay_seconds: float) -> str:
+    """Say how long a plan is tried, what that may bring, what it costs, and what follows."""
+    saves = its.saves_seconds / max(its.chance, 1e-9)
+    return (
+        f"{_time(its.seconds)}: with a chance of {its.chance:.0%} it would save about {_time(saves)} of the {_time(stay_seconds)} to go, "
+        f"and to try it costs {_time(its.costs_seconds)} on average, {_time(its.costs_at_most_seconds)} at most; if it isn't better, "
+        f"the job goes back to {its.back.describe()}"
+    )
+
+
+def _reading(one: Options, at: int) -> str:
+    """Say that no plan makes the job faster, as it trains on all samples that can be read."""
+    most = reading_limit(one.view, float(one.points.throughput[at]))
+    return "" if most is None else f"reading is the limit: {most:,.0f} samples/s, whatever the plan"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -15,11 +15,14 @@ from dlrover_lite.brain.healing.memory_ceiling import treat_ceiling
 from dlrover_lite.brain.healing.memory_reclaim import treat_spare
 from dlrover_lite.brain.healing.memory_relief import treat_memory
 from dlrover_lite.brain.healing.mitigation import HealInputs, Treatment
-from dlrover_lite.brain.healing.slow_nodes import treat_servers, treat_workers
+from dlrover_lite.brain.healing.slow_nodes import remaining_seconds, treat_servers, treat_workers
 from dlrover_lite.brain.planning.decision import Decision
-from dlrover_lite.protocol.acts import Resize, Tell
+from dlrover_lite.protocol.acts import MoveSlots, Resize, Tell
 
 __all__ = ["heal"]
+
+_LEAST_SECONDS_LEFT = 3.0
+"""Least seconds that a job has left where a node's cores are changed, or slots moved: it takes about as long until that is done."""
 
 
 def heal(inputs: HealInputs) -> tuple[Decision, ...]:
@@ -38,7 +41,8 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
         found += _together(treat_memory(inputs, nodes, room))
     for rules in (treat_servers, treat_workers) if inputs.profiles else ():
         taken = set[str]().union(*(_nodes(one) for one in [*under_way, *found] if not _only_told(one)))
-        found += rules(inputs, [node for node in inputs.nodes if node.node not in taken], room)
+        treated = rules(inputs, [node for node in inputs.nodes if node.node not in taken], room)
+        found += [one for one in treated if not _comes_too_late(inputs, one)]
     if inputs.profiles and not under_way and all(map(_only_told, found)):
         found += treat_spare(inputs, inputs.nodes)
     if inputs.held:
@@ -49,6 +53,12 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
         for treatment in _one_each(found)
         if not (_only_told(treatment) and _only_told(last.get((treatment.node, treatment.cause))))
     )
+
+
+def _comes_too_late(inputs: HealInputs, treatment: Treatment) -> bool:
+    """Say whether the job ends before a slow node could be changed, or its slots could have moved."""
+    is_change = isinstance(treatment.act, Resize | MoveSlots)
+    return is_change and remaining_seconds(inputs) < _LEAST_SECONDS_LEFT
 
 
 def _nodes(treatment: Treatment) -> set[str]:

@@ -24,8 +24,11 @@ class HostCapacity:
         return self.left(host).memory
 
     def left(self, host: str) -> Resources:
-        """Return what the host has left: nothing on one that isn't known."""
-        return self._free.get(host, Resources(0.0, 0))
+        """Return what the host has left; where a node's host isn't named, what each host has at the least: nothing on one that isn't
+        known."""
+        if host or host in self._free or not self._free:
+            return self._free.get(host, Resources(0.0, 0))
+        return Resources(min(one.cores for one in self._free.values()), min(one.memory for one in self._free.values()))
 
     def fits(self, host: str, wanted: Resources) -> bool:
         left = self.left(host)
@@ -41,8 +44,9 @@ class HostCapacity:
         return min(hosts, key=lambda host: (-self.cores(host), host), default="")
 
     def take(self, host: str, wanted: Resources) -> None:
-        """Take resources of a host. Raises ValueError when there isn't so much."""
+        """Take resources of a host; of each, where it isn't named. Raises ValueError when there isn't so much."""
         if not self.fits(host, wanted):
             raise ValueError(f"{host} has {self.left(host)} left, not {wanted}")
-        left = self.left(host)
-        self._free[host] = Resources(max(0.0, left.cores - wanted.cores), left.memory - wanted.memory)
+        for name in [host] if host in self._free else list(self._free):
+            left = self._free[name]
+            self._free[name] = Resources(max(0.0, left.cores - wanted.cores), left.memory - wanted.memory)

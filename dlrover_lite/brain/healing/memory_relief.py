@@ -26,6 +26,8 @@ _FILLED = 0.9
 """Part of a limit that rows may take after a move."""
 _LEAST_SHARE = 0.1
 """Least share of a PS's rows that is worth moving, and of its limit that is worth adding."""
+_LEAST_CORES = 0.25
+"""Least part of a PS's cores that another one gets which takes some of its rows, where no host has as many left."""
 _TIMES_TO_ACT = 1.5
 """How long a new limit is to hold, as a multiple of the time that another relief would need."""
 _YOUNG_SECONDS = 3.0
@@ -245,6 +247,9 @@ def _to_another(
     needed = memory.base + share * (one.limit - memory.base) / _FILLED
     resources = Resources(one.node.resources.cores, max(LEAST_PS, math.ceil(needed / MIB) * MIB))
     host = room.best(resources)
+    if not host:
+        host = room.best(Resources(resources.cores * _LEAST_CORES, resources.memory))
+        resources = Resources(min(resources.cores, room.cores(host)), resources.memory)
     if not host:
         return None
     room.take(host, resources)

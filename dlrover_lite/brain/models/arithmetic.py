@@ -11,12 +11,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Rates", "bottleneck_rows", "bottleneck_sides", "rates_with_variance"]
+__all__ = ["Rates", "bottleneck_rows", "bottleneck_sides", "even_card_share", "rates_with_variance"]
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6
 _LEAST_LEFT = 0.5
 """Least part of a limit that a worker gets done when the limit holds it back: stopping it in each period costs a fixed part of a core."""
+_CPU_TIMES, _CPU_COEFFICIENTS = 4, 6
+"""Numbers of times and coefficients that every job has. Each coefficient that follows has a time of its own."""
 
 
 class Rates(NamedTuple):
@@ -33,7 +35,7 @@ class Rates(NamedTuple):
 def _of_worker(cores: Floats, speed: Floats | float, engine: Sequence[float]) -> tuple[Floats, Floats, Floats]:
     """Return, for one worker, the cores that it can use, times its speed; how much faster its threads are than one; and the minibatches
     that it has under way."""
-    deep, shallow, compute_share, _, _, lost, parallel_share = engine
+    deep, shallow, compute_share, _, _, lost, parallel_share, _ = engine
     threads = np.maximum(np.floor(cores + _ROUNDING), 1.0)
     threads = 1 / (1 - parallel_share + parallel_share / threads)  # Amdahl's law
     depth = np.where(cores >= 1, deep, shallow)
@@ -41,23 +43,33 @@ def _of_worker(cores: Floats, speed: Floats | float, engine: Sequence[float]) ->
     return np.minimum(limit, threads / compute_share) * speed, threads, depth
 
 
-def bottleneck_rows(table: Floats, engine: Sequence[float]) -> Floats:
-    """Compute [n, 4, 6]: seconds per minibatch and unit of each coefficient, for the settings of ``table`` [11, n], the fields of
-    ``Setting``. ``engine``: the depth with and without a whole core, the compute and the serial share, the cores that a PS can use, and
-    those that a worker loses where its limit holds it back, and the share of its work that its threads do at the same time.
+def even_card_share(servers: Floats, hosts: Floats | float) -> Floats:
+    """Return the share of the bytes of pulled rows, and as many of gradients, that come in through the fullest host's network card, for
+    nodes that are spread evenly over ``hosts``. Rows come in for its workers from other hosts' PS, gradients for its PS from other hosts'
+    workers. With fewer PS than hosts, a host has one of them or none."""
+    workers_there, servers_there = 1 / hosts, np.maximum(1 / hosts, 1 / servers)
+    return np.asarray(workers_there + servers_there - 2 * workers_there * servers_there)
+
+
+def bottleneck_rows(table: Floats, engine: Sequence[float], known: int = 9) -> Floats:
+    """Compute [n, 7, 9]: seconds per minibatch and unit of each coefficient, for the settings of ``table`` [12, n], the fields of
+    ``Setting``. ``engine``: the depth with and without a whole core, the compute and the serial share, the cores that a PS can use,
+    those that a worker loses where its limit holds it back, the share of its work that its threads do at the same time, and the bytes of a
+    sample's rows. Only the first ``known`` coefficients are computed, of at least six, and the times that these are part of.
 
     A limit of CPU is a limit of the rate, not of the speed: who is below it runs at the speed of a whole core. So the pipeline's time holds
     CPU seconds as they are, and limits of less than a core don't lengthen it.
     """
-    batch, workers, worker_cores, worker_speed, ps, ps_cores, ps_speed, ps_share, free_power, host_workers, host_ps = (
-        table
-    )
-    _, _, _, serial_share, most_ps_cores, _, _ = engine
+    (
+        batch, workers, worker_cores, worker_speed, ps, ps_cores, ps_speed, ps_share, free_power, host_workers, host_ps, card_share,
+    ) = table  # fmt: skip
+    _, _, _, serial_share, most_ps_cores, _, _, sample_bytes = engine
     power, threads, depth = _of_worker(worker_cores, worker_speed, engine)
     depth = depth * workers
     pipeline = serial_share / depth
     of_ps = 1 / (np.minimum(ps_cores, most_ps_cores) * ps_speed)
-    rows = np.zeros((4, 6, table.shape[1]))
+    own = known - _CPU_COEFFICIENTS
+    rows = np.zeros((_CPU_TIMES + own, known, table.shape[1]))
     by_limit = (0, 1 / (workers * power)), (2, pipeline / (worker_speed * threads)), (3, host_workers / free_power)
     for limit, factor in by_limit:
         rows[limit, 0] = batch * factor  # of a worker, by sample, minibatch and request
@@ -69,6 +81,11 @@ def bottleneck_rows(table: Floats, engine: Sequence[float]) -> Floats:
     rows[3, 3] = batch * host_ps / free_power
     rows[3, 4] = ps * host_ps / free_power
     rows[2, 5] = 1 / depth
+    if own:
+        # of workers' own readers, of the source that all read from, and of the fullest network card
+        times = batch / workers, batch, batch * card_share * sample_bytes
+        for at, seconds in enumerate(times[:own]):
+            rows[_CPU_TIMES + at, _CPU_COEFFICIENTS + at] = seconds
     return rows.transpose(2, 0, 1)
 
 
@@ -84,11 +101,13 @@ def bottleneck_sides(
     hosts: float,
 ) -> tuple[Floats, Floats, Floats]:
     """Compute the times of ``bottleneck_rows`` to the power of ``exponent``, for ``plans`` of these numbers of PS [P] and sizes of workers
-    [A] and PS [S], of nodes spread evenly over ``hosts`` of that ``speed`` with ``free`` cores each. Return those of one worker and its
-    pipeline [P, A]; of the fullest host, which depends on neither size [P]; and of a PS [P, S]."""
+    [A] and PS [S], of nodes spread evenly over ``hosts`` of that ``speed`` with ``free`` cores each. Return those of one worker, its
+    pipeline and its reader [P, A]; of the fullest host, of its network card and of the source that all read from, which depend on neither
+    size [P]; and of a PS [P, S]."""
     servers, worker_sizes, ps_sizes = plans
-    worker_sample, worker_minibatch, worker_request, ps_sample, ps_request, latency = coefficients.tolist()
-    _, _, _, serial_share, most_ps_cores, _, _ = engine
+    worker_sample, worker_minibatch, worker_request, ps_sample, ps_request, latency = coefficients[:6].tolist()
+    reader, source, network = coefficients[6:].tolist()
+    _, _, _, serial_share, most_ps_cores, _, _, sample_bytes = engine
     power, threads, depth = _of_worker(worker_sizes, speed, engine)
     work = batch * worker_sample + worker_minibatch + servers * worker_request
     served = batch * ps_sample / servers + ps_request
@@ -96,7 +115,14 @@ def bottleneck_sides(
     pipeline = serial_share / depth * (worker / (speed * threads) + ps / speed) + latency / depth
     host = (work + served * servers) / (hosts * free * speed)
     of_ps = ps / (np.minimum(ps_sizes, most_ps_cores) * speed)
-    return (worker / power) ** exponent + pipeline**exponent, host**exponent, of_ps**exponent
+    of_worker = (worker / power) ** exponent + pipeline**exponent
+    fixed = host**exponent
+    if reader or source:
+        of_worker += (batch * reader) ** exponent
+        fixed += (batch * source) ** exponent
+    if network:
+        fixed += (batch * network * sample_bytes * even_card_share(servers, hosts)) ** exponent
+    return of_worker, fixed, of_ps**exponent
 
 
 def rates_with_variance(

@@ -16,7 +16,7 @@ from dlrover_lite.brain.planning.pareto import Sides
 from dlrover_lite.brain.planning.plan_grid import FloatArray
 from dlrover_lite.core.errors import HistoryError
 
-__all__ = ["Bottleneck", "FittedModel", "load_model", "model_data"]
+__all__ = ["Bottleneck", "FittedModel", "load_model", "model_data", "most_read"]
 
 _KIND = "fit-1"
 
@@ -93,3 +93,11 @@ def load_model(data: ModelData) -> FittedModel:
         raise HistoryError(
             f"A stored throughput model can't be read: {error}", hint="It was stored by another version."
         ) from error
+
+
+def most_read(data: ModelData) -> float | None:
+    """Return the most samples/s that can be read, whatever the plan; None: nothing is known of that. The model isn't loaded for it: a
+    thousand jobs are asked in a round."""
+    fitted = data.parameters.get("fit") if data.kind == _KIND else None
+    seconds = fitted["coefficients"].get("source_sample") if isinstance(fitted, Mapping) else None
+    return 1 / seconds if seconds else None

@@ -14,12 +14,32 @@ from dlrover_lite.brain.models.throttling import unthrottled
 from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Engine, Floats, Form, Setting
 from dlrover_lite.protocol.profiles import Observation
 
-__all__ = ["NOISE", "FitData", "Solution", "Start", "best_exponent", "norm", "prepare", "told_apart"]
+__all__ = [
+    "NOISE",
+    "FitData",
+    "Solution",
+    "Start",
+    "best_exponent",
+    "doubt_of_readers",
+    "norm",
+    "prepare",
+    "sample_bytes",
+    "told_apart",
+]
 
 NOISE = 0.06
 """Relative error of a form where nothing is known of it yet."""
 _CPU_NOISE = 0.05
 """Relative error of measured CPU seconds as costs."""
+_READ_NOISE = 0.25
+"""Relative error of measured seconds of reading as costs: how long workers wait for each other there is known roughly only."""
+_NETWORK_NOISE = 0.1
+"""Relative error of measured seconds of transfers as costs."""
+_UNTOLD_SD = 0.6
+"""Relative standard deviation of a reader's seconds where workers do nothing but read, and it can't be told whether they would read more if
+there were more of them."""
+_SHARED = 0.5
+"""Part of the seconds of reading, beside CPU, that the source is guessed to take where workers do nothing but read."""
 _PACED = 4
 """Number of observations from which on it can be told which of them were made while the host was slow."""
 _PACE_ROUNDS, _PACE_ENOUGH = 10, 0.01
@@ -33,6 +53,10 @@ _ALIKE = 0.998
 """Cosine of two coefficients' effects on all observations from which on they can't be told apart."""
 _UNSEEN = 0.5
 """Standard deviations by which a coefficient, at what the prior says of it, moves the observations together: less tells nothing of it."""
+_LEAST_PART = 1e-3
+"""Part of a minibatch's time that is guessed for what was not measured, but is expected of jobs like this one."""
+_LEAST_BYTE_SECONDS = 1e-11
+"""Seconds per byte of a network card that nothing was measured of: 100 GB/s."""
 _ROUNDS = 12
 _ENOUGH = 0.01
 """Least fall of the cost for which another step is made; the cost counts squared standard deviations."""
@@ -50,15 +74,17 @@ class FitData(NamedTuple):
     was measured."""
 
     form: Form
+    names: tuple[str, ...]
+    """Coefficients that are fitted: the form's, but for those of which nothing is known."""
     times: Floats
     """[terms, n, k]: times of unit coefficients."""
     sd: Floats
     """[n]: standard deviations of the observations."""
     linear: Floats
-    """[m, k]: rows that are linear in the coefficients, in units of their standard deviation, as ``linear_right`` [m] is: those of CPU
-    first, then the prior's."""
+    """[m, k]: rows that are linear in the coefficients, in units of their standard deviation, as ``linear_right`` [m] is: those of what was
+    measured first, then the prior's."""
     linear_right: Floats
-    cpu_rows: int
+    measured_rows: int
     scale: Floats
     paces: Floats
     """[n]: what CPU work cost, over what it usually does."""
@@ -82,7 +108,10 @@ class Solution(NamedTuple):
 def prepare(observations: Sequence[Observation], form: Form, engine: Engine, start: Start | None) -> FitData:
     setting = Setting.of(observations)
     table, _ = setting.table()
-    unit_times = np.ascontiguousarray(form.rows(table, engine).swapaxes(0, 1))
+    names = _to_be_found(observations, form, start)
+    places = [form.coefficients.index(name) for name in names]
+    unit_times = np.ascontiguousarray(form.rows(table, engine, places[-1] + 1)[:, :, places].swapaxes(0, 1))
+    unit_times = unit_times[unit_times.any(axis=(1, 2))]
     n = len(observations)
     seconds = setting.batch_size / np.array([o.samples_per_second for o in observations])
     sd = np.array([math.sqrt((NOISE**2 + o.relative_sd**2) / o.weight) for o in observations])
@@ -90,32 +119,56 @@ def prepare(observations: Sequence[Observation], form: Form, engine: Engine, sta
     observations = [
         msgspec.structs.replace(o, worker_cpu_seconds=its) for o, its in zip(observations, worker_cpu, strict=True)
     ]
-    cpu = _cpu_rows(observations) if form is BOTTLENECK else np.zeros((0, len(form.coefficients)))
-    guess = _guess(observations, form, unit_times, seconds)
-    if start is None:
-        scale, prior_sd = guess, np.full(len(guess), _GUESS_SD)
-    else:
-        given = np.array([start.coefficients.get(name, 0.0) for name in form.coefficients])
-        scale = np.maximum(given, 0.05 * guess)  # a coefficient that was 0 elsewhere needn't be so here
-        prior_sd = np.full(len(guess), start.relative_sd)
-        guess = given
-    weights = _cpu_weights(observations, len(cpu))
-    linear = np.concatenate([cpu * scale * weights[:, None], np.diag(1 / prior_sd)])
-    right = np.concatenate([weights, guess / scale / prior_sd])
+    measured, weights, of_cpu = _measured_rows(observations, form)
+    guess = _guess(observations, form, unit_times, seconds)[places]
+    expected, scale, prior_sd = _expected(names, form, guess, start)
+    linear = np.concatenate([measured[:, places] * scale * weights[:, None], np.diag(1 / prior_sd)])
+    right = np.concatenate([weights, expected / scale / prior_sd])
     paces = np.ones(n)
-    if len(cpu) == 2 * n and n >= _PACED:
-        paces = _paces(linear, right)
+    if of_cpu == 2 * n and n >= _PACED:
+        paces = _paces(linear, right, n)
         linear[: 2 * n] *= np.repeat(paces, 2)[:, None]
-    return FitData(form, unit_times * (scale * (paces / seconds)[:, None]), sd, linear, right, len(cpu), scale, paces)
+    optional = np.array([name in form.optional for name in names])
+    slower = np.where(optional, 1.0, paces[:, None])  # a slow host makes neither disks nor networks slower
+    relative_times = unit_times * (scale * slower / seconds[:, None])
+    return FitData(form, names, relative_times, sd, linear, right, len(measured), scale, paces)
 
 
-def _paces(linear: Floats, right: Floats) -> Floats:
-    """Estimate how much more CPU than usual work cost in each observation: what moves the costs of workers and of PS alike, whatever the
-    plan, is the host (other threads on the same core, its caches and clock), and it moves throughput too.
+def _to_be_found(observations: Sequence[Observation], form: Form, start: Start | None) -> tuple[str, ...]:
+    """List the coefficients to be fitted: those that every job has, and what else was measured, or is expected."""
+    known = {name for name in form.optional if start is not None and start.coefficients.get(name)}
+    if any(o.read_seconds for o in observations):
+        known |= {"reader_sample", "source_sample"} if _tells_sources(observations) else {"reader_sample"}
+    if any(o.byte_seconds for o in observations):
+        known.add("network_byte")
+    return tuple(name for name in form.coefficients if name not in form.optional or name in known)
 
-    ``linear``: a row for workers and one for PS of each observation, then the prior's.
+
+def _expected(names: Sequence[str], form: Form, guess: Floats, start: Start | None) -> tuple[Floats, Floats, Floats]:
+    """Return what is expected of the coefficients beforehand, their scale, and the relative standard deviation of the first in units of the
+    second. Where samples are read from, and how hosts are connected, may be another matter with another job: what is optional is expected
+    to be as with jobs like this one, but never surely."""
+    if start is None:
+        return guess, guess, np.full(len(guess), _GUESS_SD)
+    given = np.array([start.coefficients.get(name, 0.0) for name in names])
+    optional = np.array([name in form.optional for name in names])
+    scale = np.maximum(given, np.where(optional, 1.0, 0.05) * guess)  # one that was 0 elsewhere needn't be so here
+    expected = np.where(optional & (given == 0), guess, given)
+    return expected, scale, np.where(optional, max(_GUESS_SD, start.relative_sd), start.relative_sd)
+
+
+def sample_bytes(observations: Sequence[Observation], expected: float | None) -> float:
+    """Compute the bytes of a sample's rows: as measured, else as expected; 1 where nothing is known."""
+    known = [o.sample_bytes for o in observations if o.sample_bytes]
+    return float(np.mean(known)) if known else expected or 1.0
+
+
+def _paces(linear: Floats, right: Floats, n: int) -> Floats:
+    """Estimate how much more CPU than usual work cost in each of the ``n`` observations: what moves the costs of workers and of PS alike,
+    whatever the plan, is the host (other threads on the same core, its caches and clock), and it moves throughput too.
+
+    ``linear``: a row for workers and one for PS of each observation, then others.
     """
-    n = (len(right) - linear.shape[1]) // 2
     paces = np.ones(n)
     for _ in range(_PACE_ROUNDS):
         rows = linear.copy()
@@ -133,26 +186,32 @@ def _paces(linear: Floats, right: Floats) -> Floats:
     return paces
 
 
-def _cpu_rows(observations: Sequence[Observation]) -> Floats:
-    """Make a row for the worker's CPU seconds and one for the PS's of each observation, as far as measured: what each coefficient adds, in
-    parts of what was measured."""
-    rows = []
+def _measured_rows(observations: Sequence[Observation], form: Form) -> tuple[Floats, Floats, int]:
+    """Make rows of what was measured beside throughput, and is linear in the coefficients: what each coefficient adds, in parts of what was
+    measured. Return them [m, k], their weights [m], and how many of them, the first, are of CPU: one of the workers and one of the PS for
+    each observation, as far as measured. Those of reading and of transfers follow.
+
+    A worker that reads waits for those at the source before it. So while nobody does anything but read, a minibatch takes as long to be
+    read as those of all workers together take there.
+    """
+    width = len(form.coefficients)
+    if form is not BOTTLENECK:
+        return np.zeros((0, width)), np.zeros(0), 0
+    cpu: list[tuple[list[float], float]] = []
+    others: list[tuple[list[float], float]] = []
     for o in observations:
-        if o.worker_cpu_seconds:
-            rows.append(np.array([o.batch_size, 1.0, o.ps, 0.0, 0.0, 0.0]) / o.worker_cpu_seconds)
-        if o.ps_cpu_seconds:
-            rows.append(np.array([0.0, 0.0, 0.0, o.batch_size / o.ps, 1.0, 0.0]) / o.ps_cpu_seconds)
-    return np.array(rows, np.float64).reshape(-1, 6)
-
-
-def _cpu_weights(observations: Sequence[Observation], count: int) -> Floats:
-    found = [
-        math.sqrt(o.weight) / _CPU_NOISE
-        for o in observations
-        for measured in (o.worker_cpu_seconds, o.ps_cpu_seconds)
-        if measured
-    ]
-    return np.array(found[:count])
+        weight, batch = math.sqrt(o.weight), o.batch_size
+        if its := o.worker_cpu_seconds:
+            cpu.append(([batch / its, 1 / its, o.ps / its, 0, 0, 0, 0, 0, 0], weight / _CPU_NOISE))
+        if its := o.ps_cpu_seconds:
+            cpu.append(([0, 0, 0, batch / o.ps / its, 1 / its, 0, 0, 0, 0], weight / _CPU_NOISE))
+        if its := o.read_seconds:
+            others.append(([0, 0, 0, 0, 0, 0, batch / its, batch * _readers(o) / its, 0], weight / _READ_NOISE))
+        if its := o.byte_seconds:
+            others.append(([0, 0, 0, 0, 0, 0, 0, 0, 1 / its], weight / _NETWORK_NOISE))
+    found = [*cpu, *others]
+    rows = np.array([row for row, _ in found], np.float64).reshape(-1, width)
+    return rows, np.array([weight for _, weight in found]), len(cpu)
 
 
 def _guess(observations: Sequence[Observation], form: Form, unit_times: Floats, seconds: Floats) -> Floats:
@@ -183,10 +242,56 @@ def _guess(observations: Sequence[Observation], form: Form, unit_times: Floats, 
                 0.75 * server / batch,
                 0.25 * server / ps,
                 0.15 * (worker + server),
+                *_guess_of_reading(observations, seconds),
+                float(np.mean([o.byte_seconds for o in observations if o.byte_seconds] or [_LEAST_BYTE_SECONDS])),
             ]
         )
     largest = unit_times.sum(axis=0).mean(axis=0)
     return np.asarray(float(seconds.mean()) / len(largest) / np.maximum(largest, 1e-300), np.float64)
+
+
+def _guess_of_reading(observations: Sequence[Observation], seconds: Floats) -> tuple[float, float]:
+    """Guess seconds per sample of a worker that reads alone, and of the source. What is CPU is the worker's own. The more of their time
+    workers read, the more of the rest may be the source's: up to a half, as nothing tells yet."""
+    own, shared = [], []
+    most = _SHARED * _most_reading(observations) if _tells_sources(observations) else 0.0
+    for o in observations:
+        if (read := o.read_seconds) is None:
+            continue
+        of_source = most * max(read - (o.read_cpu_seconds or 0.0), _LEAST_PART * read)
+        own.append((read - of_source) / o.batch_size)
+        shared.append(of_source / _readers(o) / o.batch_size)
+    if not own:
+        least = _LEAST_PART * float(seconds.min()) / observations[0].batch_size
+        return least, least
+    return min(own), max(float(np.mean(shared)), _LEAST_PART * min(own))
+
+
+def _tells_sources(observations: Sequence[Observation]) -> bool:
+    """Return whether it can be told what workers wait for at the source: if their number wasn't always the same."""
+    return len({o.workers for o in observations if o.read_seconds}) > 1
+
+
+def _most_reading(observations: Sequence[Observation]) -> float:
+    return max((_reading_share(o) for o in observations if o.read_seconds), default=0.0)
+
+
+def doubt_of_readers(observations: Sequence[Observation], names: Sequence[str]) -> float:
+    """Compute the relative standard deviation that a reader's seconds have beside that of their measurement: as long as nothing tells them
+    from the source's, they may be these."""
+    measured = any(o.read_seconds for o in observations)
+    return 0.0 if not measured or "source_sample" in names else _UNTOLD_SD * _most_reading(observations)
+
+
+def _reading_share(o: Observation) -> float:
+    """Return the share of its time that a worker reads."""
+    return min(1.0, (o.read_seconds or 0.0) * o.samples_per_second / (o.batch_size * o.workers))
+
+
+def _readers(o: Observation) -> float:
+    """Return the number of workers that read when one begins to, itself included: each of the others as often as it reads (Schweitzer's
+    approximation of the mean value analysis of a closed queueing network, 1979)."""
+    return 1 + (o.workers - 1) * _reading_share(o)
 
 
 # --- solving --------------------------------------------------------------------------------------------------------
@@ -255,8 +360,8 @@ def norm(times: Floats, exponent: float) -> tuple[Floats, Floats]:
 
 def told_apart(data: FitData, rows: Floats) -> tuple[list[list[str]], list[str]]:
     """Find groups of coefficients with the same effect on everything measured, and the coefficients with none."""
-    names = data.form.coefficients
-    effects = np.concatenate([rows, data.linear[: data.cpu_rows]])
+    names = data.names
+    effects = np.concatenate([rows, data.linear[: data.measured_rows]])
     sizes = np.sqrt((effects**2).sum(axis=0))
     seen = [i for i in range(len(names)) if sizes[i] >= _UNSEEN]
     groups: list[list[int]] = []

@@ -99,22 +99,35 @@ def pooled_prior(near: Sequence[Neighbour], *, form: str = "bottleneck") -> Prio
     found, spread = {}, 0.0
     for name in FORMS[form].coefficients:
         # a coefficient that a job had no way of telling is no evidence, unless no job had
-        told = np.array([0.05 if name in n.fit.unseen else 1.0 for n in near]) * weights
+        told = np.array([_told(n.fit, name) for n in near]) * weights
+        if not told.any():
+            continue
         told /= told.sum()
-        values = np.array([n.fit.coefficients[name] for n in near])
+        values = np.array([n.fit.coefficients.get(name, 0.0) for n in near])
         floor = max(1e-3 * float(values.max()), 1e-15)
         logs = np.log(np.maximum(values, floor))
         mean = float(told @ logs)
         found[name] = float(math.exp(mean)) if values.max() > 0 else 0.0
-        spread = max(spread, 0.5 * math.sqrt(float(told @ (logs - mean) ** 2)))
+        # where samples are read from, and how hosts are connected, tells nothing of how sure the others are
+        if name not in FORMS[form].optional:
+            spread = max(spread, 0.5 * math.sqrt(float(told @ (logs - mean) ** 2)))
     mean_distance = float(weights @ np.array([n.distance for n in near]))
     exponents = np.array([math.log(n.fit.exponent) for n in near])
+    sizes = [n.fit.engine.sample_bytes for n in near if "network_byte" in n.fit.coefficients]
     return Prior(
         found,
         relative_sd=min(1.5, math.hypot(_OWN_SD + _FAR_SD * mean_distance, spread)),
         exponent=float(math.exp(weights @ exponents)),
         noise=float(math.sqrt(weights @ np.array([n.fit.noise**2 for n in near]))),
+        sample_bytes=float(np.exp(np.mean(np.log(sizes)))) if sizes else None,
     )
+
+
+def _told(fitted: Fit, name: str) -> float:
+    """Return how far the fit tells a coefficient, 0 to 1."""
+    if name not in fitted.coefficients:
+        return 0.0
+    return 0.05 if name in fitted.unseen else 1.0
 
 
 def smoothed_plan(plans: Sequence[Sequence[float]], *, smoothing: float = 0.5) -> list[float]:

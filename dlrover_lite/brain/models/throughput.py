@@ -15,7 +15,15 @@ import msgspec
 import numpy as np
 
 from dlrover_lite.brain.models.arithmetic import rates_with_variance
-from dlrover_lite.brain.models.fitting import NOISE, Start, best_exponent, prepare, told_apart
+from dlrover_lite.brain.models.fitting import (
+    NOISE,
+    Start,
+    best_exponent,
+    doubt_of_readers,
+    prepare,
+    sample_bytes,
+    told_apart,
+)
 from dlrover_lite.brain.models.throttling import throttle_cores
 from dlrover_lite.brain.models.throughput_forms import AXES, BOTTLENECK, DEPTH, FORMS, Engine, Floats, Form, Setting
 from dlrover_lite.core.errors import DlroverLiteError
@@ -42,6 +50,8 @@ class Prior(msgspec.Struct, frozen=True):
     exponent: float | None = None
     noise: float | None = None
     """Relative error that the form had with these coefficients."""
+    sample_bytes: float | None = None
+    """Bytes of rows per sample that go from host to host, and of gradients that come back; None: not known."""
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -49,6 +59,7 @@ class Fit(msgspec.Struct, frozen=True):
 
     form: str
     coefficients: dict[str, float]
+    """Coefficients by name. Those that are missing, as nothing was measured of what they cost, are 0."""
     exponent: float
     engine: Engine
     observations: int
@@ -59,7 +70,7 @@ class Fit(msgspec.Struct, frozen=True):
     freedom: float
     """About how many observations the noise rests on."""
     covariance: list[list[float]]
-    """Covariance of the coefficients, in the form's order."""
+    """Covariance of the coefficients that there are, in the form's order."""
     merged: list[list[str]] = []
     """Coefficients whose sum is measured, and that only the prior divides."""
     unseen: list[str] = []
@@ -85,15 +96,24 @@ def fit(
     engine: Engine | None = None,
     depth: float = DEPTH,
     prior: Prior | None = None,
+    compute_share: float | None = None,
 ) -> Fit:
-    """Fit the form's coefficients to a job. ``depth``: of its workers' pipelines, unless an ``engine`` is given.
+    """Fit the form's coefficients to a job. ``depth``: of its workers' pipelines, unless an ``engine`` is given. ``compute_share``: as
+    ``Engine`` has it, as measured; None: it wasn't.
 
     Raises DlroverLiteError when there is neither an observation nor a prior.
     """
     observations = [o for o in observations if o.samples_per_second > 0 and o.weight > 0]
     engine = engine or Engine(
-        depth=depth, throttle_cores=throttle_cores(observations), parallel_share=_USUAL_PARALLEL_SHARE
+        depth=depth,
+        throttle_cores=throttle_cores(observations),
+        parallel_share=_USUAL_PARALLEL_SHARE,
+        sample_bytes=1.0
+        if form is not BOTTLENECK
+        else sample_bytes(observations, prior.sample_bytes if prior else None),
     )
+    if compute_share is not None:
+        engine = msgspec.structs.replace(engine, compute_share=compute_share)
     if not observations:
         return _from_prior(form, engine, prior)
     start = Start(prior.coefficients, prior.relative_sd) if prior else None
@@ -108,10 +128,13 @@ def fit(
     squares = _NOISE_WORTH * expected**2 + float((weights * found.error**2).sum())
     noise = math.sqrt(squares / freedom + float(np.var(np.log(data.paces))))
     covariance = spread * np.outer(data.scale, data.scale) * max(1.0, (noise / NOISE) ** 2)
+    if (doubt := doubt_of_readers(observations, data.names)) > 0:
+        reader = data.names.index("reader_sample")
+        covariance[reader, reader] += (doubt * found.x[reader] * data.scale[reader]) ** 2
     merged, unseen = told_apart(data, rows)
     return Fit(
         form=form.name,
-        coefficients={name: float(value) for name, value in zip(form.coefficients, found.x * data.scale, strict=True)},
+        coefficients={name: float(value) for name, value in zip(data.names, found.x * data.scale, strict=True)},
         exponent=exponent,
         engine=engine,
         observations=len(observations),
@@ -131,10 +154,11 @@ def _from_prior(form: Form, engine: Engine, prior: Prior | None) -> Fit:
             "there is nothing to predict the throughput from: nothing was measured of this job, and no job like it is known",
             hint="Let it train for a few seconds with any plan first.",
         )
-    x = np.array([prior.coefficients.get(name, 0.0) for name in form.coefficients])
+    there = [name for name in form.coefficients if name not in form.optional or prior.coefficients.get(name)]
+    x = np.array([prior.coefficients.get(name, 0.0) for name in there])
     return Fit(
         form=form.name,
-        coefficients={name: float(value) for name, value in zip(form.coefficients, x, strict=True)},
+        coefficients={name: float(value) for name, value in zip(there, x, strict=True)},
         exponent=prior.exponent or form.exponent,
         engine=engine,
         observations=0,
@@ -142,7 +166,7 @@ def _from_prior(form: Form, engine: Engine, prior: Prior | None) -> Fit:
         noise=prior.noise or NOISE,
         freedom=_NOISE_WORTH,
         covariance=np.diag((prior.relative_sd * x) ** 2).tolist(),
-        unseen=list(form.coefficients),
+        unseen=there,
     )
 
 
@@ -160,29 +184,45 @@ def _region(observations: Sequence[Observation]) -> dict[str, tuple[float, float
 def times(fitted: Fit, setting: Setting) -> Floats:
     """Compute seconds per minibatch [times, …] by what limits it, in the form's order, for settings […]: the largest is the bottleneck."""
     table, shape = setting.table()
-    return np.moveaxis(FORMS[fitted.form].rows(table, fitted.engine) @ vector(fitted), -1, 0).reshape(-1, *shape)
+    form, x = FORMS[fitted.form], vector(fitted)
+    return np.moveaxis(form.rows(table, fitted.engine, len(x)) @ x, -1, 0).reshape(-1, *shape)
 
 
 def predict(fitted: Fit, setting: Setting) -> Prediction:
     """Predict the throughput of each setting with its band."""
     table, shape = setting.table()
-    rows = FORMS[fitted.form].rows(table, fitted.engine)
+    x, covariance = _known(fitted)
+    rows = FORMS[fitted.form].rows(table, fitted.engine, len(x))
     region = np.array([fitted.region[axis] for axis in AXES], np.float64) if fitted.region else np.empty((0, 2))
-    covariance = np.array(fitted.covariance)
-    seconds, variance, outside = rates_with_variance(
-        rows, vector(fitted), covariance, fitted.exponent, table[_AXES], region
-    )
+    seconds, variance, outside = rates_with_variance(rows, x, covariance, fitted.exponent, table[_AXES], region)
     if not fitted.region:
         outside[:] = 1.0  # a doubling, where nothing was seen at all
+    extrapolated = outside > 1e-6
+    if (source := fitted.coefficients.get("source_sample")) is not None:
+        # the part of the time that is the same whatever the plan
+        outside = outside * (1 - np.minimum(1.0, table[0] * source / seconds) ** fitted.exponent)
     width = np.exp(_t90(fitted.freedom) * np.sqrt(fitted.noise**2 + variance + (_WIDER * outside) ** 2))
     rate = table[0] / seconds
     rate, low, high = (values.reshape(shape) for values in (rate, rate / width, rate * width))
-    return Prediction(rate, low, high, (outside > 1e-6).reshape(shape))
+    return Prediction(rate, low, high, extrapolated.reshape(shape))
 
 
 def vector(fitted: Fit) -> Floats:
-    """Return the fit's coefficients in the form's order."""
-    return np.array([fitted.coefficients[name] for name in FORMS[fitted.form].coefficients])
+    """Return all of the form's coefficients in its order."""
+    form, found = FORMS[fitted.form], fitted.coefficients
+    return np.array([found.get(name, 0.0) if name in form.optional else found[name] for name in form.coefficients])
+
+
+def _known(fitted: Fit) -> tuple[Floats, Floats]:
+    """Return the form's coefficients up to the last one that there is, and their covariance."""
+    names, there = FORMS[fitted.form].coefficients, fitted.coefficients
+    known = [at for at, name in enumerate(names) if name in there]
+    x, covariance = vector(fitted)[: known[-1] + 1], np.array(fitted.covariance)
+    if len(known) == len(x):
+        return x, covariance
+    spread = np.zeros((len(x), len(x)))
+    spread[np.ix_(known, known)] = covariance
+    return x, spread
 
 
 def _t90(freedom: float) -> float:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dlrover_lite.brain.models.arithmetic import bottleneck_rows
+from dlrover_lite.brain.models.arithmetic import bottleneck_rows, even_card_share
 from dlrover_lite.protocol.profiles import Observation
 
 __all__ = ["ADDITIVE", "AXES", "BOTTLENECK", "DEPTH", "FORMS", "Engine", "Floats", "Form", "Setting"]
@@ -43,17 +43,18 @@ class Engine(msgspec.Struct, frozen=True):
     parallel_share: float = 1.0
     """Share of a worker's work that its threads do at the same time."""
     dense_bytes: float = 1.0
-    """Bytes of dense parameters. This and what follows: `additive` only, where they scale coefficients."""
+    """Bytes of dense parameters. ``additive`` only, as the bandwidth: they scale coefficients."""
     sample_bytes: float = 1.0
-    """Bytes of embedding rows per sample."""
+    """Bytes of rows per sample that go to a worker, and of gradients that come back."""
     bandwidth: float = 1.0
     """Bandwidth in bytes per second."""
 
     @property
-    def numbers(self) -> tuple[float, float, float, float, float, float, float]:
+    def numbers(self) -> tuple[float, float, float, float, float, float, float, float]:
         """The numbers in the order in which the arithmetic takes them."""
         shares = self.compute_share, self.serial_share
-        return self.depth, self.depth_below_a_core, *shares, self.ps_cores, self.throttle_cores, self.parallel_share
+        cores = self.ps_cores, self.throttle_cores
+        return self.depth, self.depth_below_a_core, *shares, *cores, self.parallel_share, self.sample_bytes
 
 
 class Setting(NamedTuple):
@@ -70,6 +71,7 @@ class Setting(NamedTuple):
     free_power: Floats
     host_workers: Floats
     host_ps: Floats
+    card_share: Floats
 
     @staticmethod
     def even(
@@ -89,7 +91,8 @@ class Setting(NamedTuple):
             np.asarray(value, np.float64)
             for value in (workers, ps, worker_cores, ps_cores, batch_size, free_cores, hosts, speed)
         )
-        return Setting(batch, w, w_cores, fast, p, p_cores, fast, 1 / p, free * fast, 1 / n, 1 / n)
+        there = free * fast, 1 / n, 1 / n, even_card_share(p, n)
+        return Setting(batch, w, w_cores, fast, p, p_cores, fast, 1 / p, *there)
 
     @staticmethod
     def of(observations: Sequence[Observation]) -> Setting:
@@ -97,7 +100,7 @@ class Setting(NamedTuple):
         return Setting(*(np.array([getattr(o, name) for o in observations], np.float64) for name in Setting._fields))
 
     def table(self) -> tuple[Floats, tuple[int, ...]]:
-        """Spread all fields over each other and flatten them: [11, n] in the order of the fields, and the shape that n comes from."""
+        """Spread all fields over each other and flatten them: [12, n] in the order of the fields, and the shape that n comes from."""
         shape = np.broadcast(*self).shape
         table = np.empty((len(self), *shape))
         for at, values in enumerate(self):
@@ -108,24 +111,28 @@ class Setting(NamedTuple):
 class Form(NamedTuple):
     name: str
     coefficients: tuple[str, ...]
-    rows: Callable[[Floats, Engine], Floats]
-    """Maps a setting's ``table`` [11, n] to [n, times, coefficients]: seconds per minibatch and unit of each coefficient."""
+    rows: Callable[[Floats, Engine, int], Floats]
+    """Maps a setting's ``table`` [12, n] to [n, times, coefficients]: seconds per minibatch and unit of each coefficient. The last argument
+    is the number of coefficients that count, from the first one on: others, and times of these alone, may be left out."""
     exponents: tuple[float, ...]
     """Exponents to choose from, rising."""
     exponent: float
     """The exponent where nothing is known."""
+    optional: frozenset[str] = frozenset()
+    """Coefficients that a fit has only where something was measured of them. Without, they are 0."""
 
 
 AXES = ("workers", "ps", "worker_cores", "ps_cores", "batch_size")
 """Axes along which a setting may lie outside of what has been seen; the host's free cores are told apart by what the nodes could use."""
 
 
-def _bottleneck(table: Floats, engine: Engine) -> Floats:
-    """Compute the times of the workers, of the busiest PS, of the pipeline when nobody waits for a core, and of the fullest host."""
-    return bottleneck_rows(table, engine.numbers)
+def _bottleneck(table: Floats, engine: Engine, known: int) -> Floats:
+    """Compute the times of the workers, of the busiest PS, of the pipeline when nobody waits for a core, of the fullest host; then those of
+    workers' own readers, of the source that all read from, and of the fullest host's network card."""
+    return bottleneck_rows(table, engine.numbers, max(6, known))
 
 
-def _additive(table: Floats, engine: Engine) -> Floats:
+def _additive(table: Floats, engine: Engine, _known: int) -> Floats:
     """Compute the phases of a worker's iteration, one after the other; four constants of the paper are one, since nothing tells them
     apart."""
     s = Setting(*table)
@@ -139,14 +146,17 @@ def _additive(table: Floats, engine: Engine) -> Floats:
     return rows
 
 
+_MEASURED_ONLY = "reader_sample", "source_sample", "network_byte"
 BOTTLENECK = Form(
     "bottleneck",
-    ("worker_sample", "worker_minibatch", "worker_request", "ps_sample", "ps_request", "latency"),
+    ("worker_sample", "worker_minibatch", "worker_request", "ps_sample", "ps_request", "latency", *_MEASURED_ONLY),
     _bottleneck,
     (1.5, 3.0, 6.0, 12.0),
     6.0,
+    frozenset(_MEASURED_ONLY),
 )
 """Coefficients in seconds: CPU of a worker per sample, per minibatch and per PS it asks; CPU of all PS per sample, and of each PS per
-minibatch; and what a minibatch takes beside CPU, pull to push."""
+minibatch; what a minibatch takes beside CPU, pull to push; reading per sample, of a worker that reads alone and of the source that all
+read from; and a network card per byte."""
 ADDITIVE = Form("additive", ("gradient", "update", "synchronise", "embed", "constant"), _additive, (1.0,), 1.0)
 FORMS = {form.name: form for form in (BOTTLENECK, ADDITIVE)}

@@ -1,20 +1,23 @@
 """Which plans a running job may be changed to, before anybody shares anything: it doesn't depend on what others get, nor on priorities.
 
 A change needs the lower end of its gain's 80% band above zero; undoing the last one needs measurements that it was made without; and what
-was refused a short while ago isn't wanted again for now.
+was refused a short while ago isn't wanted again for now. A plan that is tried is kept until the try is over. A job that ends sooner than a
+change would take effect keeps what it has.
 """
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.brain.planning.job_view import Policy
+from dlrover_lite.brain.planning.exploration import under_way
+from dlrover_lite.brain.planning.job_view import JobView, Policy
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.planning.plan_values import Options
 from dlrover_lite.core.words import plural
 
-__all__ = ["as_good", "floor_of", "restrained", "veto", "vetoed"]
+__all__ = ["as_good", "floor_of", "kept_to_its_end", "restrained", "veto", "vetoed", "withheld"]
 
 Mask = NDArray[np.bool_]
 _NO_GAIN = -1e-9
@@ -25,24 +28,36 @@ def vetoed(one: Options, policy: Policy) -> Mask:
     """Find the plans that the job may not be changed to of its own accord, [n]; never the present one."""
     if one.now is None:
         return np.zeros(len(one.gain), np.bool_)
-    found = _withheld(one, policy) | ((one.gain > 0) & (one.least_gain <= 0))
+    found = withheld(one, policy.reversal_windows) | ((one.gain > 0) & (one.least_gain <= 0))
     found[one.now] = False
     return found
 
 
-def _withheld(one: Options, policy: Policy) -> Mask:
-    """Find the plans that would undo the last change too soon, or were refused a short while ago, [n]."""
+def withheld(one: Options, windows: int) -> Mask:
+    """Find the plans that would undo the last change before as many ``windows`` were measured, or end a try, or were refused a short while
+    ago; all while the job's work may have changed, [n]."""
     points, view, found = one.points, one.view, np.zeros(len(one.gain), np.bool_)
+    if under_way(one) or view.suspected is not None:
+        return ~found
     for refused in view.declined:
         found |= points.are(refused)
     change = view.last_change
-    if one.now is None or change is None or change.fresh_windows >= policy.reversal_windows:
+    if one.now is None or change is None or change.fresh_windows >= windows:
         return found
     left, now = change.left, points.candidate(one.now)
     for axis in ("workers", "servers", "worker_cores", "ps_cores"):
         went = getattr(now, axis) - getattr(left, axis)
         found |= went * (getattr(points, axis) - getattr(now, axis)) < 0
     return found
+
+
+def kept_to_its_end(one: Options) -> JobView:
+    """Return the job's view; with its plan fixed, and as one that can't give way, if it ends sooner than a change would take effect."""
+    view, lasts = one.view, max(one.view.scale_seconds, one.view.change_seconds)
+    if one.now is None or view.remaining_samples is None or one.stay_seconds >= lasts:
+        return view
+    words = f"it ends in {one.stay_seconds:.0f} s, sooner than a change would take effect"
+    return msgspec.structs.replace(view, fixed=True, held=view.held or words, stays=view.stays or words)
 
 
 def restrained(one: Options, policy: Policy) -> Options:
@@ -60,7 +75,7 @@ def restrained(one: Options, policy: Policy) -> Options:
 def floor_of(one: Options, policy: Policy) -> int | None:
     """Find what a job keeps at the least whose smallest plan would undo its last change, or was refused: ``as_good``; None: its smallest
     plan will do. ``one``: restrained."""
-    if one.now is None or one.now == one.minimum or not _withheld(one, policy)[one.minimum]:
+    if one.now is None or one.now == one.minimum or not withheld(one, policy.reversal_windows)[one.minimum]:
         return None
     return as_good(one)
 

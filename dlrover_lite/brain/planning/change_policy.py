@@ -1,7 +1,7 @@
 """From what would be best to what is done: who changes, who stays, who tries something.
 
 A change needs the lower end of its gain's 80% band above zero; undoing one needs measurements that it was made without; trying plans that
-nothing yet says are better has a budget, a share of the job's expected time.
+nothing yet says are better has a budget, a share of the job's expected time, and has to be worth what it costs (``exploration``).
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dlrover_lite.brain.planning.allowed_changes import as_good, floor_of, restrained, vetoed
+from dlrover_lite.brain.planning.allowed_changes import as_good, floor_of, restrained, vetoed, withheld
+from dlrover_lite.brain.planning.exploration import best_exploration, failed, under_way
 from dlrover_lite.brain.planning.greedy import Walk, cheapest_as_good, fewest_nodes, soonest, stairs_of
-from dlrover_lite.brain.planning.job_view import Action, Policy
+from dlrover_lite.brain.planning.job_view import Action, Exploration, Policy
 from dlrover_lite.brain.planning.plan_grid import to_milli
-from dlrover_lite.brain.planning.plan_values import Options
+from dlrover_lite.brain.planning.plan_values import Options, reading_limit
 from dlrover_lite.core.units import Resources
 
-__all__ = ["Settled", "Verdict", "settle", "trial_seconds"]
+__all__ = ["Settled", "Verdict", "settle"]
 
-Cause = Literal["", "fixed", "spare", "exchange", "taken"]
+Cause = Literal["", "fixed", "spare", "exchange", "taken", "no place", "tried", "back", "unsettled"]
 """What decided, where numbers alone don't say it: the plan isn't to be changed; fewer cores do as well; an exchange between jobs that isn't
-surely worth it; others take cores, or there are fewer."""
+surely worth it; others take cores, or there are fewer; on no host is there a place for a node of the better plan; the present plan is
+tried, and that isn't over; it was tried, and isn't better than the one before; the job's work may have changed, which is to be measured
+first."""
 
 
 class Verdict(NamedTuple):
@@ -32,6 +35,8 @@ class Verdict(NamedTuple):
     cause: Cause = ""
     better: int | None = None
     """Position of a better plan that the job may not be changed to."""
+    exploration: Exploration | None = None
+    """The try that begins with the plan."""
 
 
 class Settled(NamedTuple):
@@ -60,12 +65,12 @@ def settle(
     free = [one if one.view.job in pinned else restrained(one, policy) for one in options]
     walk = _walk(free, capacity, pinned, _floors(free, pinned, capacity, policy), policy, alone=alone)
     _leave_alone(walk)
-    saving = _save(walk, whole, fixed.keys(), policy) if alone else frozenset()
     rejected: dict[str, float] = {}
     worth_it = forced or alone or _worth_it(walk, whole, policy)
     if not worth_it and (kept := _nobody_loses(free, pinned, capacity)):
         rejected = {job: float(one.least_gain[walk.chosen[job]]) for job, one in whole.items()}
         walk = _walk(free, capacity, pinned, kept, policy, alone=alone)
+    saving = _save(walk, whole, fixed.keys(), policy, alone=alone)
     causes: dict[str, Cause] = {
         job: "exchange" for job, one in whole.items() if rejected and walk.chosen[job] == one.now
     }
@@ -130,18 +135,39 @@ def _better_but_for(one: Options, walk: Walk, policy: Policy) -> int | None:
     return int(np.where(better, one.gain, -np.inf).argmax()) if better.any() else None
 
 
-def _save(walk: Walk, options: Mapping[str, Options], fixed: Set[str], policy: Policy) -> frozenset[str]:
-    """Give a job that stays as it is, and is as fast with much less, that; returns which ones."""
+def _save(
+    walk: Walk, options: Mapping[str, Options], fixed: Set[str], policy: Policy, *, alone: bool
+) -> frozenset[str]:
+    """Give a job that stays as it is, and is as fast with much less, that; returns which ones. One that is not alone keeps what nobody else
+    gains by, unless reading is what limits it: then cores surely make no difference, and less has to be measured before a change is undone
+    by that."""
     found = set()
     for job, one in options.items():
-        if one.now is None or walk.chosen[job] != one.now or job in fixed:
+        if one.now is None or walk.chosen[job] != one.now or job in fixed or failed(one) is not None:
             continue
-        at = cheapest_as_good(one, one.now, policy.tie_share, most_loss=policy.saving_risk)
+        reads_all = reading_limit(one.view, float(one.points.throughput[one.now])) is not None
+        if not alone and not reads_all:
+            continue
+        withhold = withheld(one, policy.saving_windows) if reads_all else vetoed(one, policy)
+        if reads_all:
+            withhold |= one.points.throughput < (1 - policy.saving_share) * _most_measured(one)
+        withhold[one.now] = False
+        candidates = one._replace(gain=np.where(withhold, -np.inf, one.gain)) if reads_all else one
+        tie_share = policy.saving_share if reads_all else policy.tie_share
+        at = cheapest_as_good(candidates, one.now, tie_share, most_loss=policy.saving_risk)
         saved = int(one.points.milli[one.now] - one.points.milli[at])
-        if saved >= policy.least_saving * one.points.milli[one.now] and not vetoed(one, policy)[at]:
+        if saved >= policy.least_saving * one.points.milli[one.now] and not withhold[at]:
             walk.move(job, at)
             found.add(job)
     return frozenset(found)
+
+
+def _most_measured(one: Options) -> float:
+    """Return the most samples/s that were measured with any plan of a job that runs."""
+    assert one.now is not None
+    return max(
+        float(one.points.throughput[one.now]), *(plan.throughput.expected for plan in one.view.measured_before), 0.0
+    )
 
 
 def _leave_alone(walk: Walk) -> None:
@@ -182,44 +208,50 @@ def _nobody_loses(options: Sequence[Options], pinned: Mapping[str, int], capacit
 
 def _verdict(one: Options, walk: Walk, cause: Cause, policy: Policy) -> Verdict:
     at = walk.chosen[one.view.job]
-    better = None if cause else _better_but_for(one, walk, policy)
     if one.now is None:
-        return Verdict(at, "start", cause, better)
+        return Verdict(at, "start", cause, _better(one, walk, cause, policy))
+    back = failed(one)
     if at != one.now:
+        if at == back:
+            return Verdict(at, "change", "back")
+        better = _better(one, walk, cause, policy)
         return Verdict(at, "change", cause if cause or one.gain[at] > 0 else "taken", better)
-    if not one.view.fixed and (trial := _to_explore(one, walk, policy)) is not None:
-        walk.move(one.view.job, trial)
-        return Verdict(trial, "explore", cause, None if better == trial else better)
+    if one.view.fixed:
+        return Verdict(at, "stay", cause)
+    if one.view.suspected is not None:
+        return Verdict(at, "stay", "unsettled")
+    if under_way(one):
+        return Verdict(at, "stay", "tried")
+    if back is not None and walk.has_room(one.view.job, back):
+        walk.move(one.view.job, back)
+        return Verdict(back, "change", "back")
+    better = _better(one, walk, cause, policy)
+    if (found := _to_explore(one, walk, policy)) is not None:
+        at, exploration = found
+        walk.move(one.view.job, at)
+        return Verdict(at, "explore", cause, None if better == at else better, exploration)
     return Verdict(at, "stay", cause, better)
 
 
-def trial_seconds(one: Options, policy: Policy) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Compute the seconds that trying each plan may cost: there and back, and what it is slower meanwhile at the lower end of its band."""
-    assert one.now is not None
-    slower = 1 - one.points.lower / one.points.throughput[one.now]
-    cost: np.ndarray[tuple[int], np.dtype[np.float64]] = (
-        2 * one.view.scale_seconds + policy.exploration_seconds * np.maximum(0.0, slower)
-    )
-    return cost
+def _better(one: Options, walk: Walk, cause: Cause, policy: Policy) -> int | None:
+    return None if cause else _better_but_for(one, walk, policy)
 
 
-def _to_explore(one: Options, walk: Walk, policy: Policy) -> int | None:
-    """Find the plan near the present one that may gain most, if trying it fits into what is left over and into the budget."""
+def _to_explore(one: Options, walk: Walk, policy: Policy) -> tuple[int, Exploration] | None:
+    """Find the plan near the present one that is most worth a try, if that fits into what is left over and into the budget. What was
+    measured isn't tried."""
     assert one.now is not None
-    view, points = one.view, one.points
-    budget = policy.exploration_share * (view.ran_seconds + one.stay_seconds) - view.explored_seconds
-    cost = trial_seconds(one, policy)
+    view, points, change = one.view, one.points, one.view.last_change
+    if change is not None and change.fresh_windows < policy.reversal_windows:
+        return None
     job, now = view.job, points.candidate(one.now)
     may = (points.milli <= walk.milli(job) + walk.free_milli) & (one.memory <= walk.memory(job) + walk.free_memory)
-    may &= (cost <= budget) & (one.most_gain > cost)
     for axis, here in ((points.workers, now.workers), (points.servers, now.servers)):
         may &= (axis <= here * policy.exploration_step) & (axis * policy.exploration_step >= here)
     for size, its in ((points.worker_cores, now.worker_cores), (points.ps_cores, now.ps_cores)):
         may &= (size <= its * policy.exploration_step) & (size * policy.exploration_step >= its)
     may[one.now] = False
-    for known in (*view.declined, *(one.plan for one in view.measured_before)):
+    for known in (*view.declined, *(its.plan for its in view.measured_before)):
         may &= ~points.are(known)
-    change = view.last_change
-    if change is not None and change.fresh_windows < policy.reversal_windows:
-        return None
-    return int(np.where(may, one.most_gain - cost, -np.inf).argmax()) if may.any() else None
+    budget = policy.exploration_share * (view.ran_seconds + one.stay_seconds) - view.explored_seconds
+    return best_exploration(one, may, budget, policy) if budget > 0 else None

@@ -18,14 +18,26 @@ from dlrover_lite.brain.explain.reasons import Reasons
 from dlrover_lite.brain.healing.mitigation import Treatment
 from dlrover_lite.brain.models.fitted_model import load_model
 from dlrover_lite.brain.planning.admission import Need, admit
+from dlrover_lite.brain.planning.allowed_changes import kept_to_its_end
 from dlrover_lite.brain.planning.change_policy import settle
-from dlrover_lite.brain.planning.job_view import FORMAT, Action, JobView, ModelData, RoundInputs, Stage, index_of
+from dlrover_lite.brain.planning.job_view import (
+    FORMAT,
+    Action,
+    Exploration,
+    JobView,
+    ModelData,
+    RoundInputs,
+    Stage,
+    index_of,
+)
 from dlrover_lite.brain.planning.pareto import Band, ThroughputModel
 from dlrover_lite.brain.planning.plan_grid import Candidate, IntArray, MemoryBand, to_milli
 from dlrover_lite.brain.planning.plan_values import Options, options_of
+from dlrover_lite.brain.planning.shared_hosts import place_all
 from dlrover_lite.brain.planning.start_order import begin
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.hosts import HostNodes
 from dlrover_lite.protocol.plans import Plan
 
 __all__ = ["Candidates", "Decision", "Load", "Predicted", "Replay", "Round", "decide", "replay", "with_index"]
@@ -91,12 +103,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The chosen plan without its memory; None: the job gets nothing for now."""
     plan: Plan | None = None
     """The chosen plan with its memory."""
+    placement: tuple[HostNodes, ...] = ()
+    """Number of nodes of the chosen plan on each host, where there are several hosts; empty: wherever there is room."""
     reason: str
     predicted: Predicted | None = None
     memory: MemoryBand | None = None
     """Memory that each PS (a treatment: the node) needs until it is decided again, with its limit; None where there is no forecast."""
     treatment: Treatment | None = None
     """What is done about a node, in stage 3."""
+    exploration: Exploration | None = None
+    """The try that begins with the chosen plan (``explore``)."""
     candidates: Candidates | None = None
     room: Resources | None = None
     """The most that the job could have had: its own and what is left over."""
@@ -127,15 +143,18 @@ def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
 
     Raising a job's priority, all else alike, neither puts it out, nor leaves it waiting, nor ends it later, but for what counts as equal
     (``Policy.tie_share``, ``fewer_nodes_share``) and for the time in which room is made (``room_seconds``); plans that it may not be
-    changed to of its own accord count with what they surely bring (``change_policy``), and those that are only tried don't count. That
-    holds where cores are short. Where memory is short as well, plans are packed by two sizes, and one may fit worse; and where all changes
-    together would surely gain nothing, nobody loses, so nobody gets what others have.
+    changed to of its own accord count with what they surely bring (``change_policy``), and neither those that are only tried count nor the
+    way back from a try. That holds where cores are short. Where memory is short as well, plans are packed by two sizes, and one may fit
+    worse; and where all changes together would surely gain nothing, nobody loses, so nobody gets what others have.
+
+    A job that ends sooner than a change would take effect keeps its plan and its place, whoever comes.
     """
     views, capacity, policy = inputs.jobs, inputs.capacity, inputs.policy
     options: dict[str, Options] = {}
     for view in views:
         if (one := options_of(view, load(view.model), capacity, policy, inputs.hosts)) is not None:
-            options[view.job] = one
+            options[view.job] = one._replace(view=kept_to_its_end(one))
+    views = tuple(options[view.job].view if view.job in options else view for view in views)
     needs = {job: _need(one, keeps=one.view.fixed or bool(one.view.declined)) for job, one in options.items()}
     reluctant = {job: _need(one) for job, one in options.items() if one.view.declined and not one.view.fixed}
     admission = admit(views, needs, capacity, policy, reluctant=reluctant)
@@ -149,10 +168,11 @@ def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
     if beginnings.smaller:
         settled = settle(inside, capacity, policy, alone=alone, forced=forced, starts=beginnings.plans)
     early = beginnings.early
-    places = {job: place for place, job in enumerate([*early, *admission.queued], 1)}
-    reasons = Reasons(inputs, options, admission.preempted, settled)
+    placed = place_all(options, settled, early, inputs.hosts)
+    places = {job: place for place, job in enumerate([*early, *placed.homeless, *admission.queued], 1)}
+    reasons = Reasons(msgspec.structs.replace(inputs, jobs=views), options, admission.preempted, placed)
     decisions = tuple(_decision(view, inputs, places, reasons) for view in views)
-    return Round(inputs, decisions, settled.free)
+    return Round(inputs, decisions, placed.settled.free)
 
 
 def _need(one: Options, *, keeps: bool = False) -> Need:
@@ -182,11 +202,13 @@ def _decision(view: JobView, inputs: RoundInputs, places: Mapping[str, int], rea
         action=verdict.action,
         choice=choice,
         plan=view.need.plan(choice),
+        placement=reasons.placed.nodes.get(view.job, ()),
         reason=reasons.plan(one, verdict),
         predicted=_predicted(one, verdict.at),
         memory=view.need.band(choice),
         candidates=_candidates(one, verdict.at),
         room=room,
+        exploration=verdict.exploration,
     )
 
 

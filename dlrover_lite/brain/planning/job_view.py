@@ -11,11 +11,13 @@ from msgspec import Meta
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.hosts import Host
+from dlrover_lite.protocol.acts import WorkRole
+from dlrover_lite.protocol.hosts import Host, HostNodes
 
 __all__ = [
     "FORMAT",
     "Action",
+    "Exploration",
     "JobView",
     "LastChange",
     "MeasuredPlan",
@@ -23,6 +25,7 @@ __all__ = [
     "Policy",
     "RoundInputs",
     "Stage",
+    "WorkShift",
     "index_of",
 ]
 
@@ -61,6 +64,36 @@ class MeasuredPlan(msgspec.Struct, frozen=True):
     throughput: Band
 
 
+class Exploration(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that is tried. All in seconds, but for the chance."""
+
+    back: Candidate
+    """The plan that the job goes back to if the one that is tried isn't better."""
+    seconds: NonNegative
+    """Length of the try: seconds of intervals that are measured."""
+    saves_seconds: NonNegative
+    """Expected improvement: the mean of what the plan saves, 0 where it isn't better."""
+    chance: NonNegative
+    """Chance that the plan is better than the best that was measured."""
+    costs_seconds: NonNegative
+    """Expected cost of the try."""
+    costs_at_most_seconds: NonNegative
+    """Cost of the try where the plan is as slow as the lower end of its band says."""
+
+
+class WorkShift(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of what a job's minibatches cost. What was measured before it says nothing of the job any more."""
+
+    at: float
+    """Seconds since the epoch when the first interval since began."""
+    windows: int
+    """Number of intervals measured since."""
+    role: WorkRole
+    """Role whose work has changed."""
+    times: float
+    """CPU seconds of a minibatch since, over those before."""
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What is weighed how. Times in seconds."""
 
@@ -79,6 +112,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Least part of its cores that a job that is alone gives away, if they make no difference."""
     saving_risk: NonNegative = 0.1
     """The most of the remaining time, as a share, that may be lost by that at the lower end of the band."""
+    saving_share: NonNegative = 0.025
+    """Share by which a job that reading limits may be slower than it ever was, for fewer cores: where another limit comes as near, the
+    model rounds off the corner by more than that."""
     ageing_seconds: Positive = 600.0
     """Seconds after which a job that waits counts twice its priority in the queue, and so on."""
     reserve_after_seconds: Positive = 1800.0
@@ -89,10 +125,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Least ratio of priorities for one job to preempt another."""
     reversal_windows: int = 4
     """Number of windows to be measured after a change before it may be reversed."""
+    saving_windows: int = 2
+    """The same where reading is what limits the job, and cores are given back that make no difference: one window may be disturbed."""
     exploration_share: NonNegative = 0.05
     """Share of a job's expected time that may be spent on trying plans that nothing yet says are better."""
     exploration_seconds: Positive = 30.0
-    """Seconds for which a plan is tried before it is known."""
+    """Length of a try: seconds of intervals that are measured. Three of 10 s tell plans apart that differ by 3%."""
     exploration_step: Annotated[float, Meta(gt=1)] = 2.0
     """Factor of the present plan's counts and sizes within which those of a plan to be tried are."""
 
@@ -108,12 +146,28 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     remaining_samples: NonNegative | None = None
     """Number of samples that are left to train on; None: not known."""
     now: Candidate | None = None
+    nodes: tuple[HostNodes, ...] = ()
+    """Number of the job's nodes on each host, where there are several; those of which the host isn't known don't count."""
+    node_resources: tuple[Host, ...] = ()
+    """Resources that these nodes have together, on each host."""
+    host_speeds: dict[str, float] = {}
+    """Speed of a core of each host that the job has been on, 1 being their mean; 1 for the others."""
     measured: Band | None = None
     """Samples/s with ``now``; None: not measured yet, the model's word is taken."""
     measured_before: tuple[MeasuredPlan, ...] = ()
     """What was measured with plans that the job had before, the newest first: it counts, whatever a model says of them."""
+    exploration: Exploration | None = None
+    """The try that the present plan is; None: it is none."""
+    tried_seconds: NonNegative = 0.0
+    """Seconds of intervals measured in that try."""
+    shift: WorkShift | None = None
+    """The last change of what the job's minibatches cost; None: there was none."""
+    suspected: WorkShift | None = None
+    """A change of that which only the newest intervals speak of, too few to be sure; None: there is none."""
     scale_seconds: NonNegative = 0.0
     """Seconds of training that a change of the plan costs (``effect.cost_of_change``)."""
+    change_seconds: NonNegative = 0.0
+    """Seconds from a decision until a change of the plan has taken effect."""
     waited_seconds: NonNegative = 0.0
     """Seconds for which the job has waited in the queue."""
     ran_seconds: NonNegative = 0.0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from statistics import median
 from typing import NamedTuple
 
 import msgspec
@@ -14,27 +14,43 @@ from dlrover_lite.brain.models.fitted_model import model_data
 from dlrover_lite.brain.models.memory_forecast import Forecast, TableCurve, forecast, need_of
 from dlrover_lite.brain.models.throughput import Fit, Prior, fit
 from dlrover_lite.brain.models.throughput_forms import DEPTH
-from dlrover_lite.brain.planning.job_view import JobView, LastChange, MeasuredPlan
+from dlrover_lite.brain.planning.job_view import JobView, LastChange, MeasuredPlan, WorkShift
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, to_milli
+from dlrover_lite.brain.planning.work_shift import Shift, cost_of, last_shift, suspected_shift
 from dlrover_lite.protocol.demands import TableFacts
 from dlrover_lite.protocol.profiles import Observation, Profile, host_speeds, observe
 
-__all__ = ["MinibatchCost", "ObservedJob", "candidate_of", "last_shift", "observe_job", "observed_view"]
+__all__ = [
+    "Chosen",
+    "ObservedJob",
+    "Windows",
+    "candidate_of",
+    "chosen_windows",
+    "observe_job",
+    "observed_view",
+    "trained_windows",
+]
 
-_NEWEST = 64
-"""Number of profiles that a model is fitted to, the newest."""
+_NEWEST, _MOST_OF_A_PLAN = 64, 16
+"""Number of profiles that a model is fitted to, the newest; and the most of these with the same plan. What other plans have shown says more
+than another window of the present one, of which there are ever more."""
+_HALF_LIFE_SECONDS = 3600.0
+"""Age at which a profile counts half. Little is lost within the minutes in which plans are compared; a day later, other guests are on the
+host, and other data is read."""
 _OF_80_PERCENT = 1.2816
 """Half the width of a band that holds 80%, in standard deviations."""
 _LEAST_SD = 0.01
 """Least relative standard deviation of a throughput that was measured: windows differ by more than each one's parts tell."""
 _WINDOW_SD, _WINDOW_SD_WORTH = 0.03, 2.0
 """Relative standard deviation of a window's throughput about its plan's, as it is usual, and its weight as a number of windows."""
-_SHIFT, _SHIFT_WINDOWS = 1.5, 3
-"""Factor by which a minibatch's work has to change, and the number of windows in a row in which it has, before what was measured until then
-is forgotten. What a host's other guests take of its caches and clock costs less."""
-_MOST_BEFORE = 16
+_MOST_BEFORE = 32
 """The most plans of before that are remembered as measured, the newest."""
+_PRIOR_WINDOWS, _PRIOR_SD = 24, 0.5
+"""Number of windows since a shift until which the costs before it are the prior of the fit, and their relative standard deviation: what has
+changed is a role's work, and how it is made up is likely to be much the same."""
+_LEAST_COMPUTE_SHARE = 0.6
+"""Least share of a worker's CPU that its computing thread is taken to have: the others hold the interpreter's lock, too."""
 
 
 def candidate_of(profile: Profile) -> Candidate | None:
@@ -57,6 +73,11 @@ class ObservedJob(NamedTuple):
     """Samples/s with the present plan."""
     measured_before: tuple[MeasuredPlan, ...]
     last_change: LastChange | None
+    host_speeds: Mapping[str, float]
+    """Speed of a core of each host that the job has been on, 1 being their mean."""
+    shift: WorkShift | None = None
+    suspected: WorkShift | None = None
+    """A shift that only the newest windows speak of."""
 
 
 def observe_job(
@@ -71,59 +92,116 @@ def observe_job(
 ) -> ObservedJob | None:
     """Fit and forecast from profiles, by time; None if nothing was trained yet. ``prior``: from jobs like it (stage 1); ``depth``: of its
     workers' pipelines."""
-    trained = [profile for profile in profiles if profile.samples > 0 and candidate_of(profile) is not None]
-    if not trained:
+    trained = trained_windows(profiles)
+    if not trained.profiles:
         return None
-    recent, speeds = trained[-_NEWEST:], host_speeds(trained)
-    seen = [one for profile in recent if (one := observe(profile, speeds)) is not None]
-    shift = last_shift([_cost_of(one) for one in seen])
-    recent, seen = recent[shift:], seen[shift:]
-    now = candidate_of(trained[-1])
-    present = list(takewhile(lambda profile: candidate_of(profile) == now, reversed(trained)))
+    chosen = chosen_windows(trained)
+    since, shift = trained.since(chosen.first), chosen.shift
+    share = _compute_share(chosen.profiles)
+    if shift is not None and len(since.profiles) < _PRIOR_WINDOWS:
+        before = chosen_windows(trained.until(chosen.first)).profiles
+        prior = _prior_since(
+            fit(_observations(before, trained.speeds), prior=prior, depth=depth, compute_share=share), shift
+        )
+    present = sum(1 for _ in takewhile(lambda plan: plan == trained.plans[-1], reversed(trained.plans)))
     return ObservedJob(
-        fit(seen, prior=prior, depth=depth),
-        forecast(trained, curves, epoch_samples=epoch_samples, spill_part=spill_part, facts=facts),
-        trained[-1],
-        _measured(present[: len(recent)]),
-        _measured_before(recent, now),
-        _last_change(trained, len(present)),
+        fit(_observations(chosen.profiles, trained.speeds), prior=prior, depth=depth, compute_share=share),
+        forecast(trained.profiles, curves, epoch_samples=epoch_samples, spill_part=spill_part, facts=facts),
+        trained.profiles[-1],
+        _measured(trained.profiles[-min(present, len(since.profiles), _NEWEST) :]),
+        _measured_before(since),
+        _last_change(trained, present),
+        trained.speeds,
+        None if shift is None else _told(shift, since.profiles),
+        None if chosen.suspected is None else _told(chosen.suspected, trained.profiles[chosen.suspected.first :]),
     )
 
 
-class MinibatchCost(NamedTuple):
-    """What a minibatch costs, as a window has measured it; 0: not known."""
+class Windows(NamedTuple):
+    """Profiles in which something was trained, by time, with the plan of each, and the speeds of hosts."""
 
-    servers: float
-    """Number of PS: each costs something for every minibatch, whatever it holds."""
-    worker_cpu_seconds: float
-    ps_cpu_seconds: float
-    """CPU seconds of all PS together."""
+    profiles: Sequence[Profile]
+    plans: Sequence[Candidate]
+    speeds: Mapping[str, float]
 
+    def since(self, first: int) -> Windows:
+        return Windows(self.profiles[first:], self.plans[first:], self.speeds)
 
-def _cost_of(one: Observation) -> MinibatchCost:
-    return MinibatchCost(one.ps, one.worker_cpu_seconds or 0.0, (one.ps_cpu_seconds or 0.0) * one.ps)
-
-
-def last_shift(costs: Sequence[MinibatchCost]) -> int:
-    """Find the window since which a job's minibatches cost what they do now (``costs``: by time); 0: it has been so all the time.
-
-    A shift is several windows in a row that all cost workers, or PS, so much more, or so much less, than is usual of windows with as many
-    PS since the shift before. It is looked for in CPU seconds, which depend on the plan and the host far less than throughput does.
-    """
-    began = 0
-    for at in range(_SHIFT_WINDOWS, len(costs) - _SHIFT_WINDOWS + 1):
-        new = costs[at : at + _SHIFT_WINDOWS]
-        before = [one for one in costs[began:at] if one.servers == new[0].servers]
-        if len(before) >= _SHIFT_WINDOWS and all(one.servers == new[0].servers for one in new):
-            of_workers = _is_shift([one.worker_cpu_seconds for one in before], [one.worker_cpu_seconds for one in new])
-            if of_workers or _is_shift([one.ps_cpu_seconds for one in before], [one.ps_cpu_seconds for one in new]):
-                began = at
-    return began
+    def until(self, first: int) -> Windows:
+        return Windows(self.profiles[:first], self.plans[:first], self.speeds)
 
 
-def _is_shift(before: Sequence[float], new: Sequence[float]) -> bool:
-    usual = median(before)
-    return usual > 0 and (min(new) > _SHIFT * usual or 0 < max(new) < usual / _SHIFT)
+def trained_windows(profiles: Sequence[Profile]) -> Windows:
+    """Collect the profiles in which something was trained."""
+    known = [(profile, candidate_of(profile)) for profile in profiles if profile.samples > 0]
+    trained = [(profile, plan) for profile, plan in known if plan is not None]
+    there = [profile for profile, _ in trained]
+    return Windows(there, [plan for _, plan in trained], host_speeds(there))
+
+
+class Chosen(NamedTuple):
+    """The profiles that a model is fitted to."""
+
+    profiles: list[Profile]
+    first: int
+    """Position of the first profile since the job's work has changed, of all; 0: it hasn't."""
+    shift: Shift | None
+    suspected: Shift | None
+    """A shift that only the newest profiles speak of, with its position among all."""
+
+
+def chosen_windows(trained: Windows) -> Chosen:
+    """Choose the profiles that a model is fitted to, by time: the newest since the last shift, and not too many with the same plan."""
+    costs = [cost_of(profile, trained.speeds) for profile in trained.profiles]
+    shift = last_shift(costs)
+    first = 0 if shift is None else shift.first
+    looked_at = max(first, len(costs) - _NEWEST)
+    suspected = suspected_shift(costs[looked_at:])
+    if suspected is not None:
+        suspected = suspected._replace(first=looked_at + suspected.first)
+    counts: Counter[Candidate] = Counter()
+    found: list[Profile] = []
+    for profile, plan in zip(reversed(trained.profiles[first:]), reversed(trained.plans[first:]), strict=True):
+        if counts[plan] < _MOST_OF_A_PLAN:
+            counts[plan] += 1
+            found.append(profile)
+            if len(found) == _NEWEST:
+                break
+    return Chosen(found[::-1], first, shift, suspected)
+
+
+def _observations(windows: Sequence[Profile], speeds: Mapping[str, float]) -> list[Observation]:
+    """Make observations of profiles by time; the older, the less they count."""
+    seen = [(profile, observe(profile, speeds)) for profile in windows]
+    return [
+        msgspec.structs.replace(one, weight=0.5 ** ((windows[-1].at - profile.at) / _HALF_LIFE_SECONDS))
+        for profile, one in seen
+        if one is not None
+    ]
+
+
+def _prior_since(before: Fit, shift: Shift) -> Prior:
+    """Expect the costs of before a shift, those of the role whose work has changed so many times as large."""
+    prefix = f"{shift.role}_"
+    return Prior(
+        {name: cost * (shift.times if name.startswith(prefix) else 1.0) for name, cost in before.coefficients.items()},
+        relative_sd=_PRIOR_SD,
+        exponent=before.exponent,
+        noise=before.noise,
+    )
+
+
+def _told(shift: Shift, since: Sequence[Profile]) -> WorkShift:
+    began = since[0].at - since[0].seconds
+    return WorkShift(at=began, windows=len(since), role=shift.role, times=shift.times)
+
+
+def _compute_share(windows: Sequence[Profile]) -> float | None:
+    """Compute the share of workers' CPU that their computing threads have, by workers with one of these; None where it isn't measured."""
+    alone = [use for profile in windows for use in profile.workers if use.cores < 2 and use.phase_cpu_seconds]
+    computing = sum(use.phase_cpu_seconds.get("compute", 0.0) for use in alone)
+    total = sum(use.cpu_seconds for use in alone)
+    return max(_LEAST_COMPUTE_SHARE, min(1.0, computing / total)) if computing > 0 and total > 0 else None
 
 
 def observed_view(
@@ -149,14 +227,26 @@ def observed_view(
         need = need_of(observed.forecast, samples, worker=need.worker, most_per_ps=need.most_per_ps)
     return msgspec.structs.replace(
         view,
-        model=model_data(observed.fit, batch_size=last.batch_size, free_cores=free_cores),
+        model=model_data(
+            observed.fit, batch_size=last.batch_size, free_cores=free_cores, speed=_mean_speed(observed, free_cores)
+        ),
+        host_speeds=dict(observed.host_speeds) if len(free_cores) > 1 else {},
         need=need,
         remaining_samples=None if total_samples is None else max(0.0, total_samples - last.samples_so_far),
         now=candidate_of(last),
         measured=observed.measured,
         measured_before=observed.measured_before,
         last_change=observed.last_change,
+        shift=observed.shift,
+        suspected=observed.suspected,
     )
+
+
+def _mean_speed(observed: ObservedJob, free_cores: Mapping[str, float]) -> float:
+    """Compute the mean speed of the cores that are free."""
+    together = sum(free_cores.values())
+    speeds = {host: observed.host_speeds.get(host, 1.0) for host in free_cores}
+    return sum(speeds[host] * cores for host, cores in free_cores.items()) / together if together > 0 else 1.0
 
 
 def _measured(present: Sequence[Profile]) -> Band:
@@ -164,20 +254,19 @@ def _measured(present: Sequence[Profile]) -> Band:
     seconds = sum(profile.seconds for profile in present)
     rate = sum(profile.samples for profile in present) / seconds
     parts = sum((profile.relative_sd * profile.seconds / seconds) ** 2 for profile in present)
-    between = 0.0
-    if len(present) > 1:
-        squares = sum((profile.samples_per_second / rate - 1) ** 2 for profile in present)
-        between = squares / (len(present) - 1) / len(present)
+    squares = sum((profile.samples_per_second / rate - 1) ** 2 for profile in present)
+    between = (squares + _WINDOW_SD_WORTH * _WINDOW_SD**2) / (len(present) - 1 + _WINDOW_SD_WORTH) / len(present)
     width = math.exp(_OF_80_PERCENT * max(_LEAST_SD, math.sqrt(max(parts, between))))
     return Band(rate, rate / width, rate * width)
 
 
-def _measured_before(trained: Sequence[Profile], now: Candidate | None) -> tuple[MeasuredPlan, ...]:
-    """Collect what was measured with each plan but the present one. A window differs from another by what windows of the same plan do."""
+def _measured_before(trained: Windows) -> tuple[MeasuredPlan, ...]:
+    """Collect what was measured with each plan but the present one, the last time that the job had it. A window differs from another by
+    what windows of the same plan do."""
     by_plan: dict[Candidate, list[Profile]] = {}
-    for profile in reversed(trained):
-        if (plan := candidate_of(profile)) is not None:
-            by_plan.setdefault(plan, []).append(profile)
+    for profile, plan in zip(reversed(trained.profiles), reversed(trained.plans), strict=True):
+        if len(of := by_plan.setdefault(plan, [])) < _MOST_OF_A_PLAN:
+            of.append(profile)
     means = {plan: sum(p.samples for p in of) / sum(p.seconds for p in of) for plan, of in by_plan.items()}
     squares = sum((p.samples_per_second / means[plan] - 1) ** 2 for plan, of in by_plan.items() for p in of)
     freedom = sum(len(of) - 1 for of in by_plan.values())
@@ -185,14 +274,12 @@ def _measured_before(trained: Sequence[Profile], now: Candidate | None) -> tuple
     found = []
     for plan, of in by_plan.items():
         width = math.exp(_OF_80_PERCENT * max(_LEAST_SD, sd / math.sqrt(len(of))))
-        if plan != now:
+        if plan != trained.plans[-1]:
             found.append(MeasuredPlan(plan, Band(means[plan], means[plan] / width, means[plan] * width)))
     return tuple(found[:_MOST_BEFORE])
 
 
-def _last_change(trained: Sequence[Profile], present: int) -> LastChange | None:
-    if present == len(trained):
+def _last_change(trained: Windows, present: int) -> LastChange | None:
+    if present == len(trained.plans):
         return None
-    left = candidate_of(trained[-1 - present])
-    assert left is not None  # of a profile that has workers and PS
-    return LastChange(left=left, fresh_windows=present)
+    return LastChange(left=trained.plans[-1 - present], fresh_windows=present)

@@ -8,9 +8,7 @@ given: cores, counted in whole thousandths, so that equal costs are equal and su
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
-from itertools import groupby
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,7 +17,6 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
 __all__ = [
@@ -32,7 +29,6 @@ __all__ = [
     "even_sizes",
     "lattice_of",
     "to_milli",
-    "worker_places",
 ]
 
 MILLI = 1000
@@ -181,30 +177,6 @@ def _counts(low: int, high: int) -> IntArray:
     return np.array(counts, np.int64)
 
 
-def worker_places(
-    servers: IntArray, worker_cores: FloatArray, ps_cores: FloatArray, need: MemoryNeed, hosts: Sequence[Host]
-) -> IntArray:
-    """Compute how many workers of so many cores find a place on the hosts beside so many PS; 0 where a PS finds none. The PS are spread
-    evenly, one more on the largest hosts. Arguments broadcast."""
-    worker_milli, ps_milli = (np.rint(cores * MILLI).astype(np.int64) for cores in (worker_cores, ps_cores))
-    each = need.per_ps(servers)
-    sizes = sorted((host.resources for host in hosts), key=lambda one: (-one.cores, -one.memory))
-    low, more = np.divmod(servers, len(sizes))
-    found, homeless, first = np.int64(0), np.bool_(False), 0
-    for size, alike in groupby(sizes):
-        count = sum(1 for _ in alike)
-        with_more = np.clip(more - first, 0, count)
-        for on_each, of_these in ((low + 1, with_more), (low, count - with_more)):
-            milli, memory = to_milli(size.cores) - on_each * ps_milli, size.memory - on_each * each
-            homeless = homeless | ((of_these > 0) & ((milli < 0) | (memory < 0)))
-            room = milli // worker_milli
-            if need.worker:
-                room = np.minimum(room, memory // need.worker)
-            found = found + of_these * np.maximum(room, 0)
-        first += count
-    return np.asarray(np.where(homeless, 0, found), np.int64)
-
-
 class Lattice:
     """Candidates within ``bounds``, as axes that arrays are spread over. Above 64 nodes counts go in steps of a 32nd.
 
@@ -268,9 +240,9 @@ class Lattice:
             self.ps_cores[s],
         )
 
-    def fitting(self, need: MemoryNeed, most_bytes: int | None, hosts: Sequence[Host] = ()) -> IntArray:
+    def fitting(self, need: MemoryNeed, most_bytes: int | None) -> IntArray:
         """Compute how many workers there may be beside each number of PS, so that all have their memory, (P, 1, 1); below ``min_workers``:
-        none. With several ``hosts``: beside each number of PS, by the workers' and the PS's size, so that all have a place, (P, A, S)."""
+        none."""
         each = need.per_ps(self.servers)
         left = np.full(len(self.servers), self.bounds.max_workers)
         if most_bytes is not None:
@@ -280,15 +252,7 @@ class Lattice:
             left[bytes_left < 0] = 0
         if need.most_per_ps is not None:
             left[each > need.most_per_ps] = 0
-        alike = left[:, None, None]
-        return (
-            alike
-            if len(hosts) < 2
-            else np.minimum(
-                alike,
-                worker_places(self.servers[:, None, None], self.worker_sizes[:, None], self.ps_cores, need, hosts),
-            )
-        )
+        return left[:, None, None]
 
     def smallest(self, fitting: IntArray, most_cores: float) -> Candidate | None:
         """Find the cheapest candidate of those that are ``fitting`` (of equal ones, that with the fewest PS); None if there is none of so

@@ -14,7 +14,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from dlrover_lite.brain.models.fitted_model import most_read
 from dlrover_lite.brain.planning.job_view import JobView, Policy
+from dlrover_lite.brain.planning.node_placement import HostSpace, fitting_on, worker_places
 from dlrover_lite.brain.planning.pareto import Parts, Points, ThroughputModel, fastest, points_of
 from dlrover_lite.brain.planning.plan_grid import (
     MILLI,
@@ -24,15 +26,16 @@ from dlrover_lite.brain.planning.plan_grid import (
     MemoryNeed,
     lattice_of,
     to_milli,
-    worker_places,
 )
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host, largest_of
 
-__all__ = ["Options", "hull", "options_of"]
+__all__ = ["Options", "hull", "options_of", "reading_limit"]
 
 _SMALL = 0.5
 """Cores of a worker that takes long to start."""
+_READS_ALL = 0.95
+"""Part of what can be read, whatever the plan, from which on reading is what limits a job: measurements differ by as much."""
 
 
 class Options(NamedTuple):
@@ -78,7 +81,8 @@ def options_of(
             return None
         view = narrowed or view
     lattice = lattice_of(view.bounds)
-    fitting = lattice.fitting(view.need, capacity.memory, hosts)
+    space = HostSpace.of(hosts, view.nodes, view.host_speeds).grouped() if len(hosts) > 1 else None
+    fitting = fitting_on(lattice, view.need, capacity.memory, space)
     flat = _search(policy)(lattice, model, most_cores=capacity.cores, fitting=fitting)
     smallest = lattice.smallest(fitting, capacity.cores) if len(flat) else view.now
     if smallest is None:
@@ -91,7 +95,7 @@ def options_of(
         more = _joined(more, _near(view, view.now, capacity))
         more = _joined(more, _had_before(view, capacity))
     extra = _joined(
-        _columns([one for one in (view.now, smallest) if one is not None]), _with_a_place(more, view.need, hosts)
+        _columns([one for one in (view.now, smallest) if one is not None]), _with_a_place(more, view.need, space)
     )
     keys = _keys(extra)
     new = ~(keys[:, None] == _keys(parts)).any(axis=1)
@@ -173,12 +177,12 @@ def _within(rows: Sequence[tuple[float, ...]], need: MemoryNeed, capacity: Resou
     return w[fits], p[fits], worker_cores[fits], ps_cores[fits]
 
 
-def _with_a_place(parts: Parts, need: MemoryNeed, hosts: Sequence[Host]) -> Parts:
+def _with_a_place(parts: Parts, need: MemoryNeed, space: HostSpace | None) -> Parts:
     """Return those of the plans whose nodes find a place on the hosts."""
     w, p, worker_cores, ps_cores = parts
-    if len(hosts) < 2 or not len(w):
+    if space is None or not len(w):
         return parts
-    fits = w <= worker_places(p.astype(np.int64), worker_cores, ps_cores, need, hosts)
+    fits = w <= worker_places(p.astype(np.int64), worker_cores, ps_cores, need, space)
     return w[fits], p[fits], worker_cores[fits], ps_cores[fits]
 
 
@@ -218,7 +222,11 @@ def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Opti
         lower=points.lower * calibration,
         upper=points.upper * calibration,
     )
-    spread = view.doubt * _spread(points)
+    reads_all = (
+        now is not None and view.measured is not None and reading_limit(view, view.measured.expected) is not None
+    )
+    # predictions that missed before it was known what limits the job, whatever its plan, say nothing of those that rest on it
+    spread = (1.0 if reads_all else view.doubt) * _spread(points)
     if view.measured_before and now is not None:
         points, spread, (now, minimum) = _as_measured(view, points, spread, (now, minimum))
         base = now
@@ -230,6 +238,9 @@ def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Opti
         scale[now], together[now] = 0.0, 1.0
     ratio = rate / points.throughput
     gain = stay - stay * ratio - scale
+    most_gain = stay - stay * ratio / together - scale
+    if reads_all:
+        most_gain = np.minimum(most_gain, -scale)  # no plan is faster
     return Options(
         view=view,
         points=points,
@@ -237,7 +248,7 @@ def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Opti
         value=view.priority * gain / max(stay, 1e-9) ** policy.rho,
         gain=gain,
         least_gain=stay - stay * ratio * together - scale,
-        most_gain=stay - stay * ratio / together - scale,
+        most_gain=most_gain,
         minimum=minimum,
         now=now,
         stay_seconds=stay,
@@ -268,6 +279,12 @@ def _spread(points: Points) -> FloatArray:
     up = np.log(points.upper / points.throughput)
     down = np.log(points.throughput / np.maximum(points.lower, points.throughput * 1e-9))
     return np.maximum(up, down)
+
+
+def reading_limit(view: JobView, throughput: float) -> float | None:
+    """Return the most samples/s that can be read, whatever the plan, if that is what limits a job with this throughput."""
+    most = most_read(view.model)
+    return most if most is not None and throughput >= _READS_ALL * most else None
 
 
 def hull(options: Options, start: int) -> IntArray:

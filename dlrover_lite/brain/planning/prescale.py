@@ -32,8 +32,19 @@ _COLD_CORES, _COLD_PS_SHARE = 4.0, 0.25
 """The most cores that a job starts with that nothing is known of; and the PS's part of that."""
 _ROUNDING = 1e-6
 _COLD_MEMORY = 0.25
-"""Share of what there is that all PS get together, and all workers. The rest is for what grows."""
+"""The most of what there is that all PS get together, and all workers, as a share. The rest is for what grows."""
+_COLD_SECONDS = 10.0
+"""Seconds of training, as fast as it could be, that tables have room for at the start: what grows is given more in place, within a second
+(``master.autoscale.filling_servers``)."""
 _NEW_IDS, _LEAST_TABLES = 0.1, 256 * MIB
+"""Share of the ids that are read which are new ones, and the least bytes of all tables."""
+_TABLES = 26
+"""Number of tables that a person's own model is taken to have."""
+_BUILT_IN, _OWN_MODEL = 512 * MIB, 2048 * MIB
+"""Bytes of a worker beside its minibatches: of a built-in model, which takes 45 to 70 MiB, the rest is for what reads the data; of a
+person's own, which may have any dense parameters. All PS have these together, too."""
+_COPIES = 16
+"""Times that a worker holds the rows of a minibatch: values and gradients, of each layer, of each minibatch under way."""
 _COLD_PRIOR_SD = 1.5
 _HALF_LIFE = 14 * 24 * 3600.0
 """Seconds after which what a past job's memory tells counts half as much."""
@@ -210,7 +221,7 @@ def _nearest_below(sizes: Sequence[float], wanted: float) -> float:
 
 
 def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> MemoryNeed:
-    """Estimate the memory that the job needs. Without any past to go by these are parts of what there is, that leave room to grow."""
+    """Estimate the memory that the job needs: by its past, or by what its data and model imply."""
     past = {one.job: one for one in inputs.history}
     memories = [
         (memory, past[one.job].age_seconds)
@@ -218,12 +229,7 @@ def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> Mem
         if (memory := past[one.job].memory) is not None and memory.rows
     ]
     if not memories:
-        on_one = int(max(free.memory for free in _free(inputs).values()) * _COLD_MEMORY)  # host
-        count = max(bounds.min_workers, min(bounds.max_workers, inputs.capacity.cores))
-        return MemoryNeed(
-            worker=min(on_one, int(inputs.capacity.memory * _COLD_MEMORY / count)),
-            tables=min(on_one, _most_of_tables(inputs.features)),
-        )
+        return _cold_need(inputs, bounds)
     ages = [age for _, age in memories]
 
     def usual(values: Sequence[float] | FloatArray) -> float:
@@ -240,10 +246,32 @@ def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> Mem
     )
 
 
-def _most_of_tables(features: JobFeatures) -> int:
-    """Bound the memory of the tables of anything that trains at all: a tenth of all ids that are read are new ones."""
-    ids, dim = features.rows * features.tables, features.dims / max(1, features.tables)
-    return max(_LEAST_TABLES, int(_NEW_IDS * ids * row_bytes(math.ceil(dim), 1))) if ids else 1 << 62
+def _cold_need(inputs: StartInputs, bounds: Bounds) -> MemoryNeed:
+    """Estimate what the data and the model imply for the first seconds, and a little more; but no more than a part of what there is."""
+    on_one = int(max(free.memory for free in _free(inputs).values()) * _COLD_MEMORY)  # host
+    count = max(bounds.min_workers, min(bounds.max_workers, inputs.capacity.cores))
+    return MemoryNeed(
+        worker=min(on_one, int(inputs.capacity.memory * _COLD_MEMORY / count), _cold_worker(inputs.features)),
+        tables=min(on_one, _first_tables(inputs)),
+    )
+
+
+def _cold_worker(features: JobFeatures) -> int:
+    dims = features.dims or _DIMS
+    beside = _BUILT_IN if features.dims else _OWN_MODEL
+    return beside + _COPIES * 4 * dims * features.batch_size
+
+
+def _first_tables(inputs: StartInputs) -> int:
+    """Bound the memory that all tables take after the first seconds of anything that trains at all; with the dense parameters of a model
+    that isn't known."""
+    features = inputs.features
+    tables, dims = features.tables or _TABLES, features.dims or _DIMS
+    rate = min(_COLD_CORES, inputs.capacity.cores) / (_COSTS["worker_sample"] * max(dims, 16) / _DIMS)
+    samples = min(rate * _COLD_SECONDS, features.rows or math.inf)
+    rows = _NEW_IDS * samples * tables
+    dense = 0 if features.dims else _OWN_MODEL
+    return max(_LEAST_TABLES, dense + int(rows * row_bytes(math.ceil(dims / tables), 1)))
 
 
 def _rows_of(memory: PastMemory, inputs: StartInputs) -> tuple[float, float, float]:

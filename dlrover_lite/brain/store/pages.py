@@ -10,6 +10,7 @@ import msgspec
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.history_messages import (
     DecisionsQuestion,
+    EffectsQuestion,
     EventsQuestion,
     FittedJobsQuestion,
     HistoryAnswer,
@@ -17,6 +18,7 @@ from dlrover_lite.protocol.history_messages import (
     JobIdsQuestion,
     JobsQuestion,
     KeptDecision,
+    KeptEffect,
     KeptEvent,
     KeptFit,
     KeptFittedJob,
@@ -126,6 +128,9 @@ def _conditions(question: PagedQuestion) -> Iterator[tuple[str, Sequence[Any] | 
             yield f"fits.id = ({_NEWEST_FIT})", (question.kind,)
         case PlansQuestion() | ProfilesQuestion() | DecisionsQuestion() | EventsQuestion():
             yield "job = ?", (question.job,)
+        case EffectsQuestion():
+            yield "effect is not null", ()
+            yield "job = ?", _one(question.job or None)
     match question:
         case PlansQuestion():
             yield "kind = ?", _one(question.kind or None)
@@ -158,6 +163,7 @@ _JOB = ", ".join((*(f"jobs.{name}" for name in KeptJob.__struct_fields__[:-1]), 
 _JOB_ID, _PLAN, _PROFILE, _DECISION, _EVENT = (
     ", ".join(kept.__struct_fields__) for kept in (KeptJobId, KeptPlan, KeptProfile, KeptDecision, KeptEvent)
 )
+_EFFECT = "rowid, job, number, at, action, json_extract(data, '$.predicted.throughput'), effect"
 _FIT = ", ".join(f"fits.{name}" for name in KeptFit.__struct_fields__)
 _OF_JOBS = "jobs.created_at desc, jobs.id", "(-jobs.created_at, jobs.id) > (-?, ?)"
 _OF_RECORDS = "at desc, id desc", "(at, id) < (?, ?)"
@@ -171,6 +177,7 @@ _KINDS: dict[type, _Kind] = {
     DecisionsQuestion: _Kind(
         KeptDecision, f"{_DECISION} from decisions", "number desc", "number < ?", lambda one: (one.number,)
     ),
+    EffectsQuestion: _Kind(KeptEffect, f"{_EFFECT} from decisions", "rowid desc", "rowid < ?", lambda one: (one.id,)),
     FittedJobsQuestion: _Kind(
         _fitted, f"{_JOB}, {_FIT} from jobs, fits", *_OF_JOBS, lambda one: (one.job.created_at, one.job.id)
     ),

@@ -17,12 +17,14 @@ from dlrover_lite.core.errors import HistoryError, UsageError
 from dlrover_lite.protocol.history_messages import (
     LATEST,
     DecisionsQuestion,
+    EffectsQuestion,
     EventsQuestion,
     FittedJobsQuestion,
     InputsQuestion,
     JobIdsQuestion,
     JobsQuestion,
     KeptDecision,
+    KeptEffect,
     KeptEvent,
     KeptFittedJob,
     KeptInputs,
@@ -41,6 +43,7 @@ from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 
 if TYPE_CHECKING:
+    from dlrover_lite.brain.calibration import JudgedDecision
     from dlrover_lite.brain.healing.mitigation import HealInputs
     from dlrover_lite.brain.planning.job_view import RoundInputs
     from dlrover_lite.protocol.profiles import Profile
@@ -53,6 +56,7 @@ __all__ = [
     "job_ids",
     "jobs",
     "jobs_with_plans",
+    "judged_decisions",
     "kept",
     "node_events",
     "parse_filter",
@@ -185,6 +189,25 @@ def decisions(
                 f"Decision {row.number} of {job} can't be read: {error}",
                 hint="It was stored by another version of dlrover-lite.",
             ) from error
+    return found
+
+
+def judged_decisions(history: Rows, job: str = "") -> list[JudgedDecision]:
+    """List the decisions of a job, or of all, whose effect was measured, the oldest first. What another version has stored in another way
+    is left out."""
+    rows = kept(history, EffectsQuestion(job), KeptEffect)
+    if not rows:
+        return []
+    from dlrover_lite.brain.calibration import JudgedDecision
+    from dlrover_lite.brain.effect import Effect
+    from dlrover_lite.brain.planning.pareto import Band
+
+    found = []
+    for row in rows[::-1]:
+        with suppress(msgspec.DecodeError):
+            predicted = msgspec.json.decode(row.predicted, type=Band)
+            effect = msgspec.json.decode(row.effect, type=Effect)
+            found.append(JudgedDecision(row.job, row.number, row.at, row.action, predicted, effect))
     return found
 
 

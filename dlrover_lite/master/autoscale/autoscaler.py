@@ -10,7 +10,8 @@ The state is kept with the ledger, so that a restarted master goes on with it. T
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ import msgspec
 from dlrover_lite.core.expected_end import PredictedRate
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.demands import Autoscale, DecisionOutcome
+from dlrover_lite.protocol.hosts import HostNodes
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
 __all__ = [
@@ -69,6 +71,8 @@ class ResizeNode(msgspec.Struct, frozen=True, tag="resize"):
 class ScaleRole(msgspec.Struct, frozen=True, tag="scale"):
     role: Role
     count: int
+    on: dict[str, int] = {}
+    """Number of nodes that are wanted on each host; empty: wherever there is room."""
 
 
 class ReplaceNode(msgspec.Struct, frozen=True, tag="replace"):
@@ -132,6 +136,8 @@ class NodeNow(NamedTuple):
     leaving: bool = False
     resizing: bool = False
     """The node doesn't have all its new resources yet."""
+    host: str = ""
+    """Host that the node runs on; empty: not known."""
 
 
 class World(NamedTuple):
@@ -163,6 +169,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     """Number of the brain's decision."""
     target: Plan | None = None
+    placement: tuple[HostNodes, ...] = ()
+    """Number of nodes of the target plan on each host; empty: wherever there is room."""
     steps: tuple[Step, ...] = ()
     """Steps that are left to do, in this order, where there is no target plan."""
     what: str = ""
@@ -365,11 +373,11 @@ def _at_any_time(goal: Goal, step: Step) -> bool:
 def _next(goal: Goal, world: World) -> Step | None:
     if goal.target is None:
         return goal.steps[0] if goal.steps else None
-    steps = list(_missing(goal.target, world))
+    steps = list(_missing(goal.target, goal.placement, world))
     return next((step for step, releases in steps if releases), steps[0][0] if steps else None)
 
 
-def _missing(target: Plan, world: World) -> Iterator[tuple[Step, bool]]:
+def _missing(target: Plan, placement: Sequence[HostNodes], world: World) -> Iterator[tuple[Step, bool]]:
     """Yield the steps from the present state to ``target``, each with whether it releases something. Sizes for new nodes come first: they
     cost nothing."""
     for role in _ROLES:
@@ -378,6 +386,10 @@ def _missing(target: Plan, world: World) -> Iterator[tuple[Step, bool]]:
             yield SetNodeSize(role, wanted.each), True
     for role in _ROLES:
         wanted, planned = _role(target, role), _role(world.plan, role)
+        on = {one.host: one.servers if role == "ps" else one.workers for one in placement}
+        if role == "worker" and planned.count == wanted.count:
+            for name, host in _elsewhere(world.staying(role), on):
+                yield ReplaceNode(name, wanted.each, host), False
         for node in world.staying(role):
             size = _size(node.resources, wanted.each)
             if role == "ps" and wanted.count < planned.count and size.memory > node.resources.memory:
@@ -386,7 +398,18 @@ def _missing(target: Plan, world: World) -> Iterator[tuple[Step, bool]]:
             elif size != node.resources:
                 yield ResizeNode(node.id, size), size.cores <= node.resources.cores
         if planned.count != wanted.count:
-            yield ScaleRole(role, wanted.count), wanted.count < planned.count
+            yield ScaleRole(role, wanted.count, on), wanted.count < planned.count
+
+
+def _elsewhere(workers: Sequence[NodeNow], on: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield the workers that are on hosts with more than are wanted there, each with the host that is short of one instead."""
+    missing = Counter(on)
+    missing.subtract(Counter(worker.host for worker in workers))
+    short = [host for host in sorted(on) for _ in range(missing[host])]
+    for worker in workers:
+        if short and worker.host and missing[worker.host] < 0:
+            missing[worker.host] += 1
+            yield worker.id, short.pop(0)
 
 
 def _size(now: Resources, wanted: Resources) -> Resources:

@@ -49,7 +49,6 @@ from dlrover_lite.protocol.questions import (
     MoveRequest,
     ResizeRequest,
     Scaled,
-    ScaleRequest,
     Wish,
 )
 from dlrover_lite.transport.frames import Failure
@@ -104,8 +103,7 @@ class Executor:
         self._take(state, ended)
 
     def standing(self) -> Standing:
-        fleet, on = self.reconciler.fleet, self.reconciler.readings
-        hosts = on[1].on if on is not None else {}
+        fleet, hosts = self.reconciler.fleet, self.reconciler.host_of
         leaving = self.servers.state.leaving
         return Standing(
             plan=fleet.plan,
@@ -128,6 +126,7 @@ class Executor:
             else max((self.reconciler.most_used(node.id) for node in fleet.of("worker")), default=0),
             evaluated=self.shards.has_evaluated,
             heard=self.state.heard,
+            hosts=self.reconciler.changed_hosts,
             move_rate=float(f"{self.servers.state.move_rate or 0.0:.2g}"),
         )
 
@@ -136,7 +135,10 @@ class Executor:
         what, treatment = decision.reason, decision.treatment
         if decision.action in ("change", "explore") and decision.plan is not None:
             target = self._no_less(decision.plan)
-            return Goal(number=advice.number, target=target, what=what, predicted=predicted_rate(decision.predicted))
+            predicted = predicted_rate(decision.predicted)
+            return Goal(
+                number=advice.number, target=target, placement=decision.placement, what=what, predicted=predicted
+            )
         if decision.action == "preempt":
             steps: tuple[Step, ...] = (TakeCheckpoint(self.shards.consumed_samples), GiveWay())
             return Goal(number=advice.number, steps=steps, what=what)
@@ -281,6 +283,7 @@ class Executor:
                 node.state == "up",
                 node.state in ("draining", "ending") or node.id in leaving,
                 node.wanted is not None,
+                self.reconciler.host_of.get(node.id, ""),
             )
             for node in fleet.running
         )
@@ -305,8 +308,8 @@ class Executor:
                 return ""
             case ResizeNode(node, resources):
                 return self._ask(ResizeRequest(node, resources.cores, resources.memory))
-            case ScaleRole(role, count):
-                return self._ask(ScaleRequest(workers=count) if role == "worker" else ScaleRequest(ps=count))
+            case ScaleRole(role, count, on):
+                return _why_not(self.control.scale(role, count, on))
             case ReplaceNode(node, each, host):
                 return _why_not(self.control.replace(node, each, host))
             case AddServer(each, _, host):

@@ -15,7 +15,7 @@ from dlrover_lite.master.profiling.job_end import predicted_rate
 from dlrover_lite.master.queued_job import QueuedJob
 from dlrover_lite.protocol.brain_messages import Advice, understood
 from dlrover_lite.protocol.demands import autoscale_of
-from dlrover_lite.protocol.hosts import Host
+from dlrover_lite.protocol.hosts import Host, HostNodes
 from dlrover_lite.protocol.plans import Plan, fixed, initial_plan
 from dlrover_lite.recipe.schema import Recipe
 
@@ -31,6 +31,8 @@ class FirstPlan(NamedTuple):
     """The job has had nodes before."""
     predicted: PredictedRate | None = None
     """Throughput with this plan, as the decision predicts it."""
+    placement: tuple[HostNodes, ...] = ()
+    """Number of nodes that begin on each host; empty: wherever there is room."""
 
     @property
     def prediction(self) -> PlanPrediction | None:
@@ -117,7 +119,8 @@ def _advised(
             return ours
         limits = recipe.resources
         plan = Plan(ps=fixed(limits.ps) or decision.plan.ps, worker=fixed(limits.worker) or decision.plan.worker)
-        return FirstPlan(plan, advice.number, decision.reason, ours.begun, predicted_rate(decision.predicted))
+        predicted = predicted_rate(decision.predicted)
+        return FirstPlan(plan, advice.number, decision.reason, ours.begun, predicted, decision.placement)
     if queued.status.state == "queued" and not queued.is_over():
         say("there is no brain any more that it could wait for")
     return ours

@@ -49,6 +49,7 @@ from dlrover_lite.master.slots.slot_state import SlotState
 from dlrover_lite.master.work.ledger_data import TokensReserved
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shard_plan import ID_KINDS, PLAN, ShardPlan
+from dlrover_lite.protocol.hosts import HostNodes
 from dlrover_lite.protocol.messages import NodeFailed, RestoreOrder
 from dlrover_lite.protocol.nodes import Backend
 from dlrover_lite.protocol.plans import Plan
@@ -202,6 +203,7 @@ def begin_generation(
     decision: int = 0,
     began: str = "",
     prediction: PlanPrediction | None = None,
+    placement: tuple[HostNodes, ...] = (),
     wall_clock: Callable[[], float],
     clock: Callable[[], float],
 ) -> None:
@@ -209,7 +211,7 @@ def begin_generation(
     and CheckpointDamaged.
 
     ``nodes`` is the plan of a job that has none yet; with the number of a ``decision`` it takes the place of the one it had. ``began``
-    says it in words, ``prediction`` what it predicts.
+    says it in words, ``prediction`` what it predicts, and ``placement`` on which hosts its nodes begin.
     """
     beginning = job.beginning()
     assert beginning is not None
@@ -219,7 +221,7 @@ def begin_generation(
     ledger = _ledger(manifest, plan, beginning, before)
     again = before.consumed - (0 if beginning.only_parameters else consumed_minibatches(manifest, plan))
     told = _told(job, manifest, beginning, again)
-    fleet, notes = _fleet(before.fleet, nodes, capacity, clock(), instead=decision > 0)
+    fleet, notes = _fleet(before.fleet, nodes, capacity, clock(), placement, instead=decision > 0)
     generation = msgspec.structs.replace(
         msgspec.convert(beginning, Generation, from_attributes=True),
         number=beginning.generation,
@@ -300,7 +302,13 @@ def _before(job: Job, generation: int | None) -> _Before:
 
 
 def _fleet(
-    before: Fleet | None, plan: Plan, capacity: Resources, now: float, *, instead: bool
+    before: Fleet | None,
+    plan: Plan,
+    capacity: Resources,
+    now: float,
+    placement: tuple[HostNodes, ...],
+    *,
+    instead: bool,
 ) -> tuple[Fleet, list[Note]]:
     """Return the fleet of the next generation. Ids are never used again, and what was scaled stays so, unless the plan is to be another
     one: then nodes have no less memory."""
@@ -311,7 +319,7 @@ def _fleet(
         if node.state != "ended":
             node = msgspec.structs.replace(node, state="ended", reason=node.reason or "Killed", wanted=None)
         ended[node.id] = node
-    fleet, instructions = Fleet(plan, capacity, by_id=ended).begin(now)
+    fleet, instructions = Fleet(plan, capacity, by_id=ended, placement=placement).begin(now)
     return fleet, [one for one in instructions if isinstance(one, Note)]
 
 

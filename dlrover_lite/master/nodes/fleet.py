@@ -17,7 +17,9 @@ import msgspec
 
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.master.nodes.lifecycle import EventKind, Node, State, step
+from dlrover_lite.master.nodes.places import ANYWHERE, Places
 from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, describe_growth, larger
+from dlrover_lite.protocol.hosts import HostNodes
 from dlrover_lite.protocol.nodes import ExitReason, Observed, Role
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
@@ -121,6 +123,8 @@ class Fleet(msgspec.Struct, frozen=True):
     """Workers that have left because there was nothing more to do."""
     done: bool = False
     """The job needs no more nodes: what ends now just ends."""
+    placement: tuple[HostNodes, ...] = ()
+    """Number of nodes that begin on each host; empty: wherever there is room."""
 
     def of(self, role: Role) -> list[Node]:
         return [node for node in self.by_id.values() if node.role == role]
@@ -167,8 +171,10 @@ class Fleet(msgspec.Struct, frozen=True):
         fleet: Fleet = self
         done: list[Instruction] = []
         for role, plan in _by_role(self.plan):
-            for _ in range(plan.count):
-                fleet, instructions = fleet._launch(role, plan.each, now)
+            hosts = [one.host for one in self.placement for _ in range(one.servers if role == "ps" else one.workers)]
+            for at in range(plan.count):
+                where = hosts[at] if at < len(hosts) else ""
+                fleet, instructions = fleet._launch(role, plan.each, now, host=where)
                 done += instructions
         return fleet, done
 
@@ -265,15 +271,15 @@ class Fleet(msgspec.Struct, frozen=True):
             done += instructions
         return fleet, done
 
-    def scale(self, workers: int, now: float) -> Next:
-        """Have ``workers`` workers from now on: the youngest are drained, or new ones launched."""
+    def scale(self, workers: int, now: float, *, places: Places = ANYWHERE) -> Next:
+        """Have ``workers`` workers from now on, on these ``places``: the youngest are drained, or new ones launched."""
         fleet = msgspec.structs.replace(self._plan("worker", workers), left=0)
         done: list[Instruction] = []
         surplus = len(fleet.staying) + len(fleet.coming_back("worker")) - workers
-        for node in _least_missed(fleet.staying)[: max(0, surplus)]:
+        for node in places.leave_first(_least_missed(fleet.staying), fleet.staying)[: max(0, surplus)]:
             fleet, _, instructions = fleet._step(node.id, "drain", now, f"to leave: scaled to {workers} workers")
             done += instructions
-        fleet, instructions = fleet._fill("worker", now)
+        fleet, instructions = fleet._fill("worker", now, places=places)
         return fleet, done + instructions
 
     def scale_ps(
@@ -284,10 +290,11 @@ class Fleet(msgspec.Struct, frozen=True):
         leaving: Collection[str] = (),
         each: Resources | None = None,
         host: str = "",
+        places: Places = ANYWHERE,
     ) -> Next:
         """Have ``count`` PS from now on beside those ``leaving``: new ones are launched, of the plan's size or with ``each``, on
-        ``host`` where one is named. Who is too many must be among the leaving."""
-        return self._plan("ps", count, leaving)._fill("ps", now, leaving, each, host)
+        ``host`` where one is named, else on these ``places``. Who is too many must be among the leaving."""
+        return self._plan("ps", count, leaving)._fill("ps", now, leaving, each, host, places)
 
     def drain(
         self,
@@ -379,13 +386,15 @@ class Fleet(msgspec.Struct, frozen=True):
         leaving: Collection[str] = (),
         each: Resources | None = None,
         host: str = "",
+        places: Places = ANYWHERE,
     ) -> Next:
         """Launch what is missing."""
         fleet: Fleet = self
         done: list[Instruction] = []
         plan = self.planned(role)
         for _ in range(plan.count - len(self.staying_of(role, leaving)) - len(self.coming_back(role, leaving))):
-            fleet, instructions = fleet._launch(role, each or plan.each, now, host=host)
+            where = host or places.next_host(fleet.staying_of(role, leaving))
+            fleet, instructions = fleet._launch(role, each or plan.each, now, host=where)
             done += instructions
         return fleet, done
 

@@ -31,8 +31,10 @@ from dlrover_lite.master.nodes.fleet import (
 )
 from dlrover_lite.master.nodes.lifecycle import Node
 from dlrover_lite.master.nodes.liveness import Liveness
+from dlrover_lite.master.nodes.places import ANYWHERE, Places
 from dlrover_lite.master.nodes.resizing import next_step
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
+from dlrover_lite.protocol.hosts import Host, total_of
 from dlrover_lite.protocol.nodes import Backend, NodeSpec, Observed, Readings, Usage
 from dlrover_lite.recipe.schema import Health
 
@@ -43,6 +45,8 @@ FAILED_GRACE_SECONDS = 1.0
 """Grace period of nodes of a failed job in seconds: they have nothing to hand over, and may wait for a server that is no more."""
 END_SECONDS = 60.0
 """Seconds that nodes which are killed may take to end."""
+HOSTS_SECONDS = 15.0
+"""Seconds between two looks at which hosts there are."""
 USAGE_SECONDS, LEAST_USAGE_SECONDS = 1.0, 0.25
 """Seconds from one reading of what nodes have used to the next, and the least where somebody waits for it."""
 RESIZE_AGAIN_SECONDS = 1.0
@@ -77,6 +81,11 @@ class Reconciler:
         """Most memory that each node was seen to use, in bytes."""
         self.readings: tuple[float, Readings] | None = None
         """Newest readings, and as of when."""
+        self._hosts: tuple[Host, ...] | None = None
+        """Hosts when the master began; None: they haven't been looked at."""
+        self.changed_hosts: tuple[Host, ...] = ()
+        """Hosts that there are now, if that has changed."""
+        self._hosts_at = self.clock()
         self.waits_for: dict[str, str] = {}
         """Why nodes that are to be resized haven't been yet, in words."""
         self._liveness = Liveness(self.health, self.clock())
@@ -104,14 +113,23 @@ class Reconciler:
     def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
         self._liveness.heard(node, doing, seconds)
 
-    def scale(self, workers: int) -> list[str]:
-        """Scale to a number of workers; return what follows from it, in words."""
-        return self._told(self.fleet.scale(workers, self.clock()))
+    @property
+    def host_of(self) -> Mapping[str, str]:
+        """Host of each node, as far as the backend says."""
+        return self.readings[1].on if self.readings is not None else {}
 
-    def scale_ps(self, count: int, *, each: Resources | None = None, host: str = "") -> list[str]:
-        """Have so many PS beside those that leave, newcomers of the plan's size or with ``each``; what follows from it, in words."""
+    def scale(self, workers: int, *, places: Places = ANYWHERE) -> list[str]:
+        """Scale to a number of workers on these ``places``; return what follows from it, in words."""
+        return self._told(self.fleet.scale(workers, self.clock(), places=places))
+
+    def scale_ps(
+        self, count: int, *, each: Resources | None = None, host: str = "", places: Places = ANYWHERE
+    ) -> list[str]:
+        """Have so many PS beside those that leave, newcomers of the plan's size or with ``each``, on ``host`` where one is named, else on
+        these ``places``. Return what follows from it, in words."""
+        leaving = self.servers.state.leaving
         return self._told(
-            self.fleet.scale_ps(count, self.clock(), leaving=self.servers.state.leaving, each=each, host=host)
+            self.fleet.scale_ps(count, self.clock(), leaving=leaving, each=each, host=host, places=places)
         )
 
     def drain(
@@ -185,6 +203,19 @@ class Reconciler:
             readings = self.backend.readings()
             self._see(readings.nodes)
             self.readings = (now + self.clock()) / 2, readings
+        if now >= self._hosts_at:
+            self._hosts_at = now + HOSTS_SECONDS
+            self._look_at_hosts()
+
+    def _look_at_hosts(self) -> None:
+        """Take in hosts that have come, gone, or changed."""
+        there = tuple(self.backend.capacity())
+        if self._hosts is None:
+            self._hosts = there
+        if there != self._hosts or self.changed_hosts:
+            self.changed_hosts = there
+        if (capacity := total_of(there)) != self.fleet.capacity and self.changed_hosts:
+            self._take((msgspec.structs.replace(self.fleet, capacity=capacity), []))
 
     def read_soon(self) -> None:
         """Have what nodes have used read as of now, with the next turn."""

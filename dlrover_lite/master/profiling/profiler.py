@@ -24,6 +24,7 @@ from dlrover_lite.protocol.profiles import HostUse, Level, Profile, PsLevel, PsU
 __all__ = ["Pace", "Part", "Profiler", "Situation"]
 
 _WALL, _CPU, _TABLE = "wall ", "cpu ", "table "
+_READ_DELAY = "read delay"
 _PART_SECONDS, _LEAST_PARTS = 2.0, 2
 """Length in seconds of the parts of an interval that say how evenly it went; and how many there are at least, of one that isn't tiny."""
 _LOOKS = 4
@@ -154,6 +155,7 @@ class Profiler:
             _add(totals, _WALL + phase, seconds)
         for phase, seconds in report.cpu_seconds.items() if report else ():
             _add(totals, _CPU + phase, seconds)
+        _add(totals, _READ_DELAY, report.read_delay_seconds if report else 0.0)
         series.tell(now, totals)
 
     def served(self, now: float, report: PsReport) -> None:
@@ -373,6 +375,7 @@ class Profiler:
             throttled_seconds=window.risen(usage, "throttled"),
             phase_seconds=window.by_name(source, _WALL),
             phase_cpu_seconds=window.by_name(source, _CPU),
+            read_delay_seconds=window.risen(source, _READ_DELAY),
         )
 
     def _ps(self, part: Part, window: _Window) -> PsUse:

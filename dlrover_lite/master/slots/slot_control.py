@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -18,6 +18,7 @@ from dlrover_lite.core.words import plural
 from dlrover_lite.master.job_state_store import JobStateStore
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.nodes.lifecycle import Node
+from dlrover_lite.master.nodes.places import ANYWHERE, Places
 from dlrover_lite.master.nodes.reconciler import Reconciler
 from dlrover_lite.master.nodes.resizing import refusal as refusal_of_resize
 from dlrover_lite.master.nodes.scaling import newcomer_refusal, refusal, replacement_refusal
@@ -25,6 +26,7 @@ from dlrover_lite.master.slots.parameter_servers import ParameterServers
 from dlrover_lite.master.slots.placement import MEMORY_SHARE, ServerRoom, place
 from dlrover_lite.master.slots.slot_state import Move, SlotState, Transfer
 from dlrover_lite.master.work.shards import ShardService
+from dlrover_lite.protocol.acts import WorkRole
 from dlrover_lite.protocol.questions import (
     CancelMovesRequest,
     DrainRequest,
@@ -196,7 +198,7 @@ class SlotControl:
         try:
             match wish:
                 case ScaleRequest():
-                    return self._scale(wish)
+                    return self._scale(wish, ANYWHERE)
                 case MoveRequest(members, target):
                     return self._move(_unpacked(members), target)
                 case DrainRequest(node, replace):
@@ -212,6 +214,14 @@ class SlotControl:
 
     # --- wishes of the brain ----------------------------------------------------------------------------------------------
 
+    def scale(self, role: WorkRole, count: int, wanted: Mapping[str, int]) -> Scaled | Failure:
+        """Have so many nodes of a role. ``wanted``: how many of them on each host; empty: wherever there is room."""
+        wish = ScaleRequest(workers=count) if role == "worker" else ScaleRequest(ps=count)
+        try:
+            return self._scale(wish, Places(wanted, self.reconciler.host_of))
+        except JobError as error:
+            return Failure("refused", error.message, error.hint)
+
     def join(self, each: Resources, host: str = "") -> Scaled | Failure:
         """Add one more PS, with ``each``, on ``host`` if one is named; slots stay where they are."""
         refused = newcomer_refusal(each, self._fleet, total=self.total) or (_OVER if self._over else None)
@@ -225,19 +235,19 @@ class SlotControl:
     def _over(self) -> bool:
         return self._fleet.done or self.shards.trained
 
-    def _scale(self, wish: ScaleRequest) -> Scaled | Failure:
+    def _scale(self, wish: ScaleRequest, places: Places) -> Scaled | Failure:
         plan = self._fleet.plan
         refused = refusal(wish, self._fleet, total=self.total) or (_OVER if self._over else None)
         if refused is not None:
             return refused
         actions = []
         if wish.ps is not None and wish.ps != plan.ps.count:
-            actions += self._scale_ps(wish.ps)
+            actions += self._scale_ps(wish.ps, places)
         if wish.workers is not None and wish.workers != plan.worker.count:
-            actions += self.reconciler.scale(wish.workers)
+            actions += self.reconciler.scale(wish.workers, places=places)
         return Scaled(actions)
 
-    def _scale_ps(self, count: int) -> list[str]:
+    def _scale_ps(self, count: int, places: Places) -> list[str]:
         """Scale to ``count`` PS. Raises JobError, with nothing done, when the parameters don't fit into so few."""
         why = f"scaled to {plural(count, 'parameter server')}"
         state, fleet = self._state, self._fleet
@@ -248,7 +258,7 @@ class SlotControl:
             kept = [node.id for node in self._least_held(called_back)[::-1][:missing]]
             after, told = state.stay(kept, why)
             self.servers.take((after.place_anew(True), told))
-            launched = self.reconciler.scale_ps(count)
+            launched = self.reconciler.scale_ps(count, places=places)
             rest = ["slots move when all parameter servers are up"] if self._state.version else []
             return [f"{node} stays" for node in kept] + launched + rest
         surplus = max(0, len(staying) + fleet.following(state.leaving) - count)
@@ -257,7 +267,7 @@ class SlotControl:
                 f"there can't be {plural(count, 'parameter server')} before those that follow others are up",
                 hint="Try again in a moment.",
             )
-        chosen = [node.id for node in self._least_held(staying)[:surplus]]
+        chosen = [node.id for node in places.leave_first(self._least_held(staying), staying)[:surplus]]
         return self._let_go(chosen, why) + self.reconciler.scale_ps(count)
 
     def _let_go(self, nodes: Collection[str], why: str) -> list[str]:

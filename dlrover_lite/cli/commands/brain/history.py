@@ -13,6 +13,7 @@ from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.words import at_time, cleaned, count, duration, metric
 
 if TYPE_CHECKING:
+    from dlrover_lite.brain.calibration import JudgedDecision
     from dlrover_lite.brain.store.history import Rows
     from dlrover_lite.brain.store.records import JobEntry, StoredDecision
     from dlrover_lite.brain_server.history_client import BrainHistory
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["find_entry", "history", "open_history"]
 
+_WORST = 5
+"""Number of predictions that are named, those the furthest off."""
 _LEAST_FIRST = ("auc", "model", "worker peak", "ps peak", "duration", "samples", "started", "plan")
 """Columns that give way on a narrow terminal."""
 
@@ -36,17 +39,26 @@ _LEAST_FIRST = ("auc", "model", "worker peak", "ps peak", "duration", "samples",
     "A word alone is looked for anywhere. May be repeated: all must hold.",
 )
 @click.option("--limit", type=click.IntRange(1, MOST_NUMBER), help="The newest so many (default: 20).")
+@click.option("--calibration", "calibrate", is_flag=True, help="How good the brain's predictions have been.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def history(job: str, conditions: tuple[str, ...], limit: int | None, as_json: bool) -> None:
+def history(job: str, conditions: tuple[str, ...], limit: int | None, calibrate: bool, as_json: bool) -> None:
     """List jobs past and present, the newest last: their plan, throughput, outcome and the memory they needed. They stay in the
     history when their files are gone, for as long as `brain settings` says.
 
     With JOB (its id, or the start of one, or "last"), tell the story of its plans: what it was given, what was decided and
     why, what happened to its nodes.
+
+    With --calibration: what decisions were predicted to bring, against what was measured two intervals after they took effect; of JOB,
+    or of all jobs that match.
     """
     if job and (conditions or limit is not None):
         raise click.UsageError("--filter and --limit choose from all jobs; of one job, its whole story is told.")
     opened = open_history()
+    if calibrate:
+        if limit is not None:
+            raise click.UsageError("--calibration is of all decisions: --filter chooses their jobs.")
+        _calibrate(opened, job, conditions, as_json)
+        return
     if opened is None:
         if job:
             raise JobError("There is no history yet.", hint="The brain keeps it: see dlrover-lite brain status")
@@ -206,6 +218,53 @@ def _as_object(entry: JobEntry, plan: Plan | None) -> dict[str, Any]:
         "peak_memory": {role: end.peak_memory.get(role) for role in ("ps", "worker")},
         "nodes": {role: end.nodes.get(role) for role in ("ps", "worker")},
     }
+
+
+# --- calibration --------------------------------------------------------------------------------------------------------------
+
+
+def _calibrate(opened: BrainHistory | None, job: str, conditions: tuple[str, ...], as_json: bool) -> None:
+    judged = []
+    if opened is not None:
+        with opened:
+            judged = _judged(opened, job, conditions)
+    from dlrover_lite.brain.calibration import calibration
+
+    found = calibration(judged)
+    worst = sorted(judged, key=lambda one: -abs(one.effect.error))[:_WORST]
+    if as_json:
+        emit_json(
+            {
+                "calibration": {action: one._asdict() for action, one in found.items()},
+                "worst": [
+                    {**fields(one, "job", "number", "at", "action"), **fields(one.effect, "error", "text")}
+                    for one in worst
+                ],
+            }
+        )
+    elif not judged:
+        note("No decision has been judged yet: that takes two intervals after it took effect.")
+    else:
+        rows = [
+            (action, count(one.decisions), f"{one.median_miss:.1%}", f"{one.within_band:.0%}", count(one.missed))
+            for action, one in found.items()
+        ]
+        table(("decisions to", "number", "median miss", "in the 80% band", "missed by much"), rows)
+        click.echo("\nThe furthest off:")
+        for one in worst:
+            click.echo(cleaned(f"  {one.job}, decision {one.number} ({one.action}): {one.effect.text}"))
+
+
+def _judged(opened: BrainHistory, job: str, conditions: tuple[str, ...]) -> list[JudgedDecision]:
+    from dlrover_lite.brain.store import queries
+
+    if job:
+        return queries.judged_decisions(opened, find_entry(opened, job).id)
+    found = queries.judged_decisions(opened)
+    if not conditions:
+        return found
+    matching = {entry.id for entry in queries.jobs(opened, queries.parse_filter(conditions, now=time.time()))}
+    return [one for one in found if one.job in matching]
 
 
 # --- one job ------------------------------------------------------------------------------------------------------------------

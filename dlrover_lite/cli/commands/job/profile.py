@@ -23,6 +23,8 @@ _WORDS = {
     "ps": "the cores of the busiest parameter server",
     "pipeline": "the minibatches under way at once",
     "host": "the free cores of the machine",
+    "reading": "reading",
+    "network": "the fullest network card",
 }
 
 
@@ -34,10 +36,11 @@ def profile(job: str, last: str, as_json: bool) -> None:
     """Show what was measured of JOB in intervals in which its plan didn't change: samples/s, CPU per minibatch, and what
     it is spent on; and which limit is the nearest. JOB is an id, the start of one, or "last" (default).
 
-    CPU is in milliseconds per minibatch: on the worker that trains it, and on all parameter servers together. Busy is
-    the share of the time in which a parameter server answers requests; queue, how long one waits for its turn. Others
-    are the cores that the machine spends on anything but this job's workers and parameter servers. Nothing is measured
-    while nodes start or end, slots move, or an evaluation or checkpoint is under way.
+    CPU is in milliseconds per minibatch: on the worker that trains it, and on all parameter servers together. Reads is
+    the share of the time in which a worker reads samples, though it has a core; waits, that in which it has nothing to
+    compute. Busy is the share of the time in which a parameter server answers requests; queue, how long one waits for
+    its turn. Others are the cores that the machine spends on anything but this job's workers and parameter servers.
+    Nothing is measured while nodes start or end, slots move, or an evaluation or checkpoint is under way.
     """
     from dlrover_lite.brain.models.bottleneck import bottleneck
     from dlrover_lite.client.handle import JobHandle
@@ -123,7 +126,7 @@ def _print_intervals(measured: Sequence[Profile]) -> None:
 def _print_workers(newest: Profile) -> None:
     phases = ("read", "pull", "compute", "push")
     table(
-        ("worker", "minibatches", "CPU", *phases, "rest", "cores used", "waits", "throttled"),
+        ("worker", "minibatches", "CPU", *phases, "rest", "cores used", "reads", "waits", "throttled"),
         [
             (
                 worker.node,
@@ -132,6 +135,7 @@ def _print_workers(newest: Profile) -> None:
                 *(_milliseconds(worker.phase_cpu_seconds.get(phase, 0.0), worker.minibatches) for phase in phases),
                 _milliseconds(worker.cpu_seconds - sum(worker.phase_cpu_seconds.values()), worker.minibatches),
                 f"{worker.cpu_seconds / newest.seconds:.2f} of {worker.cores:g}",
+                f"{max(0.0, worker.phase_seconds.get('read', 0.0) - worker.read_delay_seconds) / newest.seconds:.0%}",
                 f"{worker.phase_seconds.get('wait', 0.0) / newest.seconds:.0%}",
                 f"{worker.throttled_seconds / newest.seconds:.0%}",
             )
@@ -167,9 +171,14 @@ def _print_servers(newest: Profile) -> None:
 def told(verdict: Bottleneck) -> str:
     """Say in words which limit is the nearest, how far away the others are, and what that rests on."""
     nearest, *others = verdict.limits
-    first = f"{_WORDS[nearest.name]}, which alone allow {count(nearest.samples_per_second)} samples/s"
+    allows = "allow" if nearest.name in ("workers", "ps", "pipeline", "host") else "allows"
+    first = f"{_WORDS[nearest.name]}, which alone {allows} {count(nearest.samples_per_second)} samples/s"
+    first += ", whatever the plan" if nearest.whatever_plan else ""
     further = "; ".join(f"{_WORDS[each.name]} {count(each.samples_per_second)}" for each in others)
-    if verdict.clear:
+    if verdict.clear and nearest.whatever_plan:
+        rate = count(nearest.samples_per_second)
+        lines = [f"Reading is the limit: {rate} samples/s, whatever the plan. Further away: {further}."]
+    elif verdict.clear:
         lines = [f"The bottleneck: {first}. Further away: {further}."]
     elif nearest.unmeasured:
         lines = [f"What holds it back can't be told yet. Perhaps {first}; {further}."]

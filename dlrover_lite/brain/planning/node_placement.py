@@ -1,0 +1,168 @@
+"""Which hosts a plan's nodes run on: parameter servers stay where they are and are spread evenly, workers are packed beside them.
+
+A PS that went to another host would take its rows along, so one that stays in the plan stays on its host. Workers hold nothing: one may end
+here, and another begin elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, FloatArray, IntArray, Lattice, MemoryNeed, to_milli
+from dlrover_lite.protocol.hosts import Host, HostNodes
+
+__all__ = ["HostSpace", "fitting_on", "place", "worker_places"]
+
+
+class HostSpace(NamedTuple):
+    """What each host has for the nodes of one job, and how many of these are there, [hosts] each: the fastest first, of these the ones with
+    the most cores."""
+
+    names: tuple[str, ...]
+    milli: IntArray
+    """Thousandths of a core."""
+    memory: IntArray
+    """Bytes."""
+    workers: IntArray
+    servers: IntArray
+    alike: IntArray
+    """Number of hosts that an entry stands for."""
+
+    @staticmethod
+    def of(
+        hosts: Sequence[Host], nodes: Sequence[HostNodes] = (), speeds: Mapping[str, float] | None = None
+    ) -> HostSpace:
+        """Take in what ``hosts`` have for the job, and its ``nodes``: those on other hosts don't count. ``speeds``: of a core of each host;
+        1 for those not named."""
+        fast = speeds or {}
+        order = sorted(
+            hosts,
+            key=lambda host: (
+                -fast.get(host.name, 1.0),
+                -host.resources.cores,
+                -host.resources.memory,
+                host.name,
+            ),
+        )
+        here = {one.host: one for one in nodes}
+        each = [here.get(host.name, HostNodes(host.name)) for host in order]
+        return HostSpace(
+            tuple(host.name for host in order),
+            np.array([to_milli(host.resources.cores) for host in order], np.int64),
+            np.array([host.resources.memory for host in order], np.int64),
+            np.array([one.workers for one in each], np.int64),
+            np.array([one.servers for one in each], np.int64),
+            np.ones(len(order), np.int64),
+        )
+
+    def grouped(self) -> HostSpace:
+        """Return the same with one entry for all hosts that have as much, and as many nodes."""
+        columns = np.stack([self.milli, self.memory, self.workers, self.servers])
+        _, first, alike = np.unique(columns, axis=1, return_index=True, return_counts=True)
+        order = np.argsort(first)
+        first = first[order]
+        names = tuple(self.names[at] for at in first.tolist())
+        milli, memory, workers, servers = columns[:, first]
+        return HostSpace(names, milli, memory, workers, servers, alike[order])
+
+
+def worker_places(
+    servers: IntArray, worker_cores: FloatArray, ps_cores: FloatArray, need: MemoryNeed, space: HostSpace
+) -> IntArray:
+    """Compute how many workers of so many cores find a place on the hosts beside so many PS; 0 where a PS finds none. Arguments
+    broadcast."""
+    spread = _spread(servers, ps_cores, need, space)
+    rooms, beside_one_more = (_rooms(spread.servers + more, worker_cores, spread, need, space) for more in (0, 1))
+    found = ((space.alike - spread.with_more) * rooms + spread.with_more * beside_one_more).sum(axis=-1)
+    return np.asarray(np.where(spread.fits, found, 0), np.int64)
+
+
+def fitting_on(lattice: Lattice, need: MemoryNeed, most_bytes: int | None, space: HostSpace | None) -> IntArray:
+    """Compute ``Lattice.fitting`` for nodes that all have a place; ``space`` None: there is only one host. With several it is by the sizes
+    of workers and of PS too, (P, A, S)."""
+    anywhere = lattice.fitting(need, most_bytes)
+    if space is None:
+        return anywhere
+    servers = lattice.servers[:, None, None]
+    return np.minimum(anywhere, worker_places(servers, lattice.worker_sizes[:, None], lattice.ps_cores, need, space))
+
+
+def place(plan: Candidate, need: MemoryNeed, space: HostSpace) -> tuple[HostNodes, ...] | None:
+    """Say how many nodes of the plan each host gets, those that get none left out; None when not all find a place. ``space``: not grouped.
+
+    Workers stay where they are as far as there is room. Where some have to leave, those hosts are emptied first that have the fewest; more
+    go where nodes of the job are already, and of these hosts to the fullest, so that other jobs find large pieces.
+    """
+    _, p, worker_cores, ps_cores = plan.parts()
+    spread = _spread(p.astype(np.int64), ps_cores, need, space)
+    servers = (spread.servers + spread.with_more)[0]
+    rooms = _rooms(spread.servers + spread.with_more, worker_cores, spread, need, space)[0]
+    if not spread.fits[0] or rooms.sum() < plan.workers:
+        return None
+    workers = np.minimum(space.workers, rooms)
+    missing = plan.workers - int(workers.sum())
+    hosts = range(len(workers))
+    if missing < 0:
+        order = sorted(hosts, key=lambda at: (workers[at], -at))
+    else:
+        order = sorted(hosts, key=lambda at: (workers[at] + servers[at] == 0, rooms[at] - workers[at], at))
+    for at in order:
+        step = int(np.clip(missing, -workers[at], rooms[at] - workers[at]))
+        workers[at] += step
+        missing -= step
+    counts = zip(space.names, workers.tolist(), servers.tolist(), strict=True)
+    return tuple(HostNodes(name, w, p) for name, w, p in counts if w or p)
+
+
+class _Spread(NamedTuple):
+    """PS on hosts, […, hosts] each but for ``fits`` […]."""
+
+    servers: IntArray
+    """Number of PS on each host."""
+    with_more: IntArray
+    """Number of the hosts that an entry stands for that have one more."""
+    fits: NDArray[np.bool_]
+    """All PS have a place."""
+    milli: IntArray
+    """Thousandths of a core of each PS, […, 1]."""
+    memory: IntArray
+    """Bytes of each PS, […, 1]."""
+
+
+def _spread(servers: IntArray, ps_cores: FloatArray, need: MemoryNeed, space: HostSpace) -> _Spread:
+    """Spread PS of one size: more than there are go where the fewest are; of fewer, those leave first that are where the most are."""
+    milli = np.rint(ps_cores * MILLI).astype(np.int64)[..., None]
+    memory = np.asarray(need.per_ps(servers), np.int64)[..., None]
+    most = np.minimum(space.milli // milli, space.memory // np.maximum(memory, 1))
+    servers = np.broadcast_to(servers, most.shape[:-1])
+    more = (servers >= (space.servers * space.alike).sum())[..., None]
+    low = np.where(more, space.servers, 0)
+    high = np.where(more, most, np.minimum(most, space.servers))
+    stay = (low <= high).all(axis=-1)
+    high = np.maximum(low, np.minimum(high, servers[..., None]))
+    counts, level = low, np.zeros((*servers.shape, 1), np.int64)
+    while True:  # hosts are filled to a level, which rises as long as there are PS for all that are below it
+        higher = np.clip(level + 1, low, high)
+        rises = ((higher * space.alike).sum(axis=-1) <= servers)[..., None] & (level < high.max(axis=-1, keepdims=True))
+        if not rises.any():
+            break
+        counts, level = np.where(rises, higher, counts), level + rises
+    left = servers - (counts * space.alike).sum(axis=-1)
+    waiting = np.where(higher > counts, space.alike, 0)
+    with_more = np.clip(left[..., None] - (np.cumsum(waiting, axis=-1) - waiting), 0, waiting)
+    return _Spread(counts, with_more, stay & (with_more.sum(axis=-1) == left), milli, memory)
+
+
+def _rooms(
+    servers: IntArray, worker_cores: FloatArray, spread: _Spread, need: MemoryNeed, space: HostSpace
+) -> IntArray:
+    """Compute the workers that have a place beside so many PS on each host, […, hosts]."""
+    worker_milli = np.rint(worker_cores * MILLI).astype(np.int64)[..., None]
+    rooms = (space.milli - servers * spread.milli) // worker_milli
+    if need.worker:
+        rooms = np.minimum(rooms, (space.memory - servers * spread.memory) // need.worker)
+    return np.maximum(rooms, 0)
