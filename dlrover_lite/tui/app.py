@@ -114,7 +114,7 @@ class TuiApp(App[None]):
             self._tell_failed(before)
         else:
             self.job_feed.take()
-        self._show(self.screen)
+        self._show(self.shown_screen)
 
     def _tell_failed(self, before: JobsView | None) -> None:
         """Notify of jobs that have failed, or were lost, since they were seen last."""
@@ -130,15 +130,22 @@ class TuiApp(App[None]):
                     markup=False,
                 )
 
-    def _show(self, screen: Screen[Any]) -> None:
+    @property
+    def shown_screen(self) -> Screen[Any] | None:
+        """The screen that is seen; none while the app closes, when timers and calls that were on their way still come."""
+        stack = self.screen_stack
+        return stack[-1] if stack else None
+
+    def _show(self, screen: Screen[Any] | None) -> None:
         if isinstance(screen, JobsScreen):
             screen.put(self.view)
         elif isinstance(screen, JobScreen | DecisionsScreen):
             screen.put(self.job_feed.take())
 
     def _tell_ages(self) -> None:
-        if isinstance(self.screen, Page):
-            self.screen.tell_age()
+        screen = self.shown_screen
+        if isinstance(screen, Page):
+            screen.tell_age()
 
     @property
     def job_ids(self) -> Sequence[str]:
@@ -167,8 +174,7 @@ class TuiApp(App[None]):
         return len(self._pressed)
 
     async def _take_keys(self) -> None:
-        while self._pressed:
-            screen = self.screen
+        while self._pressed and (screen := self.shown_screen) is not None:
             if isinstance(screen, Dialog):
                 if not screen.takes(self._pressed[0]):
                     self._pressed.popleft()
@@ -205,7 +211,7 @@ class TuiApp(App[None]):
         self.push_screen(JobScreen(job, row))
 
     def on_screen_resume(self) -> None:
-        self._show(self.screen)
+        self._show(self.shown_screen)
 
     def _pop_to_jobs(self) -> None:
         while len(self.screen_stack) > 1:
@@ -215,7 +221,7 @@ class TuiApp(App[None]):
         gone = super().pop_screen()
         if not any(isinstance(screen, JobScreen) for screen in self.screen_stack):
             self._job = None
-        self._show(self.screen)
+        self._show(self.shown_screen)
         return gone
 
     def read(

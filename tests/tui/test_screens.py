@@ -177,3 +177,14 @@ def test_foreseen_memory_is_a_curve_where_there_is_room() -> None:
         await until(pilot, lambda: not memory.display)
 
     drive(steps, the_app(job=ADS.id))
+
+
+def test_a_timer_that_comes_while_the_app_closes_does_nothing() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await opened(pilot)
+
+    app = drive(steps)
+    assert app.shown_screen is None
+    app._tell_ages()
+    app._arrived(of_all=True)
+    app._arrived(of_all=False)
