@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -13,15 +14,19 @@ from typing import Any
 from _plan_job import MIB, PlannedJob, keeper_options, recipe_of, resources_of, running, start, words
 from _quiet import say
 
+from dlrover_lite.brain.job_tracker import bounds_of
 from dlrover_lite.brain.planning.observed_job import candidate_of
 from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.demands import Demand
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.profiles import Profile
 
 __all__ = ["CEILING", "FullRun", "History", "Workload", "full_run", "granted", "plans_within", "scan", "user_run"]
 
-CEILING = {"cores": 2, "memory": 4096 * MIB}
-SIZES = (0.25, 0.5, 0.75, 1.0, 1.5)
-MOST_WORKERS, MOST_SERVERS = 4, 2
+_CORES = min(os.cpu_count() or 2, 8)
+"""More than the four that a job begins with of which nothing is known, where the machine has them."""
+CEILING = {"cores": _CORES, "memory": _CORES * 2048 * MIB}
 LOOK_SECONDS = 2.0
 EVAL_SAMPLES = 50_000
 """The same for all runs: what they differ by is the model's."""
@@ -75,22 +80,28 @@ class FullRun:
 
 
 def plans_within(cores: float) -> list[Candidate]:
-    """Those in which no node's size can be raised by a step without giving more than ``cores``: any other one is no faster than one
-    of them."""
+    """Those of the brain's own plans in which no node's size can be raised by a step without giving more than ``cores``: any other one
+    is no faster than one of them."""
+    bounds = bounds_of(Demand(hosts=(Host("here", Resources(cores, 0)),)))
     milli = round(cores * 1000)
     found = []
-    for workers, servers, at, of_ps in product(
-        range(1, MOST_WORKERS + 1), range(1, MOST_SERVERS + 1), range(len(SIZES)), range(len(SIZES))
+    for workers, servers, worker_cores, ps_cores in product(
+        range(1, bounds.max_workers + 1), range(1, bounds.max_servers + 1), bounds.worker_sizes, bounds.ps_sizes
     ):
-        plan = Candidate(workers, servers, SIZES[at], SIZES[of_ps])
+        plan = Candidate(workers, servers, worker_cores, ps_cores)
         raised = [
-            Candidate(workers, servers, SIZES[i], SIZES[j])
-            for i, j in ((at + 1, of_ps), (at, of_ps + 1))
-            if i < len(SIZES) and j < len(SIZES) and SIZES[j] <= 1.0  # a PS has no use for more
+            *(Candidate(workers, servers, size, ps_cores) for size in _next(bounds.worker_sizes, worker_cores)),
+            *(Candidate(workers, servers, worker_cores, size) for size in _next(bounds.ps_sizes, ps_cores)),
         ]
-        if plan.ps_cores <= 1.0 and plan.milli <= milli and all(one.milli > milli for one in raised):
+        if plan.milli <= milli and all(one.milli > milli for one in raised):
             found.append(plan)
     return found
+
+
+def _next(sizes: Sequence[float], size: float) -> Sequence[float]:
+    """The next larger size, if there is one."""
+    at = sizes.index(size) + 1
+    return sizes[at : at + 1]
 
 
 def scan(home: Path, workload: Workload, plans: Sequence[Candidate], seconds: float) -> dict[Candidate, float]:

@@ -1,11 +1,13 @@
-"""How soon a job ends that says nothing of resources, against the best plan there is: real training under a ceiling of 2 cores.
+"""How soon a job ends that says nothing of resources, against the best plan there is: real training with all cores, 8 at most.
 
-The oracle is the fixed plan that ends first: all plans that give the ceiling away are tried for some seconds each in one job, and the best
-five are run in full. Against it: two users' plans, kept to the end (one asks for too much, one for too little; a quarter of the
-samples is run, and the rest taken to go on so), the brain without any history (cold), and with a history of jobs that are related but
-not the same, and of decoys (warm; the same history each time). A run's time is from its launch to its end.
+The oracle is the fixed plan that ends first: of the plans that the brain can give, all that give the ceiling away are tried for some
+seconds each in one job, and the best five are run in full. Against it: two users' plans, kept to the end (one asks for too much, one
+for too little; a quarter of the samples is run, and the rest taken to go on so), the brain without any history (cold), and with a
+history of jobs that are related but not the same, and of decoys (warm; the same history each time). A run's time is from its launch to
+its end.
 
 ``autoscale.cold_ratio``, ``warm_ratio``, ``user_ratio`` (the geometric mean of both): over the oracle's time in the same round.
+``warm_over_cold``: the warm job's time over the cold one's in the same round.
 ``first_plan_ratio``: samples/s with the warm job's first plan over the oracle's. ``cpu_used`` and ``memory_used``: of the warm job's
 nodes over what they were given; for memory, at their peak. ``auc_difference``: between the scaled jobs and the oracle's, of samples held
 out. All runs are told in a table.
@@ -161,6 +163,13 @@ def figures_of(found: Found, *, heed: bool) -> list[Figure]:
     wanted: list[tuple[str, Sequence[Round[float]], str, str, Mapping[str, Any]]] = [
         ("cold_ratio", cold, "x", "<= 1.3", {"plans": [one.value.plans for one in found.full["cold"]]}),
         ("warm_ratio", [_over(one, other) for one, other in zip(warm, best, strict=True)], "x", "<= 1.12", of_warm),
+        (
+            "warm_over_cold",
+            [_over(one, other) for one, other in zip(warm, found.full["cold"], strict=True)],
+            "x",
+            "<= 1.0",
+            {},
+        ),
         ("user_ratio", [_together(each) for each in zip(*users, strict=True)], "x", "", of_users),
         ("first_plan_ratio", _first(found, plan, best), "x", ">= 0.85", of_warm),
         ("cpu_used", [_with(one, one.value.cpu_used) for one in warm], "", ">= 0.8", {}),

@@ -13,8 +13,9 @@ that ours saves: the paper has 36.4% and 27.6%.
 
 A machine whose pace moves by some percent from run to run hides losses of seconds. So each of these is the mean loss of all rounds over
 that of the other, told with its standard error, and every other round runs the other way around: a machine that gets slower doesn't
-count against those that come last. ``lost_nearby_vs_restart`` compares what a run lost by its own pace just before and after it, and
-``lost_nearby_vs_none`` has that of ours over what is lost without intervention by the run's end.
+count against those that come last. There are as many rounds as make each standard error a third of the target, three at least and
+twelve at most, or as many as ``--rounds`` says. ``lost_nearby_vs_restart`` compares what a run lost by its own pace just before and
+after it, and ``lost_nearby_vs_none`` has that of ours over what is lost without intervention by the run's end.
 """
 
 from __future__ import annotations
@@ -37,10 +38,13 @@ from _quiet import Quiet, Round, of_rounds, say
 from _slow_host import available
 from common import Figure, arguments, emit
 
-ROUNDS = 3
+LEAST_ROUNDS, MOST_ROUNDS = 3, 12
+ERROR_PART = 1 / 3
+"""The largest standard error of a figure with which no further round is run, as a part of its target."""
 SECONDS, QUICK_SECONDS = 120.0, 60.0
 """Of an undisturbed run, without its start."""
-TARGETS = {"lost_vs_none": "<= 0.15", "lost_vs_restart": "<= 0.3"}
+BOUNDS = {"none": 0.15, "restart": 0.3}
+"""Targets of the losses over those of another way."""
 HOWS: dict[str, tuple[How, ...]] = {
     "hot_ps": ("undisturbed", "none", "undisturbed, ours", "ours", "restart"),
     "straggler": ("undisturbed", "none", "undisturbed, ours", "ours"),
@@ -51,7 +55,9 @@ PAPER = (0.364, 0.276)
 Runs = dict[str, Round[Run]]
 
 
-def measure(case: Case, home: Path, seconds: float, rounds: int, quiet: Quiet, again: int) -> list[Runs]:
+def measure(
+    case: Case, home: Path, seconds: float, rounds: int | None, quiet: Quiet, again: int, *, heed: bool
+) -> list[Runs]:
     directory = prepare(case, home)
     rate = rate_of(case, directory)
     samples = int(rate * seconds)
@@ -62,8 +68,10 @@ def measure(case: Case, home: Path, seconds: float, rounds: int, quiet: Quiet, a
     )
     found: list[Runs] = []
     noticed = 0.0
-    for number in range(rounds):
-        of_round: Runs = {}
+    while len(found) < (rounds or MOST_ROUNDS):
+        if rounds is None and len(found) >= LEAST_ROUNDS and sure(case, found, heed=heed):
+            break
+        number, of_round = len(found), Runs()
         for how in HOWS[case.name][:: 1 if number % 2 == 0 else -1]:  # a restart knows from the last of ours when
             subject = partial(run, case, directory, samples, how, noticed_after=noticed)
             for one in quiet.attempts(f"{case.name}, {how}", subject, again=again):
@@ -93,7 +101,7 @@ def figures_of(case: Case, rounds: Sequence[Runs], *, heed: bool) -> list[Figure
     for other in ("none", "restart"):
         if other not in HOWS[case.name]:
             continue
-        target = TARGETS[f"lost_vs_{other}"]
+        target = f"<= {BOUNDS[other]:g}"
         nearby = of_rounds(
             f"{case.name}.lost_nearby_vs_{other}", [_nearby(each, other) for each in rounds], "x", target, heed=heed
         )
@@ -122,6 +130,17 @@ def _of_losses(case: Case, rounds: Sequence[Runs], other: str, target: str, *, h
         **({} if heed else {"disturbed_rounds_count": True}),
     }
     return Figure(name, ratio, "x", target, detail={**detail, **_detail(case, rounds, other)})
+
+
+def sure(case: Case, rounds: Sequence[Runs], *, heed: bool) -> bool:
+    """Whether the rounds that count tell each loss well enough."""
+    for other, bound in BOUNDS.items():
+        if other in HOWS[case.name]:
+            found = _of_losses(case, rounds, other, "", heed=heed)
+            error = None if found is None else found.detail["standard_error"]
+            if error is None or error > bound * ERROR_PART:
+                return False
+    return True
 
 
 def _standard_error(values: Sequence[float]) -> float | None:
@@ -173,7 +192,7 @@ def _detail(case: Case, rounds: Sequence[Runs], other: str) -> dict[str, object]
 
 
 def extend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, help=f"(default {ROUNDS}; 1 with --quick)")
+    parser.add_argument("--rounds", type=int, help="(default: as many as are needed; 1 with --quick)")
     parser.add_argument(
         "--seconds", type=float, help=f"of an undisturbed run (default {SECONDS:g}; {QUICK_SECONDS:g} with --quick)"
     )
@@ -191,13 +210,13 @@ def main() -> None:
     set_up()
     figures: list[Figure] = []
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-    rounds = options.rounds or (1 if options.quick else ROUNDS)
+    rounds, heed = options.rounds or (1 if options.quick else None), not options.disturbed
     with tempfile.TemporaryDirectory(prefix="dl-bench-") as name, Quiet() as quiet:
         os.environ["DLROVER_LITE_HOME"] = name
         for case in CASES.values():
             if options.only in (None, case.name):
-                found = measure(case, Path(name), seconds, rounds, quiet, options.again)
-                figures += figures_of(case, found, heed=not options.disturbed)
+                found = measure(case, Path(name), seconds, rounds, quiet, options.again, heed=heed)
+                figures += figures_of(case, found, heed=heed)
     emit(options, figures)
 
 

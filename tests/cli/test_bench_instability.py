@@ -85,3 +85,16 @@ def test_a_single_round_has_no_error_and_a_disturbed_one_does_not_count(
 def test_a_ratio_to_a_loss_of_nothing_is_left_out(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert "lost_vs_restart" not in losses(bench, [a_round(bench, restart=-11.0)])
     assert "hot_ps.lost_vs_restart is left out: restart lost nothing (-1.0 s)" in capsys.readouterr().err
+
+
+def test_rounds_are_enough_once_each_error_is_a_third_of_its_target(bench: Any) -> None:
+    case = bench.CASES["hot_ps"]
+    alike = [a_round(bench, ours=more) for more in (0.0, 0.5, 1.0)]
+    assert bench.sure(case, alike, heed=True)
+    assert not bench.sure(case, alike[:1], heed=True), "a single round doesn't tell"
+    apart = [a_round(bench, ours=more, none=20.0) for more in (0.0, 4.0, -1.0)]
+    assert not bench.sure(case, apart, heed=True), "the loss over a restart's isn't known well enough"
+    assert bench.sure(bench.CASES["straggler"], apart, heed=True), "the loss over that without intervention is"
+    disturbed = [a_round(bench, "others took 9% of the CPU") for _ in alike]
+    assert not bench.sure(case, [alike[0], *disturbed], heed=True)
+    assert bench.sure(case, [alike[0], *disturbed], heed=False)
