@@ -48,7 +48,7 @@ def window(
 
 def found(profiles: list[Profile], node: str) -> Slowing | None:
     least = 1 / POLICY.slow_below if node in WORKERS else POLICY.hot_over_peers
-    return slowing(profiles, node, least=least, evidence=POLICY.evidence)
+    return slowing(profiles, node, least=least, evidence=POLICY.evidence, policy=POLICY.slowdown)
 
 
 def then(node: str, times: float, *, seconds: float = LOOK_SECONDS, **fields: bool) -> Iterator[list[Profile]]:

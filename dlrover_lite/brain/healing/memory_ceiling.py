@@ -19,13 +19,6 @@ from dlrover_lite.protocol.profiles import Level
 
 __all__ = ["treat_ceiling"]
 
-_LEAST_LEVELS = 3
-"""Least number of levels that a forecast so far ahead follows from."""
-_TIMES_SO_FAR = 10.0
-"""How far is looked ahead at most, as a multiple of what was trained so far."""
-_STEPS = 24
-"""Number of steps in which the moment is looked for at which the parameter servers are full."""
-
 
 class _Ahead(NamedTuple):
     """What all PS together are forecast to need, and have at most."""
@@ -40,17 +33,23 @@ class _Ahead(NamedTuple):
 def treat_ceiling(inputs: HealInputs) -> list[Treatment]:
     """Warn, once in a job, of memory that all PS together will lack: nothing but words can be done. Give at most one treatment, which names
     the PS that takes the most."""
-    last = inputs.held[-1]
+    policy, last = inputs.policy.ceiling, inputs.held[-1]
     told = any(one.cause == "ceiling" for one in inputs.past)
-    if told or inputs.most is None or not last.ps or len(inputs.held) < _LEAST_LEVELS or last.samples_per_second <= 0:
+    if (
+        told
+        or inputs.most is None
+        or not last.ps
+        or len(inputs.held) < policy.least_levels
+        or last.samples_per_second <= 0
+    ):
         return []
     most = inputs.most.memory - _of_workers(inputs)
-    until = _TIMES_SO_FAR * last.samples_so_far
+    until = policy.times_so_far * last.samples_so_far
     if inputs.total_samples is not None:
         until = min(until, max(inputs.total_samples, last.samples_so_far))
     if _surely_fits(last, until, inputs.spill_part, most) or (found := forecast_of(inputs)) is None:
         return []
-    ahead = _look(found, last, until, most)
+    ahead = _look(found, last, np.linspace(last.samples_so_far, until, policy.steps), most)
     if ahead.needed[0, -1] <= most:
         return []
     use = max(last.ps, key=lambda use: (use.used_bytes, use.node))
@@ -83,10 +82,10 @@ def _surely_fits(last: Level, until: float, spill_part: float, most: int) -> boo
     return sum(at_most_bytes(use.used_bytes, use.row_bytes, times, spill_part=spill_part) for use in last.ps) <= most
 
 
-def _look(found: Forecast, last: Level, until: float, most: int) -> _Ahead:
-    samples = np.linspace(last.samples_so_far, until, _STEPS)
+def _look(found: Forecast, last: Level, samples: Floats, most: int) -> _Ahead:
     needed: Floats = sum(
-        (peak_bytes(*found.of(use.node), samples, (0.1, 0.5, 0.9)) for use in last.ps), start=np.zeros((3, _STEPS))
+        (peak_bytes(*found.of(use.node), samples, (0.1, 0.5, 0.9)) for use in last.ps),
+        start=np.zeros((3, len(samples))),
     )
     return _Ahead(samples, needed, most)
 
@@ -100,7 +99,7 @@ def _words(inputs: HealInputs, ahead: _Ahead, last: Level) -> str:
     assert inputs.most is not None
     band, whole = _band(ahead), inputs.most.memory
     at_end = inputs.total_samples is not None and ahead.samples[-1] >= inputs.total_samples
-    when = "by its end" if at_end else f"when it has trained {_TIMES_SO_FAR:.0f} times as much"
+    when = "by its end" if at_end else f"when it has trained {inputs.policy.ceiling.times_so_far:.0f} times as much"
     full = float(ahead.samples[int((ahead.needed[1] > ahead.most).argmax())])
     seconds = (full - last.samples_so_far) / last.samples_per_second
     return (

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from dlrover_lite.brain.healing.memory_relief import forecast_of
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
+from dlrover_lite.brain.healing.policies import ReclaimPolicy
 from dlrover_lite.brain.healing.slow_nodes import remaining_seconds
 from dlrover_lite.brain.models.memory_forecast import Forecast, memory_band
 from dlrover_lite.brain.models.memory_model import LEAST_PS, peak_bytes, worker_limit
@@ -21,22 +22,6 @@ from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 __all__ = ["treat_spare"]
 
 _CAUSES = ("memory ahead", "memory to spare")
-_SURE = 0.99
-"""Quantile of what a PS may need that it keeps."""
-_HEADROOM = 1.12
-"""Factor on that quantile, so that a PS isn't given more again as soon as it needs what was foreseen."""
-_MOST = 1.38
-"""The most that a new limit may be over what is expected, as a factor: where more would have to be kept, nothing is sure enough. As
-``memory_model.limit_for``."""
-_OVER_USED = 1.15
-"""Least factor of a new limit over what is in use: a limit that would nearly be full is refused."""
-_SEEN, _MOST_SEEN = 1.06, 1.25
-"""Factor of a new limit over the most that a PS has used, which snapshots need now and then; and the most by which that may raise the
-limit: the PS may have had more slots then."""
-
-
-_LEAST_SECONDS = 15.0
-"""Least seconds that a job has left where memory is taken back: one that is done sooner gives all of it back anyway."""
 
 
 class _Lower(NamedTuple):
@@ -49,7 +34,7 @@ def treat_spare(inputs: HealInputs, nodes: Sequence[NodeNow]) -> list[Treatment]
     """Take memory back from all of ``nodes`` that have much more than they need, in one treatment, or none. Only once the job has run
     undisturbed for a while."""
     policy = inputs.policy
-    nearly_done = remaining_seconds(inputs) < _LEAST_SECONDS
+    nearly_done = remaining_seconds(inputs) < policy.reclaim.least_seconds_left
     if not inputs.resizable or nearly_done or len(_calm(inputs)) < policy.spare_windows:
         return []
     rested = [node for node in nodes if not _changed_of_late(inputs, node.node)]
@@ -108,14 +93,15 @@ def _is_worth_it(inputs: HealInputs, node: NodeNow, limit: int) -> bool:
 def _servers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
     last = inputs.held[-1]
     used = {use.node: use.used_bytes for use in last.ps}
-    known = [node for node in nodes if _is_worth_it(inputs, node, math.ceil(used.get(node.node, 1 << 62) * _OVER_USED))]
+    over_used = inputs.policy.reclaim.over_used
+    known = [node for node in nodes if _is_worth_it(inputs, node, math.ceil(used.get(node.node, 1 << 62) * over_used))]
     if not known or (found := forecast_of(inputs)) is None:
         return
     until = last.samples_so_far + last.samples_per_second * inputs.policy.spare_seconds
     if inputs.total_samples is not None:
         until = min(until, max(inputs.total_samples, last.samples_so_far))
     for node in known:
-        needed = _needs(found, node, until, used[node.node])
+        needed = _needs(found, node, until, used[node.node], inputs.policy.reclaim)
         if needed is None:
             continue
         limit = max(needed, inputs.least.get("ps", 0))
@@ -123,13 +109,13 @@ def _servers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
             yield _Lower(node, limit, memory_band(found, node.node, until, limit=limit))
 
 
-def _needs(found: Forecast, node: NodeNow, until: float, used: int) -> int | None:
+def _needs(found: Forecast, node: NodeNow, until: float, used: int, policy: ReclaimPolicy) -> int | None:
     """Compute the limit that surely is enough; None where nothing is sure."""
-    expected, high = (float(value) for value in peak_bytes(*found.of(node.node), until, (0.5, _SURE))[:, 0])
-    limit = max(high * _HEADROOM, used * _OVER_USED)
-    if limit > expected * _MOST:
+    expected, high = (float(value) for value in peak_bytes(*found.of(node.node), until, (0.5, policy.sure))[:, 0])
+    limit = max(high * policy.headroom, used * policy.over_used)
+    if limit > expected * policy.most_over_expected:
         return None
-    limit = max(limit, min(node.used_bytes * _SEEN, limit * _MOST_SEEN), LEAST_PS)
+    limit = max(limit, min(node.used_bytes * policy.over_peak, limit * policy.most_by_peak), LEAST_PS)
     return math.ceil(limit / MIB) * MIB
 
 

@@ -99,7 +99,7 @@ def treat_workers(inputs: HealInputs, nodes: Sequence[NodeNow], room: HostCapaci
 def _slow_windows(inputs: HealInputs, node: str) -> Sequence[Profile]:
     """Return the windows in which a worker is slow; none if it isn't, or not surely."""
     profiles, policy = _since_treated(inputs, node), inputs.policy
-    found = slowing(profiles, node, least=1 / policy.slow_below, evidence=policy.evidence)
+    found = slowing(profiles, node, least=1 / policy.slow_below, evidence=policy.evidence, policy=policy.slowdown)
     if found is not None and all(_is_slow(inputs, profile, node) for profile in found.windows):
         return found.windows
     windows = _in_a_row(inputs, profiles)
@@ -175,7 +175,7 @@ def _hot(inputs: HealInputs, node: str) -> _Seen | None:
     profiles, policy = _since_treated(inputs, node), inputs.policy
     alone = bool(profiles) and len(profiles[-1].ps) == 1
     evidence = policy.evidence * (_ALONE if alone else 1.0)
-    found = slowing(profiles, node, least=policy.hot_over_peers, evidence=evidence)
+    found = slowing(profiles, node, least=policy.hot_over_peers, evidence=evidence, policy=policy.slowdown)
     if found is not None and _holds_up(inputs, found, node, alone=alone):
         return _Seen(found.windows, found.before, found.times)
     windows = _in_a_row(inputs, profiles)

@@ -14,27 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from dlrover_lite.brain.healing.policies import SlowdownPolicy
 from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 
 __all__ = ["Slowing", "slower_than_peers", "slowing", "work_times"]
 
-_MOST_WINDOWS = 24
-"""The most windows that are looked at: the newest ones."""
-_MOST_SECONDS = 40.0
-"""The most seconds that slow windows take together: longer ones are usual, and not a change any more."""
-_LEAST_SECONDS = 2.4
-"""Least seconds that slow windows take together: anything may pause for a moment."""
-_LEAST_MINIBATCHES = 6.0
-"""Least number of minibatches that the node would have done meanwhile, at its usual rate."""
-_LEAST_DONE = 2
-"""Least number of minibatches in each window: a node that does nothing at all may be waiting, and is not slow."""
-_USUAL_SECONDS = 4.0
-"""Least seconds that say what is usual."""
-_USUAL_WINDOWS = 6
 _WORK = ("read", "compute")
 """Phases of a worker that take as long as it does, and not as others do."""
-_MOST_TIMES = 8.0
-"""How many times slower a node counts as at most: slower than that is no more sure."""
 
 
 class Slowing(NamedTuple):
@@ -50,29 +36,33 @@ def _uses(profile: Profile) -> list[WorkerUse | PsUse]:
     return [*profile.workers, *profile.ps]
 
 
-def slowing(profiles: Sequence[Profile], node: str, *, least: float, evidence: float) -> Slowing | None:
+def slowing(
+    profiles: Sequence[Profile], node: str, *, least: float, evidence: float, policy: SlowdownPolicy
+) -> Slowing | None:
     """Find out whether ``node`` has got slower, by the last of ``profiles`` (by time, the newest last); None: it hasn't. It is ``least``
     times as slow in each window since, with so much ``evidence`` in all of them (seconds times the square of the natural logarithm of how
     many times)."""
-    newest = profiles[-_MOST_WINDOWS:]
+    newest = profiles[-policy.most_windows :]
     if not _may_be_slow(newest, node, least):
         return None
     alike = _alike(newest)
     seconds = 0.0
     for count in range(1, len(alike)):
-        windows, before = alike[-count:], alike[:-count][-_USUAL_WINDOWS:]
+        windows, before = alike[-count:], alike[:-count][-policy.usual_windows :]
         seconds += windows[0].seconds
-        if seconds > _MOST_SECONDS:
+        if seconds > policy.most_seconds:
             return None
         usual = sum(profile.seconds for profile in before)
-        if usual < _USUAL_SECONDS or seconds < _LEAST_SECONDS:
+        if usual < policy.usual_seconds or seconds < policy.least_seconds:
             continue
-        if _done(before, node) / usual * seconds < _LEAST_MINIBATCHES:
+        if _done(before, node) / usual * seconds < policy.least_minibatches:
             continue
         paces = _Paces.of(before)
-        found = [_times(paces, profile, node) for profile in windows]
+        found = [_times(paces, profile, node, policy) for profile in windows]
         times = [each.least for each in found]
-        sure = sum(p.seconds * math.log(min(x.mean, _MOST_TIMES)) ** 2 for p, x in zip(windows, found, strict=True))
+        sure = sum(
+            p.seconds * math.log(min(x.mean, policy.most_times)) ** 2 for p, x in zip(windows, found, strict=True)
+        )
         if min(times) >= least and sure >= evidence:
             return Slowing(before, windows, float(median(times)))
     return None
@@ -151,8 +141,8 @@ class _Times(NamedTuple):
     """Geometric mean of the least and the most: what doesn't count as the node's work, as receiving and sending, is half its fault."""
 
 
-def _times(usual: _Paces, profile: Profile, node: str) -> _Times:
-    if _done([profile], node) < _LEAST_DONE:
+def _times(usual: _Paces, profile: Profile, node: str, policy: SlowdownPolicy) -> _Times:
+    if _done([profile], node) < policy.least_done:
         return _Times()
     now = _Paces.of([profile])
     found = [
