@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlrover_lite.client import trial
-from dlrover_lite.client.dry_run import FirstPlan, first_plan
 from dlrover_lite.client.handle import Recipes, dotted, resolve, this_machine
 from dlrover_lite.protocol.plans import Plan, more_than_there_is
 from dlrover_lite.recipe.id_preview import look_at_recipe
 from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
+    from dlrover_lite.client.dry_run import FirstPlan
     from dlrover_lite.models.trial import Found
 
 __all__ = ["Validation", "validate", "warnings"]
@@ -42,6 +42,9 @@ def validate(recipe: Recipes, **overrides: Any) -> Validation:
 
     Raises RecipeError, with all its ``problems``, for a recipe that can't be run.
     """
+    # deciding takes numpy and scipy, which who runs a job need not wait for
+    from dlrover_lite.client.dry_run import first_plan
+
     changes = dict(dotted(overrides))
     resolved = resolve(recipe, overrides)
     found = trial.try_recipe(resolved, this_machine())

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import least_squares
 
-from dlrover_lite.brain.models.nnls import nnls
+from dlrover_lite.brain.models.fitting import norm, prepare, solve
 from dlrover_lite.brain.models.throughput import Fit, Prior, fit, predict, times
 from dlrover_lite.brain.models.throughput_forms import ADDITIVE, BOTTLENECK, Engine, Form, Setting
 from dlrover_lite.core.errors import DlroverLiteError
@@ -65,17 +66,33 @@ def true_fit(coefficients: dict[str, float], exponent: float = 6.0) -> Fit:
 # --- solving --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 8))
-def test_least_squares_without_negative_coefficients(seed: int, k: int) -> None:
-    """Karush, Kuhn and Tucker's conditions: what is above 0 has no gradient, and what is 0 none that would raise it."""
-    rng = np.random.default_rng(seed)
-    rows, right = rng.normal(size=(k + 6, k)), rng.normal(size=k + 6)
-    found = nnls(rows.T @ rows, rows.T @ right)
-    gradient = rows.T @ (right - rows @ found)
-    assert (found >= 0).all()
-    assert np.allclose(gradient[found > 0], 0, atol=1e-8)
-    assert (gradient <= 1e-8).all()
+@pytest.mark.parametrize("exponent", [1.5, 6.0, 12.0])
+@pytest.mark.parametrize("n", [2, 5, 14, 42])
+def test_the_solution_is_that_of_a_general_optimizer(n: int, exponent: float) -> None:
+    """A trust region method, which knows nothing of p-norms, finds nothing better from there, nor anything else from afar."""
+    data = prepare(simulated()[:n], BOTTLENECK, Engine(throttle_cores=0.03, parallel_share=0.9), None)
+    start = np.ones(len(data.names))
+    found = solve(data, exponent, start)
+
+    def errors(x: np.ndarray) -> np.ndarray:
+        seconds, _ = norm(data.times @ x, exponent)
+        return np.concatenate([(seconds - 1) / data.sd, data.linear @ x - data.linear_right])
+
+    def huber_of_throughput(squares: np.ndarray) -> np.ndarray:
+        large = (squares > 4.0) & (np.arange(len(squares)) < n)
+        root = np.sqrt(np.maximum(squares, 1e-300))
+        return np.array(
+            [
+                np.where(large, 4 * root - 4, squares),
+                np.where(large, 2 / root, 1.0),
+                np.where(large, -1 / np.maximum(squares, 1.0) ** 1.5, 0.0),
+            ]
+        )
+
+    for begin in (start, found.x):
+        other = least_squares(errors, begin, bounds=(0, np.inf), loss=huber_of_throughput, ftol=1e-10, xtol=1e-10)
+        assert found.cost <= 2 * other.cost + 0.1
+        assert np.allclose(norm(data.times @ found.x, exponent)[0], norm(data.times @ other.x, exponent)[0], rtol=2e-3)
 
 
 # --- fitting --------------------------------------------------------------------------------------------------------

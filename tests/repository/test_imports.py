@@ -92,9 +92,35 @@ def _order(needed: dict[str, set[str]]) -> dict[str, list[str]]:
 
 def test_a_master_starts_without_importing_numba_or_torch() -> None:
     """It is started again when it was killed, and training waits for it."""
-    code = "import sys, dlrover_lite.master_process.__main__\nprint([name for name in ('numba', 'torch') if name in sys.modules])"
+    assert not {"numba", "torch"} & set(imported_by("import dlrover_lite.master_process.__main__"))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from dlrover_lite.cli.main import main; main(['jobs'])",
+        "import dlrover_lite.client.validation, dlrover_lite.client.handle",  # what `run` needs
+        "import dlrover_lite.master_process.__main__",
+        "import dlrover_lite.brain_server.daemon, dlrover_lite.brain_server.service",  # as long as no job has come
+        "import dlrover_lite.worker.trainer, dlrover_lite.ps.server.service",
+        "import dlrover_lite.tui.app, dlrover_lite.tui.sources.live",
+    ],
+)
+def test_only_who_fits_a_model_imports_scipy(code: str) -> None:
+    """Of all of it; its version is what numba looks at."""
+    parts = {name.split(".")[1] for name in imported_by(code) if name.startswith("scipy.")}
+    assert not parts & {"optimize", "special", "stats", "linalg", "sparse"}
+
+
+def test_who_fits_a_model_imports_scipy() -> None:
+    assert "scipy.optimize" in imported_by("import dlrover_lite.brain.advisor")
+
+
+def imported_by(code: str) -> list[str]:
+    """List the modules that are there once a new process has run ``code``."""
+    code += "\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    return done.stdout.splitlines()[-1].split()
 
 
 @pytest.mark.parametrize("code", ["import dlrover_lite", "from dlrover_lite.cli.main import main; main(['--help'])"])

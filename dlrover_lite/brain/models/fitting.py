@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from scipy.optimize import nnls
 
-from dlrover_lite.brain.models.nnls import nnls
 from dlrover_lite.brain.models.throttling import unthrottled
 from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Engine, Floats, Form, Setting
 from dlrover_lite.protocol.profiles import Observation
@@ -24,6 +24,7 @@ __all__ = [
     "norm",
     "prepare",
     "sample_bytes",
+    "solve",
     "told_apart",
 ]
 
@@ -173,7 +174,7 @@ def _paces(linear: Floats, right: Floats, n: int) -> Floats:
     for _ in range(_PACE_ROUNDS):
         rows = linear.copy()
         rows[: 2 * n] *= np.repeat(paces, 2)[:, None]
-        usual = nnls(rows.T @ rows, rows.T @ right)
+        usual, _ = nnls(rows, right)
         logs = np.log(right[: 2 * n] / np.maximum(linear[: 2 * n] @ usual, 1e-12)).reshape(n, 2)
         logs = np.clip(logs - logs.mean(axis=0), -1.0, 1.0)
         together = float((logs[:, 0] * logs[:, 1]).mean())
@@ -301,16 +302,16 @@ def best_exponent(data: FitData, expected: float) -> tuple[float, Solution]:
     """Search the form's exponents from the expected one on, as long as it gets better."""
     choices = data.form.exponents
 
-    def solve(i: int, start: Floats) -> tuple[float, Solution]:
-        found = _solve(data, choices[i], start)
+    def solved(i: int, start: Floats) -> tuple[float, Solution]:
+        found = solve(data, choices[i], start)
         return found.cost + (math.log(choices[i] / expected) / _EXPONENT_SD) ** 2, found
 
     here = min(range(len(choices)), key=lambda i: abs(math.log(choices[i] / expected)))
-    cost, best = solve(here, np.ones(len(data.scale)))
+    cost, best = solved(here, np.ones(len(data.scale)))
     for step in (-1, 1):
         moved = False
         while 0 <= here + step < len(choices):
-            other_cost, other = solve(here + step, best.x)
+            other_cost, other = solved(here + step, best.x)
             if other_cost >= cost:
                 break
             here, cost, best, moved = here + step, other_cost, other, True
@@ -319,15 +320,16 @@ def best_exponent(data: FitData, expected: float) -> tuple[float, Solution]:
     return choices[here], best
 
 
-def _solve(data: FitData, exponent: float, start: Floats) -> Solution:
+def solve(data: FitData, exponent: float, start: Floats) -> Solution:
     """Solve by Gauss-Newton, each step by non-negative least squares: a p-norm of times that are linear in the coefficients is the sum of
-    its derivatives times the coefficients, so a step needs no constant. A step that doesn't help is halved."""
-    base, base_right = data.linear.T @ data.linear, data.linear.T @ data.linear_right
+    its derivatives times the coefficients, so a step needs no constant. A step that doesn't help is halved.
+    ``scipy.optimize.least_squares`` finds the same, and takes four to eight times as long (docs/decisions/0005-scipy-in-the-fit.md).
+    """
     now = _evaluate(data, exponent, start)
     for _ in range(_ROUNDS):
         weights = np.sqrt(now.trust) / data.sd
         rows = now.design * weights[:, None]
-        aim = nnls(base + rows.T @ rows, base_right + rows.T @ weights)
+        aim, _ = nnls(np.concatenate([data.linear, rows]), np.concatenate([data.linear_right, weights]))
         before = now
         for _ in range(5):
             now = _evaluate(data, exponent, aim)

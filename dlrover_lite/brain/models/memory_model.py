@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import ndtr
 
 from dlrover_lite.brain.models.table_rows import RowFit, quantile_rows
 from dlrover_lite.brain.models.throughput_forms import Floats
@@ -172,7 +173,7 @@ def oom_risk(
     # the times in between, for when it becomes likely
     ahead = np.concatenate([[samples, soon], np.linspace(samples, total_samples, 17)[1:]])
     peaks = peak_bytes(memory, tables, ahead, _QUANTILES)
-    chances = _normal(np.log(peaks / limit) / _MEASURED_SD).mean(axis=0)
+    chances = ndtr(np.log(peaks / limit) / _MEASURED_SD).mean(axis=0)
     likely = np.flatnonzero(chances[2:] >= 0.5)
     left = None
     if chances[0] >= 0.5:
@@ -219,8 +220,3 @@ def decayed_quantile(
     weights = 0.5 ** (np.asarray(ages, np.float64)[order] / half_life)
     reached = np.cumsum(weights) >= quantile * weights.sum() * (1 - 1e-12)
     return float(np.asarray(values, np.float64)[order][int(reached.argmax())])
-
-
-def _normal(z: Floats) -> Floats:
-    """Compute the cumulative distribution of the standard normal, element by element."""
-    return np.array([0.5 * math.erfc(-each / math.sqrt(2)) for each in z.flat]).reshape(z.shape)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from scipy.special import stdtrit
 
 from dlrover_lite.brain.models.arithmetic import rates_with_variance
 from dlrover_lite.brain.models.fitting import (
@@ -201,7 +202,7 @@ def predict(fitted: Fit, setting: Setting) -> Prediction:
     if (source := fitted.coefficients.get("source_sample")) is not None:
         # the part of the time that is the same whatever the plan
         outside = outside * (1 - np.minimum(1.0, table[0] * source / seconds) ** fitted.exponent)
-    width = np.exp(_t90(fitted.freedom) * np.sqrt(fitted.noise**2 + variance + (_WIDER * outside) ** 2))
+    width = np.exp(stdtrit(fitted.freedom, 0.9) * np.sqrt(fitted.noise**2 + variance + (_WIDER * outside) ** 2))
     rate = table[0] / seconds
     rate, low, high = (values.reshape(shape) for values in (rate, rate / width, rate * width))
     return Prediction(rate, low, high, extrapolated.reshape(shape))
@@ -223,12 +224,3 @@ def _known(fitted: Fit) -> tuple[Floats, Floats]:
     spread = np.zeros((len(x), len(x)))
     spread[np.ix_(known, known)] = covariance
     return x, spread
-
-
-def _t90(freedom: float) -> float:
-    """Compute the 90th percentile of Student's t (Cornish and Fisher's expansion: within 1% from two degrees of freedom on)."""
-    z = 1.2815515655446004
-    g1 = (z**3 + z) / 4
-    g2 = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    g3 = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + g1 / freedom + g2 / freedom**2 + g3 / freedom**3

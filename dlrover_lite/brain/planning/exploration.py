@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from dlrover_lite.brain.planning.job_view import Exploration, Policy
 from dlrover_lite.brain.planning.plan_grid import FloatArray, IntArray
@@ -43,16 +44,11 @@ class Worth(NamedTuple):
     """Cost of the try where the plan is as slow as the lower end of its band says."""
 
 
-def _normal(values: FloatArray) -> FloatArray:
-    """Compute the normal distribution function."""
-    return np.array([0.5 * (1 + math.erf(value)) for value in (values / math.sqrt(2)).tolist()])
-
-
 def expected_shortfall(log_mean: FloatArray, sd: FloatArray) -> FloatArray:
     """Compute the mean of max(0, 1 - X), where the logarithm of X is normal."""
     sd = np.maximum(sd, _LEAST_SD)
     below = -log_mean / sd
-    found: FloatArray = _normal(below) - np.exp(log_mean + sd**2 / 2) * _normal(below - sd)
+    found: FloatArray = ndtr(below) - np.exp(log_mean + sd**2 / 2) * ndtr(below - sd)
     return np.maximum(0.0, found)
 
 
@@ -66,7 +62,7 @@ def worth_of_trying(one: Options, at: IntArray, policy: Policy) -> Worth:
     known = [float(points.throughput[points.are(its.plan)].max(initial=0.0)) for its in view.measured_before]
     best = math.log(max([here, *known]) / here)
     sd = _log_sds(one, at)
-    chance = _normal((ahead - best) / sd)
+    chance = ndtr((ahead - best) / sd)
     saves = one.stay_seconds * math.exp(-best) * expected_shortfall(best - ahead, sd)
     costs = view.scale_seconds * (2 - chance) + policy.exploration_seconds * expected_shortfall(ahead, sd)
     slowest = np.maximum(0.0, 1 - points.lower[at] / here)
