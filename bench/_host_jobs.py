@@ -1,7 +1,8 @@
 """Jobs on simulated hosts (``_host_queues``), decided for by the real advisor over a database of its own; and the best plan for them.
 
 Time passes in windows of five seconds. What the advisor decides is carried out in the next one: nodes go where most cores are free, PS
-first. While that lasts, training goes on at four fifths of its speed.
+first. While that lasts, training goes on at four fifths of its speed. Of what is done about slow nodes slots move, at once; other nodes
+aren't started.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ import numpy as np
 from _host_queues import Costs, Machine, Node, Window, run
 
 from dlrover_lite.brain.advisor import Advisor, Arrival
+from dlrover_lite.brain.healing.mitigation import Treatment
 from dlrover_lite.brain.job_tracker import candidate
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
 from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.acts import MoveSlots, Resize
 from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.plans import Plan
-from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
+from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse, host_speeds
 
 __all__ = [
     "WINDOW_SECONDS",
@@ -52,15 +55,18 @@ _BEGAN = 1_000_000.0
 _ROWS, _ROW_BYTES, _PS_BYTES, _WORKER_BYTES = 2_000_000, 144, 90 * MIB, 400 * MIB
 
 
-def place(plan: Candidate, machines: Sequence[Machine], held: Sequence[float] = ()) -> list[int] | None:
+def place(
+    plan: Candidate, machines: Sequence[Machine], held: Sequence[float] = (), *, by_speed: bool = False
+) -> list[int] | None:
     """Put each worker, then each PS, on a host: where most cores are free, PS first; return their hosts, None if one finds no room.
-    ``held``: cores that others have of each host."""
+    ``held``: cores that others have of each host. ``by_speed``: the fastest hosts that have room come first."""
     free = [machine.cores - taken for machine, taken in zip(machines, held or [0.0] * len(machines), strict=True)]
     hosts = []
     for cores in [plan.ps_cores] * plan.servers + [plan.worker_cores] * plan.workers:
-        most = max(range(len(free)), key=lambda at: (free[at], -at))
-        if free[most] < cores - _ROUNDING:
+        having = [at for at, left in enumerate(free) if left >= cores - _ROUNDING]
+        if not having:
             return None
+        most = max(having, key=lambda at: (machines[at].speed if by_speed else 0.0, free[at], -at))
         free[most] -= cores
         hosts.append(most)
     return hosts[plan.servers :] + hosts[: plan.servers]
@@ -85,21 +91,39 @@ def placed_by(decision: Decision, machines: Sequence[Machine], held: Sequence[fl
 
 
 def measure(
-    plan: Candidate, hosts: Sequence[int], machines: Sequence[Machine], costs: Costs, *, seed: int, seconds: float
+    plan: Candidate,
+    hosts: Sequence[int],
+    machines: Sequence[Machine],
+    costs: Costs,
+    *,
+    seed: int,
+    seconds: float,
+    shares: Sequence[float] = (),
 ) -> Window:
     workers = [Node(plan.worker_cores, host) for host in hosts[: plan.workers]]
     servers = [Node(plan.ps_cores, host) for host in hosts[plan.workers :]]
-    return run(workers, servers, machines, costs, seed=seed, seconds=seconds)
+    return run(workers, servers, machines, costs, seed=seed, seconds=seconds, shares=shares)
 
 
 def rate_of(
-    plan: Candidate, machines: Sequence[Machine], costs: Costs, *, seed: int = 0, seconds: float = _SIMULATED_SECONDS
+    plan: Candidate,
+    machines: Sequence[Machine],
+    costs: Costs,
+    *,
+    seed: int = 0,
+    seconds: float = _SIMULATED_SECONDS,
+    by_speed: bool = False,
 ) -> float:
-    """Samples/s of a plan; 0 for one that has no room."""
-    hosts = place(plan, machines)
+    """Samples/s of a plan; 0 for one that has no room. ``by_speed``: nodes are on the fastest hosts, and PS have slots as their hosts are
+    fast."""
+    hosts = place(plan, machines, by_speed=by_speed)
     if hosts is None:
         return 0.0
-    window = measure(plan, hosts, machines, costs, seed=seed, seconds=seconds)
+    shares: list[float] = []
+    if by_speed:
+        speeds = [machines[host].speed for host in hosts[plan.workers :]]
+        shares = [speed / sum(speeds) for speed in speeds]
+    window = measure(plan, hosts, machines, costs, seed=seed, seconds=seconds, shares=shares)
     return float(window.minibatches.sum()) * costs.batch_size / seconds
 
 
@@ -116,12 +140,17 @@ class Best(NamedTuple):
 
 def best_plan(machines: Sequence[Machine], costs: Costs) -> Best:
     """Find the fastest plan by simulating: a coarse search over all shapes, then from the best of these on by single steps, as long as one
-    is faster."""
+    is faster. On hosts of different speed, with slots and places by speed, too."""
+    unlike = len({one.speed for one in machines}) > 1
     seen: dict[Candidate, float] = {}
+
+    def rate(plan: Candidate, *, seed: int, seconds: float) -> float:
+        ways = (False, True) if unlike else (False,)
+        return max(rate_of(plan, machines, costs, seed=seed, seconds=seconds, by_speed=way) for way in ways)
 
     def look(plan: Candidate) -> float:
         if plan not in seen:
-            seen[plan] = rate_of(plan, machines, costs, seconds=1.0)
+            seen[plan] = rate(plan, seed=0, seconds=1.0)
         return seen[plan]
 
     for plan in _shapes(machines):
@@ -131,7 +160,7 @@ def best_plan(machines: Sequence[Machine], costs: Costs) -> Best:
         while (there := max(_steps(here), key=look)) and look(there) > look(here) * 1.002:
             here = there
     finalists = sorted(seen, key=seen.__getitem__, reverse=True)[:6]
-    rates = {plan: rate_of(plan, machines, costs, seed=1, seconds=4.0) for plan in finalists}
+    rates = {plan: rate(plan, seed=1, seconds=4.0) for plan in finalists}
     best = max(rates, key=rates.__getitem__)
     return Best(best, rates[best])
 
@@ -170,6 +199,13 @@ def _steps(plan: Candidate) -> Iterator[Candidate]:
             yield msgspec.structs.replace(plan, workers=plan.workers - step, servers=plan.servers + step)
 
 
+def shares_by_speed(profiles: Sequence[Profile], hosts: Sequence[int]) -> list[float]:
+    """Give PS on ``hosts`` slots by the speeds that are known of these, as a master does when their number changes."""
+    known = host_speeds(profiles[-64:])
+    speeds = [known.get(f"host-{host}", 1.0) for host in hosts]
+    return [speed / sum(speeds) for speed in speeds]
+
+
 # --- jobs -----------------------------------------------------------------------------------------------------------
 
 
@@ -184,6 +220,10 @@ class SimulatedJob:
     priority: float = 1.0
     plan: Candidate | None = None
     hosts: list[int] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+    """Share of all work on rows that each PS has; empty: even."""
+    memory: dict[str, int] = field(default_factory=dict)
+    """Bytes of nodes that were resized since the last change of the plan."""
     samples: float = 0.0
     began: float = _BEGAN
     history: list[tuple[float, Candidate, float]] = field(default_factory=list)
@@ -192,6 +232,7 @@ class SimulatedJob:
     windows: int = 0
     profile: Profile | None = None
     """Profile of the last window, if its plan didn't change."""
+    profiles: list[Profile] = field(default_factory=list)
     done: DecisionOutcome | None = None
     """What became of a decision in the last window."""
 
@@ -276,10 +317,13 @@ class Cluster:
                 if job.plan is not None:
                     trained = _KEPT * _CHANGE_SECONDS * self._window(job, _CHANGE_SECONDS)[1]
                 seconds -= _CHANGE_SECONDS
-                job.plan, job.hosts = wanted, hosts
+                if job.plan is None or job.plan.servers != wanted.servers:
+                    job.shares = shares_by_speed(job.profiles, hosts[wanted.workers :])
+                job.plan, job.hosts, job.memory = wanted, hosts, {}
                 job.done = self._became(job, number, "done", _CHANGE_SECONDS, int(trained))
         elif decision is not None:
-            job.done = self._became(job, number, "given up", 0.0, 0)
+            moved = job.plan is not None and decision.treatment is not None and self._treat(job, decision.treatment)
+            job.done = self._became(job, number, "done" if moved else "given up", 0.0, 0)
         if job.plan is None:
             return
         window, rate = self._window(job, seconds)
@@ -288,6 +332,27 @@ class Cluster:
         job.history.append((self.now + WINDOW_SECONDS - job.began, job.plan, trained / WINDOW_SECONDS))
         if seconds == WINDOW_SECONDS:
             job.profile = self._profile_of(job, window)
+            job.profiles.append(job.profile)
+
+    @staticmethod
+    def _treat(job: SimulatedJob, treatment: Treatment) -> bool:
+        """Carry out a treatment at once; return whether that can be: slots move, and memory is there for the taking."""
+        if isinstance(act := treatment.act, Resize):
+            if treatment.cause == "hot ps":
+                return False
+            job.memory.update({treatment.node: act.resources.memory})
+            job.memory.update({name: resources.memory for name, resources in act.others.items()})
+            return True
+        if not isinstance(treatment.act, MoveSlots):
+            return False
+        names = [name for name, role, _, _ in job.nodes() if role == "ps"]
+        shares = job.shares or [1 / len(names)] * len(names)
+        moved = treatment.act.share * shares[names.index(treatment.node)]
+        shares[names.index(treatment.node)] -= moved
+        for name, part in treatment.act.to.items():
+            shares[names.index(name)] += moved * part
+        job.shares = [share / sum(shares) for share in shares]
+        return True
 
     def _window(self, job: SimulatedJob, seconds: float) -> tuple[Window, float]:
         assert job.plan is not None
@@ -298,7 +363,13 @@ class Cluster:
             for one, taken in zip(self.machines, self._held(job), strict=True)
         ]
         window = measure(
-            job.plan, job.hosts, machines, costs, seed=1000 * job.seed + job.windows, seconds=_SIMULATED_SECONDS
+            job.plan,
+            job.hosts,
+            machines,
+            costs,
+            seed=1000 * job.seed + job.windows,
+            seconds=_SIMULATED_SECONDS,
+            shares=job.shares,
         )
         return window, float(window.minibatches.sum()) * costs.batch_size / _SIMULATED_SECONDS
 
@@ -322,7 +393,7 @@ class Cluster:
         assert job.plan is not None
         workers, servers, n = [], [], job.plan.workers
         done = int(window.minibatches.sum() * factor)
-        rows = _ROWS // job.plan.servers
+        shares = job.shares or [1 / job.plan.servers] * job.plan.servers
         for at, (name, role, cores, host) in enumerate(nodes):
             measured = [float(of[at]) * factor for of in window[2:6]]
             used, busy, throttled, waited = measured
@@ -334,6 +405,7 @@ class Cluster:
                 workers.append(use)
             else:
                 server = PsUse(name, f"host-{host}", cores, done, used, busy, waited, throttled)
+                rows = int(_ROWS * shares[at - n])
                 bytes_there = rows * _ROW_BYTES
                 memory = {"used_bytes": _PS_BYTES + bytes_there, "peak_bytes": _PS_BYTES + bytes_there}
                 servers.append(msgspec.structs.replace(server, rows=rows, row_bytes=bytes_there, **memory))
@@ -368,7 +440,7 @@ class Cluster:
         if job.plan is not None:
             plan = self._plan(job)
             nodes = tuple(
-                StandingNode(name, role, f"host-{host}", (plan.worker if role == "worker" else plan.ps).each)  # type: ignore[arg-type]
+                StandingNode(name, role, f"host-{host}", self._resources(job, plan, name, role))  # type: ignore[arg-type]
                 for name, role, _, host in job.nodes()
             )
             standing = Standing(
@@ -381,6 +453,11 @@ class Cluster:
             standing=standing,
             done=[done] if done is not None else [],
         )
+
+    @staticmethod
+    def _resources(job: SimulatedJob, plan: Plan, name: str, role: str) -> Resources:
+        each = (plan.worker if role == "worker" else plan.ps).each
+        return Resources(each.cores, job.memory.get(name, each.memory))
 
     def _plan(self, job: SimulatedJob) -> Plan:
         latest = [one.plan for one in job.decisions if one.plan is not None and candidate(one.plan) == job.plan]

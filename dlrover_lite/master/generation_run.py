@@ -33,6 +33,7 @@ from dlrover_lite.master.nodes.reconciler import END_SECONDS, FAILED_GRACE_SECON
 from dlrover_lite.master.nodes.unknown_nodes import UnknownNodes
 from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late, failed_by, stopped_amid
 from dlrover_lite.master.phases import Outbox, Phase
+from dlrover_lite.master.profiling.host_speeds import HostSpeeds
 from dlrover_lite.master.profiling.job_end import EvaluationPauses, PlanRates, note_evaluations
 from dlrover_lite.master.profiling.profile_intervals import Profiling, Sink
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
@@ -154,7 +155,8 @@ class GenerationRun:
             free=self.disk.free,
         )
         self.reconciler = self._reconciler(backend, fleet)
-        self.slots = SlotControl(self.servers, self.reconciler, shards, recipe.resources.total, self.facts)
+        speeds = HostSpeeds()
+        self.slots = SlotControl(self.servers, self.reconciler, shards, recipe.resources.total, self.facts, speeds)
         self.checkpoints = checkpoints_of(self, checkpoints, edge.io, outbox.reply)
         self.executor = executor_of(self, autoscaler, wall_clock)
         self.stopping = self.facts.get(STOPPING) or ""
@@ -165,7 +167,7 @@ class GenerationRun:
         """How the job is going to fail, while it takes a last checkpoint."""
         self._samples_at_start = shards.consumed_samples
         self.plan_rates, self.evaluation_pauses = PlanRates(), EvaluationPauses()
-        sinks = [*(profiles or []), self.plan_rates]
+        sinks = [*(profiles or []), self.plan_rates, speeds]
         self.profiling = Profiling(job, recipe, shards, sinks, clock=clock, wall_clock=wall_clock, pace=edge.pace)
         self._topology = TopologyRequests(self.servers, outbox.reply, clock=clock)
         self._leases = LeaseRequests(

@@ -15,6 +15,7 @@ import numpy as np
 
 from dlrover_lite.core.bounds import ByKey, Bytes, Cores, Count, Name, Number, Rate, Row, Seconds, Timestamp
 
+_ALIKE_ROWS = 1.2
 _SPEED_PRIOR = 2.0
 """Weight of the prior that all hosts are equally fast, as a number of comparisons."""
 _LEAST_FREE_CORES = 0.05
@@ -301,11 +302,14 @@ def table_growth(profiles: Iterable[Profile | Level]) -> dict[str, tuple[list[in
 
 def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
     """Estimate how fast each host's cores are, 1 being the (geometric) mean. Compare the CPU seconds of the same minibatches between
-    workers of a job, and between its PS, in the same interval. Hosts seen alone have 1; few comparisons pull towards 1."""
+    workers of a job in the same interval; and between its PS, as long as they hold about as many rows each, where a host has no workers:
+    slots that are asked for more than others would make a host look slow. Hosts seen alone have 1; few comparisons pull towards 1."""
     logs: list[Sequence[tuple[str, float]]] = []
     for profile in profiles:
         logs.append(_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.workers if use.minibatches))
-        logs.append(_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.ps if use.minibatches))
+        with_workers = {host for host, _ in logs[-1]}
+        if any(use.host not in with_workers for use in profile.ps) and _hold_alike(profile.ps):
+            logs.append(_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.ps if use.minibatches))
     hosts = sorted({host for group in logs for host, _ in group})
     if len(hosts) < 2:
         return dict.fromkeys(hosts, 1.0)
@@ -323,6 +327,12 @@ def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
         right -= rows.T @ np.array([log - mean for _, log in group])
     found = np.linalg.solve(normal, right)
     return {host: float(math.exp(found[i] - found.mean())) for host, i in position.items()}
+
+
+def _hold_alike(servers: Sequence[PsUse]) -> bool:
+    """Say whether each PS holds about as many rows as the others."""
+    rows = [use.rows for use in servers]
+    return max(rows) <= _ALIKE_ROWS * min(rows)
 
 
 def _logs(costs: Iterable[tuple[str, float]]) -> Sequence[tuple[str, float]]:

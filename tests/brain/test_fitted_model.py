@@ -48,19 +48,43 @@ def test_the_sides_rank_plans_as_predictions_do(exponent):
     st.integers(1, 20),
     st.floats(0.3, 3.0),
     st.sampled_from([64, 1024, 8192]),
+    st.lists(st.tuples(st.floats(0.3, 3.0), st.floats(0.3, 3.0)), max_size=4),
 )
-def test_sides_and_rows_are_the_same_for_any_circumstances(parts, exponent, hosts, speed, batch):
+def test_sides_and_rows_are_the_same_for_any_circumstances(parts, exponent, hosts, speed, batch, speeds):
     """What is searched by sides is what is predicted, whichever limits the fit knows of."""
     more = {name: part * cost for (name, cost), part in zip(MEASURED.items(), parts, strict=True) if part}
     fitted = fit([], prior=Prior({**COSTS, **more}, exponent=exponent, sample_bytes=1664.0))
     assert fitted.coefficients.keys() == {*COSTS, *more}
     free = {f"host-{at}": 6.0 for at in range(hosts)}
-    model = load_model(model_data(fitted, batch_size=batch, free_cores=free, speed=speed))
+    of_workers, of_ps = zip(*speeds, strict=True) if speeds else ((), ())
+    model = load_model(
+        model_data(fitted, batch_size=batch, free_cores=free, speed=speed, worker_speeds=of_workers, ps_speeds=of_ps)
+    )
     found = model.sides(LATTICE.servers.astype(float), LATTICE.worker_sizes, LATTICE.ps_cores)
     of_worker = found.of_worker[:, LATTICE.size_of_side] * LATTICE.workers ** -float(found.power)
     first = of_worker + found.fixed[:, None]
     seconds = ((first[:, :, None] + found.of_ps[:, None, :]) ** (1 / exponent)).ravel()
     assert seconds * model.predict(*LATTICE.parts(np.arange(len(LATTICE))))[0] == pytest.approx(batch)
+
+
+def test_ps_on_fast_hosts_hold_up_less_and_more_of_them_are_on_slow_ones():
+    """Three PS of which the third is on a host of half the speed: what they limit follows their mean."""
+    costs = {
+        "worker_sample": 1e-9,
+        "worker_minibatch": 0,
+        "worker_request": 0,
+        "ps_sample": 4e-5,
+        "ps_request": 0,
+        "latency": 0,
+    }
+    fitted = fit([], prior=Prior(costs, exponent=12.0))
+    speeds = {"worker_speeds": (1.0, 1.0, 1.0), "ps_speeds": (1.5, 1.5, 1.0)}
+    usual, unlike = (
+        load_model(model_data(fitted, batch_size=1024, free_cores={"a": 99.0, "b": 99.0}, **more))
+        for more in ({}, speeds)
+    )
+    plans = np.full(4, 8.0), np.array([1.0, 2.0, 3.0, 4.0]), np.ones(4), np.full(4, 0.5)
+    assert unlike.predict(*plans)[0] / usual.predict(*plans)[0] == pytest.approx([1.5, 1.5, 1.0, 1.0], rel=0.01)
 
 
 def test_a_form_without_sides_is_looked_at_point_by_point():

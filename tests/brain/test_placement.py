@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
-from dlrover_lite.brain.planning.node_placement import HostSpace, fitting_on, place, worker_places
+from dlrover_lite.brain.planning.node_placement import HostSpace, fitting_on, node_speeds, place, worker_places
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed, even_sizes, lattice_of, to_milli
-from dlrover_lite.core.units import MIB, Resources
+from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.hosts import Host, HostNodes, total_of
 from tests.brain.models import data, load, view
 
@@ -105,20 +105,27 @@ def test_both_searches_find_the_same_front_on_hosts(monkeypatch: pytest.MonkeyPa
 
 COUNTS = st.integers(0, 3)
 ANY_HOSTS = st.lists(
-    st.tuples(st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.sampled_from([600, 1200, 4000]), COUNTS, COUNTS),
+    st.tuples(
+        st.sampled_from([0.5, 1.0, 2.0, 4.0]),
+        st.sampled_from([600, 1200, 4000]),
+        COUNTS,
+        COUNTS,
+        st.sampled_from([0.5, 1, 2]),
+    ),
     min_size=2,
     max_size=5,
 )
 
 
-def spaces(sizes: Sequence[tuple[float, int, int, int]]) -> HostSpace:
-    hosts = [Host(f"host-{at}", Resources(cores, mib * MIB)) for at, (cores, mib, _, _) in enumerate(sizes)]
-    return HostSpace.of(hosts, [HostNodes(f"host-{at}", w, p) for at, (_, _, w, p) in enumerate(sizes)])
+def spaces(sizes: Sequence[tuple[float, int, int, int, float]]) -> HostSpace:
+    hosts = [Host(f"host-{at}", Resources(cores, mib * MIB)) for at, (cores, mib, *_) in enumerate(sizes)]
+    nodes = [HostNodes(f"host-{at}", w, p) for at, (_, _, w, p, _) in enumerate(sizes)]
+    return HostSpace.of(hosts, nodes, {f"host-{at}": speed for at, (*_, speed) in enumerate(sizes)})
 
 
 @given(ANY_HOSTS, st.integers(1, 8), SIZES, SIZES)
 def test_a_plan_has_a_place_if_and_only_if_its_nodes_can_be_placed(
-    sizes: list[tuple[float, int, int, int]], servers: int, worker_cores: float, ps_cores: float
+    sizes: list[tuple[float, int, int, int, float]], servers: int, worker_cores: float, ps_cores: float
 ) -> None:
     space = spaces(sizes)
     for given_space in (space, space.grouped()):
@@ -130,7 +137,7 @@ def test_a_plan_has_a_place_if_and_only_if_its_nodes_can_be_placed(
 
 @given(ANY_HOSTS, st.integers(1, 12), st.integers(1, 8), SIZES, SIZES)
 def test_ps_that_stay_keep_their_host_and_no_host_has_more_than_it_holds(
-    sizes: list[tuple[float, int, int, int]], workers: int, servers: int, worker_cores: float, ps_cores: float
+    sizes: list[tuple[float, int, int, int, float]], workers: int, servers: int, worker_cores: float, ps_cores: float
 ) -> None:
     space = spaces(sizes)
     found = place(Candidate(workers, servers, worker_cores, ps_cores), NEED, space)
@@ -159,7 +166,34 @@ def test_ps_are_spread_over_fast_hosts_first_and_workers_packed_beside_them() ->
     hosts = alike(4, 4.0, 100_000 * MIB)
     speeds = {"host-2": 1.5, "host-0": 0.5}
     found = place(Candidate(4, 2, 1.0, 1.0), NEED, HostSpace.of(hosts, (), speeds))
-    assert found == (HostNodes("host-2", 3, 1), HostNodes("host-1", 1, 1))
+    assert found == (HostNodes("host-2", 2, 2), HostNodes("host-1", 2, 0))
+    found = place(Candidate(4, 6, 1.0, 1.0), NEED, HostSpace.of(hosts, (), {**speeds, "host-1": 0.95}))
+    assert {one.host: one.servers for one in found or ()} == {"host-2": 4, "host-1": 1, "host-3": 1}
+
+
+def test_ps_that_leave_are_those_on_slow_hosts() -> None:
+    hosts = alike(3, 4.0, 100_000 * MIB)
+    there = (HostNodes("host-0", 0, 2), HostNodes("host-1", 0, 1), HostNodes("host-2", 0, 2))
+    found = place(Candidate(1, 3, 1.0, 1.0), NEED, HostSpace.of(hosts, there, {"host-0": 0.6}))
+    assert {one.host: one.servers for one in found or ()} == {"host-1": 1, "host-2": 2}
+
+
+def test_speeds_of_nodes_are_those_of_the_hosts_where_they_are_placed() -> None:
+    hosts = (Host("fast", Resources(2.0, GIB)), Host("usual", Resources(4.0, GIB)), Host("slow", Resources(4.0, GIB)))
+    space = HostSpace.of(hosts, (), {"fast": 2.0, "slow": 0.5})
+    found = node_speeds(space.grouped(), np.arange(1, 4), 1.0)
+    assert found.ps.tolist() == pytest.approx([2.0, 2.0, 5 / 3])
+    assert found.workers.tolist() == pytest.approx([(2 + 4 + 2) / 9, (4 + 2) / 8, (3 + 2) / 7])
+    there = HostSpace.of(hosts, (HostNodes("slow", 0, 1),), {"fast": 2.0, "slow": 0.5})
+    assert node_speeds(there.grouped(), np.array([2]), 1.0).ps.tolist() == pytest.approx([1.25])
+
+
+def test_hosts_about_as_fast_are_alike() -> None:
+    hosts = alike(4, 4.0, 100_000 * MIB)
+    assert not HostSpace.of(hosts, (), {"host-0": 1.04, "host-1": 0.97}).speed_class.any()
+    unlike = HostSpace.of(hosts, (), {"host-0": 1.5, "host-1": 0.7})
+    assert unlike.speed_class.tolist() == [0, 1, 1, 2]
+    assert unlike.grouped().alike.tolist() == [1, 2, 1]
 
 
 def test_workers_leave_the_host_with_the_fewest() -> None:

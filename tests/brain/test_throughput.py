@@ -350,6 +350,16 @@ def test_host_speeds_are_estimated_relative_to_each_other() -> None:
     assert host_speeds([profile({"a": 3.0})]) == {"a": 1.0}
 
 
+def test_ps_tell_of_a_host_without_workers_as_long_as_they_hold_as_many_rows() -> None:
+    def beside(rows: int, *, worker_there: bool = False) -> Profile:
+        servers = (PsUse("ps-0", "a", 0.5, 400, 1.0, rows=1000), PsUse("ps-1", "b", 0.5, 400, 2.0, rows=rows))
+        return msgspec.structs.replace(profile({"a": 1.0, "b": 1.0} if worker_there else {"a": 1.0}), ps=servers)
+
+    assert host_speeds([beside(1000)] * 20)["b"] == pytest.approx(0.5**0.5, rel=0.1)
+    assert host_speeds([beside(2000)] * 20).get("b", 1.0) == 1.0, "it has twice as much to do"
+    assert host_speeds([beside(1000, worker_there=True)] * 20)["b"] == pytest.approx(1.0), "its slots are hot"
+
+
 def test_observation_is_made_of_a_profile() -> None:
     seen = observe(profile({"a": 1.0}, other=1.0, ps_cpu=(3.0, 1.0)))
     assert seen is not None

@@ -80,6 +80,8 @@ class Backend:
         """Terminated when they had ended: nobody wants their memory."""
         self.hosts = [Host("here", CAPACITY)]
         self.refuses = False
+        self.on: dict[str, str] = {}
+        """Host of a node, where it isn't the only one."""
         self.unknown_host = ""
         """Host on which it launches nothing."""
         self.is_slow_to_end = False
@@ -137,7 +139,11 @@ class Backend:
         ended = {node for node, seen in self._observed.items() if seen.ended_at is not None}
         running = [spec.id for spec in self.launched if spec.id not in ended]
         nodes = {node: Usage(1.5, self.used.get(node, 1000), 2000) for node in running}
-        return Readings(nodes, dict.fromkeys(nodes, "here"), [HostUsage("here", CAPACITY.cores, 10.0)])
+        return Readings(
+            nodes,
+            {node: self.on.get(node, "here") for node in nodes},
+            [HostUsage(name, CAPACITY.cores, 10.0) for name in sorted({"here", *self.on.values()})],
+        )
 
     def wait_for_launch(self, node: str) -> None:
         self.step_until(lambda: any(spec.id == node for spec in self.launched))

@@ -21,6 +21,7 @@ from dlrover_lite.protocol.messages import (
     TopologyRequest,
     Wait,
 )
+from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
 from dlrover_lite.protocol.questions import (
     CancelMovesRequest,
     DrainRequest,
@@ -166,6 +167,33 @@ def test_an_added_server_gets_its_share_of_slots(pair: Rig) -> None:
     status = pair.follow(*PAIR, "ps-2", until=has(*PAIR, "ps-2"))
     assert all(1360 <= count <= 1370 for count in owned(status).values())
     assert [node for node, _ in pair.ask("worker-0", TopologyRequest("worker-0")).ps] == [*PAIR, "ps-2"]
+
+
+def test_servers_on_fast_hosts_get_more_slots(pair: Rig) -> None:
+    pair.backend.on = {"ps-2": "fast"}
+    workers = (WorkerUse("worker-0", "here", 1.0, 50, 10.0), WorkerUse("worker-1", "fast", 1.0, 100, 10.0))
+    servers = (PsUse("ps-0", "here", 1.0, 150, 5.0), PsUse("ps-1", "here", 1.0, 150, 5.0))
+    hosts = HostUse("here", 8.0), HostUse("fast", 8.0)
+    profile = Profile(
+        job="rig-1",
+        at=0.0,
+        seconds=10.0,
+        batch_size=4,
+        samples=600,
+        samples_so_far=600,
+        workers=workers,
+        ps=servers,
+        hosts=hosts,
+    )
+    for _ in range(32):
+        pair.master.slots.host_speeds.keep(profile)
+    pair.ask("cli", ScaleRequest(ps=3))
+    pair.follow(*PAIR, until=lambda status: states(status).get("ps-2") == "started")
+    pair.up("ps-2")
+    status = pair.follow(*PAIR, "ps-2", until=has(*PAIR, "ps-2"))
+    counts = owned(status)
+    assert counts["ps-2"] / counts["ps-0"] == pytest.approx(2.0, rel=0.1)
+    assert counts["ps-0"] == pytest.approx(counts["ps-1"], rel=0.05)
 
 
 def test_fewer_servers_are_emptied_first_and_then_end(pair: Rig) -> None:

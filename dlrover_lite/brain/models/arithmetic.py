@@ -96,26 +96,27 @@ def bottleneck_sides(
     *,
     exponent: float,
     batch: float,
-    speed: float,
-    free: float,
+    speeds: tuple[Floats | float, Floats | float],
+    power: float,
     hosts: float,
 ) -> tuple[Floats, Floats, Floats]:
     """Compute the times of ``bottleneck_rows`` to the power of ``exponent``, for ``plans`` of these numbers of PS [P] and sizes of workers
-    [A] and PS [S], of nodes spread evenly over ``hosts`` of that ``speed`` with ``free`` cores each. Return those of one worker, its
-    pipeline and its reader [P, A]; of the fullest host, of its network card and of the source that all read from, which depend on neither
-    size [P]; and of a PS [P, S]."""
+    [A] and PS [S], of nodes spread evenly over ``hosts``. ``speeds``: of workers' and of PS' cores, for all plans or for each number of PS
+    [P]; ``power``: free cores of a host times their speed. Return the times of one worker, its pipeline and its reader [P, A]; of the
+    fullest host, of its network card and of the source that all read from, which depend on neither size [P]; and of a PS [P, S]."""
+    worker_speed, ps_speed = (np.asarray(speed, np.float64).reshape(-1, 1) for speed in speeds)
     servers, worker_sizes, ps_sizes = plans
     worker_sample, worker_minibatch, worker_request, ps_sample, ps_request, latency = coefficients[:6].tolist()
     reader, source, network = coefficients[6:].tolist()
     _, _, _, serial_share, most_ps_cores, _, _, sample_bytes = engine
-    power, threads, depth = _of_worker(worker_sizes, speed, engine)
+    of_worker_cores, threads, depth = _of_worker(worker_sizes, worker_speed, engine)
     work = batch * worker_sample + worker_minibatch + servers * worker_request
     served = batch * ps_sample / servers + ps_request
     worker, ps = work[:, None], served[:, None]
-    pipeline = serial_share / depth * (worker / (speed * threads) + ps / speed) + latency / depth
-    host = (work + served * servers) / (hosts * free * speed)
-    of_ps = ps / (np.minimum(ps_sizes, most_ps_cores) * speed)
-    of_worker = (worker / power) ** exponent + pipeline**exponent
+    pipeline = serial_share / depth * (worker / (worker_speed * threads) + ps / ps_speed) + latency / depth
+    host = (work + served * servers) / (hosts * power)
+    of_ps = ps / (np.minimum(ps_sizes, most_ps_cores) * ps_speed)
+    of_worker = (worker / of_worker_cores) ** exponent + pipeline**exponent
     fixed = host**exponent
     if reader or source:
         of_worker += (batch * reader) ** exponent

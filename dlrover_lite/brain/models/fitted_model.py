@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 from numpy.typing import ArrayLike
 
 from dlrover_lite.brain.models.arithmetic import bottleneck_sides
@@ -31,6 +32,18 @@ class FittedModel(msgspec.Struct, frozen=True, kw_only=True):
     hosts: float = 1.0
     """Number of hosts: nodes are taken to be spread evenly over them."""
     speed: float = 1.0
+    """Mean speed of the cores that are free."""
+    ps_speeds: tuple[float, ...] = ()
+    """Mean speed of the cores of one PS, of two, and so on, where it differs between hosts; empty: all are as fast as ``speed`` says."""
+    worker_speeds: tuple[float, ...] = ()
+    """Mean speed of the cores that workers have beside as many PS."""
+
+    def _speeds(self, servers: ArrayLike) -> tuple[Any, Any]:
+        """Return the speeds of workers and PS, for these numbers of PS."""
+        if not self.ps_speeds:
+            return self.speed, self.speed
+        at = np.clip(np.asarray(servers, np.int64), 1, len(self.ps_speeds)) - 1
+        return np.array(self.worker_speeds)[at], np.array(self.ps_speeds)[at]
 
     def predict(
         self, w: FloatArray, p: FloatArray, worker_cores: FloatArray, ps_cores: FloatArray
@@ -43,7 +56,8 @@ class FittedModel(msgspec.Struct, frozen=True, kw_only=True):
         return predict(self.fit, self._setting(w, p, worker_cores, ps_cores)).extrapolated
 
     def _setting(self, w: ArrayLike, p: ArrayLike, worker_cores: ArrayLike, ps_cores: ArrayLike) -> Setting:
-        return Setting.even(
+        of_workers, of_ps = self._speeds(p)
+        setting = Setting.even(
             workers=w,
             ps=p,
             worker_cores=worker_cores,
@@ -53,6 +67,7 @@ class FittedModel(msgspec.Struct, frozen=True, kw_only=True):
             hosts=self.hosts,
             speed=self.speed,
         )
+        return setting._replace(worker_speed=of_workers, ps_speed=of_ps)
 
 
 class Bottleneck(FittedModel, frozen=True, kw_only=True):
@@ -61,24 +76,42 @@ class Bottleneck(FittedModel, frozen=True, kw_only=True):
 
     def sides(self, servers: FloatArray, worker_sizes: FloatArray, ps_sizes: FloatArray) -> Sides:
         fitted = self.fit
+        of_workers, of_ps = self._speeds(servers)
         found = bottleneck_sides(
             (servers, worker_sizes, ps_sizes),
             vector(fitted),
             fitted.engine.numbers,
             exponent=fitted.exponent,
             batch=self.batch_size,
-            speed=self.speed,
-            free=self.free_cores,
+            speeds=(of_workers, of_ps),
+            power=self.free_cores * self.speed,
             hosts=self.hosts,
         )
         return Sides(*found, fitted.exponent)
 
 
-def model_data(fit: Fit, *, batch_size: float, free_cores: Mapping[str, float], speed: float = 1.0) -> ModelData:
-    """Turn a fitted model into data, to be decided from and stored. ``free_cores``: those that are free for the job's nodes, by host."""
+def model_data(
+    fit: Fit,
+    *,
+    batch_size: float,
+    free_cores: Mapping[str, float],
+    speed: float = 1.0,
+    worker_speeds: Sequence[float] = (),
+    ps_speeds: Sequence[float] = (),
+) -> ModelData:
+    """Turn a fitted model into data, to be decided from and stored. ``free_cores``: those that are free for the job's nodes, by host;
+    speeds as ``FittedModel`` has them."""
     hosts = float(len(free_cores))
     mean = sum(free_cores.values()) / hosts
-    model = FittedModel(fit=fit, batch_size=batch_size, free_cores=mean, hosts=hosts, speed=speed)
+    model = FittedModel(
+        fit=fit,
+        batch_size=batch_size,
+        free_cores=mean,
+        hosts=hosts,
+        speed=speed,
+        worker_speeds=tuple(worker_speeds),
+        ps_speeds=tuple(ps_speeds),
+    )
     return ModelData(_KIND, msgspec.to_builtins(model))
 
 

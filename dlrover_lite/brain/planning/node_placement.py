@@ -1,11 +1,13 @@
-"""Which hosts a plan's nodes run on: parameter servers stay where they are and are spread evenly, workers are packed beside them.
+"""Which hosts a plan's nodes run on: parameter servers stay where they are and are spread evenly over the fastest hosts, workers are packed
+beside them.
 
 A PS that went to another host would take its rows along, so one that stays in the plan stays on its host. Workers hold nothing: one may end
-here, and another begin elsewhere.
+here, and another begin elsewhere. All workers wait for every PS, which has one thread: on a fast host it is worth more than a worker is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,7 +17,10 @@ from numpy.typing import NDArray
 from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, FloatArray, IntArray, Lattice, MemoryNeed, to_milli
 from dlrover_lite.protocol.hosts import Host, HostNodes
 
-__all__ = ["HostSpace", "fitting_on", "place", "worker_places"]
+__all__ = ["HostSpace", "NodeSpeeds", "fitting_on", "node_speeds", "place", "worker_places"]
+
+_AS_FAST = 0.9
+"""Speed of a host, as a share of the fastest one's, from which on it is as good for a PS: measured speeds are off by a few hundredths."""
 
 
 class HostSpace(NamedTuple):
@@ -31,6 +36,8 @@ class HostSpace(NamedTuple):
     servers: IntArray
     alike: IntArray
     """Number of hosts that an entry stands for."""
+    speeds: FloatArray
+    """Speed of a core."""
 
     @staticmethod
     def of(
@@ -57,17 +64,31 @@ class HostSpace(NamedTuple):
             np.array([one.workers for one in each], np.int64),
             np.array([one.servers for one in each], np.int64),
             np.ones(len(order), np.int64),
+            np.array([fast.get(host.name, 1.0) for host in order]),
         )
 
     def grouped(self) -> HostSpace:
-        """Return the same with one entry for all hosts that have as much, and as many nodes."""
-        columns = np.stack([self.milli, self.memory, self.workers, self.servers])
-        _, first, alike = np.unique(columns, axis=1, return_index=True, return_counts=True)
+        """Return the same with one entry for all hosts that have as much, and as many nodes, and are as fast: their speed is the mean."""
+        columns = np.stack([self.milli, self.memory, self.workers, self.servers, self.speed_class])
+        _, first, inverse, alike = np.unique(
+            columns, axis=1, return_index=True, return_inverse=True, return_counts=True
+        )
         order = np.argsort(first)
+        speeds = (np.bincount(inverse.ravel(), self.speeds) / alike)[order]
         first = first[order]
         names = tuple(self.names[at] for at in first.tolist())
-        milli, memory, workers, servers = columns[:, first]
-        return HostSpace(names, milli, memory, workers, servers, alike[order])
+        milli, memory, workers, servers, _ = columns[:, first]
+        return HostSpace(names, milli, memory, workers, servers, alike[order], speeds)
+
+    @property
+    def speed_class(self) -> IntArray:
+        """Numbers of the hosts' classes, from 0: those of a class are about as fast as its first one, and faster than those of the next."""
+        found, first, number = [], math.inf, -1
+        for speed in self.speeds.tolist():
+            if speed < first * _AS_FAST:
+                first, number = speed, number + 1
+            found.append(number)
+        return np.array(found, np.int64)
 
 
 def worker_places(
@@ -134,7 +155,8 @@ class _Spread(NamedTuple):
 
 
 def _spread(servers: IntArray, ps_cores: FloatArray, need: MemoryNeed, space: HostSpace) -> _Spread:
-    """Spread PS of one size: more than there are go where the fewest are; of fewer, those leave first that are where the most are."""
+    """Spread PS of one size: more than there are go to the fastest hosts with room, of these where the fewest are; of fewer, those leave
+    first that are on the slowest hosts, of these where the most are."""
     milli = np.rint(ps_cores * MILLI).astype(np.int64)[..., None]
     memory = np.asarray(need.per_ps(servers), np.int64)[..., None]
     most = np.minimum(space.milli // milli, space.memory // np.maximum(memory, 1))
@@ -142,19 +164,57 @@ def _spread(servers: IntArray, ps_cores: FloatArray, need: MemoryNeed, space: Ho
     more = (servers >= (space.servers * space.alike).sum())[..., None]
     low = np.where(more, space.servers, 0)
     high = np.where(more, most, np.minimum(most, space.servers))
-    stay = (low <= high).all(axis=-1)
+    stay, classes = (low <= high).all(axis=-1), space.speed_class
     high = np.maximum(low, np.minimum(high, servers[..., None]))
-    counts, level = low, np.zeros((*servers.shape, 1), np.int64)
-    while True:  # hosts are filled to a level, which rises as long as there are PS for all that are below it
-        higher = np.clip(level + 1, low, high)
+    counts, with_more = low, np.zeros_like(low)
+    for number in range(int(classes[-1]) + 1):
+        within = np.where(classes <= number, high, low)
+        counts, with_more = _filled(counts, with_more, within, servers, space)
+    left = servers - (counts * space.alike).sum(axis=-1)
+    return _Spread(counts, with_more, stay & (with_more.sum(axis=-1) == left), milli, memory)
+
+
+def _filled(
+    counts: IntArray, with_more: IntArray, high: IntArray, servers: IntArray, space: HostSpace
+) -> tuple[IntArray, IntArray]:
+    """Fill hosts with PS to a level, which rises as long as there are PS for all that are below it, up to ``high`` on each. Return how many
+    are on each, and how many hosts of an entry have one more. ``with_more``: where the last of the PS are already."""
+    low, level = counts, np.zeros((*servers.shape, 1), np.int64)
+    placed = (counts * space.alike).sum(axis=-1) + with_more.sum(axis=-1) >= servers
+    while True:
+        higher = np.clip(level + 1, low, np.maximum(low, high))
         rises = ((higher * space.alike).sum(axis=-1) <= servers)[..., None] & (level < high.max(axis=-1, keepdims=True))
+        rises &= ~placed[..., None]
         if not rises.any():
             break
         counts, level = np.where(rises, higher, counts), level + rises
     left = servers - (counts * space.alike).sum(axis=-1)
     waiting = np.where(higher > counts, space.alike, 0)
-    with_more = np.clip(left[..., None] - (np.cumsum(waiting, axis=-1) - waiting), 0, waiting)
-    return _Spread(counts, with_more, stay & (with_more.sum(axis=-1) == left), milli, memory)
+    more = np.clip(left[..., None] - (np.cumsum(waiting, axis=-1) - waiting), 0, waiting)
+    return counts, np.where(placed[..., None], with_more, more)
+
+
+class NodeSpeeds(NamedTuple):
+    """Speeds of a job's nodes, [numbers of PS] each."""
+
+    ps: FloatArray
+    """Mean over the PS."""
+    workers: FloatArray
+    """Mean over the cores that PS leave."""
+
+
+def node_speeds(space: HostSpace, servers: IntArray, ps_cores: float) -> NodeSpeeds:
+    """Compute the speeds of nodes beside each other for these numbers of PS [P] of so many cores, whatever memory they need: PS that find
+    no place count as those that do."""
+    spread = _spread(servers, np.full(len(servers), ps_cores), MemoryNeed(), space)
+    on = spread.servers * space.alike + spread.with_more
+    power = np.maximum(space.milli * space.alike - on * spread.milli, 0)
+    mean = float(np.average(space.speeds, weights=space.alike))
+    of_ps, of_workers = (
+        np.divide((many * space.speeds).sum(axis=-1), total, out=np.full(len(servers), mean), where=total > 0)
+        for many, total in ((on, on.sum(axis=-1)), (power, power.sum(axis=-1)))
+    )
+    return NodeSpeeds(of_ps, of_workers)
 
 
 def _rooms(

@@ -9,16 +9,20 @@ from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from dlrover_lite.brain.models.fitted_model import model_data
 from dlrover_lite.brain.models.memory_forecast import Forecast, TableCurve, forecast, need_of
 from dlrover_lite.brain.models.throughput import Fit, Prior, fit
 from dlrover_lite.brain.models.throughput_forms import DEPTH
 from dlrover_lite.brain.planning.job_view import JobView, LastChange, MeasuredPlan, WorkShift
+from dlrover_lite.brain.planning.node_placement import HostSpace, node_speeds
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, to_milli
 from dlrover_lite.brain.planning.work_shift import Shift, cost_of, last_shift, suspected_shift
+from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.demands import TableFacts
+from dlrover_lite.protocol.hosts import Host, HostNodes
 from dlrover_lite.protocol.profiles import Observation, Profile, host_speeds, observe
 
 __all__ = [
@@ -49,6 +53,8 @@ _MOST_BEFORE = 32
 _PRIOR_WINDOWS, _PRIOR_SD = 24, 0.5
 """Number of windows since a shift until which the costs before it are the prior of the fit, and their relative standard deviation: what has
 changed is a role's work, and how it is made up is likely to be much the same."""
+_MOST_PS = 256
+"""The most PS for which the speeds of nodes are found: beside more of them as many workers are on slow hosts as ever."""
 _LEAST_COMPUTE_SHARE = 0.6
 """Least share of a worker's CPU that its computing thread is taken to have: the others hold the interpreter's lock, too."""
 
@@ -225,10 +231,16 @@ def observed_view(
         ahead = last.samples_so_far + observed.measured.expected * ahead_seconds
         samples = ahead if total_samples is None else min(ahead, max(total_samples, last.samples_so_far))
         need = need_of(observed.forecast, samples, worker=need.worker, most_per_ps=need.most_per_ps)
+    worker_speeds, ps_speeds = _node_speeds(view, observed, free_cores)
     return msgspec.structs.replace(
         view,
         model=model_data(
-            observed.fit, batch_size=last.batch_size, free_cores=free_cores, speed=_mean_speed(observed, free_cores)
+            observed.fit,
+            batch_size=last.batch_size,
+            free_cores=free_cores,
+            speed=_mean_speed(observed, free_cores),
+            worker_speeds=worker_speeds,
+            ps_speeds=ps_speeds,
         ),
         host_speeds=dict(observed.host_speeds) if len(free_cores) > 1 else {},
         need=need,
@@ -247,6 +259,20 @@ def _mean_speed(observed: ObservedJob, free_cores: Mapping[str, float]) -> float
     together = sum(free_cores.values())
     speeds = {host: observed.host_speeds.get(host, 1.0) for host in free_cores}
     return sum(speeds[host] * cores for host, cores in free_cores.items()) / together if together > 0 else 1.0
+
+
+def _node_speeds(
+    view: JobView, observed: ObservedJob, free_cores: Mapping[str, float]
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Compute the speeds of workers and PS by the number of PS, rounded as they are measured; empty where all hosts are about as fast."""
+    hosts = [Host(name, Resources(cores, 1 << 62)) for name, cores in free_cores.items()]
+    on: dict[str, int] = Counter(use.host for use in observed.last.ps)
+    space = HostSpace.of(hosts, [HostNodes(host, 0, count) for host, count in on.items()], observed.host_speeds)
+    if not space.speed_class.any():
+        return (), ()
+    most = min(view.bounds.max_servers, max(1, math.ceil(sum(free_cores.values()))), _MOST_PS)
+    found = node_speeds(space.grouped(), np.arange(1, most + 1), 1.0)
+    return np.round(found.workers, 3).tolist(), np.round(found.ps, 3).tolist()
 
 
 def _measured(present: Sequence[Profile]) -> Band:

@@ -1,9 +1,9 @@
 """Which slots to move where, so that parameter servers are loaded evenly. Pure.
 
 A slot weighs its share of all busy time, its share of all bytes, and a little for being a slot, so that without measurements slots are
-counted. Each PS is to carry weight by its cores. As little as possible moves: a PS that carries about its due is left alone, and large
-slots go first, since few of them make up for what is too much. A slot that alone weighs more than a PS is due is left where it is,
-and the others go around it.
+counted. Each PS is to carry weight by its cores, and by how fast these are. As little as possible moves: a PS that carries about its due is
+left alone, and large slots go first, since few of them make up for what is too much. A slot that alone weighs more than a PS is due is left
+where it is, and the others go around it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class ServerRoom(NamedTuple):
 
     id: str
     cores: float
+    """Cores that it has, times their speed."""
     free: float
     """Bytes it has left for rows; ``MEMORY_SHARE`` of them may come. ``math.inf``: not known."""
     leaving: bool = False

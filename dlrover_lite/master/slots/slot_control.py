@@ -22,6 +22,7 @@ from dlrover_lite.master.nodes.places import ANYWHERE, Places
 from dlrover_lite.master.nodes.reconciler import Reconciler
 from dlrover_lite.master.nodes.resizing import refusal as refusal_of_resize
 from dlrover_lite.master.nodes.scaling import newcomer_refusal, refusal, replacement_refusal
+from dlrover_lite.master.profiling.host_speeds import HostSpeeds
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
 from dlrover_lite.master.slots.placement import MEMORY_SHARE, ServerRoom, place
 from dlrover_lite.master.slots.slot_state import Move, SlotState, Transfer
@@ -51,13 +52,15 @@ _NONE_TO_KILL = Failure("refused", "the job has ended: there is no node to kill"
 
 @dataclass(eq=False)
 class SlotControl:
-    """``total``: the recipe's ceiling. ``facts`` do what follows once what has changed is durable."""
+    """``total``: the recipe's ceiling. ``facts`` do what follows once what has changed is durable. PS get slots by their cores and by the
+    speeds of their hosts."""
 
     servers: ParameterServers
     reconciler: Reconciler
     shards: ShardService
     total: Resources | None
     facts: JobStateStore
+    host_speeds: HostSpeeds
 
     def __post_init__(self) -> None:
         self.problem = ""
@@ -153,8 +156,11 @@ class SlotControl:
         ps, positions = state.future()
         staying = {node.id: node for node in self._fleet.servers_up(state.leaving)}
         ids = ps + [node for node in staying if node not in ps]
+        speeds, hosts = self.host_speeds.by_host(), self.reconciler.host_of
         rooms = [
-            ServerRoom(node, staying[node].resources.cores, self._free(staying[node]))
+            ServerRoom(
+                node, staying[node].resources.cores * speeds.get(hosts.get(node, ""), 1.0), self._free(staying[node])
+            )
             if node in staying
             else ServerRoom(node, 0.0, 0.0, leaving=True)
             for node in ids
