@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -12,6 +12,7 @@ import msgspec
 from dlrover_lite.brain.capacity import Capacity, less
 from dlrover_lite.brain.effect import Effect, doubt_after
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
+from dlrover_lite.brain.models.memory_history import MemoryHistory
 from dlrover_lite.brain.models.memory_model import LEAST_PS, LEAST_WORKER, SPILL_PART, worker_limit
 from dlrover_lite.brain.models.similarity import neighbours, pooled_prior
 from dlrover_lite.brain.models.throughput import Prior
@@ -139,7 +140,7 @@ class RegisteredJob:
     """What the job's first plan was made for."""
     treated: dict[int, Treatment] = field(default_factory=dict)
     """Treatments by number of the decision, the newest last."""
-    levels: list[Level] = field(default_factory=list)
+    levels: MemoryHistory = field(default_factory=MemoryHistory)
     """What the PS held, by time, with what profiles say of it."""
     new_level: bool = False
     prior: Prior | None = None
@@ -182,6 +183,8 @@ class RegisteredJob:
         """Add a profile. One that is older than the last, or makes no sense, is left out."""
         if (self.profiles and profile.at <= self.profiles[-1].at) or not profile.makes_sense:
             return
+        if self.profiles:  # how tables have grown is in the levels
+            self.profiles[-1] = msgspec.structs.replace(self.profiles[-1], tables=())
         self.profiles.append(profile)
         self.new_profile = self.to_heal = True
         if len(self.profiles) > MOST_PROFILES:
@@ -191,13 +194,11 @@ class RegisteredJob:
             self.add_level(Level.of(profile))
 
     def add_level(self, level: Level) -> None:
-        if self.levels and level.at <= self.levels[-1].at:
+        if len(self.levels) and level.at <= self.levels.last_at:
             return
         self.levels.append(level)
+        self.levels.thin(MOST_LEVELS)
         self.new_level = True
-        if len(self.levels) > MOST_LEVELS:
-            half = MOST_LEVELS // 2
-            self.levels = self.levels[:half:2] + self.levels[half:]
 
     # --- as stage 2 takes it --------------------------------------------------------------------------------------------
 
@@ -264,6 +265,7 @@ class RegisteredJob:
                 epoch_samples=self.demand.epoch_samples,
                 spill_part=self.spill_part,
                 facts=self.demand.facts,
+                levels=self.levels,
             )
             self.observed = newest, found
         return self.observed[1]
@@ -470,7 +472,9 @@ def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float) -> HealInput
     servers = {node.node for node in standing.nodes if node.role == "ps"}
     last = known.profiles[-1] if known.profiles else None
     present = last is not None and {use.node for use in last.workers} | {use.node for use in last.ps} == there
-    levels = known.levels if known.levels and {use.node for use in known.levels[-1].ps} == servers else []
+    levels: Sequence[Level] = ()
+    if len(known.levels) and {use.node for use in known.levels[-1].ps} == servers:
+        levels = known.levels
     if not present and not levels:
         return None
     most = within(demand)
@@ -485,7 +489,7 @@ def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float) -> HealInput
         job=known.job,
         at=at,
         profiles=tuple(known.profiles) if present else (),
-        levels=tuple(levels),
+        levels=levels,
         nodes=tuple(NodeNow(node.node, node.role, node.host, node.resources, node.used) for node in standing.nodes),
         free=free,
         facts=demand.facts,
@@ -504,7 +508,7 @@ def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float) -> HealInput
 
 def _seconds_to_move(known: RegisteredJob, standing: Standing) -> float:
     """Estimate the seconds until another PS is there and has its share of all rows."""
-    held = known.levels[-1].ps if known.levels else known.profiles[-1].ps
+    held = known.levels[-1].ps if len(known.levels) else known.profiles[-1].ps
     share = sum(use.row_bytes for use in held) / (len(held) + 1)
     return _START_SECONDS + share / (standing.move_rate or MOVE_BYTES_PER_SECOND)
 

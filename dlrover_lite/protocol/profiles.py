@@ -288,18 +288,6 @@ def _transfers(profile: Profile) -> tuple[float, float | None, float | None]:
     return max(shares), received / profile.samples / sum(shares), busiest.receiving_seconds / busiest.received_bytes
 
 
-def table_growth(profiles: Iterable[Profile | Level]) -> dict[str, tuple[list[int], list[int]]]:
-    """Collect the growth curve of each table by name: samples since the job began, and the rows it had then, as ``table_rows.fit_rows``
-    takes them."""
-    curves: dict[str, tuple[list[int], list[int]]] = {}
-    for profile in profiles:
-        for table in profile.tables:
-            samples, rows = curves.setdefault(table.table, ([], []))
-            samples.append(profile.samples_so_far)
-            rows.append(table.total_rows)
-    return curves
-
-
 def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
     """Estimate how fast each host's cores are, 1 being the (geometric) mean. Compare the CPU seconds of the same minibatches between
     workers of a job in the same interval; and between its PS, as long as they hold about as many rows each, where a host has no workers:

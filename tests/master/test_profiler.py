@@ -15,7 +15,7 @@ from dlrover_lite.master.profiling.counter_interpolation import Series
 from dlrover_lite.master.profiling.profiler import Pace, Part, Profiler, Situation
 from dlrover_lite.protocol.messages import PsCounters, PsReport, TableCount, WorkReport
 from dlrover_lite.protocol.nodes import HostUsage, Readings, Usage
-from dlrover_lite.protocol.profiles import Profile, table_growth
+from dlrover_lite.protocol.profiles import Profile
 
 EPOCH = 1_000_000.0
 """Seconds since the epoch at 0 of the steady clock."""
@@ -126,7 +126,7 @@ def test_an_interval_holds_the_work_done_in_it() -> None:
     (table,) = profile.tables
     assert (table.table, table.dim, table.rows) == ("t", 4, {"ps-0": 130, "ps-1": 130})
     assert (table.total_rows, table.share("ps-1")) == (260, 0.5)
-    assert table_growth([profile]) == {"t": ([profile.samples_so_far], [260])}
+    assert [(table.table, table.total_rows) for table in profile.tables] == [("t", 260)]
     assert profile.relative_sd == pytest.approx(0, abs=1e-9)
 
 

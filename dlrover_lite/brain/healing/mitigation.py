@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dlrover_lite.brain.healing.policies import HealthPolicy
@@ -66,7 +68,7 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Resources that nodes of this job could be given beside what they have, by host."""
     resizable: bool = True
     """Limits can be changed in place."""
-    levels: tuple[Level, ...] = ()
+    levels: Sequence[Level] = ()
     """What the PS held, by time, the newest last; empty: as the profiles have it. Memory is looked after by these alone, so ``profiles``
     may be empty."""
     facts: TableFacts | None = None
@@ -94,7 +96,11 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Treatments of this job, the newest last."""
     policy: HealthPolicy = HealthPolicy()
 
+    def as_stored(self) -> HealInputs:
+        """Return the same as plain data."""
+        return msgspec.structs.replace(self, levels=tuple(self.levels))
+
     @property
-    def held(self) -> tuple[Level, ...]:
+    def held(self) -> Sequence[Level]:
         """What is known of the PS' memory."""
         return self.levels or tuple(map(Level.of, self.profiles))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
+from dlrover_lite.brain.models.memory_history import MemoryHistory
 from dlrover_lite.brain.models.memory_model import (
     PsMemory,
     TableMemory,
@@ -17,15 +19,28 @@ from dlrover_lite.brain.models.memory_model import (
     peak_bytes,
     row_bytes,
 )
-from dlrover_lite.brain.models.table_rows import Growth, RowFit, fit_rows
+from dlrover_lite.brain.models.table_rows import (
+    Floats,
+    Growth,
+    IntArray,
+    RowFit,
+    fit_rows,
+    fit_tables,
+    growth_exponents,
+    moved_on,
+)
 from dlrover_lite.brain.planning.plan_grid import MemoryBand, MemoryNeed
 from dlrover_lite.protocol.demands import TableFacts
-from dlrover_lite.protocol.profiles import Level, Profile, table_growth
+from dlrover_lite.protocol.profiles import Level, Profile
 
 __all__ = ["Forecast", "TableCurve", "forecast", "memory_band", "need_of"]
 
 _LEAST_LOOKS = 3
 """Least number of measurements of a PS before it is believed to need less than others beside its rows."""
+_STEPS = 12
+"""Number of steps in each doubling of the samples after which tables' laws are fitted anew: their points are three apart."""
+_SURPRISE = 0.01
+"""Relative difference of a table's rows from what its laws say, from which on these are fitted anew at once: the error that they have."""
 _HEADROOM, _MOST = 1.06, 1.38
 """Factors of tables' memory over their 95th percentile, and, at most, over what is expected: as ``memory_model.limit_for``."""
 
@@ -87,55 +102,103 @@ def forecast(
 
     Each table has a curve of its own: ``curves``, or those that the profiles tell; where they don't, all rows are taken as one table.
     ``evict_after_samples``, ``in_order``: as ``Growth`` has them, of all tables.
+
+    A ``MemoryHistory`` keeps what was forecast from it, until there is another level.
     """
-    profiles = [profile for profile in profiles if profile.ps]
-    if not profiles:
-        return None
     growth = Growth(math.inf if epoch_samples is None else epoch_samples, evict_after_samples, in_order)
-    rows_now = {use.node: use.rows for use in profiles[-1].ps}
-    total = sum(rows_now.values())
+    facts = facts or TableFacts()
+    history = profiles if isinstance(profiles, MemoryHistory) else MemoryHistory(map(_level, profiles))
+    if curves:
+        return _forecast(history, curves, growth, spill_part, facts)
+    holds_for = len(history), history.version, history.last_at, growth, spill_part, facts
+    return history.keep("forecast", holds_for, lambda: _forecast(history, (), growth, spill_part, facts))
+
+
+def _level(one: Profile | Level) -> Level:
+    return one if isinstance(one, Level) else Level.of(one)
+
+
+def _forecast(
+    history: MemoryHistory, curves: Sequence[TableCurve], growth: Growth, spill_part: float, facts: TableFacts
+) -> Forecast | None:
+    known = np.flatnonzero(history.some_ps) if len(history) else np.empty(0, np.int64)
+    if not len(known):
+        return None
+    last = history[int(known[-1])]
+    total = sum(use.rows for use in last.ps)
     if total <= 0:
         return None
-    shares = {node: rows / total for node, rows in rows_now.items()}
+    shares = {use.node: use.rows / total for use in last.ps}
     tables = [
         _Table(curve.dim, curve.state_parts, fit, curve.shares or shares, curve.counted)
-        for curve in curves or _by_table(profiles, facts or TableFacts()) or [_all_rows(profiles)]
+        for curve in curves
         if (fit := fit_rows(curve.samples, curve.rows, growth=growth, limit=curve.limit)) is not None
     ]
+    tables = tables if curves else _tables(history, known, last, growth, facts)
     base: dict[str, int] = {}
     young: list[str] = []
-    for node in rows_now:
-        uses = [use for profile in profiles for use in profile.ps if use.node == node]
-        base[node] = base_bytes([use.used_bytes for use in uses], [use.row_bytes for use in uses])
-        if len(uses) < _LEAST_LOOKS:
-            young.append(node)
+    for use in last.ps:
+        used, held = history.beside_rows(use.node)
+        base[use.node] = base_bytes(used, held)
+        if len(used) < _LEAST_LOOKS:
+            young.append(use.node)
     base |= dict.fromkeys(young, max(base.values()))
     return Forecast(tuple(tables), base, spill_part) if tables else None
 
 
-def _by_table(profiles: Sequence[Profile | Level], facts: TableFacts) -> list[TableCurve]:
-    """Make each table's curve as the profiles have it; empty if the last one doesn't."""
-    last = profiles[-1]
-    if not any(table.total_rows for table in last.tables):
-        return []
-    growth = table_growth(profiles)
+def _tables(history: MemoryHistory, known: IntArray, last: Level, growth: Growth, facts: TableFacts) -> list[_Table]:
+    """Fit each table's curve as the history has it; one of the rows of all tables, if its last level doesn't tell them apart."""
+    there = [table for table in last.tables if table.total_rows]
+    if not there:
+        fits = _fits(history, history.all_rows()[known], known, "all", growth, None)
+        shares = {use.node: use.rows / sum(one.rows for one in last.ps) for use in last.ps}
+        return [_Table(_mean_dim(last), 0, fit, shares, False) for fit in fits if fit is not None]
     parts = _state_parts(last) if facts.state_parts is None else facts.state_parts
+    names = tuple(table.table for table in there)
+    fits = _fits(history, history.table_rows(names)[known], known, names, growth, facts.most_ids)
     return [
-        TableCurve(
-            dim=table.dim,
-            state_parts=parts,
-            samples=tuple(map(float, growth[table.table][0])),
-            rows=tuple(map(float, growth[table.table][1])),
-            shares={use.node: table.share(use.node) for use in last.ps},
-            counted=facts.counted,
-            limit=facts.most_ids,
-        )
-        for table in last.tables
-        if table.total_rows
+        _Table(table.dim, parts, fit, {use.node: table.share(use.node) for use in last.ps}, facts.counted)
+        for table, fit in zip(there, fits, strict=True)
+        if fit is not None
     ]
 
 
-def _state_parts(profile: Profile | Level) -> int:
+def _fits(
+    history: MemoryHistory, rows: IntArray, known: IntArray, of: Hashable, growth: Growth, limit: float | None
+) -> list[RowFit | None]:
+    """Fit tables to their ``rows`` [levels, tables]. Laws that were fitted a little while ago still hold, if rows have grown since then as
+    they say, and go through the last point."""
+    samples, counts = history.samples[known], rows.astype(np.float64)
+    until = _last_step(samples) + 1
+
+    def laws() -> tuple[list[RowFit | None], Floats]:
+        found = fit_tables(samples[:until], counts[:until], growth=growth, limit=limit)
+        return found, growth_exponents([one for one in found if one is not None])
+
+    holds_for = float(samples[until - 1]), history.version, of, growth, limit
+    fits, exponents = history.keep("laws", holds_for, laws)
+    there = [one for one in fits if one is not None]
+    moved = [moved_on(one, samples, its) for one, its in zip(fits, counts.T, strict=True) if one is not None]
+    if len(there) < len(fits) or _surprising(there, moved, exponents):
+        return fit_tables(samples, counts, growth=growth, limit=limit)
+    return list(moved)
+
+
+def _last_step(samples: Floats) -> int:
+    """Return the position of the last level at which the samples had come to another step of ``_STEPS`` for each doubling."""
+    steps = np.floor(np.log2(np.maximum(samples, 1.0)) * _STEPS)
+    risen = np.flatnonzero(steps[1:] != steps[:-1])
+    return int(risen[-1]) + 1 if len(risen) else 0
+
+
+def _surprising(before: Sequence[RowFit], now: Sequence[RowFit], exponents: Floats) -> bool:
+    """Say whether the rows of any table have grown otherwise than its laws say."""
+    rows = np.array([one.rows for one in now]) / [one.rows for one in before]
+    ahead = np.array([one.counted for one in now]) / [one.counted for one in before]
+    return bool((np.abs(np.log(rows) - exponents * np.log(ahead)) > _SURPRISE).any())
+
+
+def _state_parts(profile: Level) -> int:
     """Find the floats of optimizer state per value: the number that explains best what rows and indices take."""
     used = sum(use.row_bytes for use in profile.ps)
 
@@ -150,19 +213,12 @@ def _state_parts(profile: Profile | Level) -> int:
     return min((0, 1, 2), key=lambda parts: abs(taken(parts) - used))
 
 
-def _all_rows(profiles: Sequence[Profile | Level]) -> TableCurve:
-    """Make one curve of the rows of all tables, whose rows are as large as theirs are on average. Rows that move between PS change
-    nothing."""
-    last = profiles[-1].ps
-    rows, used = sum(use.rows for use in last), sum(use.row_bytes for use in last)
-    index = float(sum(index_bytes(use.rows) for use in last))
+def _mean_dim(last: Level) -> int:
+    """Return the dimension of rows that are as large as those of all tables are on average."""
+    rows, used = sum(use.rows for use in last.ps), sum(use.row_bytes for use in last.ps)
+    index = float(sum(index_bytes(use.rows) for use in last.ps))
     each = max(0.0, used - index) / rows
-    return TableCurve(
-        dim=max(1, math.ceil((each - row_bytes(0, 0)) / 4)),
-        state_parts=0,
-        samples=tuple(float(profile.samples_so_far) for profile in profiles),
-        rows=tuple(float(sum(use.rows for use in profile.ps)) for profile in profiles),
-    )
+    return max(1, math.ceil((each - row_bytes(0, 0)) / 4))
 
 
 def memory_band(found: Forecast, ps: str, samples: float, *, limit: int) -> MemoryBand:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
-from dlrover_lite.brain.models.table_rows import RowFit, quantile_rows
+from dlrover_lite.brain.models.table_rows import IntArray, RowFit, rows_of_tables
 from dlrover_lite.brain.models.throughput_forms import Floats
 from dlrover_lite.core.units import MIB
 
@@ -118,11 +118,14 @@ def index_bytes(rows: ArrayLike) -> Floats:
     return np.asarray(_BUCKET * np.maximum(_FIRST_BUCKETS, np.asarray(rows, np.float64) / _BUCKET_ROWS), np.float64)
 
 
-def base_bytes(used: Sequence[int], row_memory: Sequence[int]) -> int:
+def base_bytes(used: Sequence[int] | IntArray, row_memory: Sequence[int] | IntArray) -> int:
     """Estimate the bytes that a PS takes beside rows and index: the 95th percentile of what was measured of it, both lists by time. A
     snapshot's spill and what moves brought should not be in ``used``."""
-    rest = np.asarray(used, np.float64) - np.asarray(row_memory, np.float64)
-    return int(max(0.0, float(np.quantile(rest, 0.95)))) if len(rest) else 0
+    rest = np.sort(np.asarray(used, np.float64) - np.asarray(row_memory, np.float64))
+    if not len(rest):
+        return 0
+    at = 0.95 * (len(rest) - 1)
+    return int(max(0.0, float(np.interp(at, np.arange(len(rest)), rest))))
 
 
 def peak_bytes(
@@ -131,12 +134,14 @@ def peak_bytes(
     """Compute the most memory [quantiles, samples] that the PS needs from now until the job has trained on ``samples`` since it began."""
     samples, quantiles = np.atleast_1d(np.asarray(samples, np.float64)), np.atleast_1d(np.asarray(quantiles))
     total = np.zeros((len(quantiles), len(samples)))
+    of_tables = rows_of_tables([table.fit for table in tables], samples, quantiles)
     for dim in sorted({table.dim for table in tables}):
-        group = [table for table in tables if table.dim == dim]
-        size = row_bytes(dim, group[0].state_parts, counted=group[0].counted)
+        group = [(table, its) for table, its in zip(tables, of_tables, strict=True) if table.dim == dim]
+        first = group[0][0]
+        size = row_bytes(dim, first.state_parts, counted=first.counted)
         rows = np.zeros_like(total)
-        for table in group:
-            rows += quantile_rows(table.fit, samples, quantiles) * table.share
+        for table, its in group:
+            rows += its * table.share
         total += rows * size * (1 + memory.spill_part) + index_bytes(rows)
     return total + memory.base + memory.arriving + memory.frames
 

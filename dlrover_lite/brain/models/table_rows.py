@@ -16,15 +16,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Growth", "RowFit", "fit_rows", "quantile_rows"]
+__all__ = [
+    "Growth",
+    "RowFit",
+    "fit_rows",
+    "fit_tables",
+    "growth_exponents",
+    "moved_on",
+    "quantile_rows",
+    "rows_of_tables",
+]
 
 Floats = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Numbers: TypeAlias = Sequence[float] | Floats
 
 _POINTS = 24
 """Number of points of the curve that are used, at equal ratios of n, back to 1 / ``_SPAN`` of n."""
@@ -41,11 +52,24 @@ _FURTHEST = 1e4
 _NEAREST, _HEADS, _FURTHEST_HEAD = 0.002, 8, 100.0
 """How far beyond the rows there are the nearest L is, in parts of them; how many there are of the part that doesn't grow straight, and the
 furthest of these."""
-_SHARES = np.arange(1, 10) / 10
-"""Values of c n, as parts of the rows there are."""
+_STRAIGHT_SHARES, _STRAIGHT_HEADS = (
+    grid.ravel()
+    for grid in np.meshgrid(
+        np.arange(1, 10) / 10,
+        np.append(1 + np.geomspace(_NEAREST, _FURTHEST_HEAD, _HEADS), math.inf),
+        indexing="ij",
+    )
+)
+"""Values of c n, as parts of the rows there are, each beside limits of what doesn't grow straight, as multiples of that."""
 _STRAIGHT, _STRAIGHT_IN_ORDER = 0.03, 0.15
 """Prior weight of c > 0; where rows are evicted and epochs have the same order, that is rather the order of time, and much follows from
 it."""
+_LEAST_WEIGHT = 1e-4
+"""Least weight of a law that is kept."""
+_AT_ONCE = 4
+"""Number of tables that are fitted together: the arrays of more leave the cache."""
+_OFFSETS, _PARTS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]), np.array([0.06, 0.24, 0.4, 0.24, 0.06])
+"""Values of a slope that stand for all, in standard deviations, and their weights."""
 _LEAST_REST = 1e-3
 """Least part of the rows there are that isn't taken to grow straight."""
 _LATEST, _LATEST_WEIGHT = 3.0, 0.15
@@ -80,7 +104,7 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 class RowFit(msgspec.Struct, frozen=True, dict=True):
-    """A table's curve, as a mixture of laws: lists of equal length."""
+    """A table's curve, as a mixture of laws: numbers of equal length."""
 
     growth: Growth
     rows: float
@@ -88,14 +112,14 @@ class RowFit(msgspec.Struct, frozen=True, dict=True):
     counted: float
     bound: float
     """The most rows that any law goes to."""
-    weights: list[float]
-    limits: list[float]
-    factors: list[float]
+    weights: Numbers
+    limits: Numbers
+    factors: Numbers
     """ln K of each law."""
-    slopes: list[float]
+    slopes: Numbers
     """g of each law."""
-    slope_sds: list[float]
-    rates: list[float] = []
+    slope_sds: Numbers
+    rates: Numbers = ()
     """c of each law, in rows per sample; empty: all 0."""
     met: float = 0.0
     """The most rows since the first epoch's end met the next one's beginning."""
@@ -107,9 +131,14 @@ class RowFit(msgspec.Struct, frozen=True, dict=True):
         """The most rows that there have been."""
         return max(self.rows, self.met)
 
+    def laws(self) -> Floats:
+        """Return weights, limits, factors, slopes, their standard deviations, and rates, [6, laws]."""
+        rates = self.rates if len(self.rates) else np.zeros(len(self.weights))
+        return np.array([self.weights, self.limits, self.factors, self.slopes, self.slope_sds, rates], np.float64)
+
 
 class _Laws(NamedTuple):
-    """[l]: ln K and g of each limit, standard deviation of g, and log of the weight."""
+    """[tables, laws]: ln K and g of each limit, standard deviation of g, and log of the weight."""
 
     factors: Floats
     slopes: Floats
@@ -128,43 +157,97 @@ def fit_rows(
 
     ``limit``: a bound of the number of different ids, known from their type or from a count over the data.
     """
+    return fit_tables(samples, np.asarray(rows, np.float64)[:, None], growth=growth, limit=limit)[0]
+
+
+def fit_tables(
+    samples: Sequence[float] | Floats, rows: Floats, *, growth: Growth | None = None, limit: float | None = None
+) -> list[RowFit | None]:
+    """Fit the curves of all tables of a job, as ``fit_rows`` does, from ``rows`` [n, tables]; below 0 where a table's aren't known."""
     growth = growth or Growth()
     at, there = np.asarray(samples, np.float64), np.asarray(rows, np.float64)
-    alone = at <= growth.alone_until
-    if not alone.any():  # nothing is known of the first epoch: later ones are all there is to go by
-        alone[:] = True
-    n, y = _thinned(growth.counted(at[alone]), there[alone])
-    if not len(n):
-        return None
-    now = y[-1]
-    largest = _FURTHEST * now if limit is None else max(limit, now)
-    prior_straight = _STRAIGHT_IN_ORDER if math.isfinite(growth.alone_until) else _STRAIGHT
-    shapes = _shapes(n, y, largest, limit, prior_straight)
-    laws = _fit_laws(np.log(n), y, shapes)
-    scores = laws.scores + np.log(shapes.prior)
-    weights = np.exp(scores - scores.max())
-    weights /= weights.sum()
-    kept = weights > 1e-4
-    slope = _latest_slope(np.log(n), np.log(y))
-    weights = weights[kept] / weights[kept].sum() * (1 - _LATEST_WEIGHT)
-    return RowFit(
-        growth=growth,
-        rows=float(now),
-        counted=float(n[-1]),
-        bound=limit if limit is not None else math.inf,
-        weights=[*weights.tolist(), _LATEST_WEIGHT],
-        limits=[*shapes.limits[kept].tolist(), math.inf],
-        factors=[*laws.factors[kept].tolist(), float(np.log(now) - slope * np.log(n[-1]))],
-        slopes=[*laws.slopes[kept].tolist(), slope],
-        slope_sds=[*laws.sds[kept].tolist(), 0.0],
-        rates=[*shapes.rates[kept].tolist(), 0.0],
-        met=float(there[~alone].max(initial=0.0)),
-        met_at=growth.met_by if at[-1] < growth.met_by else math.inf,
+    found: list[RowFit | None] = [None] * there.shape[1]
+    for tables in _alike(there > 0):
+        some = there[:, tables]
+        n, y = _thinned(growth, at, some)
+        if len(n):
+            for table, one in zip(tables.tolist(), _fitted(n, y, growth, limit), strict=True):
+                found[table] = moved_on(one, at, there[:, table])
+    return found
+
+
+def _alike(known: NDArray[np.bool_]) -> list[IntArray]:
+    """Group tables of which rows are known at the same points."""
+    groups: dict[bytes, list[int]] = {}
+    for table in range(known.shape[1]):
+        groups.setdefault(known[:, table].tobytes(), []).append(table)
+    return [np.array(group, np.int64) for group in groups.values()]
+
+
+def moved_on(fit: RowFit, samples: Floats, rows: Floats) -> RowFit:
+    """Return the fit with its laws through the last of the points [n], since when there may be more: a curve hardly bends within a few
+    percent of its length."""
+    growth = fit.growth
+    alone = _alone(growth, samples, rows)
+    n = growth.counted(samples)
+    known = alone & (n > 0) & (rows > 0)
+    counted = float(n[known][-1])
+    later = rows[~alone]
+    return msgspec.structs.replace(
+        fit,
+        rows=float(rows[known & (n == counted)].max()),
+        counted=counted,
+        met=max(0.0, float(later.max(initial=0.0))),
+        met_at=growth.met_by if samples[-1] < growth.met_by else math.inf,
     )
 
 
+def growth_exponents(fits: Sequence[RowFit]) -> Floats:
+    """Compute how fast each table's rows grow where its laws were fitted: the mean of d ln rows / d ln n, [tables]."""
+    found = []
+    for fit in fits:
+        weights, limits, factors, slopes, _, rates = fit.laws()
+        line = factors + slopes * math.log(fit.counted)
+        bent, straight = _law(limits, line), rates * fit.counted
+        steep = np.exp(line - np.where(np.isinf(limits), 0.0, np.exp(line) / limits))
+        found.append(float((weights * (slopes * steep + straight) / (bent + straight)).sum()))
+    return np.array(found)
+
+
+def _alone(growth: Growth, samples: Floats, rows: Floats) -> NDArray[np.bool_]:
+    """Say which points are of the first epoch alone; where nothing is known of that, later ones are all there is to go by."""
+    alone: NDArray[np.bool_] = samples <= growth.alone_until
+    return alone if (alone & (rows > 0)).any() else np.ones(len(samples), np.bool_)
+
+
+def _fitted(n: Floats, y: Floats, growth: Growth, limit: float | None) -> list[RowFit]:
+    """Fit the curves of tables through points ``n`` [n], ``y`` [tables, n]."""
+    prior_straight = _STRAIGHT_IN_ORDER if math.isfinite(growth.alone_until) else _STRAIGHT
+    fits = []
+    for some in np.array_split(y, max(1, math.ceil(len(y) / _AT_ONCE))):
+        now = some[:, -1]
+        shapes = _shapes(now, float(n[-1]), limit, prior_straight)
+        laws = _fit_laws(np.log(n), some, shapes)
+        scores = laws.scores + np.log(shapes.prior)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        slopes = _latest_slopes(np.log(n), np.log(some))
+        whole = np.stack([weights, shapes.limits, laws.factors, laws.slopes, laws.sds, shapes.rates])
+        # the power law of the curve's end stands beside them
+        latest = np.zeros((6, len(now), 1))
+        latest[0], latest[1], latest[2, :, 0], latest[3, :, 0] = (
+            _LATEST_WEIGHT, math.inf, np.log(now) - slopes * np.log(n[-1]), slopes,
+        )  # fmt: skip
+        bound = limit if limit is not None else math.inf
+        for table, each in enumerate(now.tolist()):
+            kept = whole[:, table, weights[table] > _LEAST_WEIGHT]
+            kept[0] *= (1 - _LATEST_WEIGHT) / kept[0].sum()
+            fits.append(RowFit(growth, each, float(n[-1]), bound, *np.concatenate([kept, latest[:, table]], axis=1)))
+    return fits
+
+
 class _Shapes(NamedTuple):
-    """Laws that are to be fitted, [l] each."""
+    """Laws that are to be fitted to tables, [tables, laws] each."""
 
     limits: Floats
     """L of each law."""
@@ -173,79 +256,86 @@ class _Shapes(NamedTuple):
     prior: Floats
 
 
-def _shapes(n: Floats, y: Floats, largest: float, limit: float | None, prior_straight: float) -> _Shapes:
-    """List the laws that are to be fitted. Nothing is known of the limit's size beforehand: each e-fold of it is as likely, and no limit as
-    likely as any. Nor is anything known of the rate, so each part of the present one is as likely."""
-    now = float(y[-1])
+def _shapes(now: Floats, counted: float, limit: float | None, prior_straight: float) -> _Shapes:
+    """List the laws that are to be fitted to tables with ``now`` [tables] rows. Nothing is known of the limit's size beforehand: each
+    e-fold of it is as likely, and no limit as likely as any. Nor is anything known of the rate, so each part of the present one is as
+    likely."""
     # most of them are near: the nearer, the more it tells how far it is
-    beyond = largest / now - 1
-    finite = now * (1 + np.geomspace(_NEAREST, beyond, _LIMITS)) if beyond > _NEAREST else np.array([largest])
-    limits = finite if limit is not None else np.append(finite, math.inf)
-    prior = np.gradient(np.log(finite)) if len(finite) > 1 else np.ones(1)
-    prior /= prior.sum()
+    beyond = np.full(len(now), _FURTHEST - 1) if limit is None else np.maximum(limit / now - 1, 0.0)
+    known = beyond <= _NEAREST
+    far = np.where(known, _FURTHEST, beyond)
+    finite = 1 + _NEAREST * np.exp(np.linspace(0.0, 1.0, _LIMITS) * np.log(far / _NEAREST)[:, None])
+    prior = np.gradient(np.log(finite), axis=1)
+    prior /= prior.sum(axis=1, keepdims=True)
+    if known.any():  # the limit is there already: all its laws are the same one
+        finite[known], prior[known] = 1 + beyond[known, None], 1 / _LIMITS
     if limit is None:
-        prior = np.append(prior, 1.0) / 2
+        finite = np.concatenate([finite, np.full((len(now), 1), math.inf)], axis=1)
+        prior = np.concatenate([prior, np.ones((len(now), 1))], axis=1) / 2
     # a part that goes on as it does, beside one that has a limit of its own, or none
-    heads = np.append(1 + np.geomspace(_NEAREST, _FURTHEST_HEAD, _HEADS), math.inf)
-    shares, heads = (grid.ravel() for grid in np.meshgrid(_SHARES, heads, indexing="ij"))
-    straight = np.full(len(shares), 1 / len(shares))
-    return _Shapes(
-        np.concatenate([limits, heads * (1 - shares) * now]),
-        np.concatenate([np.zeros(len(limits)), shares * now / n[-1]]),
-        np.concatenate([prior * (1 - prior_straight), straight * prior_straight]),
-    )
+    whole = np.ones((len(now), len(_STRAIGHT_SHARES)))
+    limits = np.concatenate([finite, _STRAIGHT_HEADS * (1 - _STRAIGHT_SHARES) * whole], axis=1) * now[:, None]
+    rates = np.concatenate([np.zeros(finite.shape), _STRAIGHT_SHARES / counted * whole], axis=1) * now[:, None]
+    straight = whole * (prior_straight / len(_STRAIGHT_SHARES))
+    return _Shapes(limits, rates, np.concatenate([prior * (1 - prior_straight), straight], axis=1))
 
 
-def _latest_slope(log_n: Floats, log_y: Floats) -> float:
+def _latest_slopes(log_n: Floats, log_y: Floats) -> Floats:
     latest = log_n >= log_n[-1] - math.log(_LATEST)
-    x, y = log_n[latest], log_y[latest]
+    x, y = log_n[latest], log_y[:, latest]
     if len(x) < 3:
-        return _SLOPE
+        return np.full(len(y), _SLOPE)
     x = x - x.mean()
-    return float(np.clip((x * y).sum() / (x * x).sum(), 0.0, 1.0))
+    return np.asarray(np.clip((x * y).sum(axis=1) / (x * x).sum(), 0.0, 1.0))
 
 
-def _thinned(n: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Thin the points out to about equal ratios of n, the last one among them; of those with the same n (later epochs, and after evictions,
-    when there may be fewer for a while) keep the one with the most rows."""
-    good = (n > 0) & (y > 0)
-    n, y = n[good], y[good]
+def _thinned(growth: Growth, samples: Floats, rows: Floats) -> tuple[Floats, Floats]:
+    """Thin the points of tables, ``rows`` [n, tables], out to about equal ratios of n, the last one among them; of those with the same n
+    (later epochs, and after evictions, when there may be fewer for a while) keep the one with the most rows. Return n [k] and rows
+    [tables, k]."""
+    n = growth.counted(samples)
+    good = _alone(growth, samples, rows[:, 0]) & (n > 0) & (rows[:, 0] > 0)
+    n, y = n[good], np.ascontiguousarray(rows[good].T)
     if not len(n):
         return n, y
-    first_of_n = np.flatnonzero(np.diff(n, prepend=0.0))
-    n, y = n[first_of_n], np.maximum.reduceat(y, first_of_n)
-    wanted = np.geomspace(max(n[0], n[-1] / _SPAN), n[-1], _POINTS)
+    first_of_n = np.flatnonzero(np.concatenate([[n[0]], n[1:] - n[:-1]]))
+    n, y = n[first_of_n], np.maximum.reduceat(y, first_of_n, axis=1)
+    wanted = np.exp(np.linspace(math.log(max(n[0], n[-1] / _SPAN)), math.log(n[-1]), _POINTS))
     chosen = np.unique(np.clip(np.searchsorted(n, wanted * (1 - 1e-9)), 0, len(n) - 1))
-    return n[chosen], y[chosen]
+    return n[chosen], np.ascontiguousarray(y[:, chosen])
 
 
 def _fit_laws(log_n: Floats, y: Floats, shapes: _Shapes) -> _Laws:
-    """Fit a line for each shape, all at once: ln(-L ln(1 - (rows - c n)/L)) = ln K + g ln n. Points count fully at the end of the curve and
-    less at its beginning, since a slope that falls slowly is best known from there."""
+    """Fit a line for each shape of each table, all at once: ln(-L ln(1 - (rows - c n)/L)) = ln K + g ln n. Points count fully at the end
+    of the curve and less at its beginning, since a slope that falls slowly is best known from there."""
     recent = np.exp((log_n - log_n[-1]) / math.log(_SPAN))  # 1 at the end, 1/e at the beginning
     count = min(_INDEPENDENT, float(len(log_n)))
     weights = recent / recent.sum() * count
-    limits, straight = shapes.limits[:, None], shapes.rates[:, None] * np.exp(log_n)
+    y = y[:, None, :]
+    limits, straight = shapes.limits[..., None], shapes.rates[..., None] * np.exp(log_n)
     rest = np.maximum(y - straight, _LEAST_REST * y)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # a limit below rows once seen, as after an eviction, says as much as one just above
-        share = np.minimum(rest / limits, 1 - 1e-6)
-        line = np.where(share > 0, np.log(-np.log1p(-share)) + np.log(limits), np.log(rest))
-        # how much the line moves for a relative error of rows: errors count where they are made
-        lever = y / rest * np.where(share > 0, share / (-(1 - share) * np.log1p(-share)), 1.0)
-    w = weights[None, :] / (lever * _MISFIT) ** 2
-    total = w.sum(axis=1)
-    x_mean = (w * log_n).sum(axis=1) / total
-    line_mean = (w * line).sum(axis=1) / total
-    x = log_n[None, :] - x_mean[:, None]
-    information = (w * x**2).sum(axis=1) + 1 / _SLOPE_SD**2
+    finite = np.isfinite(limits)
+    reach = np.where(finite, limits, 1.0)
+    # a limit below rows once seen, as after an eviction, says as much as one just above
+    share = np.where(finite, np.minimum(rest / reach, 1 - 1e-6), 0.0)
+    power = np.where(finite, -np.log1p(-share), rest)  # of K n^g, over L
+    line = np.log(power) + np.log(reach)
+    # how much the line moves for a relative error of rows: errors count where they are made
+    lever = y / rest * np.where(finite, share / ((1 - share) * power), 1.0)
+    w = weights / (lever * _MISFIT) ** 2
+    total = w.sum(axis=2)
+    x_mean = (w @ log_n) / total
+    line_mean = (w * line).sum(axis=2) / total
+    x = log_n - x_mean[..., None]
+    wx = w * x
+    information = (wx * x).sum(axis=2) + 1 / _SLOPE_SD**2
     slopes = np.clip(
-        ((w * x * (line - line_mean[:, None])).sum(axis=1) + _SLOPE / _SLOPE_SD**2) / information, 1e-3, 1.2
+        ((wx * (line - line_mean[..., None])).sum(axis=2) + _SLOPE / _SLOPE_SD**2) / information, 1e-3, 1.2
     )
     factors = line_mean - slopes * x_mean
-    fitted = _law(limits, factors[:, None] + slopes[:, None] * log_n) + straight
+    fitted = _law(limits, factors[..., None] + slopes[..., None] * log_n) + straight
     off = np.log(fitted / y) / _MISFIT
-    squares = (weights * off**2).sum(axis=1) + ((slopes - _SLOPE) / _SLOPE_SD) ** 2
+    squares = (off**2) @ weights + ((slopes - _SLOPE) / _SLOPE_SD) ** 2
     return _Laws(factors, slopes, 1 / np.sqrt(information), -0.5 * squares - 0.5 * np.log(information))
 
 
@@ -255,42 +345,65 @@ def quantile_rows(fit: RowFit, samples: ArrayLike, quantiles: ArrayLike) -> Floa
     The laws' slopes are uncertain too, and so is whether ids will go on as they did: five values of each law stand for that. A fit keeps
     what it was asked: all parameter servers of a job ask the same.
     """
-    n = np.atleast_1d(fit.growth.counted(samples))
-    met = np.atleast_1d(np.asarray(samples, np.float64) >= fit.met_at)
+    return rows_of_tables([fit], samples, quantiles)[0]
+
+
+def rows_of_tables(fits: Sequence[RowFit], samples: ArrayLike, quantiles: ArrayLike) -> list[Floats]:
+    """Compute ``quantile_rows`` of several tables, of the same job, together."""
+    at = np.atleast_1d(np.asarray(samples, np.float64))
     wanted = np.atleast_1d(np.asarray(quantiles, np.float64))
-    answers: dict[tuple[bytes, ...], Floats] = fit.__dict__.setdefault("answers", {})
-    question = n.tobytes(), met.tobytes(), wanted.tobytes()
-    if question not in answers:
-        answers[question] = _quantile_rows(fit, n, met, wanted)
-        answers[question].setflags(write=False)
-    return answers[question]
+    question = at.tobytes(), wanted.tobytes()
+    unknown = [fit for fit in fits if question not in _answers(fit)]
+    for start in range(0, len(unknown), most := max(1, _AT_ONCE * 16 // len(at))):
+        some = unknown[start : start + most]
+        for fit, found in zip(some, _quantile_rows(some, at, wanted), strict=True):
+            found.setflags(write=False)
+            _answers(fit)[question] = found
+    return [_answers(fit)[question] for fit in fits]
 
 
-def _quantile_rows(fit: RowFit, n: Floats, met: NDArray[np.bool_], quantiles: Floats) -> Floats:
-    ahead = np.log(np.maximum(n / fit.counted, 1.0))
-    rates = fit.rates or [0.0] * len(fit.weights)
-    limits, factors, slopes, sds, straight = (
-        np.array(values)[:, None, None] for values in (fit.limits, fit.factors, fit.slopes, fit.slope_sds, rates)
+def _answers(fit: RowFit) -> dict[tuple[bytes, bytes], Floats]:
+    found: dict[tuple[bytes, bytes], Floats] = fit.__dict__.setdefault("answers", {})
+    return found
+
+
+def _quantile_rows(fits: Sequence[RowFit], samples: Floats, quantiles: Floats) -> Floats:
+    """Compute [tables, quantiles, samples]."""
+    laws = [fit.laws() for fit in fits]
+    stacked = np.zeros((len(fits), 6, max(one.shape[1] for one in laws)))
+    stacked[:, 1] = math.inf  # what is left over weighs nothing
+    for at, one in enumerate(laws):
+        stacked[at, :, : one.shape[1]] = one
+    mixed, limits, factors, slopes, sds, straight = (column[..., None, None] for column in stacked.swapaxes(0, 1))
+    counted, rows, most, bound = (
+        np.array(values)[:, None, None, None]
+        for values in zip(*((one.counted, one.rows, one.most, max(one.bound, one.most)) for one in fits), strict=True)
     )
-    offsets, parts = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]), np.array([0.06, 0.24, 0.4, 0.24, 0.06])
+    n = np.array([fit.growth.counted(samples) for fit in fits])[:, None, None, :]
+    met = np.array([samples >= fit.met_at for fit in fits])[:, None, None, :]
+    ahead = np.log(np.maximum(n / counted, 1.0))
     # the line turns about the point where the job is now
-    slope = np.maximum(slopes + offsets[None, :, None] * np.hypot(sds, _DRIFT_SD), 0.0)
-    now = np.log(fit.counted)
-    line = factors + slopes * now + slope * ahead
+    slope = np.maximum(slopes + _OFFSETS[:, None] * np.hypot(sds, _DRIFT_SD), 0.0)
+    line = factors + slopes * np.log(counted) + slope * ahead
     bent = _law(limits, line)
     if met.any():
+        epochs = np.array([fit.growth.epoch_samples for fit in fits])[:, None, None, None]
         half = _law(limits, line - slope * math.log(2))
-        others = np.minimum(half, straight * (fit.growth.epoch_samples - n))
+        with np.errstate(invalid="ignore"):  # where epochs never end, they don't meet
+            others = np.minimum(half, straight * (epochs - n))
         bent = np.where(met, np.maximum(bent, half + others), bent)
-    grown = bent + straight * fit.counted * np.exp(ahead)
-    here = _law(limits, factors + slopes * now) + straight * fit.counted
-    values = np.clip(fit.rows * grown / here, fit.most, max(fit.bound, fit.most))  # [laws, offsets, samples]
-    weights = (np.array(fit.weights)[:, None] * parts).ravel()
-    found = _weighted_quantiles(values.reshape(-1, len(n)), weights, quantiles)
+    grown = bent + straight * counted * np.exp(ahead)
+    here = _law(limits, factors + slopes * np.log(counted)) + straight * counted
+    values = np.clip(rows * grown / here, most, bound)  # [tables, laws, offsets, samples]
+    tables, _, _, columns = values.shape
+    weights = np.broadcast_to(mixed[..., 0] * _PARTS, values.shape[:3]).reshape(tables, 1, -1)
+    found = _weighted_quantiles(
+        np.ascontiguousarray(values.reshape(tables, -1, columns).swapaxes(1, 2)), weights, quantiles
+    ).swapaxes(1, 2)
     # where laws cross, quantiles in between could fall by a little
-    rising = np.argsort(n, kind="stable")
-    found[:, rising] = np.maximum.accumulate(found[:, rising], axis=1)
-    return found
+    rising = np.argsort(samples, kind="stable")
+    found[:, :, rising] = np.maximum.accumulate(found[:, :, rising], axis=2)
+    return np.ascontiguousarray(found)
 
 
 def _law(limits: Floats, line: Floats) -> Floats:
@@ -301,8 +414,18 @@ def _law(limits: Floats, line: Floats) -> Floats:
 
 
 def _weighted_quantiles(values: Floats, weights: Floats, quantiles: Floats) -> Floats:
-    """Compute quantiles [q, columns] of values [m, columns], interpolated."""
-    order = values.argsort(axis=0)
-    ordered = np.take_along_axis(values, order, axis=0)
-    cumulated = np.cumsum(weights[order], axis=0) - weights[order] / 2
-    return np.stack([np.interp(quantiles, cumulated[:, j], ordered[:, j]) for j in range(values.shape[1])], axis=1)
+    """Compute quantiles [..., q] of values [..., m], interpolated. ``weights`` [..., m] may be 0."""
+    order = values.argsort(axis=-1)
+    ordered = np.take_along_axis(values, order, axis=-1)
+    own = np.take_along_axis(np.broadcast_to(weights, values.shape), order, axis=-1)
+    middles = np.cumsum(own, axis=-1) - own / 2
+    last = values.shape[-1] - 1
+    found = np.empty((*values.shape[:-1], len(quantiles)))
+    for at, quantile in enumerate(quantiles.tolist()):
+        above = np.minimum((middles < quantile).sum(axis=-1), last)[..., None]
+        below = np.maximum(above - 1, 0)
+        low, high = (np.take_along_axis(middles, one, axis=-1) for one in (below, above))
+        from_, to = (np.take_along_axis(ordered, one, axis=-1) for one in (below, above))
+        part = np.clip((quantile - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
+        found[..., at] = (from_ + part * (to - from_))[..., 0]
+    return found

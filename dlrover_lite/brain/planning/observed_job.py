@@ -23,7 +23,7 @@ from dlrover_lite.brain.planning.work_shift import Shift, cost_of, last_shift, s
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.demands import TableFacts
 from dlrover_lite.protocol.hosts import Host, HostNodes
-from dlrover_lite.protocol.profiles import Observation, Profile, host_speeds, observe
+from dlrover_lite.protocol.profiles import Level, Observation, Profile, host_speeds, observe
 
 __all__ = [
     "Chosen",
@@ -95,9 +95,10 @@ def observe_job(
     curves: Sequence[TableCurve] = (),
     spill_part: float = 0.0,
     facts: TableFacts | None = None,
+    levels: Sequence[Level] = (),
 ) -> ObservedJob | None:
     """Fit and forecast from profiles, by time; None if nothing was trained yet. ``prior``: from jobs like it (stage 1); ``depth``: of its
-    workers' pipelines."""
+    workers' pipelines; ``levels``: what its PS held; empty: as the profiles have it."""
     trained = trained_windows(profiles)
     if not trained.profiles:
         return None
@@ -112,7 +113,7 @@ def observe_job(
     present = sum(1 for _ in takewhile(lambda plan: plan == trained.plans[-1], reversed(trained.plans)))
     return ObservedJob(
         fit(_observations(chosen.profiles, trained.speeds), prior=prior, depth=depth, compute_share=share),
-        forecast(trained.profiles, curves, epoch_samples=epoch_samples, spill_part=spill_part, facts=facts),
+        forecast(levels or trained.profiles, curves, epoch_samples=epoch_samples, spill_part=spill_part, facts=facts),
         trained.profiles[-1],
         _measured(trained.profiles[-min(present, len(since.profiles), _NEWEST) :]),
         _measured_before(since),

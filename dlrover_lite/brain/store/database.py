@@ -236,7 +236,7 @@ class ConfigStore:
 
     def add_treatments(self, inputs: HealInputs, decisions: Sequence[Decision], *, heard: int = 0) -> list[int]:
         """Commit, and in the same transaction decisions of stage 3 with all they follow from. Returns their numbers, as ``add_round``."""
-        return self._add_decisions(inputs, decisions, "heal", {inputs.job: heard})
+        return self._add_decisions(inputs.as_stored(), decisions, "heal", {inputs.job: heard})
 
     def _add_decisions(
         self,
