@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from dlrover_lite.brain.models.bottleneck import bottleneck
-from dlrover_lite.brain.models.fitted_model import load_model, model_data
+from dlrover_lite.brain.models.fitted_model import at_reading_limit, load_model, model_data
 from dlrover_lite.brain.models.throughput import Prior, fit, predict
-from dlrover_lite.brain.models.throughput_forms import Setting
+from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Setting
 from dlrover_lite.brain.planning.decision import Decision, decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.planning.observed_job import observe_job, observed_view
+from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.cli.commands.job.profile import told
 from dlrover_lite.core.units import GIB, Resources
@@ -203,6 +204,25 @@ def test_a_job_limited_by_reading_tries_no_larger_plan() -> None:
     assert "reading is the limit: " in found.reason
 
 
+def test_nothing_is_tried_where_reading_limits() -> None:
+    """Though the model, which rounds the corner off, has plans that may be faster than the present one."""
+    prior = Prior({**TRUE, "source_sample": 1 / MOST}, relative_sd=0.3, exponent=6.0)
+    data = model_data(fit([], prior=prior), batch_size=1024, free_cores={"a": 64.0})
+    now = Candidate(6, 1, 1.0, 1.0)
+    for measured, action in ((0.8 * MOST, "explore"), (0.98 * MOST, "stay")):
+        job = msgspec.structs.replace(
+            base_view("job"),
+            model=data,
+            now=now,
+            measured=Band(measured, 0.99 * measured, 1.01 * measured),
+            remaining_samples=PATIENCE * MOST,
+            scale_seconds=2.0,
+            ran_seconds=1000.0,
+        )
+        found = decide(RoundInputs(at=0.0, capacity=Resources(16.0, 64 * GIB), jobs=(job,))).decisions[0]
+        assert found.action == action
+
+
 def test_stored_models_without_reading_predict_as_they_did() -> None:
     """Those of the version before know of no reading, and of no network."""
     seen = [msgspec.structs.replace(o, read_seconds=None) for o in observations(Costs(), 1, PLANS[::3])]
@@ -217,3 +237,18 @@ def test_stored_models_without_reading_predict_as_they_did() -> None:
     expected, found = predict(fitted, plans), predict(again.fit, plans)
     assert found.samples_per_second.tolist() == expected.samples_per_second.tolist()
     assert found.low.tolist() == expected.low.tolist()
+
+
+def test_corners_between_reading_and_nodes_are_not_rounded_off_where_reading_limits() -> None:
+    """Nodes that can do twice, as much as, and half of what can be read."""
+    costs = dict.fromkeys(BOTTLENECK.coefficients, 0.0)
+    fitted = fit([], prior=Prior({**costs, "worker_sample": 1e-4, "source_sample": 5e-5}, exponent=6.0))
+    data = model_data(fitted, batch_size=1024, free_cores={"a": 64.0})
+    workers = np.array([4.0, 2.0, 1.0])
+    rounded = load_model(data).predict(workers, np.ones(3), np.ones(3), np.ones(3))[0]
+    assert rounded[1] < 0.9 * 20_000
+    assert at_reading_limit(data, rounded) == pytest.approx([20_000, 20_000, 10_000], rel=0.05)
+    unlimited = model_data(
+        fit([], prior=Prior({**costs, "worker_sample": 1e-4})), batch_size=1024, free_cores={"a": 64.0}
+    )
+    assert at_reading_limit(unlimited, rounded) is rounded

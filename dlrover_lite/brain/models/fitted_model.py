@@ -17,7 +17,7 @@ from dlrover_lite.brain.planning.pareto import Sides
 from dlrover_lite.brain.planning.plan_grid import FloatArray
 from dlrover_lite.core.errors import HistoryError
 
-__all__ = ["Bottleneck", "FittedModel", "load_model", "model_data", "most_read"]
+__all__ = ["Bottleneck", "FittedModel", "at_reading_limit", "load_model", "model_data", "most_read"]
 
 _KIND = "fit-1"
 
@@ -126,6 +126,18 @@ def load_model(data: ModelData) -> FittedModel:
         raise HistoryError(
             f"A stored throughput model can't be read: {error}", hint="It was stored by another version."
         ) from error
+
+
+def at_reading_limit(data: ModelData, rates: FloatArray) -> FloatArray:
+    """Compute samples/s [n] that a model has for plans (``rates``) as they are where reading limits them for good: the least of what can be
+    read and of what nodes can do. The model rounds the corner between the two off, which takes up to a ninth off ``rates``."""
+    most = most_read(data)
+    if most is None:
+        return rates
+    power = float(data.parameters["fit"]["exponent"])
+    slowness = np.maximum(most / rates, 1.0)
+    others = np.maximum(slowness**power - 1.0, 1e-300) ** (-1 / power)  # what nodes can do, over what can be read
+    return np.minimum(others, 1.0) * most
 
 
 def most_read(data: ModelData) -> float | None:

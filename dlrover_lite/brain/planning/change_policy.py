@@ -16,7 +16,7 @@ from dlrover_lite.brain.planning.exploration import best_exploration, failed, un
 from dlrover_lite.brain.planning.greedy import Walk, cheapest_as_good, fewest_nodes, soonest, stairs_of
 from dlrover_lite.brain.planning.job_view import Action, Exploration, Policy
 from dlrover_lite.brain.planning.plan_grid import to_milli
-from dlrover_lite.brain.planning.plan_values import Options, reading_limit
+from dlrover_lite.brain.planning.plan_values import Options, reading_all, reading_limit
 from dlrover_lite.core.units import Resources
 
 __all__ = ["Settled", "Verdict", "settle"]
@@ -149,10 +149,12 @@ def _save(
         if not alone and not reads_all:
             continue
         withhold = withheld(one, policy.saving_windows) if reads_all else vetoed(one, policy)
+        candidates = one
         if reads_all:
-            withhold |= one.points.throughput < (1 - policy.saving_share) * _most_measured(one)
+            candidates = reading_all(one)
+            withhold |= candidates.points.throughput < (1 - policy.saving_share) * _most_measured(one)
+            candidates = candidates._replace(gain=np.where(withhold, -np.inf, candidates.gain))
         withhold[one.now] = False
-        candidates = one._replace(gain=np.where(withhold, -np.inf, one.gain)) if reads_all else one
         tie_share = policy.saving_share if reads_all else policy.tie_share
         at = cheapest_as_good(candidates, one.now, tie_share, most_loss=policy.saving_risk)
         saved = int(one.points.milli[one.now] - one.points.milli[at])
@@ -239,10 +241,12 @@ def _better(one: Options, walk: Walk, cause: Cause, policy: Policy) -> int | Non
 
 def _to_explore(one: Options, walk: Walk, policy: Policy) -> tuple[int, Exploration] | None:
     """Find the plan near the present one that is most worth a try, if that fits into what is left over and into the budget. What was
-    measured isn't tried."""
+    measured isn't tried, nor is anything where reading is the limit: no plan is faster then."""
     assert one.now is not None
     view, points, change = one.view, one.points, one.view.last_change
     if change is not None and change.fresh_windows < policy.reversal_windows:
+        return None
+    if view.measured is not None and reading_limit(view, view.measured.expected) is not None:
         return None
     job, now = view.job, points.candidate(one.now)
     may = (points.milli <= walk.milli(job) + walk.free_milli) & (one.memory <= walk.memory(job) + walk.free_memory)

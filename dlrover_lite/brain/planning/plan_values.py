@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dlrover_lite.brain.models.fitted_model import most_read
+from dlrover_lite.brain.models.fitted_model import at_reading_limit, most_read
 from dlrover_lite.brain.planning.job_view import JobView, Policy
 from dlrover_lite.brain.planning.node_placement import HostSpace, fitting_on, worker_places
 from dlrover_lite.brain.planning.pareto import Parts, Points, ThroughputModel, fastest, points_of
@@ -30,7 +30,7 @@ from dlrover_lite.brain.planning.plan_grid import (
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host, largest_of
 
-__all__ = ["Options", "hull", "options_of", "reading_limit"]
+__all__ = ["Options", "hull", "options_of", "reading_all", "reading_limit"]
 
 _SMALL = 0.5
 """Cores of a worker that takes long to start."""
@@ -285,6 +285,19 @@ def reading_limit(view: JobView, throughput: float) -> float | None:
     """Return the most samples/s that can be read, whatever the plan, if that is what limits a job with this throughput."""
     most = most_read(view.model)
     return most if most is not None and throughput >= _READS_ALL * most else None
+
+
+def reading_all(one: Options) -> Options:
+    """Return the options of a job that runs and that reading limits, with plans as slow as reading or their nodes make them, whichever is
+    slower, where they weren't measured. Bands stay as they are."""
+    assert one.now is not None
+    throughput = at_reading_limit(one.view.model, one.points.throughput)
+    for known in one.view.measured_before:
+        at = one.points.are(known.plan)
+        throughput[at] = one.points.throughput[at]
+    throughput[one.now] = one.points.throughput[one.now]
+    sooner = one.stay_seconds * throughput[one.now] * (1 / one.points.throughput - 1 / throughput)
+    return one._replace(points=one.points._replace(throughput=throughput), gain=one.gain + sooner)
 
 
 def hull(options: Options, start: int) -> IntArray:
