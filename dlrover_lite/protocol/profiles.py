@@ -15,7 +15,8 @@ import numpy as np
 
 from dlrover_lite.core.bounds import ByKey, Bytes, Cores, Count, Name, Number, Rate, Row, Seconds, Timestamp
 
-_ALIKE_ROWS = 1.2
+_ROWS_POWER = 0.6
+"""Power of the number of rows with which a PS's CPU seconds rise: a part of them is for each request, whatever it asks for."""
 _SPEED_PRIOR = 2.0
 """Weight of the prior that all hosts are equally fast, as a number of comparisons."""
 _LEAST_FREE_CORES = 0.05
@@ -290,14 +291,14 @@ def _transfers(profile: Profile) -> tuple[float, float | None, float | None]:
 
 def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
     """Estimate how fast each host's cores are, 1 being the (geometric) mean. Compare the CPU seconds of the same minibatches between
-    workers of a job in the same interval; and between its PS, as long as they hold about as many rows each, where a host has no workers:
-    slots that are asked for more than others would make a host look slow. Hosts seen alone have 1; few comparisons pull towards 1."""
+    workers of a job in the same interval; and, where a host has no workers, between its PS, less what more rows cost: slots that are asked
+    for more than others make a host look slow. Hosts seen alone have 1; few comparisons pull towards 1."""
     logs: list[Sequence[tuple[str, float]]] = []
     for profile in profiles:
         logs.append(_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.workers if use.minibatches))
         with_workers = {host for host, _ in logs[-1]}
-        if any(use.host not in with_workers for use in profile.ps) and _hold_alike(profile.ps):
-            logs.append(_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.ps if use.minibatches))
+        if any(use.host not in with_workers for use in profile.ps):
+            logs.append(_logs((use.host, _cost_of(use)) for use in profile.ps if use.minibatches))
     hosts = sorted({host for group in logs for host, _ in group})
     if len(hosts) < 2:
         return dict.fromkeys(hosts, 1.0)
@@ -317,10 +318,9 @@ def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
     return {host: float(math.exp(found[i] - found.mean())) for host, i in position.items()}
 
 
-def _hold_alike(servers: Sequence[PsUse]) -> bool:
-    """Say whether each PS holds about as many rows as the others."""
-    rows = [use.rows for use in servers]
-    return max(rows) <= _ALIKE_ROWS * min(rows)
+def _cost_of(use: PsUse) -> float:
+    """Return the CPU seconds of a minibatch, as far as they don't come from the number of rows, as a multiple of whatever unit."""
+    return use.cpu_seconds / use.minibatches / float(max(1, use.rows)) ** _ROWS_POWER
 
 
 def _logs(costs: Iterable[tuple[str, float]]) -> Sequence[tuple[str, float]]:

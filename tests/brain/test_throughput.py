@@ -350,13 +350,14 @@ def test_host_speeds_are_estimated_relative_to_each_other() -> None:
     assert host_speeds([profile({"a": 3.0})]) == {"a": 1.0}
 
 
-def test_ps_tell_of_a_host_without_workers_as_long_as_they_hold_as_many_rows() -> None:
+def test_ps_tell_of_a_host_without_workers_by_the_rows_that_they_hold() -> None:
     def beside(rows: int, *, worker_there: bool = False) -> Profile:
         servers = (PsUse("ps-0", "a", 0.5, 400, 1.0, rows=1000), PsUse("ps-1", "b", 0.5, 400, 2.0, rows=rows))
         return msgspec.structs.replace(profile({"a": 1.0, "b": 1.0} if worker_there else {"a": 1.0}), ps=servers)
 
     assert host_speeds([beside(1000)] * 20)["b"] == pytest.approx(0.5**0.5, rel=0.1)
-    assert host_speeds([beside(2000)] * 20).get("b", 1.0) == 1.0, "it has twice as much to do"
+    more = host_speeds([beside(2000)] * 20)
+    assert 0.7 < more["b"] / more["a"] < 0.9, "it has twice as much to do"
     assert host_speeds([beside(1000, worker_there=True)] * 20)["b"] == pytest.approx(1.0), "its slots are hot"
 
 
