@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dlrover_lite.brain.capacity import Capacity
+from dlrover_lite.brain.cluster_use import ClusterUse
 from dlrover_lite.brain.effect import cost_of_change, judge
 from dlrover_lite.brain.healing.health import heal
 from dlrover_lite.brain.healing.mitigation import HealInputs
@@ -27,15 +28,14 @@ from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
 from dlrover_lite.core.errors import DlroverLiteError, HistoryError
-from dlrover_lite.core.units import Resources
+from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.acts import Resize, Tell
 from dlrover_lite.protocol.brain_messages import Advice, EndJob, RegisterJob, Report
 from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing
 from dlrover_lite.protocol.features import JobFeatures
-from dlrover_lite.protocol.hosts import Host, largest_of, total_of
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
-from dlrover_lite.protocol.profiles import HostUse, Level, Profile
+from dlrover_lite.protocol.profiles import Level, Profile
 
 __all__ = ["Advisor", "Arrival", "Told"]
 
@@ -43,6 +43,8 @@ Told: TypeAlias = RegisterJob | Report | EndJob
 
 _JUDGED_AFTER = 2
 """Number of windows measured with a new plan before its effect is judged."""
+_NOTICED = 1 / 64
+"""Part of a host's cores by which what strangers take there has to change to count: less is noise, and would have all be decided anew."""
 _REMEMBERED = 64
 """Number of decisions of a job by an earlier brain that are remembered."""
 
@@ -75,6 +77,7 @@ class Advisor:
         self._say = say
         self._complained = ""
         self._jobs: dict[str, RegisteredJob] = {}
+        self._use = ClusterUse()
         self._decide_at = 0.0
         self._changed = False
         """Jobs have come or gone since the last round."""
@@ -172,6 +175,7 @@ class Advisor:
                 priority=arrival.priority,
             )
             self._remember(known)
+            self._find_strangers(known)
             known.history = tuple(past_jobs(self._store, at=at, without=known.job))
             known.begin(self._left_for(known), at)
             self._jobs[known.job] = known
@@ -180,6 +184,7 @@ class Advisor:
         known.samples, known.plan = arrival.samples, arrival.plan or known.plan
         if arrival.plan is None and arrival.waits_since is not None:
             known.gave_way(arrival.waits_since)
+        self._use.put(known)
         if known.plan is None:
             self._changed = True
 
@@ -202,11 +207,15 @@ class Advisor:
             known.add_level(level)
         for profile in profiles:
             known.add(profile)
+        if profiles:
+            self._use.put(known)
+            self._find_strangers(known)
         for one in done:
             self._take(known, one)
         if standing is not None:
             hosts = known.demand.hosts
             known.stands(standing)
+            self._use.put(known)
             self._changed |= known.demand.hosts != hosts
             self._forget_lost(known, standing)
         if done and any(other.plan is None for other in self._jobs.values()):
@@ -218,6 +227,7 @@ class Advisor:
         known = self._jobs.pop(job, None)
         if known is None:
             return
+        self._use.remove(job)
         self._changed = True
         remember(self._store, known, outcome, at)
         self._store.commit()
@@ -281,7 +291,7 @@ class Advisor:
             return
         if known.plan is None or candidate(known.plan) != one.decision.choice:
             return
-        view = known.view(free_cores=self._free_cores(known, self._capacity()), at=known.profiles[-1].at)
+        view = known.view(free_cores=known.free_cores(self._capacity()), at=known.profiles[-1].at)
         windows = [p for p in known.profiles if p.at - p.seconds >= one.decision.at]
         if view.measured is None or len(windows) < _JUDGED_AFTER:
             return
@@ -358,7 +368,7 @@ class Advisor:
 
     def _room(self) -> Capacity:
         """Return what no job has."""
-        return self._capacity().without([one for known in self._jobs.values() for one in known.held()])
+        return self._use.left_of(self._capacity())
 
     def round(self, at: float) -> Round:
         """Do stage 2 over all jobs; those that wait for their first plan are among them."""
@@ -370,7 +380,7 @@ class Advisor:
                 known.begin(room, at)
         capacity = self._capacity()
         views: list[JobView] = [
-            known.view(free_cores=self._free_cores(known, capacity), at=at) for known in self._jobs.values()
+            known.view(free_cores=known.free_cores(capacity), at=at) for known in self._jobs.values()
         ]
         return RoundInputs(at=at, capacity=capacity.total, hosts=capacity.hosts, jobs=tuple(views), policy=self._policy)
 
@@ -418,42 +428,28 @@ class Advisor:
     # --- what there is --------------------------------------------------------------------------------------------------
 
     def _capacity(self, of: RegisteredJob | None = None) -> Capacity:
-        """Return what there is for all jobs together: as the person prefers, or what the hosts have. Masters tell of a host what their job
-        may use there: the most that any of them tells counts."""
-        told = [host for one in [*self._jobs.values(), *([of] if of is not None else [])] for host in one.demand.hosts]
-        names = sorted({host.name for host in told} - {""}) or [""]
-        each = {name: [host for host in told if host.name == name or len(names) == 1] for name in names}
-        hosts = tuple(Host(name, largest_of(its)) for name, its in each.items())
-        liked, there = preferences.read(self._store), total_of(hosts)
-        total = Resources(liked.capacity_cores or there.cores, int(liked.capacity_gib * (1 << 30)) or there.memory)
-        return Capacity(total, hosts if len(hosts) > 1 else (Host(hosts[0].name, total),))
+        """Return what there is for all jobs together: as the person prefers, or what the hosts have."""
+        liked = preferences.read(self._store)
+        return self._use.capacity(
+            Resources(liked.capacity_cores, int(liked.capacity_gib * GIB)), () if of is None else of.demand.hosts
+        )
 
     def _left_for(self, known: RegisteredJob) -> Capacity:
         """Compute what a job that comes can have: what the others leave when each has the least, and the same part of the memory. It is at
         least the smallest plan, for which the job waits otherwise."""
         capacity = self._capacity(known)
         there = capacity.total
-        others = sum(other.least_cores for other in self._jobs.values() if other is not known)
+        others = self._use.least_cores(without=known.job)
         cores = min(there.cores, max(there.cores - others, smallest_cores(known.demand)))
         memory = int(there.memory * cores / there.cores) if there.cores else there.memory
         return capacity.within(Resources(cores, memory))
 
-    def _free_cores(self, of: RegisteredJob, capacity: Capacity) -> dict[str, float]:
-        """Compute the cores of each host that nobody but the brain's jobs takes."""
-        measured = of.profiles[-1].hosts if of.profiles else ()
-        uses = {
-            host: next((use for use in measured if capacity.means(host, use.host)), None) for host in capacity.hosts
-        }
-        return {host.name: self._free_on(host, use, of) for host, use in uses.items()}
-
-    def _free_on(self, host: Host, use: HostUse | None, of: RegisteredJob) -> float:
-        """Compute the cores of a host that nobody but the brain's jobs takes, and at least half of them: the kernel gives those who ask
-        their share, however much strangers take while nobody does. ``use``: as the job has measured it last."""
-        if use is None:
-            return host.resources.cores
-        ours = sum(other.cores_used(use.host) for other in self._jobs.values() if other is not of)
-        strangers = max(0.0, use.other_cores - ours)
-        return min(host.resources.cores, max(use.cores - strangers, of.cores_used(use.host), use.cores / 2))
+    def _find_strangers(self, known: RegisteredJob) -> None:
+        """Find out what others than the brain's jobs took on each host while the job's last interval was measured."""
+        for use in known.profiles[-1].hosts if known.profiles else ():
+            taken = max(0.0, use.other_cores - self._use.used(use.host, without=known.job))
+            if abs(taken - known.strangers.get(use.host, 0.0)) > _NOTICED * use.cores:
+                known.strangers[use.host] = taken
 
 
 def _features(arrival: Arrival) -> JobFeatures:

@@ -27,9 +27,9 @@ from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, Sta
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.hosts import Host, HostNodes, by_name, sum_of
 from dlrover_lite.protocol.plans import Plan, RolePlan
-from dlrover_lite.protocol.profiles import Level, Profile
+from dlrover_lite.protocol.profiles import HostUse, Level, Profile, PsUse, WorkerUse
 
-__all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores"]
+__all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores", "used_of"]
 
 MOST_PROFILES, MOST_LEVELS = 512, 128
 """The most profiles, and the most levels, that are kept of a job; of more, every second of the older half is dropped."""
@@ -103,6 +103,12 @@ def candidate(plan: Plan) -> Candidate:
     return Candidate(plan.worker.count, plan.ps.count, worker, ps)
 
 
+def used_of(profile: Profile) -> list[tuple[str, float]]:
+    """List the cores that each node used, with its host."""
+    uses: list[WorkerUse | PsUse] = [*profile.workers, *profile.ps]
+    return [(use.host, use.cpu_seconds / profile.seconds) for use in uses]
+
+
 @dataclass(eq=False)
 class RegisteredJob:
     job: str
@@ -143,6 +149,8 @@ class RegisteredJob:
     levels: MemoryHistory = field(default_factory=MemoryHistory)
     """What the PS held, by time, with what profiles say of it."""
     new_level: bool = False
+    strangers: dict[str, float] = field(default_factory=dict)
+    """Cores that others than the brain's jobs took on each host while the last interval was measured."""
     prior: Prior | None = None
     first_view: JobView | None = None
     scale_costs: list[float] = field(default_factory=list)
@@ -457,9 +465,23 @@ class RegisteredJob:
         """Return the cores that the job's nodes on a host used in the last profile; a node of which the host isn't known may be there."""
         if not self.profiles:
             return 0.0
-        last = self.profiles[-1]
-        workers, ps = ([use.cpu_seconds for use in uses if use.host in ("", host)] for uses in (last.workers, last.ps))
-        return (sum(workers) + sum(ps)) / last.seconds
+        return sum(cores for its, cores in used_of(self.profiles[-1]) if its in ("", host))
+
+    def free_cores(self, capacity: Capacity) -> dict[str, float]:
+        """Compute the cores of each host that nobody but the brain's jobs takes."""
+        measured = self.profiles[-1].hosts if self.profiles else ()
+        uses = {
+            host: next((use for use in measured if capacity.means(host, use.host)), None) for host in capacity.hosts
+        }
+        return {host.name: self._free_on(host, use) for host, use in uses.items()}
+
+    def _free_on(self, host: Host, use: HostUse | None) -> float:
+        """Compute the cores of a host that nobody but the brain's jobs takes, and at least half of them: the kernel gives those who ask
+        their share, however much strangers take while nobody does. ``use``: as the job has measured it last."""
+        if use is None:
+            return host.resources.cores
+        left = use.cores - self.strangers.get(use.host, 0.0)
+        return min(host.resources.cores, max(left, self.cores_used(use.host), use.cores / 2))
 
 
 def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float) -> HealInputs | None:

@@ -1,0 +1,104 @@
+"""What all jobs have and use together, kept as they change: the same as added up anew, to the last digit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlrover_lite.brain.capacity import Capacity
+from dlrover_lite.brain.cluster_use import ClusterUse
+from dlrover_lite.brain.job_tracker import RegisteredJob
+from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.demands import Demand, Standing, StandingNode
+from dlrover_lite.protocol.hosts import Host
+from tests.brain.advised import FEATURES, Office, plan_of
+from tests.brain.simulated import Job, hosts
+
+THERE = hosts(a=Resources(16.0, 64 * GIB), b=Resources(8.0, 32 * GIB))
+WHOLE = Capacity(Resources(24.0, 96 * GIB), THERE)
+
+
+@st.composite
+def registered(draw: st.DrawFn) -> RegisteredJob:
+    """A job with nodes on two hosts, one of which may not be known."""
+    name = draw(st.sampled_from(["one", "two", "three"]))
+    told = draw(st.sampled_from([THERE, THERE[:1], ()]))
+    known = RegisteredJob(job=name, features=FEATURES, demand=Demand(hosts=told), began=0.0)
+    plan = Candidate(
+        draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.sampled_from([0.1, 0.25, 1 / 3, 1.0])), 0.7
+    )
+    job = Job(plan, seed=draw(st.integers(0, 3)))
+    nodes = [
+        StandingNode(node.node, node.role, draw(st.sampled_from(["a", "b", ""])), node.resources)
+        for node in job.nodes()[draw(st.integers(0, 2)) :]
+    ]
+    if told:
+        known.stands(Standing(plan=plan_of(job), nodes=tuple(nodes)))
+        known.add(job.window())
+    return known
+
+
+@given(st.lists(st.one_of(registered(), st.sampled_from(["one", "two"])), max_size=8))
+def test_sums_are_those_of_the_jobs_that_are_there(changes: list[RegisteredJob | str]) -> None:
+    use, jobs = ClusterUse(), dict[str, RegisteredJob]()
+    for change in changes:
+        if isinstance(change, str):
+            jobs.pop(change, None)
+            use.remove(change)
+        else:
+            jobs[change.job] = change
+            use.put(change)
+    anew = ClusterUse()
+    for _, job in sorted(jobs.items(), reverse=True):
+        anew.put(job)
+    assert use.left_of(WHOLE) == anew.left_of(WHOLE)
+    left = WHOLE.without([one for job in jobs.values() for one in job.held()])
+    assert use.left_of(WHOLE).total.memory == left.total.memory
+    assert [h.resources.memory for h in use.left_of(WHOLE).hosts] == [h.resources.memory for h in left.hosts]
+    cores = [host.resources.cores for host in use.left_of(WHOLE).hosts]
+    assert cores == pytest.approx([host.resources.cores for host in left.hosts], abs=1e-5)
+    for host in ("a", "b", ""):
+        others = [job.cores_used(host) for job in jobs.values() if job.job != "one"]
+        assert use.used(host, without="one") == pytest.approx(sum(others), abs=1e-5)
+        assert use.used(host, without="one") == anew.used(host, without="one")
+    least = sum(job.least_cores for job in jobs.values() if job.job != "two")
+    assert use.least_cores(without="two") == pytest.approx(least, abs=1e-5)
+    assert use.hosts() == anew.hosts()
+
+
+def test_hosts_are_as_large_as_any_master_tells() -> None:
+    use = ClusterUse()
+    for name, told in {"x": THERE, "y": hosts(a=Resources(4.0, 128 * GIB)), "z": THERE}.items():
+        use.put(RegisteredJob(job=name, features=FEATURES, demand=Demand(hosts=told), began=0.0))
+    assert use.hosts() == hosts(a=Resources(16.0, 128 * GIB), b=Resources(8.0, 32 * GIB))
+    use.remove("x")
+    assert use.hosts() == hosts(a=Resources(16.0, 128 * GIB), b=Resources(8.0, 32 * GIB))
+    use.remove("z")
+    assert use.hosts() == hosts(a=Resources(4.0, 128 * GIB))
+    # an old master's only host has no name: it is the one that there is
+    assert use.hosts((Host("", Resources(32.0, GIB)),)) == hosts(a=Resources(32.0, 128 * GIB))
+    assert use.capacity(Resources(2.0, 0)).total == Resources(2.0, 128 * GIB)
+
+
+def test_strangers_count_as_they_were_when_the_job_was_measured(tmp_path: Path) -> None:
+    office = Office(tmp_path)
+    office.arrives()
+    office.turn()
+    job = office.begins(host_cores=8.0)
+
+    def free_beside(cores: float) -> float:
+        profile = job.window()
+        others = tuple(msgspec.structs.replace(host, other_cores=cores) for host in profile.hosts)
+        office.says("ads-1", profiles=(msgspec.structs.replace(profile, hosts=others),))
+        return office.adviser.inputs(office.now).jobs[0].model.parameters["free_cores"]
+
+    assert free_beside(2.0) == 6.0
+    assert free_beside(3.0) == 5.0
+    assert free_beside(3.1) == 5.0  # noise
+    assert free_beside(3.2) == 4.8
+    office.close()
