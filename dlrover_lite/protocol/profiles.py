@@ -320,7 +320,7 @@ def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
 
 def _cost_of(use: PsUse) -> float:
     """Return the CPU seconds of a minibatch, as far as they don't come from the number of rows, as a multiple of whatever unit."""
-    return use.cpu_seconds / use.minibatches / float(max(1, use.rows)) ** _ROWS_POWER
+    return use.cpu_seconds / use.minibatches / math.pow(max(1, use.rows), _ROWS_POWER)
 
 
 def _logs(costs: Iterable[tuple[str, float]]) -> Sequence[tuple[str, float]]:
