@@ -21,9 +21,6 @@ from dlrover_lite.protocol.acts import MoveSlots, Resize, Tell
 
 __all__ = ["heal"]
 
-_LEAST_SECONDS_LEFT = 3.0
-"""Least seconds that a job has left where a node's cores are changed, or slots moved: it takes about as long until that is done."""
-
 
 def heal(inputs: HealInputs) -> tuple[Decision, ...]:
     """Decide what to do about nodes of one job: at most one thing for each, the most urgent first; empty when all is well.
@@ -58,7 +55,7 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
 def _comes_too_late(inputs: HealInputs, treatment: Treatment) -> bool:
     """Say whether the job ends before a slow node could be changed, or its slots could have moved."""
     is_change = isinstance(treatment.act, Resize | MoveSlots)
-    return is_change and remaining_seconds(inputs) < _LEAST_SECONDS_LEFT
+    return is_change and remaining_seconds(inputs) < inputs.policy.least_seconds_left
 
 
 def _nodes(treatment: Treatment) -> set[str]:

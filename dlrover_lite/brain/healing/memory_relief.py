@@ -10,6 +10,7 @@ import msgspec
 
 from dlrover_lite.brain.healing.host_capacity import HostCapacity
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
+from dlrover_lite.brain.healing.policies import ReliefPolicy
 from dlrover_lite.brain.models.memory_forecast import Forecast, forecast, memory_band
 from dlrover_lite.brain.models.memory_model import ACT_TIMES, LEAST_PS, OomRisk, at_most_bytes, limit_for, oom_risk
 from dlrover_lite.brain.planning.plan_grid import MemoryBand
@@ -19,25 +20,6 @@ from dlrover_lite.protocol.acts import AddPs, MoveSlots, Resize, Tell
 from dlrover_lite.protocol.profiles import Level
 
 __all__ = ["forecast_of", "samples_ahead", "treat_memory"]
-
-_TIMES_AHEAD = 2.0
-"""How long a new limit is to hold, as a multiple of the time that is looked ahead."""
-_FILLED = 0.9
-"""Part of a limit that rows may take after a move."""
-_LEAST_SHARE = 0.1
-"""Least share of a PS's rows that is worth moving, and of its limit that is worth adding."""
-_LEAST_CORES = 0.25
-"""Least part of a PS's cores that another one gets which takes some of its rows, where no host has as many left."""
-_TIMES_TO_ACT = 1.5
-"""How long a new limit is to hold, as a multiple of the time that another relief would need."""
-_YOUNG_SECONDS = 3.0
-"""Seconds of training, at its present rate, from which nobody can tell how rows grow: with what is given in place then for 99 of 100
-courses a PS would have many times what it needs. Its master sees to it meanwhile that it isn't full
-(``master.autoscale.filling_servers``)."""
-_OLDEST_SECONDS = 10.0
-"""The most seconds that a job is taken to have gone on as fast as it did, after something was heard of it last."""
-_LEAST_MORE = 1.05
-"""Least factor of a new limit over the present one of a PS in need: a little more than is needed, rather than again and again."""
 
 
 class _Outlook(NamedTuple):
@@ -53,7 +35,10 @@ class _Outlook(NamedTuple):
 def samples_ahead(inputs: HealInputs) -> float:
     """Compute the number of samples that the job will have trained on at the time until which limits are to hold."""
     last = inputs.held[-1]
-    seconds = max(_ahead_seconds(inputs, last) * _TIMES_AHEAD, _seconds_to_act(inputs, last) * _TIMES_TO_ACT)
+    seconds = max(
+        _ahead_seconds(inputs, last) * inputs.policy.relief.times_ahead,
+        _seconds_to_act(inputs, last) * inputs.policy.relief.times_to_act,
+    )
     ahead = last.samples_so_far + last.samples_per_second * seconds
     return ahead if inputs.total_samples is None else min(ahead, max(inputs.total_samples, last.samples_so_far))
 
@@ -75,7 +60,7 @@ def _seconds_to_act(inputs: HealInputs, last: Level) -> float:
 
 def _age(inputs: HealInputs, last: Level) -> float:
     """Return the seconds since the last level; 0 for profiles: what they say is decided on when they come."""
-    return min(_OLDEST_SECONDS, max(0.0, inputs.at - last.at)) if inputs.levels else 0.0
+    return min(inputs.policy.relief.oldest_seconds, max(0.0, inputs.at - last.at)) if inputs.levels else 0.0
 
 
 def forecast_of(inputs: HealInputs) -> Forecast | None:
@@ -100,14 +85,14 @@ def treat_memory(inputs: HealInputs, nodes: Sequence[NodeNow], room: HostCapacit
         return []
     outlooks = [_look(inputs, node, found) for node in servers]
     urgent = sorted(
-        (_in_need(one) for one in outlooks if _is_urgent(inputs, one.risk)),
+        (_in_need(one, inputs.policy.relief) for one in outlooks if _is_urgent(inputs, one.risk)),
         key=lambda one: (-one.risk.soon, one.node.node),
     )
     return [_relief(inputs, one, outlooks, room) for one in urgent]
 
 
-def _in_need(one: _Outlook) -> _Outlook:
-    more = math.ceil(one.node.resources.memory * _LEAST_MORE / MIB) * MIB
+def _in_need(one: _Outlook, policy: ReliefPolicy) -> _Outlook:
+    more = math.ceil(one.node.resources.memory * policy.least_more / MIB) * MIB
     return one._replace(limit=max(one.limit, more))
 
 
@@ -119,7 +104,7 @@ def _surely_fits(inputs: HealInputs, node: NodeNow) -> bool:
     seconds = max(_ahead_seconds(inputs, last), _seconds_to_act(inputs, last))
     more = last.samples_per_second * seconds / max(1, last.samples_so_far)
     most = at_most_bytes(use.used_bytes, use.row_bytes, 1 + more, spill_part=inputs.spill_part)
-    return most < _FILLED * node.resources.memory
+    return most < inputs.policy.relief.filled * node.resources.memory
 
 
 def _look(inputs: HealInputs, node: NodeNow, found: Forecast) -> _Outlook:
@@ -146,7 +131,7 @@ def _sure_until(inputs: HealInputs) -> float:
     """Compute the number of samples until which a new limit has to hold for nearly all courses that rows may take, as there can't be
     another one before; 0: for none. What is given in place can be given again, and the job's master bridges what fails in between."""
     last = inputs.held[-1]
-    if inputs.resizable and _seconds_so_far(last) < _YOUNG_SECONDS:
+    if inputs.resizable and _seconds_so_far(last) < inputs.policy.relief.young_seconds:
         return 0.0
     seconds = _age(inputs, last) + inputs.seconds_to_act * (1.0 if inputs.resizable else ACT_TIMES)
     return min(samples_ahead(inputs), last.samples_so_far + last.samples_per_second * seconds)
@@ -199,7 +184,7 @@ def _what_there_is(
 ) -> Treatment | None:
     """Give a PS all the memory there is: not enough, but running out later is better than now."""
     node, more = one.node, min(room.memory(one.node.host), one.limit - one.node.resources.memory)
-    if not inputs.resizable or more < _LEAST_SHARE * node.resources.memory:
+    if not inputs.resizable or more < inputs.policy.relief.least_share_moved * node.resources.memory:
         return None
     room.take(node.host, Resources(0.0, more))
     limit = node.resources.memory + more
@@ -207,25 +192,25 @@ def _what_there_is(
     return _treated(treatment, one, Resize(Resources(node.resources.cores, limit)), text, 0.0, limit)
 
 
-def _share_to_leave(one: _Outlook) -> float:
+def _share_to_leave(one: _Outlook, policy: ReliefPolicy) -> float:
     """Compute the share of the PS's rows that has to leave, so that it gets by with the limit that it has; 1 if it doesn't even without
     any."""
     memory, _ = one.found.of(one.node.node)
     rows = one.limit - memory.base
-    room = _FILLED * one.node.resources.memory - memory.base
-    return min(1.0, max(_LEAST_SHARE, 1 - room / rows)) if rows > 0 and room > 0 else 1.0
+    room = policy.filled * one.node.resources.memory - memory.base
+    return min(1.0, max(policy.least_share_moved, 1 - room / rows)) if rows > 0 and room > 0 else 1.0
 
 
 def _to_peers(
     inputs: HealInputs, one: _Outlook, treatment: Treatment, others: Sequence[_Outlook], room: HostCapacity
 ) -> Treatment | None:
-    share = _share_to_leave(one)
+    share = _share_to_leave(one, inputs.policy.relief)
     if share >= 1:
         return None
     memory, _ = one.found.of(one.node.node)
     leaving = share * (one.limit - memory.base)
     spare = {
-        other.node.node: max(0.0, _FILLED * other.node.resources.memory - other.limit)
+        other.node.node: max(0.0, inputs.policy.relief.filled * other.node.resources.memory - other.limit)
         for other in others
         if other.node.node != one.node.node and not _is_urgent(inputs, other.risk)
     }
@@ -240,15 +225,15 @@ def _to_peers(
 def _to_another(
     inputs: HealInputs, one: _Outlook, treatment: Treatment, _others: Sequence[_Outlook], room: HostCapacity
 ) -> Treatment | None:
-    share = _share_to_leave(one)
+    share = _share_to_leave(one, inputs.policy.relief)
     if share >= 1:
         return None
     memory, _ = one.found.of(one.node.node)
-    needed = memory.base + share * (one.limit - memory.base) / _FILLED
+    needed = memory.base + share * (one.limit - memory.base) / inputs.policy.relief.filled
     resources = Resources(one.node.resources.cores, max(LEAST_PS, math.ceil(needed / MIB) * MIB))
     host = room.best(resources)
     if not host:
-        host = room.best(Resources(resources.cores * _LEAST_CORES, resources.memory))
+        host = room.best(Resources(resources.cores * inputs.policy.relief.least_cores_share, resources.memory))
         resources = Resources(min(resources.cores, room.cores(host)), resources.memory)
     if not host:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["CeilingPolicy", "HealthPolicy", "ReclaimPolicy", "SlowdownPolicy"]
+__all__ = ["CeilingPolicy", "HealthPolicy", "ReclaimPolicy", "ReliefPolicy", "SlowNodePolicy", "SlowdownPolicy"]
 
 
 class SlowdownPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +26,58 @@ class SlowdownPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The most windows that say what is usual: a minute of those of 10 s, in which a machine's pace hardly drifts."""
     most_times: float = 8.0
     """How many times slower a node counts as at most: slower than that is no more sure."""
+
+
+class SlowNodePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes a node one that holds its job up, and what is worth doing about it. Shares are parts of 1."""
+
+    least_share_moved: float = 0.05
+    """Least share of a PS's load that is worth moving: loads differ by as much by chance."""
+    least_usual_windows: int = 3
+    """Least number of windows before the present trouble that say what a PS takes usually."""
+    most_usual_windows: int = 24
+    """The most of these: four minutes of windows of 10 s."""
+    in_a_row_seconds: float = 12.0
+    """Least seconds that windows in a row take together: some are short, to see what has just changed."""
+    replacement_worth: float = 0.5
+    """Least seconds that a replacement has to save, as a part of the seconds that it takes to come: what it takes for that is taken from
+    others."""
+    least_more_cores: float = 1.2
+    """Least factor of the cores that a node gets over those that it has, where its limit holds it back: less isn't worth a change."""
+    uses_its_limit: float = 0.6
+    """Least share of its cores that a node uses, if it is the limit that holds it back, and not what else happens on its host."""
+    evidence_alone: float = 3.0
+    """Factor on the evidence for a PS without peers: what the job itself does now may be the reason that it takes longer."""
+    busy_if_slow: float = 0.5
+    """Factor on the least time that a hot PS works, for one on a slow host: it is as slow at all that it does between requests."""
+    mostly_here: float = 2.0
+    """Least factor of what is asked of a PS over the median of its peers, for the job to wait for this one."""
+    slower_job: float = 1.2
+    """Least factor of the time of a minibatch over that before, for the job to count as slower: plans differ by as much from hour to
+    hour on a shared machine."""
+
+
+class ReliefPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How much more memory a PS gets before it is full. Shares are parts of 1."""
+
+    times_ahead: float = 2.0
+    """How long a new limit is to hold, as a multiple of the time that is looked ahead."""
+    filled: float = 0.9
+    """Share of a limit that rows may take after a move."""
+    least_share_moved: float = 0.1
+    """Least share of a PS's rows that is worth moving, and of its limit that is worth adding."""
+    least_cores_share: float = 0.25
+    """Least share of a PS's cores that another one gets which takes some of its rows, where no host has as many left."""
+    times_to_act: float = 1.5
+    """How long a new limit is to hold, as a multiple of the time that another relief would need."""
+    young_seconds: float = 3.0
+    """Seconds of training, at its present rate, from which nobody can tell how rows grow: with what is given in place then for 99 of 100
+    courses a PS would have many times what it needs. Its master sees to it meanwhile that it isn't full
+    (``master.autoscale.filling_servers``)."""
+    oldest_seconds: float = 10.0
+    """The most seconds that a job is taken to have gone on as fast as it did, after something was heard of it last."""
+    least_more: float = 1.05
+    """Least factor of a new limit over the present one of a PS in need: a little more than is needed, rather than again and again."""
 
 
 class ReclaimPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +153,10 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The most slow nodes of a role that are replaced in one job."""
     horizon_seconds: float = 3600.0
     """Remaining seconds that are assumed of a job that doesn't say how much work is left."""
+    least_seconds_left: float = 3.0
+    """Least seconds that a job has left where a node's cores are changed, or slots moved: it takes about as long until that is done."""
     slowdown: SlowdownPolicy = SlowdownPolicy()
+    nodes: SlowNodePolicy = SlowNodePolicy()
+    relief: ReliefPolicy = ReliefPolicy()
     reclaim: ReclaimPolicy = ReclaimPolicy()
     ceiling: CeilingPolicy = CeilingPolicy()

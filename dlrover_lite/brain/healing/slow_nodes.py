@@ -22,25 +22,6 @@ __all__ = ["against_peers", "remaining_seconds", "treat_servers", "treat_workers
 
 _PS_CORES = 1.0
 """The most cores that a PS can use: one thread does all the work on rows."""
-_LEAST_SHARE = 0.05
-"""Least share of a PS's load that is worth moving."""
-_USUAL_WINDOWS, _MOST_USUAL_WINDOWS = 3, 24
-"""Number of windows before the present trouble that say what a PS takes usually: at least and at most."""
-_IN_A_ROW_SECONDS = 12.0
-"""Least seconds that windows in a row take together: some are short, to see what has just changed."""
-_WORTH = 0.5
-"""Least seconds that a replacement has to save, as a part of the seconds that it takes to come: what it takes for that is taken from
-others."""
-_USES_ITS_LIMIT = 0.6
-"""Least part of its cores that a node uses, if it is the limit that holds it back, and not what else happens on its host."""
-_ALONE = 3.0
-"""Factor on the evidence for a PS without peers: what the job itself does now may be the reason that it takes longer."""
-_BUSY_IF_SLOW = 0.5
-"""Factor on the least time that a hot PS works, for one on a slow host: it is as slow at all that it does between requests."""
-_MOSTLY_HERE = 2.0
-"""Least factor of what is asked of a PS over the median of its peers, for the job to wait for this one."""
-_SLOWER_JOB = 1.2
-"""Least factor of the time of a minibatch over that before, for the job to count as slower."""
 
 
 class _Seen(NamedTuple):
@@ -78,7 +59,7 @@ def _in_a_row(inputs: HealInputs, profiles: Sequence[Profile]) -> Sequence[Profi
     seconds = 0.0
     for count, profile in enumerate(reversed(profiles), 1):
         seconds += profile.seconds
-        if count >= inputs.policy.windows and seconds >= _IN_A_ROW_SECONDS:
+        if count >= inputs.policy.windows and seconds >= inputs.policy.nodes.in_a_row_seconds:
             return profiles[-count:]
     return ()
 
@@ -129,7 +110,7 @@ def _slow_worker(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], 
     seen = f"{node.node} does {rate:.0%} of the minibatches that its peers' rates let expect, for {_seconds(windows):.0f} s"
     treatment = Treatment(at=inputs.at, node=node.node, host=node.host, cause="slow worker", act=Tell(), reason=seen)
     more = min(node.resources.cores / max(rate, 1e-3), node.resources.cores + room.cores(node.host))
-    if _is_held_back(inputs, uses, windows) and more >= node.resources.cores * 1.2:
+    if _is_held_back(inputs, uses, windows) and more >= node.resources.cores * inputs.policy.nodes.least_more_cores:
         room.take(node.host, Resources(more - node.resources.cores, 0))
         text = f"{seen}; its limit holds it back {_held_back(uses, windows):.0%} of the time: it gets {_cores(more)}"
         return _with(treatment, Resize(Resources(more, node.resources.memory)), text)
@@ -174,12 +155,12 @@ def _hot(inputs: HealInputs, node: str) -> _Seen | None:
     back before doesn't any more."""
     profiles, policy = _since_treated(inputs, node), inputs.policy
     alone = bool(profiles) and len(profiles[-1].ps) == 1
-    evidence = policy.evidence * (_ALONE if alone else 1.0)
+    evidence = policy.evidence * (inputs.policy.nodes.evidence_alone if alone else 1.0)
     found = slowing(profiles, node, least=policy.hot_over_peers, evidence=evidence, policy=policy.slowdown)
     if found is not None and _holds_up(inputs, found, node, alone=alone):
         return _Seen(found.windows, found.before, found.times)
     windows = _in_a_row(inputs, profiles)
-    before = profiles[: len(profiles) - len(windows)][-_MOST_USUAL_WINDOWS:]
+    before = profiles[: len(profiles) - len(windows)][-inputs.policy.nodes.most_usual_windows :]
     if windows and all(_is_hot(inputs, profile, node, before) for profile in windows):
         return _Seen(windows, before)
     return None
@@ -189,7 +170,8 @@ def _holds_up(inputs: HealInputs, found: Slowing, node: str, *, alone: bool) -> 
     """Say whether the job waits for a PS that has got slower: in each window; or in all together, where the job has got slower and that
     isn't what workers do themselves. Peers say so, or, where the PS has none, the time that workers work on a minibatch."""
     if all(
-        _is_waited_for(inputs, profile, node, busy=_BUSY_IF_SLOW * inputs.policy.hot_busy) for profile in found.windows
+        _is_waited_for(inputs, profile, node, busy=inputs.policy.nodes.busy_if_slow * inputs.policy.hot_busy)
+        for profile in found.windows
     ):
         return True
     paces = [
@@ -200,10 +182,10 @@ def _holds_up(inputs: HealInputs, found: Slowing, node: str, *, alone: bool) -> 
     asked = _is_asked(inputs, found.windows, node) or (
         times_slower >= inputs.policy.hot_over_peers and _is_asked_most(inputs, found.windows, node)
     )
-    if times_slower < _SLOWER_JOB or not asked:
+    if times_slower < inputs.policy.nodes.slower_job or not asked:
         return False
     times = work_times(found.before, found.windows) if alone else 1.0
-    return times is not None and times < _SLOWER_JOB
+    return times is not None and times < inputs.policy.nodes.slower_job
 
 
 def _is_waited_for(inputs: HealInputs, profile: Profile, node: str, *, busy: float) -> bool:
@@ -219,15 +201,17 @@ def _is_asked(inputs: HealInputs, windows: Sequence[Profile], node: str, *, part
     that. One on a slow host isn't at work for much of the time in which everyone waits for it: it takes as much longer to receive what it
     is asked, and to send."""
     there = _requests_there(windows, node)
-    return there >= part * _BUSY_IF_SLOW * (inputs.policy.hot_busy + inputs.policy.hot_queue) * _seconds(windows)
+    return there >= part * inputs.policy.nodes.busy_if_slow * (
+        inputs.policy.hot_busy + inputs.policy.hot_queue
+    ) * _seconds(windows)
 
 
 def _is_asked_most(inputs: HealInputs, windows: Sequence[Profile], node: str) -> bool:
     """Say whether most of what is asked of PS is asked of this one, and not much less than ``_is_asked`` wants."""
     peers = [_requests_there(windows, use.node) for use in windows[-1].ps if use.node != node]
-    if not peers or not _is_asked(inputs, windows, node, part=_BUSY_IF_SLOW):
+    if not peers or not _is_asked(inputs, windows, node, part=inputs.policy.nodes.busy_if_slow):
         return False
-    return _requests_there(windows, node) >= _MOSTLY_HERE * median(peers)
+    return _requests_there(windows, node) >= inputs.policy.nodes.mostly_here * median(peers)
 
 
 def _requests_there(windows: Sequence[Profile], node: str) -> float:
@@ -244,7 +228,7 @@ def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Pr
     peers = [use.busy_seconds for use in profile.ps if use.node != node]
     if peers and _use(profile, node).busy_seconds >= most * median(peers):
         return True
-    times = _times_as_long(before, [profile], node, least=_USUAL_WINDOWS)
+    times = _times_as_long(before, [profile], node, least=inputs.policy.nodes.least_usual_windows)
     return times is not None and times >= most
 
 
@@ -281,7 +265,7 @@ def _hot_server(inputs: HealInputs, node: NodeNow, seen: _Seen, room: HostCapaci
     )
     treatment = Treatment(at=inputs.at, node=node.node, host=node.host, cause="hot ps", act=Tell(), reason=text)
     more = min(_PS_CORES, node.resources.cores * 2, node.resources.cores + room.cores(node.host))
-    if _is_held_back(inputs, uses, windows) and more >= node.resources.cores * 1.2:
+    if _is_held_back(inputs, uses, windows) and more >= node.resources.cores * inputs.policy.nodes.least_more_cores:
         room.take(node.host, Resources(more - node.resources.cores, 0))
         text = f"{text}; its limit holds it back {_held_back(uses, windows):.0%} of the time: it gets {_cores(more)}"
         return _with(treatment, Resize(Resources(more, node.resources.memory)), text)
@@ -344,7 +328,7 @@ def _slow_host(
     remaining, servers = remaining_seconds(inputs), len(windows[-1].ps)
     gain = max(0.0, remaining - inputs.start_seconds) * (1 - speed)
     share = 1 - servers * speed / (servers - 1 + speed)
-    peers_can = servers > 1 and share >= _LEAST_SHARE
+    peers_can = servers > 1 and share >= inputs.policy.nodes.least_share_moved
     problem, host = _not_replaced(inputs, "hot ps", gain), _place(inputs, node, windows, room)
     if not problem and host is None:
         problem = "no host has room for another one"
@@ -390,7 +374,11 @@ def _held_back(uses: Sequence[WorkerUse] | Sequence[PsUse], windows: Sequence[Pr
 def _is_held_back(inputs: HealInputs, uses: Sequence[WorkerUse] | Sequence[PsUse], windows: Sequence[Profile]) -> bool:
     """Say whether more cores would make a node faster: it is throttled, and uses what it has."""
     used = sum(use.cpu_seconds for use in uses) / max(1e-9, uses[-1].cores * _seconds(windows))
-    return inputs.resizable and _held_back(uses, windows) >= inputs.policy.throttled and used >= _USES_ITS_LIMIT
+    return (
+        inputs.resizable
+        and _held_back(uses, windows) >= inputs.policy.throttled
+        and used >= inputs.policy.nodes.uses_its_limit
+    )
 
 
 def _done(inputs: HealInputs, node: str, kind: type) -> bool:
@@ -434,7 +422,7 @@ def _not_replaced(inputs: HealInputs, cause: str, gain: float) -> str:
     before = sum(t.cause == cause and isinstance(t.act, Replace) for t in inputs.past)
     if before >= inputs.policy.most_replacements:
         return f"{before} have been replaced for that already"
-    if gain < _WORTH * inputs.start_seconds:
+    if gain < inputs.policy.nodes.replacement_worth * inputs.start_seconds:
         return f"another one takes {inputs.start_seconds:.0f} s to come and would save {gain:.0f} s of what is left of the job"
     return ""
 
