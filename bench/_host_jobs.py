@@ -30,7 +30,8 @@ from dlrover_lite.protocol.acts import MoveSlots, Resize
 from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.hosts import Host
-from dlrover_lite.protocol.plans import Plan
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse, host_speeds
 
 __all__ = [
@@ -218,6 +219,11 @@ class SimulatedJob:
     total_samples: float
     seed: int
     priority: float = 1.0
+    fixed: Candidate | None = None
+    """The plan that its recipe fixes."""
+    model: str = "wide_deep"
+    checkpoints: bool = False
+    """It can give way to another job, and go on later."""
     plan: Candidate | None = None
     hosts: list[int] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
@@ -257,19 +263,28 @@ class Cluster:
         self.jobs: dict[str, SimulatedJob] = {}
         self._pending: dict[str, tuple[int, Decision]] = {}
         self._heard: dict[str, int] = {}
+        self._arrivals: dict[str, Arrival] = {}
 
     def arrives(self, job: SimulatedJob) -> None:
         job.began = self.now
         costs = job.costs(0.0)
         features = JobFeatures(
-            model="wide_deep",
+            model=job.model,
             tables=26,
             dims=int(costs.sample_bytes / 4),
             batch_size=costs.batch_size,
             rows=int(job.total_samples),
             optimizer="adagrad",
         )
-        demand = Demand(hosts=self.hosts, total_samples=job.total_samples, epoch_samples=job.total_samples)
+        worker, servers = (None, None) if job.fixed is None else _roles(job.fixed)
+        demand = Demand(
+            hosts=self.hosts,
+            worker=worker,
+            ps=servers,
+            total_samples=job.total_samples,
+            epoch_samples=job.total_samples,
+            checkpoints=job.checkpoints,
+        )
         self.store.put_job(JobEntry(id=job.name, name=job.name, state="running", created_at=self.now))
         self.store.commit()
         self.jobs[job.name], self._heard[job.name] = job, 0
@@ -280,11 +295,19 @@ class Cluster:
             began=self.now,
             priority=job.priority,
         )
+        self._arrivals[job.name] = arrival
         self.advisor.arrived(arrival, self.now)
         self._decide()
 
+    def ends(self, job: SimulatedJob) -> None:
+        """Take a job away that has ended, or failed."""
+        del self.jobs[job.name], self._heard[job.name], self._arrivals[job.name]
+        self._pending.pop(job.name, None)
+        self.advisor.ended(job.name, JobOutcome(), self.now)
+        self._decide()
+
     def pass_window(self) -> None:
-        for job in list(self.jobs.values()):
+        for job in sorted(self.jobs.values(), key=self._takes):
             self._train(job)
         self.now += WINDOW_SECONDS
         for job in list(self.jobs.values()):
@@ -302,6 +325,14 @@ class Cluster:
                     decision = msgspec.convert(one.decision, Decision)
                     self.jobs[name].decisions.append(decision)
                     self._pending[name] = one.number, decision
+
+    def _takes(self, job: SimulatedJob) -> float:
+        """Compute the cores that a job takes by what is decided for it: who gives some comes first."""
+        _, decision = self._pending.get(job.name, (0, None))
+        had = 0.0 if job.plan is None else job.plan.cores
+        if decision is None or (decision.plan is None and decision.action != "preempt"):
+            return 0.0
+        return (0.0 if decision.plan is None else candidate(decision.plan).cores) - had
 
     def _train(self, job: SimulatedJob) -> None:
         number, decision = self._pending.pop(job.name, (0, None))
@@ -321,6 +352,11 @@ class Cluster:
                     job.shares = shares_by_speed(job.profiles, hosts[wanted.workers :])
                 job.plan, job.hosts, job.memory = wanted, hosts, {}
                 job.done = self._became(job, number, "done", _CHANGE_SECONDS, int(trained))
+        elif decision is not None and decision.action == "preempt" and job.plan is not None:
+            job.done = self._became(job, number, "done", WINDOW_SECONDS, 0)
+            job.samples += _KEPT * WINDOW_SECONDS * self._window(job, WINDOW_SECONDS)[1]
+            job.plan, job.hosts = None, []
+            return
         elif decision is not None:
             moved = job.plan is not None and decision.treatment is not None and self._treat(job, decision.treatment)
             job.done = self._became(job, number, "done" if moved else "given up", 0.0, 0)
@@ -453,6 +489,8 @@ class Cluster:
             standing=standing,
             done=[done] if done is not None else [],
         )
+        if standing is None and job.samples:
+            self.advisor.arrived(msgspec.structs.replace(self._arrivals[job.name], waits_since=self.now), self.now)
 
     @staticmethod
     def _resources(job: SimulatedJob, plan: Plan, name: str, role: str) -> Resources:
@@ -463,6 +501,13 @@ class Cluster:
         latest = [one.plan for one in job.decisions if one.plan is not None and candidate(one.plan) == job.plan]
         assert latest[-1] is not None
         return latest[-1]
+
+
+def _roles(plan: Candidate) -> tuple[RolePlan, RolePlan]:
+    return (
+        RolePlan(plan.workers, Resources(plan.worker_cores, _WORKER_BYTES)),
+        RolePlan(plan.servers, Resources(plan.ps_cores, GIB)),
+    )
 
 
 def run_alone(job: SimulatedJob, machines: Sequence[Machine], seconds: float) -> None:

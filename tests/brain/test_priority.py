@@ -183,8 +183,8 @@ def test_a_very_short_job_takes_no_more_than_its_smallest_plan() -> None:
 def test_a_jobs_sure_gain_is_not_held_up_by_doubtful_exchanges() -> None:
     """Half a core is free, and surely worth a minute to the last job; what the first two could exchange is worth nothing sure."""
     jobs = (
-        view("a", model=data(worker=0.03, server=0.05, spread=0.3), now=Candidate(4, 2, 1.0, 1.0), scale_seconds=30.0),
-        view("b", model=data(worker=0.03, server=0.005, spread=0.3), now=Candidate(4, 1, 0.5, 0.5), scale_seconds=5.0),
+        view("a", model=data(worker=0.03, server=0.05, spread=0.5), now=Candidate(4, 2, 1.0, 1.0), scale_seconds=30.0),
+        view("b", model=data(worker=0.03, server=0.005, spread=0.5), now=Candidate(4, 1, 0.5, 0.5), scale_seconds=5.0),
         view("c", model=data(server=0.005, spread=0.02), now=Candidate(4, 1, 0.5, 0.25), scale_seconds=30.0),
     )
     found = decide(RoundInputs(at=0.0, capacity=Resources(11.25, 10**6), jobs=jobs), load)

@@ -12,7 +12,7 @@ from dlrover_lite.brain.planning.decision import Decision, decide
 from dlrover_lite.brain.planning.job_view import JobView, LastChange, MeasuredPlan, Policy, RoundInputs
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, even_sizes
-from dlrover_lite.brain.planning.plan_values import options_of
+from dlrover_lite.brain.planning.plan_values import options_of, worth
 from dlrover_lite.core.units import Resources
 from tests.brain import queueing
 from tests.brain.models import data, load, view
@@ -50,10 +50,41 @@ def test_cost_of_a_change_is_taken_from_its_gain_and_value():
     for name in ("gain", "least_gain", "most_gain"):
         lost = getattr(free, name) - getattr(dear, name)
         assert lost[others] == pytest.approx(7.0) and lost[free.now] == 0
-    assert (free.value - dear.value)[others] == pytest.approx(2.0 * 7.0 / free.stay_seconds)
+    seconds = (free.stay_seconds - free.gain)[:, None] + np.linspace(0.0, 7.0, 10_001)
+    integral = np.trapezoid(2.0 / seconds ** Policy().rho, dx=7.0 / 10_000, axis=1)
+    assert (free.value - dear.value)[others] == pytest.approx(integral[others], rel=1e-5)
     assert dear.value[dear.now] == 0
     starts = options_of(view(scale_seconds=7.0), load(job.model), CAPACITY, Policy())
     assert starts.gain[starts.minimum] == 0  # what doesn't run yet isn't changed
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.0, 1.5, 2.0])
+def test_worth_between_two_plans_does_not_depend_on_the_present_one(rho: float):
+    """A job that has much already, and one with little left of it, are asked for the same cores: what counts is from where to where."""
+    left = np.array([300.0, 120.0, 60.0])
+    each = [worth(2.0, stay, stay - left, rho) for stay in (600.0, 120.0, 40.0)]
+    steps = [np.diff(one) for one in each]
+    assert steps[1] == pytest.approx(steps[0]) and steps[2] == pytest.approx(steps[0])
+    assert (steps[0] > 0).all() and each[1][1] == 0
+    assert worth(4.0, 600.0, 600.0 - left, rho) == pytest.approx(2 * each[0])
+
+
+def test_cores_go_to_who_ends_sooner_by_them_until_he_has_ended():
+    """Two alike jobs share evenly; the one has a tenth of the other's work left: it gets cores of the other, and that one them back."""
+
+    def decided_for(short: float, more: float = 1.0) -> list[float]:
+        now = Candidate(2, 1, 0.5, 0.5)
+        jobs = [
+            view(name, model=data(spread=0.02), now=now, remaining_samples=samples, priority=priority)
+            for name, samples, priority in (("long", 1e8, 1.0), ("short", short, more))
+        ]
+        found = decide(RoundInputs(at=0.0, capacity=Resources(3.0, 10**6), jobs=tuple(jobs)), load)
+        return [one.choice.cores for one in found.decisions]
+
+    alike, shorter = decided_for(1e8), decided_for(1e7)
+    assert alike == [1.5, 1.5]
+    assert shorter[1] > 1.5 > shorter[0]
+    assert decided_for(1e8, more=4.0)[1] > 1.5
 
 
 def test_a_gain_that_is_not_certain_is_not_enough():

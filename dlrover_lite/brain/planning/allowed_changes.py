@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dlrover_lite.brain.planning.exploration import under_way
 from dlrover_lite.brain.planning.job_view import JobView, Policy
 from dlrover_lite.brain.planning.plan_grid import Candidate
-from dlrover_lite.brain.planning.plan_values import Options
+from dlrover_lite.brain.planning.plan_values import Options, worth
 from dlrover_lite.core.words import plural
 
 __all__ = ["as_good", "floor_of", "kept_to_its_end", "restrained", "veto", "vetoed", "withheld"]
@@ -68,8 +68,8 @@ def restrained(one: Options, policy: Policy) -> Options:
         return one
     sure = np.minimum(one.least_gain, _NO_GAIN)
     gain = np.where(mask, sure, one.gain)
-    worth = one.view.priority / max(one.stay_seconds, 1e-9) ** policy.rho
-    return one._replace(gain=gain, least_gain=np.where(mask, sure, one.least_gain), value=worth * gain)
+    value = worth(one.view.priority, one.stay_seconds, gain, policy.rho)
+    return one._replace(gain=gain, least_gain=np.where(mask, sure, one.least_gain), value=value)
 
 
 def floor_of(one: Options, policy: Policy) -> int | None:

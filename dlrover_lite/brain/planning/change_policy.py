@@ -16,7 +16,7 @@ from dlrover_lite.brain.planning.exploration import best_exploration, failed, un
 from dlrover_lite.brain.planning.greedy import Walk, cheapest_as_good, fewest_nodes, soonest, stairs_of
 from dlrover_lite.brain.planning.job_view import Action, Exploration, Policy
 from dlrover_lite.brain.planning.plan_grid import to_milli
-from dlrover_lite.brain.planning.plan_values import Options, reading_all, reading_limit
+from dlrover_lite.brain.planning.plan_values import Options, reading_all, reading_limit, worth
 from dlrover_lite.core.units import Resources
 
 __all__ = ["Settled", "Verdict", "settle"]
@@ -192,7 +192,8 @@ def _worth_it(walk: Walk, options: Mapping[str, Options], policy: Policy) -> boo
     for job, one in options.items():
         if one.now is None:
             return True
-        total += one.view.priority * float(one.least_gain[walk.chosen[job]]) / max(one.stay_seconds, 1e-9) ** policy.rho
+        at = walk.chosen[job]
+        total += float(worth(one.view.priority, one.stay_seconds, one.least_gain[at : at + 1], policy.rho)[0])
     return total > 0
 
 

@@ -99,8 +99,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     search: Literal["exact", "nsga2"] = "exact"
     """How the front is found: exactly, or as the paper does (the extra ``nsga2``)."""
-    rho: NonNegative = 1.0
-    """value = priority x seconds saved / (remaining seconds) ** rho: 1 favours jobs near their end, 0 counts seconds."""
+    rho: NonNegative = 1.5
+    """value = priority x the integral of dt / t ** rho over the seconds saved, t being what remains: the larger, the more those near their
+    end are favoured (2: all for the shortest, 0: seconds count alike)."""
     horizon_seconds: Positive = 3600.0
     """Remaining seconds that are assumed of a job that doesn't say how much work is left."""
     tie_share: NonNegative = 0.01

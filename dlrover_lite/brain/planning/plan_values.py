@@ -1,8 +1,9 @@
 """What one job can have, and what each of it is worth: the front's points, the same with half the workers, the present plan, those near it
 and the smallest one.
 
-value = priority x (T_stay - T(A') - T_scale[A' is not the present plan]) / T_stay ** rho, with T the remaining time. For a job that doesn't
-run yet, T_stay is the time with the smallest plan, and nothing has to be scaled.
+value = priority x the integral of dt / t ** rho from T(A') + T_scale[A' is not the present plan] to T_stay, with T the remaining time
+(docs/decisions/0017-worth-of-a-plan.md). For a job that doesn't run yet, T_stay is the time with the smallest plan, and nothing has to be
+scaled.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from dlrover_lite.brain.planning.plan_grid import (
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host, largest_of
 
-__all__ = ["Options", "hull", "options_of", "reading_all", "reading_limit"]
+__all__ = ["Options", "hull", "options_of", "reading_all", "reading_limit", "worth"]
 
 _SMALL = 0.5
 """Cores of a worker that takes long to start."""
+_LEAST_SECONDS = 1e-3
+"""The least remaining time that is told apart from none: the last seconds of a job are worth beyond all bounds."""
 _READS_ALL = 0.95
 """Part of what can be read, whatever the plan, from which on reading is what limits a job: measurements differ by as much."""
 
@@ -245,7 +248,7 @@ def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Opti
         view=view,
         points=points,
         memory=points.memory(view.need),
-        value=view.priority * gain / max(stay, 1e-9) ** policy.rho,
+        value=worth(view.priority, stay, gain, policy.rho),
         gain=gain,
         least_gain=stay - stay * ratio * together - scale,
         most_gain=most_gain,
@@ -254,6 +257,16 @@ def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Opti
         stay_seconds=stay,
         calibration=float(calibration),
     )
+
+
+def worth(priority: float, stay_seconds: float, gain: FloatArray, rho: float) -> FloatArray:
+    """Compute what it is worth to end ``gain`` seconds sooner than in ``stay_seconds``, negative where that is later, [n]: ``priority``
+    times the integral of dt / t ** ``rho`` from the one remaining time to the other. The difference between two plans follows from their
+    own times, whichever of them the job has."""
+    stay, left = max(stay_seconds, _LEAST_SECONDS), np.maximum(stay_seconds - gain, _LEAST_SECONDS)
+    if rho == 1.0:
+        return np.asarray(priority * np.log(stay / left), np.float64)
+    return np.asarray(priority * (stay ** (1 - rho) - left ** (1 - rho)) / (1 - rho), np.float64)
 
 
 def _as_measured(

@@ -1,0 +1,240 @@
+"""Jobs that come and go on one simulated host (``_host_jobs``): the brain against what ``_several_schedule`` divides, on any cores.
+
+As there, six jobs come within half a minute: the longest first, one that can't shrink, one that is short and urgent when the host is full,
+one that fails in mid-run, two others. Sizes, costs and times of arrival follow from a seed. The other policies divide a job's cores among
+its nodes as was found best by trying, and change plans at once and for nothing. A job takes as long to start with all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import numpy as np
+from _host_jobs import WINDOW_SECONDS, Cluster, SimulatedJob, rate_of
+from _host_queues import Costs, Machine
+from _several_schedule import BASELINES, Form, PolicyName, Workload, shares
+
+from dlrover_lite.brain.planning.plan_grid import Candidate
+
+__all__ = ["Ratios", "ratios"]
+
+_START_SECONDS = 4.0
+_MOST_WINDOWS = 400
+_SERVER_SHARES = (0.125, 0.25, 0.4)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A job of a schedule, and what its minibatches cost."""
+
+    job: Workload
+    costs: Costs
+
+
+class Ratios(NamedTuple):
+    """The brain's times over those of the best of the others."""
+
+    mean: float
+    worst: float
+    seconds: dict[str, float]
+    """Mean completion time with each policy."""
+
+
+def schedule(seed: int, cores: float) -> list[Arrival]:
+    """Make six jobs: two minutes and a half of work, about, for all the cores."""
+    random = np.random.default_rng(seed)
+    arrives, found = 0.0, []
+    kinds = (
+        ("long", 35.0, 60.0, 1.0),
+        ("half", 15.0, 30.0, 1.0),
+        ("fixed", 60.0, 110.0, 1.0),
+        ("urgent", 8.0, 20.0, 4.0),
+        ("fails", 15.0, 30.0, 1.0),
+        ("last", 8.0, 25.0, 1.0),
+    )
+    for name, least, most, priority in kinds:
+        costs = Costs(
+            worker=0.02 * float(random.lognormal(0, 0.4)),
+            ps=0.008 * float(random.lognormal(0, 0.5)),
+            parallel=float(random.uniform(0.6, 0.9)),
+            batch_size=int(random.choice([512, 1024, 2048])),
+        )
+        form = best_form(costs, cores)
+        asked = form.plan(cores * float(random.uniform(0.5, 1.5)))
+        whole = form.plan(cores)
+        if name == "fixed":
+            asked = whole = Candidate(1, 1, 0.5, 0.25) if cores <= 4 else Candidate(1, 1, 1.0, 0.5)
+        samples = float(random.uniform(least, most)) * rate(whole, costs, cores)
+        job = Workload(
+            name,
+            arrives=arrives,
+            samples=round(samples),
+            asked=asked,
+            form=form,
+            model=f"model-{name}",
+            batch_size=costs.batch_size,
+            priority=priority,
+            fails_at=0.5 if name == "fails" else None,
+            fixed=name == "fixed",
+        )
+        found.append(Arrival(job, costs))
+        arrives += WINDOW_SECONDS * int(random.integers(1, 3))
+    return found
+
+
+@cache
+def rate(plan: Candidate, costs: Costs, cores: float) -> float:
+    return rate_of(plan, [Machine(max(cores, plan.cores + 0.01))], costs)
+
+
+@cache
+def best_form(costs: Costs, cores: float) -> Form:
+    forms = [
+        Form(workers, servers, share)
+        for workers in (1, 2, 3, 4, 6, 8)
+        for servers in (1, 2, 4)
+        for share in _SERVER_SHARES
+        if workers <= 2 * cores and share * cores / servers <= 1.0
+    ]
+    return max(forms, key=lambda form: rate(form.plan(cores), costs, cores))
+
+
+def ends_at(one: Arrival) -> float:
+    """Return the number of samples at which a job is over."""
+    return one.job.samples * (one.job.fails_at or 1.0)
+
+
+def without_brain(policy: PolicyName, arrivals: Sequence[Arrival], cores: float) -> dict[str, float]:
+    """Compute the completion times in seconds."""
+    now, left = 0.0, {one.job.name: ends_at(one) for one in arrivals}
+    began: dict[str, float] = {}
+    found: dict[str, float] = {}
+    step = 1.0
+    while left:
+        present = [one for one in arrivals if one.job.name in left and one.job.arrives <= now]
+        plans = shares(policy, [one.job for one in present], cores)
+        if policy == "static":
+            wanted = sum(plan.cores for plan in plans.values())
+            part = min(1.0, cores / wanted) if wanted else 1.0
+            plans = {
+                one.job.name: _smaller(plans[one.job.name], part)
+                if one.job.fixed
+                else one.job.form.plan(plans[one.job.name].cores * part)
+                for one in present
+            }
+        for one in present:
+            name = one.job.name
+            if name not in plans:
+                continue
+            began.setdefault(name, now)
+            if now - began[name] < _START_SECONDS:
+                continue
+            here = rate(plans[name], one.costs, cores)
+            left[name] -= here * step
+            if left[name] <= 0:
+                found[name] = now + step + left[name] / here - one.job.arrives
+                del left[name]
+        now += step
+    return found
+
+
+def _smaller(plan: Candidate, part: float) -> Candidate:
+    return Candidate(plan.workers, plan.servers, round(plan.worker_cores * part, 3), round(plan.ps_cores * part, 3))
+
+
+def with_brain(arrivals: Sequence[Arrival], cores: float, seed: int, *, tell: bool = False) -> dict[str, float]:
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="dlrover-lite-bench-") as directory:
+        cluster = Cluster([Machine(cores)], Path(directory))
+        first, jobs = cluster.now, {}
+        for _ in range(_MOST_WINDOWS):
+            for at, one in enumerate(arrivals):
+                if one.job.name not in jobs and one.job.arrives <= cluster.now - first:
+                    jobs[one.job.name] = SimulatedJob(
+                        one.job.name,
+                        lambda _, costs=one.costs: costs,  # type: ignore[misc]
+                        float(one.job.samples),
+                        seed=100 * seed + at,
+                        priority=one.job.priority,
+                        fixed=one.job.asked if one.job.fixed else None,
+                        model=one.job.model,
+                        checkpoints=True,
+                    )
+                    cluster.arrives(jobs[one.job.name])
+            before = {name: job.samples for name, job in jobs.items()}
+            cluster.pass_window()
+            for one in arrivals:
+                job = jobs.get(name := one.job.name)
+                if job is None or name in found or job.samples < ends_at(one):
+                    continue
+                part = (ends_at(one) - before[name]) / (job.samples - before[name])
+                found[name] = cluster.now - WINDOW_SECONDS * (1 - part) - job.began
+                cluster.ends(job)
+            if len(found) == len(arrivals):
+                break
+        cluster.close()
+        if tell:
+            _tell(jobs.values(), first)
+        for sentence in cluster.said:
+            raise SystemExit(f"The brain complains: {sentence}")
+    return found
+
+
+def _tell(jobs: Iterable[SimulatedJob], first: float) -> None:
+    told = sorted(((one.at - first, job.name, one) for job in jobs for one in job.decisions), key=lambda one: one[:2])
+    for at, name, one in told:
+        plan = "" if one.choice is None else one.choice.describe()
+        print(f"    {at:5.0f} s {name:7}: {one.action} {plan}: {one.reason[:160]}", file=sys.stderr)
+
+
+def ratios(seed: int, cores: float, *, tell: bool = False) -> Ratios:
+    """Have the schedule of a seed by all policies."""
+    arrivals = schedule(seed, cores)
+    counted = [one.job.name for one in arrivals if one.job.fails_at is None]
+    by: dict[str, dict[str, float]] = {policy: without_brain(policy, arrivals, cores) for policy in BASELINES}
+    by["brain"] = with_brain(arrivals, cores, seed, tell=tell)
+    means = {policy: statistics.mean(each[name] for name in counted) for policy, each in by.items()}
+    worsts = {policy: max(each[name] for name in counted) for policy, each in by.items()}
+    if tell:
+        for policy, each in by.items():
+            print(f"  {policy}: { ({name: round(value) for name, value in each.items()}) }", file=sys.stderr)
+    best, shortest = (min(of[policy] for policy in BASELINES) for of in (means, worsts))
+    return Ratios(means["brain"] / best, worsts["brain"] / shortest, means)
+
+
+def _one(what: tuple[int, float]) -> Ratios:
+    return ratios(*what)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cores", type=float, nargs="+", default=[2.0, 8.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(6)))
+    parser.add_argument("--tell", action="store_true", help="what was decided")
+    options = parser.parse_args()
+    for cores in options.cores:
+        if options.tell:
+            each = [ratios(seed, cores, tell=True) for seed in options.seeds]
+        else:
+            with ProcessPoolExecutor(2) as pool:
+                each = list(pool.map(_one, [(seed, cores) for seed in options.seeds]))
+        for seed, one in zip(options.seeds, each, strict=True):
+            seconds = ", ".join(f"{policy} {value:.0f} s" for policy, value in one.seconds.items())
+            print(f"{cores:g} cores, seed {seed}: mean {one.mean:.3f}, worst {one.worst:.3f} ({seconds})")
+        mean, worst = (statistics.median(of) for of in zip(*[(one.mean, one.worst) for one in each], strict=True))
+        print(f"{cores:g} cores: mean {mean:.3f}, worst {worst:.3f} (medians)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
