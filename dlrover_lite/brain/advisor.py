@@ -23,6 +23,7 @@ from dlrover_lite.brain.job_history import past_jobs, remember
 from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob, candidate, heal_inputs, smallest_cores
 from dlrover_lite.brain.planning.decision import Decision, Round, decide
 from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs, index_of
+from dlrover_lite.brain.planning.kept_options import KeptOptions
 from dlrover_lite.brain.planning.prescale import basis
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
@@ -78,6 +79,7 @@ class Advisor:
         self._complained = ""
         self._jobs: dict[str, RegisteredJob] = {}
         self._use = ClusterUse()
+        self._options = KeptOptions()
         self._decide_at = 0.0
         self._changed = False
         """Jobs have come or gone since the last round."""
@@ -372,7 +374,7 @@ class Advisor:
 
     def round(self, at: float) -> Round:
         """Do stage 2 over all jobs; those that wait for their first plan are among them."""
-        return decide(self.inputs(at))
+        return decide(self.inputs(at), kept=self._options)
 
     def inputs(self, at: float) -> RoundInputs:
         for known in self._jobs.values():
@@ -387,7 +389,7 @@ class Advisor:
     def first(self, job: str, at: float) -> tuple[Decision, RoundInputs]:
         """Decide what a job that has arrived would get now. The decision has its index, and nothing is stored."""
         inputs = self.inputs(at)
-        decision = self._initial(self._jobs[job], decide(inputs).of(job), at)
+        decision = self._initial(self._jobs[job], decide(inputs, kept=self._options).of(job), at)
         return msgspec.structs.replace(decision, index=index_of(inputs, job)), inputs
 
     def _initial(self, known: RegisteredJob, decision: Decision, at: float) -> Decision:

@@ -12,6 +12,7 @@ import msgspec
 from dlrover_lite.brain.capacity import Capacity, less
 from dlrover_lite.brain.effect import Effect, doubt_after
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
+from dlrover_lite.brain.models.fitted_model import KeptModel
 from dlrover_lite.brain.models.memory_history import MemoryHistory
 from dlrover_lite.brain.models.memory_model import LEAST_PS, LEAST_WORKER, SPILL_PART, worker_limit
 from dlrover_lite.brain.models.similarity import neighbours, pooled_prior
@@ -126,6 +127,9 @@ class RegisteredJob:
     profiles: list[Profile] = field(default_factory=list)
     observed: tuple[float, ObservedJob | None] | None = None
     """Time of the newest profile, and what all of them tell; None: it isn't known yet."""
+    observed_view: tuple[ObservedJob | None, tuple[object, ...], JobView] | None = None
+    """What the view of what was observed follows from, and that view."""
+    model: KeptModel = field(default_factory=KeptModel)
     worker_peak: int = 0
     """The most bytes of memory that a worker has used, as far as is known."""
     evaluated: bool = False
@@ -216,12 +220,7 @@ class RegisteredJob:
         if self.plan is None and self.waits_since is None:
             return msgspec.structs.replace(self.first_view, waited_seconds=max(0.0, at - self.began))
         now = candidate(self.plan) if self.plan is not None else None
-        view = observed_view(
-            msgspec.structs.replace(self.first_view, now=now),
-            self._observe(),
-            free_cores=free_cores,
-            total_samples=self.demand.total_samples,
-        )
+        view = self._observed_view(now, free_cores)
         if now is None:
             return self._waiting(view, at)
         present, exploration = self.present, self._exploration(now)
@@ -247,6 +246,23 @@ class RegisteredJob:
             stays=self.stays(at),
             declined=tuple(plan for until, plan in self.declined if at < until),
         )
+
+    def _observed_view(self, now: Candidate | None, free_cores: Mapping[str, float]) -> JobView:
+        """Make the view that profiles tell, which is made once for each new one, or when other cores are free."""
+        observed, first = self._observe(), self.first_view
+        assert first is not None
+        follows_from = first, self.demand.total_samples, None if observed is not None else now, dict(free_cores)
+        kept = self.observed_view
+        if kept is None or kept[0] is not observed or kept[1] != follows_from:
+            view = observed_view(
+                msgspec.structs.replace(first, now=now),
+                observed,
+                free_cores=free_cores,
+                total_samples=self.demand.total_samples,
+                model=self.model,
+            )
+            kept = self.observed_view = observed, follows_from, view
+        return kept[2]
 
     def _by_host(self) -> tuple[tuple[HostNodes, ...], tuple[Host, ...]]:
         """Return how many nodes the job has on each host, and what these have; nothing where there is only one host."""

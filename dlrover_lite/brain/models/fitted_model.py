@@ -17,7 +17,7 @@ from dlrover_lite.brain.planning.pareto import Sides
 from dlrover_lite.brain.planning.plan_grid import FloatArray
 from dlrover_lite.core.errors import HistoryError
 
-__all__ = ["Bottleneck", "FittedModel", "at_reading_limit", "load_model", "model_data", "most_read"]
+__all__ = ["Bottleneck", "FittedModel", "KeptModel", "at_reading_limit", "load_model", "model_data", "most_read"]
 
 _KIND = "fit-1"
 
@@ -113,6 +113,19 @@ def model_data(
         ps_speeds=tuple(ps_speeds),
     )
     return ModelData(_KIND, msgspec.to_builtins(model))
+
+
+class KeptModel:
+    """A fitted model as data, kept until it is another one: who has the same object needn't load it again."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[Fit, dict[str, Any], ModelData] | None = None
+
+    def data(self, fit: Fit, **around: Any) -> ModelData:
+        """Return ``model_data`` of these."""
+        if self._kept is None or self._kept[0] is not fit or self._kept[1] != around:
+            self._kept = fit, around, model_data(fit, **around)
+        return self._kept[2]
 
 
 def load_model(data: ModelData) -> FittedModel:

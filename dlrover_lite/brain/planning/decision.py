@@ -30,9 +30,10 @@ from dlrover_lite.brain.planning.job_view import (
     Stage,
     index_of,
 )
+from dlrover_lite.brain.planning.kept_options import KeptOptions
 from dlrover_lite.brain.planning.pareto import Band, ThroughputModel
 from dlrover_lite.brain.planning.plan_grid import Candidate, IntArray, MemoryBand, to_milli
-from dlrover_lite.brain.planning.plan_values import Options, options_of
+from dlrover_lite.brain.planning.plan_values import Options
 from dlrover_lite.brain.planning.shared_hosts import place_all
 from dlrover_lite.brain.planning.start_order import begin
 from dlrover_lite.core.errors import JobError
@@ -138,8 +139,9 @@ class Round(NamedTuple):
         raise KeyError(job)
 
 
-def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
-    """Decide stage 2: what each job gets. Everything follows from ``inputs``: the same ones give the same decisions.
+def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | None = None) -> Round:
+    """Decide stage 2: what each job gets. Everything follows from ``inputs``: the same ones give the same decisions. ``kept``: options of
+    the rounds before, which those of this one are put in place of.
 
     Raising a job's priority, all else alike, neither puts it out, nor leaves it waiting, nor ends it later, but for what counts as equal
     (``Policy.tie_share``, ``fewer_nodes_share``) and for the time in which room is made (``room_seconds``); plans that it may not be
@@ -151,8 +153,10 @@ def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
     """
     views, capacity, policy = inputs.jobs, inputs.capacity, inputs.policy
     options: dict[str, Options] = {}
+    kept = KeptOptions() if kept is None else kept
+    kept.keep([view.job for view in views])
     for view in views:
-        if (one := options_of(view, load(view.model), capacity, policy, inputs.hosts)) is not None:
+        if (one := kept.of(view, load, capacity, policy, inputs.hosts)) is not None:
             options[view.job] = one._replace(view=kept_to_its_end(one))
     views = tuple(options[view.job].view if view.job in options else view for view in views)
     needs = {job: _need(one, keeps=one.view.fixed or bool(one.view.declined)) for job, one in options.items()}

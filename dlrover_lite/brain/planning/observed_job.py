@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dlrover_lite.brain.models.fitted_model import model_data
+from dlrover_lite.brain.models.fitted_model import KeptModel
 from dlrover_lite.brain.models.memory_forecast import Forecast, TableCurve, forecast, need_of
 from dlrover_lite.brain.models.throughput import Fit, Prior, fit
 from dlrover_lite.brain.models.throughput_forms import DEPTH
@@ -218,12 +218,13 @@ def observed_view(
     free_cores: Mapping[str, float],
     total_samples: float | None = None,
     ahead_seconds: float = 3600.0,
+    model: KeptModel | None = None,
 ) -> JobView:
     """Make ``view`` say what was observed of the job: its model, the present plan and what was measured with it, the last change, the work
     left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of each worker, what changes
     cost. ``view`` itself is returned if nothing was observed.
 
-    ``free_cores``: those that this job's nodes could use, by host.
+    ``free_cores``: those that this job's nodes could use, by host. ``model``: the one of before, if there was any.
     """
     if observed is None:
         return view
@@ -235,7 +236,7 @@ def observed_view(
     worker_speeds, ps_speeds = _node_speeds(view, observed, free_cores)
     return msgspec.structs.replace(
         view,
-        model=model_data(
+        model=(model or KeptModel()).data(
             observed.fit,
             batch_size=last.batch_size,
             free_cores=free_cores,

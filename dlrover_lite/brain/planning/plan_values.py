@@ -9,8 +9,8 @@ scaled.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -32,6 +32,8 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host, largest_of
 
 __all__ = ["Options", "hull", "options_of", "reading_all", "reading_limit", "worth"]
+
+T = TypeVar("T")
 
 _SMALL = 0.5
 """Cores of a worker that takes long to start."""
@@ -72,10 +74,17 @@ class Options(NamedTuple):
 
 
 def options_of(
-    view: JobView, model: ThroughputModel, capacity: Resources, policy: Policy, hosts: Sequence[Host] = ()
+    view: JobView,
+    model: ThroughputModel,
+    capacity: Resources,
+    policy: Policy,
+    hosts: Sequence[Host] = (),
+    *,
+    found: dict[str, tuple[Hashable, Any]] | None = None,
 ) -> Options | None:
     """Find the plans that a job can have; None when not even its smallest plan fits into the whole capacity; one that runs then keeps the
-    plan it has. Where there are several ``hosts``, no node may be larger than the largest."""
+    plan it has. Where there are several ``hosts``, no node may be larger than the largest. ``found``: what was searched with the same
+    model before, each with what it holds for; it is put in place of that what is searched now."""
     if view.most is not None:
         capacity = capacity.within(view.most)
     if len(hosts) > 1:
@@ -86,7 +95,14 @@ def options_of(
     lattice = lattice_of(view.bounds)
     space = HostSpace.of(hosts, view.nodes, view.host_speeds).grouped() if len(hosts) > 1 else None
     fitting = fitting_on(lattice, view.need, capacity.memory, space)
-    flat = _search(policy)(lattice, model, most_cores=capacity.cores, fitting=fitting)
+    found = {} if found is None else found
+    holds_for = view.bounds, capacity.cores, policy.search, fitting.shape, fitting.tobytes()
+    flat = _kept(
+        found,
+        "front",
+        holds_for,
+        lambda: _search(policy)(lattice, model, most_cores=capacity.cores, fitting=fitting),
+    )
     smallest = lattice.smallest(fitting, capacity.cores) if len(flat) else view.now
     if smallest is None:
         return None
@@ -105,8 +121,16 @@ def options_of(
     new[np.tril(keys[:, None] == keys, -1).any(axis=1)] = False  # the same once more
     more_w, more_p, more_worker_cores, more_ps_cores = (column[new] for column in extra)
     columns = _joined(parts, (more_w, more_p, more_worker_cores, more_ps_cores))
-    points = points_of(model, columns)
+    points = _kept(found, "points", tuple(column.tobytes() for column in columns), lambda: points_of(model, columns))
     return _valued(view, points, points.find(smallest), policy)
+
+
+def _kept(found: dict[str, tuple[Hashable, Any]], name: str, holds_for: Hashable, search: Callable[[], T]) -> T:
+    kept = found.get(name)
+    if kept is None or kept[0] != holds_for:
+        kept = found[name] = holds_for, search()
+    its: T = kept[1]
+    return its
 
 
 def _on_hosts(view: JobView, most: Resources) -> JobView | None:

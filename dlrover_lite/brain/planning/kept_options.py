@@ -1,0 +1,62 @@
+"""What jobs can have, kept from round to round until what it follows from changes: of a thousand jobs few have told anything new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Any
+
+import msgspec
+
+from dlrover_lite.brain.planning.job_view import JobView, ModelData, Policy
+from dlrover_lite.brain.planning.pareto import ThroughputModel
+from dlrover_lite.brain.planning.plan_values import Options, options_of
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.hosts import Host
+
+__all__ = ["KeptOptions"]
+
+Load = Callable[[ModelData], ThroughputModel]
+
+
+class _Kept:
+    """What one job can have, and what that was found from."""
+
+    def __init__(self) -> None:
+        self.data: ModelData | None = None
+        self.model: ThroughputModel | None = None
+        self.found: dict[str, tuple[Hashable, Any]] = {}
+        """What was searched with the model: the front, and predictions of plans."""
+        self.follows_from: tuple[object, ...] | None = None
+        self.options: Options | None = None
+
+
+class KeptOptions:
+    """Options of jobs, by job; the same as ``options_of`` gives anew."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, _Kept] = {}
+
+    def keep(self, jobs: Collection[str]) -> None:
+        """Forget all jobs but these."""
+        for job in self._of.keys() - set(jobs):
+            del self._of[job]
+
+    def of(
+        self, view: JobView, load: Load, capacity: Resources, policy: Policy, hosts: Sequence[Host]
+    ) -> Options | None:
+        kept = self._of.setdefault(view.job, _Kept())
+        if kept.model is None or kept.data != view.model:
+            kept.data, kept.model, kept.found = view.model, load(view.model), {}
+        # how long a job runs or waits says nothing of its plans
+        follows_from = _timeless(view), capacity, policy, hosts
+        if kept.follows_from != follows_from:
+            kept.options = options_of(view, kept.model, capacity, policy, hosts, found=kept.found)
+            kept.follows_from = follows_from
+        if kept.options is None:
+            return None
+        times = {"ran_seconds": view.ran_seconds, "waited_seconds": view.waited_seconds}
+        return kept.options._replace(view=msgspec.structs.replace(kept.options.view, **times))
+
+
+def _timeless(view: JobView) -> JobView:
+    return msgspec.structs.replace(view, ran_seconds=0.0, waited_seconds=0.0)
