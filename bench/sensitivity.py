@@ -1,8 +1,9 @@
 """Which numbers of the brain its plans depend on: each is made smaller and larger, and simulated jobs are run with it.
 
-``sensitivity.numbers``: how many of the numbers in the brain's planning, models and treatments change what jobs reach by more than 2%, at
-their end or on their way, when they are three quarters or four thirds of what they are. Each of them is named on stderr, with what it
-changes. The others may be anything in that range.
+Numbers are the fields of its policies, and what stands at the top of its modules. ``sensitivity.numbers``: how many of them change what
+jobs reach by more than 2%, at their end or on their way, when they are three quarters or four thirds of what they are. Each is named on
+stderr, with what it changes. The others may be anything in that range: half and twice as much are looked at for these
+(``sensitivity.wide``: how many change nothing then either). What the simulated jobs don't meet, as memory that runs out, tells nothing.
 
 A difference counts beside what the same jobs differ by when nothing is changed but the chance in their queues.
 """
@@ -17,23 +18,31 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import msgspec
 from _host_jobs import Best, SimulatedJob, best_plan, mean_rate, run_alone
 from _host_queues import Costs, Machine
 from common import Figure, arguments, emit
 
 import dlrover_lite
+from dlrover_lite.brain.healing.policies import HealthPolicy
+from dlrover_lite.brain.planning.job_view import Policy
 
 BRAIN = Path(dlrover_lite.__file__).parent / "brain"
 FOLDERS = ("planning", "models", "healing")
 OTHERS = ("job_tracker.py", "effect.py")
-FACTORS = (0.75, 4 / 3)
+FACTORS, WIDER = (0.75, 4 / 3), (0.5, 2.0)
 ENOUGH = 0.02
 """Difference, as a share, from which on results depend on a number."""
-CASES = {"4 cores": [Machine(4.0)], "16 cores": [Machine(16.0)], "2 x 8 cores": [Machine(8.0)] * 2}
+CASES = {
+    "4 cores": [Machine(4.0)],
+    "16 cores": [Machine(16.0)],
+    "2 x 8 cores": [Machine(8.0)] * 2,
+    "2 unlike hosts": [Machine(8.0, 1.3), Machine(8.0, 0.8)],
+}
 COSTS = Costs()
 SECONDS, LAST_SECONDS = 240.0, 30.0
 WORK_SECONDS = 600.0
@@ -42,10 +51,21 @@ NOT_NUMBERS = {"FORMAT", "MILLI", "_OF_80_PERCENT", "_HALF_WIDTH_OF_80_PERCENT"}
 """Versions, units, and what mathematics says."""
 
 
+class Policies(NamedTuple):
+    planning: Policy = Policy()
+    health: HealthPolicy = HealthPolicy()
+
+
 class Constant(NamedTuple):
     module: str
+    """Module of a number at its top; of a field, "planning" or "health" with the fields that lead to it, joined by dots."""
     name: str
     value: float
+    is_field: bool = False
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.module.removeprefix('dlrover_lite.brain.')}.{self.name}"
 
     def changed(self, factor: float) -> float:
         """Return another value: of a whole number a whole one, of a share none above 1."""
@@ -54,6 +74,34 @@ class Constant(NamedTuple):
             return max(1, step + self.value if abs(self.value) < 4 else round(self.value * factor))
         other = self.value * factor
         return min(other, 1.0) if 0 < self.value < 1 else other
+
+    @contextmanager
+    def replaced(self, value: float) -> Iterator[Policies]:
+        """Give the number another value; yield the policies to run jobs with."""
+        if not self.is_field:
+            with replaced(self, value):
+                yield Policies()
+            return
+        which, *path = self.module.split(".")
+        whole = getattr(Policies(), which)
+        yield Policies()._replace(**{which: _with(whole, [*path, self.name], value)})
+
+
+def _with(whole: Any, path: Sequence[str], value: float) -> Any:
+    """Return a policy with another value at the end of the path of fields."""
+    first, *rest = path
+    inner = _with(getattr(whole, first), rest, value) if rest else value
+    return msgspec.structs.replace(whole, **{first: inner})
+
+
+def fields(policy: msgspec.Struct, at: str) -> Iterator[Constant]:
+    """Find the numbers among a policy's fields, and those of the policies in it."""
+    for name in policy.__struct_fields__:
+        value = getattr(policy, name)
+        if isinstance(value, msgspec.Struct):
+            yield from fields(value, f"{at}.{name}")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield Constant(at, name, value, is_field=True)
 
 
 def constants() -> Iterator[Constant]:
@@ -96,19 +144,19 @@ def replaced(one: Constant, value: float) -> Iterator[None]:
             setattr(module, one.name, before)
 
 
-def run(machines: Sequence[Machine], best: Best, seed: int) -> tuple[float, float]:
+def run(machines: Sequence[Machine], best: Best, seed: int, policies: Policies) -> tuple[float, float]:
     """Let one job run; return what it reaches at its end and on its way, as shares of the best plan."""
     job = SimulatedJob("job", lambda _: COSTS, WORK_SECONDS * best.samples_per_second, seed)
-    run_alone(job, machines, SECONDS)
+    run_alone(job, machines, SECONDS, policies.planning, policies.health)
     end = mean_rate(job, SECONDS, since=SECONDS - LAST_SECONDS)
     return end / best.samples_per_second, mean_rate(job, SECONDS) / best.samples_per_second
 
 
-def outcomes(bests: dict[str, Best], seeds: Sequence[int]) -> dict[str, float]:
+def outcomes(bests: dict[str, Best], seeds: Sequence[int], policies: Policies) -> dict[str, float]:
     """Compute the mean over seeds of what jobs reach, of each case at the end and on the way."""
     found = {}
     for case, best in bests.items():
-        each = [run(CASES[case], best, seed) for seed in seeds]
+        each = [run(CASES[case], best, seed, policies) for seed in seeds]
         for what, values in zip(("end", "way"), zip(*each, strict=True), strict=True):
             found[f"{case}, {what}"] = statistics.mean(values)
     return found
@@ -119,39 +167,62 @@ def extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, help="(default 4; 1 with --quick)")
 
 
+def changes(
+    one: Constant, factors: Sequence[float], bests: dict[str, Best], seeds: Sequence[int], usual: Usual
+) -> dict[str, float]:
+    """Find what changes, by how much, with each of these factors on a number."""
+    found: dict[str, float] = {}
+    for value in dict.fromkeys(one.changed(factor) for factor in factors):
+        if value == one.value:
+            continue
+        with one.replaced(value) as policies:
+            after = outcomes(bests, seeds, policies)
+        for what, reached in after.items():
+            change = reached / usual.reached[what] - 1
+            if abs(change) > max(ENOUGH, 2 * usual.noise[what]):
+                found[f"{value:g}: {what}"] = round(change, 4)
+    return found
+
+
+class Usual(NamedTuple):
+    """What jobs reach with the numbers as they are, and by how much that differs by chance, as a share."""
+
+    reached: dict[str, float]
+    noise: dict[str, float]
+
+
 def main() -> None:
     options = arguments("Which numbers of the brain its plans depend on.", extend)
     seeds = range(options.seeds or (1 if options.quick else 4))
-    found = [one for one in constants() if not options.only or one.name in options.only]
+    policies = Policies()
+    every = [*fields(policies.planning, "planning"), *fields(policies.health, "health"), *constants()]
+    found = [one for one in every if not options.only or one.name in options.only]
     if options.quick and not options.only:
         found = found[:: max(1, len(found) // 8)]
     cases = list(CASES)[:1] if options.quick else list(CASES)
     bests = {case: best_plan(CASES[case], COSTS) for case in cases}
-    usual = outcomes(bests, seeds)
-    chance = outcomes(bests, [seed + 1000 for seed in seeds])
-    noise = {what: abs(chance[what] / usual[what] - 1) for what in usual}
-    print("by chance alone: " + ", ".join(f"{what} {value:.1%}" for what, value in noise.items()), file=sys.stderr)
-    sensitive = {}
+    reached = outcomes(bests, seeds, policies)
+    chance = outcomes(bests, [seed + 1000 for seed in seeds], policies)
+    usual = Usual(reached, {what: abs(chance[what] / reached[what] - 1) for what in reached})
+    print(
+        "by chance alone: " + ", ".join(f"{what} {value:.1%}" for what, value in usual.noise.items()), file=sys.stderr
+    )
+    sensitive: dict[str, dict[str, float]] = {}
+    wide: dict[str, float] = {}
     for one in found:
-        changes: dict[str, float] = {}
-        for factor in FACTORS:
-            value = one.changed(factor)
-            if value == one.value:
-                continue
-            with replaced(one, value):
-                after = outcomes(bests, seeds)
-            for what, reached in after.items():
-                change = reached / usual[what] - 1
-                if abs(change) > max(ENOUGH, 2 * noise[what]):
-                    changes[f"{value:g}: {what}"] = round(change, 4)
-        if changes:
-            sensitive[f"{one.module.removeprefix('dlrover_lite.brain.')}.{one.name}"] = changes
-        told = "; ".join(f"{what} {change:+.1%}" for what, change in changes.items()) or "nothing"
-        print(f"{one.module.removeprefix('dlrover_lite.brain.')}.{one.name} = {one.value:g}: {told}", file=sys.stderr)
+        near = changes(one, FACTORS, bests, seeds, usual)
+        far = near or changes(one, WIDER, bests, seeds, usual)
+        if near:
+            sensitive[one.full_name] = near
+        elif not far:
+            wide[one.full_name] = one.value
+        told = "; ".join(f"{what} {change:+.1%}" for what, change in far.items()) or "nothing"
+        print(f"{one.full_name} = {one.value:g}: {told}", file=sys.stderr)
     emit(
         options,
         [
             Figure("sensitivity.numbers", len(sensitive), "numbers", detail=sensitive),
+            Figure("sensitivity.wide", len(wide), "numbers", detail=wide),
             Figure("sensitivity.looked_at", len(found), "numbers"),
         ],
     )

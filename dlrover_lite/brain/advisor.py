@@ -19,6 +19,7 @@ from dlrover_lite.brain.cluster_use import ClusterUse
 from dlrover_lite.brain.effect import cost_of_change, judge
 from dlrover_lite.brain.healing.health import heal
 from dlrover_lite.brain.healing.mitigation import HealInputs
+from dlrover_lite.brain.healing.policies import HealthPolicy
 from dlrover_lite.brain.job_history import past_jobs, remember
 from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob, candidate, heal_inputs, smallest_cores
 from dlrover_lite.brain.planning.decision import Decision, Round, decide
@@ -70,11 +71,17 @@ class Advisor:
     """Decides for all registered jobs. ``store`` is its own: nobody else's rows wait in it. Times are seconds since the epoch."""
 
     def __init__(
-        self, store: ConfigStore, *, policy: Policy | None = None, say: Callable[[str], None] = lambda _: None
+        self,
+        store: ConfigStore,
+        *,
+        policy: Policy | None = None,
+        health: HealthPolicy | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Begin without jobs. ``say`` is told, once, what keeps ``step`` from deciding."""
         self._store = store
         self._policy = policy or Policy()
+        self._health = health or HealthPolicy()
         self._say = say
         self._complained = ""
         self._jobs: dict[str, RegisteredJob] = {}
@@ -344,7 +351,7 @@ class Advisor:
         be taken back as well, which waits for what else is decided."""
         if not known.may_be_relieved:
             return
-        inputs = heal_inputs(known, self._room(), at=at)
+        inputs = heal_inputs(known, self._room(), at=at, policy=self._health)
         if inputs is None:
             return
         if only_memory or not known.may_change or not known.present:

@@ -12,6 +12,7 @@ import msgspec
 from dlrover_lite.brain.capacity import Capacity, less
 from dlrover_lite.brain.effect import Effect, doubt_after
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
+from dlrover_lite.brain.healing.policies import HealthPolicy
 from dlrover_lite.brain.models.fitted_model import KeptModel
 from dlrover_lite.brain.models.memory_history import MemoryHistory
 from dlrover_lite.brain.models.memory_model import LEAST_PS, LEAST_WORKER, SPILL_PART, worker_limit
@@ -500,7 +501,9 @@ class RegisteredJob:
         return min(host.resources.cores, max(left, self.cores_used(use.host), use.cores / 2))
 
 
-def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float) -> HealInputs | None:
+def heal_inputs(
+    known: RegisteredJob, room: Capacity, *, at: float, policy: HealthPolicy | None = None
+) -> HealInputs | None:
     """Collect what stage 3 looks at; None while nothing is known of the nodes that run. Without profiles, where the last one is of other
     nodes, only memory can be looked after. ``room``: what no job has."""
     standing, demand = known.standing, known.demand
@@ -541,6 +544,7 @@ def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float) -> HealInput
         total_samples=demand.total_samples,
         epoch_samples=demand.epoch_samples,
         past=tuple(known.treated.values()),
+        policy=policy or HealthPolicy(),
     )
 
 
