@@ -414,7 +414,7 @@ class Advisor:
             else decision
             for decision in found.decisions
         )
-        held = {view.job for view in found.inputs.jobs if view.fixed}
+        held = {view.job for view in found.inputs.jobs if view.fixed or view.unmeasured}
         kept = [one for one in decisions if self._is_news(one, held)]
         heard = {job: known.heard for job, known in self._jobs.items()}
         numbers = self._store.add_round(found._replace(decisions=decisions), [one.job for one in kept], heard=heard)

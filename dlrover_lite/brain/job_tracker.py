@@ -96,7 +96,7 @@ def _sizes(cores: float) -> list[float]:
     """List the sizes that a node may have, in cores. Where there are few cores, steps are finer: what a parameter server doesn't need is a
     part of a worker there."""
     if cores <= _FEW_CORES:
-        return [eighths / 8 for eighths in range(2, int(_FEW_CORES * 8))]
+        return [eighths / 8 for eighths in range(1, int(_FEW_CORES * 8))]
     return [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]
 
 
@@ -234,7 +234,7 @@ class RegisteredJob:
             need=self._need(view.need, runs=True),
             now=now,
             measured=view.measured if present else None,
-            last_change=_change(view, now, present),
+            last_change=self._last_change(view, now),
             exploration=exploration,
             tried_seconds=self._tried_seconds(now) if exploration is not None else 0.0,
             scale_seconds=self.scale_seconds,
@@ -242,7 +242,12 @@ class RegisteredJob:
             ran_seconds=max(0.0, at - self.began),
             explored_seconds=self.explored_seconds,
             doubt=doubt_after([(one.decision, one.effect) for one in self.decided if one.effect is not None]),
-            fixed=not self.may_change or not present,
+            fixed=not self.may_change,
+            busy=self.demand.autoscale == "on"
+            and self.standing is not None
+            and not self.standing.paused
+            and not self.may_change,
+            unmeasured=self.may_change and not present,
             held=self._held(),
             stays=self.stays(at),
             declined=tuple(plan for until, plan in self.declined if at < until),
@@ -474,6 +479,14 @@ class RegisteredJob:
         last = next(plans, None)
         return last.exploration if last is not None and last.choice == now else None
 
+    def _last_change(self, view: JobView, now: Candidate) -> LastChange | None:
+        """Return the change that the plan which the job has ``now`` follows from."""
+        found = view.last_change if self.present or view.now in (None, now) else LastChange(left=view.now)
+        last = next((one.decision for one in reversed(self.decided) if one.decision.choice is not None), None)
+        if found is None or last is None or last.choice != now or last.predicted is None:
+            return found
+        return msgspec.structs.replace(found, taken=last.action == "change" and last.predicted.gain.expected <= 0)
+
     def _tried_seconds(self, now: Candidate) -> float:
         """Compute the seconds of intervals measured with the plan that the job has ``now``, since it had another one."""
         return sum(p.seconds for p in takewhile(lambda p: candidate_of(p) == now, reversed(self.profiles)))
@@ -558,9 +571,3 @@ def _seconds_to_move(known: RegisteredJob, standing: Standing) -> float:
 def _least(demand: Demand) -> dict[WorkRole, int]:
     roles: dict[WorkRole, RolePlan | None] = {"ps": demand.ps, "worker": demand.worker}
     return {role: fixed.each.memory for role, fixed in roles.items() if fixed is not None}
-
-
-def _change(view: JobView, now: Candidate, present: bool) -> LastChange | None:
-    if present or view.now is None or view.now == now:
-        return view.last_change
-    return LastChange(left=view.now)

@@ -137,6 +137,8 @@ def _shared() -> Iterator[str]:
     )  # fmt: skip
     yield from _of_others()
     yield from _in_pieces()
+    urgent = view("news", now=Candidate(2, 1, 0.5, 0.5), remaining_samples=1e5, model=data(spread=0.02))
+    yield from reasons(1.5, urgent, view("ads", remaining_samples=1e9))
     yield from reasons(4.0, view("ads", now=Candidate(4, 1, 0.75, 0.75)), view("news"), view("shop"))
     many = [view(name, now=one) for name in ("ads", "news", "shop", "feed", "mail")]
     yield from reasons(8.0, *many, view("huge", need=MemoryNeed(worker=63 * GIB + 800 * MIB)))

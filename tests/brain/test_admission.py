@@ -84,3 +84,15 @@ def test_a_plan_that_was_refused_is_better_than_to_give_way() -> None:
     ):
         found = admit(views, needs, Resources(cores, 9), POLICY, reluctant=least)
         assert (found.admitted, found.queued, dict(found.preempted)) == (stay, queued, give_way)
+
+
+def test_nobody_gives_way_for_what_there_is_in_a_few_seconds() -> None:
+    """One is being changed and has all it had until that is done; for an important one its smallest plan will leave enough then."""
+    views = (view("small", now=NOW), view("changes", now=NOW, fixed=True), view("urgent", priority=4.0))
+    needs = {"small": Need(500, 1), "changes": Need(3500, 1), "urgent": Need(1000, 1)}
+    at_once = admit(views, needs, Resources(4.0, 9), POLICY)
+    assert list(at_once.preempted.values()) == ["urgent"]
+    soon = admit(views, needs, Resources(4.0, 9), POLICY, later={"changes": Need(500, 1)})
+    assert (soon.preempted, soon.queued) == ({}, ("urgent",))
+    large = {**needs, "urgent": Need(3600, 1)}
+    assert admit(views, large, Resources(4.0, 9), POLICY, later={"changes": Need(500, 1)}).preempted

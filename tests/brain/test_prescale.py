@@ -190,3 +190,15 @@ def test_a_small_machine_keeps_half_of_its_memory_for_what_grows(memory: int, fe
     assert found.plan is not None
     assert found.plan.ps.count * found.plan.ps.each.memory <= memory / 4 + 1
     assert found.plan.worker.count * found.plan.worker.each.memory <= memory / 4 + 1
+
+
+def test_a_cold_job_may_begin_with_as_little_as_its_smallest_plan() -> None:
+    """Alone it begins with a few cores; of two that come together neither takes all; where half a core is left it begins with that."""
+    alone = starting(capacity=Resources(2.0, 8 * GIB))
+    first = initial_plan(alone).choice
+    assert first is not None and first.cores == 2.0
+    one, other = (msgspec.structs.replace(initial_view(alone), job=name) for name in "ab")
+    for cores, others, least in ((2.0, (other,), 1.5), (0.5, (), 0.5)):
+        found = decide(RoundInputs(at=0.0, capacity=Resources(cores, 8 * GIB), jobs=(one, *others)))
+        choices = [decision.choice for decision in found.decisions]
+        assert all(choice is not None and choice.cores <= least for choice in choices), choices

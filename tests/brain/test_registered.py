@@ -151,7 +151,8 @@ def test_view_of_a_job_before_and_after_its_plan_is_measured() -> None:
     assert (view.ran_seconds, view.scale_seconds, view.doubt) == (100.0, SCALE_SECONDS, 1.0)
     known.plan = Plan(ps=role(1, 0.5), worker=role(3))
     view = known.view(free_cores={"a": 8.0}, at=START + 100)
-    assert view.now == Candidate(3, 1, 1.0, 0.5) and view.measured is None and view.fixed
+    assert view.now == Candidate(3, 1, 1.0, 0.5) and view.measured is None
+    assert view.unmeasured and not view.fixed and "hasn't been measured" in view.held
     assert view.last_change is not None and (view.last_change.left, view.last_change.fresh_windows) == (PLAN, 0)
 
 

@@ -251,3 +251,58 @@ def test_what_was_measured_as_worse_is_not_tried_again():
     assert again.choice != tried.choice
     as_good = decided(measured(job, tried.choice, 1.001))
     assert as_good.choice != tried.choice, "it is known: there is nothing to be learnt"
+
+
+def shared(cores: float, *jobs: JobView) -> dict[str, Decision]:
+    found = decide(RoundInputs(at=0.0, capacity=Resources(cores, 10**6), jobs=jobs), load)
+    return {one.job: one for one in found.decisions}
+
+
+SURE = data(spread=0.02)
+
+
+def test_a_long_job_waits_while_shorter_ones_make_more_of_its_cores():
+    """It would fit, with half a core; by that half the other ends sooner by more. Who has waited for long enough comes in all the same."""
+    runs = view("runs", now=Candidate(2, 1, 0.5, 0.5), model=SURE, remaining_samples=1e5)
+    waits = view("waits", model=SURE, remaining_samples=1e10)
+    found = shared(1.5, runs, waits)
+    assert found["waits"].action == "queue" and found["runs"].choice == runs.now
+    assert "would fit, but what runs would save by these cores is worth more" in found["waits"].reason
+    for changed in (
+        {"remaining_samples": 1e5},
+        {"priority": 300.0},
+        {"waited_seconds": Policy().reserve_after_seconds},
+    ):
+        assert "would fit, but" not in shared(1.5, runs, msgspec.structs.replace(waits, **changed))["waits"].reason
+
+
+def test_nobody_waits_for_cores_that_are_left_over():
+    """The other one can't be changed: what is worth more to it in theory is free, and begins with that."""
+    runs = view("runs", now=Candidate(2, 1, 0.25, 0.25), model=SURE, remaining_samples=1e5, fixed=True)
+    tried = msgspec.structs.replace(runs, fixed=False, declined=tuple(
+        Candidate(w, p, a, b) for w in range(1, 9) for p in (1, 2, 3) for a in (0.25, 0.5, 1.0) for b in (0.25, 0.5, 1.0)
+        if (w, p, a, b) != (2, 1, 0.25, 0.25)
+    ))  # fmt: skip
+    for one in (runs, tried):
+        assert shared(1.5, one, view("waits", model=SURE, remaining_samples=1e10))["waits"].action == "start"
+
+
+def test_a_plan_that_is_not_measured_yet_is_kept_but_for_what_others_need():
+    """It neither grows nor shrinks while there is room; for one that comes it shrinks at once, and isn't put out."""
+    runs = view(
+        "runs", now=Candidate(4, 1, 0.5, 0.5), unmeasured=True, held="not measured", scale_seconds=2.0, priority=0.1
+    )
+    assert shared(8.0, runs)["runs"].choice == runs.now
+    assert shared(3.0, runs, view("small", now=SMALLEST, priority=9.0))["runs"].choice == runs.now
+    found = shared(2.5, runs, view("urgent", priority=4.0, remaining_samples=1e5))
+    assert found["runs"].action == "change" and found["runs"].choice.cores < 2.5
+    assert found["urgent"].action == "queue" and "room is made for it by runs" in found["urgent"].reason
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_what_others_needed_comes_back_as_soon_as_they_do_not(taken: bool):
+    """A change of its own isn't undone so soon; one for others is."""
+    change = LastChange(left=Candidate(4, 1, 0.5, 0.75), fresh_windows=1, taken=taken)
+    runs = view("runs", now=Candidate(1, 1, 0.25, 0.25), model=SURE, last_change=change, scale_seconds=1.0)
+    found = shared(3.0, runs)["runs"]
+    assert (found.choice.cores > 2.0) is taken

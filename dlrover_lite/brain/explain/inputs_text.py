@@ -179,7 +179,7 @@ def _trust(view: JobView) -> str:
 
 def _held(view: JobView) -> str:
     parts = []
-    if view.fixed and view.now is not None:
+    if (view.fixed or view.unmeasured) and view.now is not None:
         parts.append(f"its plan couldn't be changed just then{view.held and f': {view.held}'}")
     if view.declined:
         parts.append(f"refused a short while ago: {', '.join(plan.describe() for plan in view.declined[-2:])}")

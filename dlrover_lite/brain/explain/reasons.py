@@ -81,6 +81,8 @@ class Reasons:
             return (
                 f"{needs} would fit, but {first.job} has waited for {_time(first.waited_seconds)} and comes before it"
             )
+        if first is None and self._would_fit(one, cores, memory):
+            return f"{needs} would fit, but what {names} would save by these cores is worth more for now"
         full = (
             f"{needs} doesn't fit beside what the others need at the least ({names}: {_amount(cores)} of {capacity.cores:g}, "
             f"{format_bytes(memory)} of {format_bytes(capacity.memory)})"

@@ -41,6 +41,7 @@ def admit(
     policy: Policy,
     *,
     reluctant: Mapping[str, Need] | None = None,
+    later: Mapping[str, Need] | None = None,
 ) -> Admission:
     """Decide which of the jobs that ``needs`` names may train now.
 
@@ -52,15 +53,22 @@ def admit(
     does one that can't be changed just now (``JobView.fixed``), but for a job of higher priority: it may do with less later.
 
     ``reluctant``: what those could do with that are better left as they are. It is all they need where one that runs would have to give way
-    for want of room otherwise.
+    for want of room otherwise. ``later``: what those need in a few seconds whose plan is being changed just now (``JobView.busy``): nobody
+    gives way for one that has room then.
     """
-    found = _admit(views, needs, capacity, policy)
+    found = _admit(views, needs, capacity, policy, later or {})
     if reluctant and "" in found.preempted.values():
-        return _admit(views, {**needs, **reluctant}, capacity, policy)
+        return _admit(views, {**needs, **reluctant}, capacity, policy, later or {})
     return found
 
 
-def _admit(views: Sequence[JobView], needs: Mapping[str, Need], capacity: Resources, policy: Policy) -> Admission:
+def _admit(
+    views: Sequence[JobView],
+    needs: Mapping[str, Need],
+    capacity: Resources,
+    policy: Policy,
+    later: Mapping[str, Need],
+) -> Admission:
     room = _Room(to_milli(capacity.cores), capacity.memory, needs)
     known = [view for view in views if view.job in needs]
     running = sorted((v for v in known if v.now is not None), key=lambda v: (-v.priority, -v.ran_seconds, v.job))
@@ -78,9 +86,15 @@ def _admit(views: Sequence[JobView], needs: Mapping[str, Need], capacity: Resour
     for view in firm:
         room.fill(view.job)
     outside: set[str] = set()
+    soon_milli = sum(needs[job].milli - need.milli for job, need in later.items() if job in inside)
+    soon_memory = sum(needs[job].memory - need.memory for job, need in later.items() if job in inside)
     weakest = _Weakest([view for view in inside.values() if not view.stays], room, policy)
     for at, view in enumerate(waiting):
         if not room.take(view.job):
+            need = needs[view.job]
+            if need.milli <= room.milli + soon_milli and need.memory <= room.memory + soon_memory:
+                outside.add(view.job)
+                continue
             victims = weakest.that_give_way_to(view)
             if not victims:
                 outside.add(view.job)

@@ -35,14 +35,15 @@ def vetoed(one: Options, policy: Policy) -> Mask:
 
 def withheld(one: Options, windows: int) -> Mask:
     """Find the plans that would undo the last change before as many ``windows`` were measured, or end a try, or were refused a short while
-    ago; all while the job's work may have changed, [n]."""
+    ago; all while the job's work may have changed, or its plan hasn't been measured, [n]. What others needed isn't undone by being had
+    again."""
     points, view, found = one.points, one.view, np.zeros(len(one.gain), np.bool_)
-    if under_way(one) or view.suspected is not None:
+    if under_way(one) or view.suspected is not None or view.unmeasured:
         return ~found
     for refused in view.declined:
         found |= points.are(refused)
     change = view.last_change
-    if one.now is None or change is None or change.fresh_windows >= windows:
+    if one.now is None or change is None or change.taken or change.fresh_windows >= windows:
         return found
     left, now = change.left, points.candidate(one.now)
     for axis in ("workers", "servers", "worker_cores", "ps_cores"):
@@ -93,7 +94,8 @@ def veto(one: Options, at: int, policy: Policy) -> str:
         return ""
     change, wanted = one.view.last_change, one.points.candidate(at)
     now = one.points.candidate(one.now)
-    if change is not None and change.fresh_windows < policy.reversal_windows and _undoes(change.left, now, wanted):
+    fresh = change is not None and not change.taken and change.fresh_windows < policy.reversal_windows
+    if change is not None and fresh and _undoes(change.left, now, wanted):
         measured = plural(change.fresh_windows, "interval")
         return (
             f"{wanted.describe()} would save {one.gain[at]:.0f} s, but would undo the last change "

@@ -6,20 +6,28 @@ nothing yet says are better has a budget, a share of the job's expected time, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from dlrover_lite.brain.planning.admission import aged_priority
 from dlrover_lite.brain.planning.allowed_changes import as_good, floor_of, restrained, vetoed, withheld
 from dlrover_lite.brain.planning.exploration import best_exploration, failed, under_way
-from dlrover_lite.brain.planning.greedy import Walk, cheapest_as_good, fewest_nodes, soonest, stairs_of
+from dlrover_lite.brain.planning.greedy import (
+    Walk,
+    better_used_by_others,
+    cheapest_as_good,
+    fewest_nodes,
+    soonest,
+    stairs_of,
+)
 from dlrover_lite.brain.planning.job_view import Action, Exploration, Policy
 from dlrover_lite.brain.planning.plan_grid import to_milli
 from dlrover_lite.brain.planning.plan_values import Options, reading_all, reading_limit, worth
 from dlrover_lite.core.units import Resources
 
-__all__ = ["Settled", "Verdict", "settle"]
+__all__ = ["Settled", "Verdict", "held_back", "settle"]
 
 Cause = Literal["", "fixed", "spare", "exchange", "taken", "no place", "tried", "back", "unsettled"]
 """What decided, where numbers alone don't say it: the plan isn't to be changed; fewer cores do as well; an exchange between jobs that isn't
@@ -45,6 +53,24 @@ class Settled(NamedTuple):
     """Resources that are left over."""
     rejected: Mapping[str, float]
     """Seconds that each job would have gained at the least by an exchange that wasn't surely worth it; empty: there was none."""
+
+
+def held_back(
+    options: Sequence[Options], capacity: Resources, policy: Policy, *, firm: Collection[str] = ()
+) -> list[str]:
+    """Find the jobs that are to wait though their smallest plans fit: others end so much sooner by their cores. ``firm``: who begins
+    anyway. Nobody waits for that once none may pass him any more (``Policy.reserve_after_seconds``)."""
+    waiting = {
+        one.view.job: aged_priority(one.view, policy)
+        for one in options
+        if one.now is None and one.view.job not in firm and one.view.waited_seconds < policy.reserve_after_seconds
+    }
+    if not waiting or policy.rho <= 1.0 or len(options) == 1:
+        return []
+    fixed = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
+    free = [one if one.view.job in fixed else restrained(one, policy) for one in options]
+    floors = {**_floors(free, fixed, capacity, policy), **fixed}
+    return better_used_by_others(free, waiting, capacity, floors, policy.rho)
 
 
 def settle(
@@ -219,8 +245,8 @@ def _verdict(one: Options, walk: Walk, cause: Cause, policy: Policy) -> Verdict:
             return Verdict(at, "change", "back")
         better = _better(one, walk, cause, policy)
         return Verdict(at, "change", cause if cause or one.gain[at] > 0 else "taken", better)
-    if one.view.fixed:
-        return Verdict(at, "stay", cause)
+    if one.view.fixed or one.view.unmeasured:
+        return Verdict(at, "stay", "fixed")
     if one.view.suspected is not None:
         return Verdict(at, "stay", "unsettled")
     if under_way(one):

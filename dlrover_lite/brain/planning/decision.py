@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,9 +17,9 @@ import numpy as np
 from dlrover_lite.brain.explain.reasons import Reasons
 from dlrover_lite.brain.healing.mitigation import Treatment
 from dlrover_lite.brain.models.fitted_model import load_model
-from dlrover_lite.brain.planning.admission import Need, admit
+from dlrover_lite.brain.planning.admission import Admission, Need, admit
 from dlrover_lite.brain.planning.allowed_changes import kept_to_its_end
-from dlrover_lite.brain.planning.change_policy import settle
+from dlrover_lite.brain.planning.change_policy import held_back, settle
 from dlrover_lite.brain.planning.job_view import (
     FORMAT,
     Action,
@@ -161,11 +161,13 @@ def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | 
     views = tuple(options[view.job].view if view.job in options else view for view in views)
     needs = {job: _need(one, keeps=one.view.fixed or bool(one.view.declined)) for job, one in options.items()}
     reluctant = {job: _need(one) for job, one in options.items() if one.view.declined and not one.view.fixed}
-    admission = admit(views, needs, capacity, policy, reluctant=reluctant)
+    later = {job: _need(one) for job, one in options.items() if one.view.fixed and one.view.busy}
+    admission = admit(views, needs, capacity, policy, reluctant=reluctant, later=later)
+    alone = len(views) == 1
+    admission = _worth_beginning(admission, [options[job] for job in admission.admitted], inputs)
     admitted = set(admission.admitted)
     inside = [options[view.job] for view in views if view.job in admitted]
     forced = bool(admission.preempted) or any(one.now is None for one in inside)
-    alone = len(views) == 1
     settled = settle(inside, capacity, policy, alone=alone, forced=forced)
     free_milli = to_milli(capacity.cores) - sum(view.now.milli for view in views if view.now is not None)
     beginnings = begin(admission.admitted, options, settled, free_milli, policy)
@@ -177,6 +179,27 @@ def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | 
     reasons = Reasons(msgspec.structs.replace(inputs, jobs=views), options, admission.preempted, placed)
     decisions = tuple(_decision(view, inputs, places, reasons) for view in views)
     return Round(inputs, decisions, placed.settled.free)
+
+
+def _worth_beginning(admission: Admission, inside: Sequence[Options], inputs: RoundInputs) -> Admission:
+    """Put those back into the queue whose cores are worth more to others, as far as others take them."""
+    firm = admission.preempted.values()
+    back = held_back(inside, inputs.capacity, inputs.policy, firm=firm)
+    if not back:
+        return admission
+    others = [one for one in inside if one.view.job not in back]
+    forced = bool(admission.preempted) or any(one.now is None for one in others)
+    left = settle(others, inputs.capacity, inputs.policy, alone=False, forced=forced).free
+    milli, memory = to_milli(left.cores), left.memory
+    for one in inside:
+        if one.view.job in back and one.fits(one.minimum, milli, memory):
+            back.remove(one.view.job)
+            milli -= int(one.points.milli[one.minimum])
+            memory -= int(one.memory[one.minimum])
+    return admission._replace(
+        admitted=tuple(job for job in admission.admitted if job not in back),
+        queued=(*(job for job in admission.admitted if job in back), *admission.queued),
+    )
 
 
 def _need(one: Options, *, keeps: bool = False) -> Need:

@@ -16,10 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.brain.planning.plan_grid import FloatArray, IntArray, to_milli
-from dlrover_lite.brain.planning.plan_values import Options, hull
+from dlrover_lite.brain.planning.plan_values import Options, hull, worth_of_beginning
 from dlrover_lite.core.units import Resources
 
-__all__ = ["Stairs", "Walk", "cheapest_as_good", "fewest_nodes", "soonest", "stairs_of"]
+__all__ = [
+    "Stairs",
+    "Walk",
+    "better_used_by_others",
+    "cheapest_as_good",
+    "fewest_nodes",
+    "soonest",
+    "stairs_of",
+]
 
 
 class Walk:
@@ -116,6 +124,44 @@ def stairs_of(one: Options, start: int | None = None) -> Stairs:
     to = corners[1:]
     now = -1 if one.now is None else one.now
     return Stairs(to, milli[1:] - milli[:-1], memory[1:] - memory[:-1], value[1:] - value[:-1], to != now)
+
+
+def better_used_by_others(
+    options: Sequence[Options], waiting: Mapping[str, float], capacity: Resources, floors: Mapping[str, int], rho: float
+) -> list[str]:
+    """Find the jobs whose smallest plan takes cores that are worth more to others: to end some time rather than never is their first step.
+    ``waiting``: the priority of each job that may be told to wait; ``floors``: as in ``Walk``, of jobs that can't be changed the present
+    plan. The others' smallest plans, or floors, fit into ``capacity`` together."""
+    free_milli, free_memory = to_milli(capacity.cores), capacity.memory
+    steps: dict[str, Stairs] = {}
+    for one in sorted(options, key=lambda one: one.view.job):
+        job = one.view.job
+        if job in waiting:
+            steps[job] = _from_nothing(one, worth_of_beginning(waiting[job], one.seconds(one.minimum), rho))
+            continue
+        at = floors.get(job, one.minimum)
+        free_milli -= int(one.points.milli[at])
+        free_memory -= int(one.memory[at])
+        if not one.view.fixed and len((stairs := stairs_of(one, at)).to):
+            steps[job] = stairs
+    levels, _ = _climbed(list(steps.values()), free_milli, free_memory)
+    return [job for job, level in zip(steps, levels, strict=True) if job in waiting and not level]
+
+
+def _from_nothing(one: Options, worth: float) -> Stairs:
+    """Make the stairs of a job that may get nothing at all, ``worth``: of its smallest plan."""
+    stairs, at = stairs_of(one), one.minimum
+    to = [at, *stairs.to.tolist()]
+    milli = [int(one.points.milli[at]), *stairs.milli.tolist()]
+    memory = [int(one.memory[at]), *stairs.memory.tolist()]
+    value = [worth, *stairs.value.tolist()]
+    while (
+        len(to) > 1 and value[0] * milli[1] < value[1] * milli[0]
+    ):  # the next step is worth more per core: both are one
+        for column in (milli, memory, value):
+            column[:2] = [column[0] + column[1]]
+        del to[0]
+    return Stairs(np.array(to), np.array(milli), np.array(memory), np.array(value), np.ones(len(to), np.bool_))
 
 
 def _climbed(steps: Sequence[Stairs], free_milli: int, free_memory: int) -> tuple[list[int], list[int]]:

@@ -55,6 +55,8 @@ class LastChange(msgspec.Struct, frozen=True, kw_only=True):
     """The plan that the job had before."""
     fresh_windows: int = 0
     """Number of windows measured since the change took effect: evidence that it was decided without."""
+    taken: bool = False
+    """Others needed what the plan before had: the job may have that again as soon as they don't."""
 
 
 class MeasuredPlan(msgspec.Struct, frozen=True):
@@ -181,6 +183,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """The recipe's ceiling for all nodes; None: the capacity."""
     fixed: bool = False
     """The plan is not to be changed while the job runs (autoscaling is off or paused)."""
+    busy: bool = False
+    """It is ``fixed`` for a few seconds alone, as a change of it is under way."""
+    unmeasured: bool = False
+    """The present plan hasn't been measured yet. It is kept until then, but for what other jobs need at the least."""
     held: str = ""
     """Why the job is ``fixed``, in words."""
     stays: str = ""

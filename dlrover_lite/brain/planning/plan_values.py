@@ -31,7 +31,7 @@ from dlrover_lite.brain.planning.plan_grid import (
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host, largest_of
 
-__all__ = ["Options", "hull", "options_of", "reading_all", "reading_limit", "worth"]
+__all__ = ["Options", "hull", "options_of", "reading_all", "reading_limit", "worth", "worth_of_beginning"]
 
 T = TypeVar("T")
 
@@ -291,6 +291,13 @@ def worth(priority: float, stay_seconds: float, gain: FloatArray, rho: float) ->
     if rho == 1.0:
         return np.asarray(priority * np.log(stay / left), np.float64)
     return np.asarray(priority * (stay ** (1 - rho) - left ** (1 - rho)) / (1 - rho), np.float64)
+
+
+def worth_of_beginning(priority: float, seconds: float, rho: float) -> float:
+    """Compute what it is worth to end in ``seconds`` rather than never; infinite unless ``rho`` is above 1."""
+    if rho <= 1.0:
+        return math.inf
+    return float(priority * max(seconds, _LEAST_SECONDS) ** (1 - rho) / (rho - 1))
 
 
 def _as_measured(

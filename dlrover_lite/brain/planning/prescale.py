@@ -133,8 +133,8 @@ def basis(inputs: StartInputs) -> str:
 
 
 def initial_view(inputs: StartInputs) -> JobView:
-    """Make the job's view for stage 2 before anything of it is measured. Where nothing is known of it, its first plan is the only one
-    within its bounds: give ``observed_view`` one with the recipe's bounds later on."""
+    """Make the job's view for stage 2 before anything of it is measured. Where nothing is known of it, its bounds hold a
+    first plan of few cores and what is smaller alone: give ``observed_view`` one with the recipe's bounds later on."""
     return _view(inputs, _known(inputs))
 
 
@@ -187,12 +187,13 @@ def _guess(features: JobFeatures) -> Prior:
 
 def _cold(inputs: StartInputs) -> str:
     bounds = _cold_bounds(inputs)
-    cores = bounds.min_workers * bounds.worker_sizes[0] + bounds.min_servers * bounds.ps_sizes[0]
-    return f"with {cores:g} of the {inputs.capacity.cores:g} cores that it may have"
+    cores = bounds.max_workers * max(bounds.worker_sizes) + bounds.max_servers * max(bounds.ps_sizes)
+    return f"with up to {cores:g} of the {inputs.capacity.cores:g} cores that it may have"
 
 
 def _cold_bounds(inputs: StartInputs) -> Bounds:
-    """Make bounds that hold one plan: workers of about a core, a small PS; within the recipe's bounds."""
+    """Make bounds of which the largest plan has workers of about a core and a small PS, and the smallest is that of the recipe's bounds:
+    the job begins with what fits beside others now."""
     bounds = inputs.bounds
     cores = min(_COLD_CORES, inputs.capacity.cores)
     ps_size = _nearest_below(bounds.ps_sizes, min(1.0, cores * _COLD_PS_SHARE / bounds.min_servers))
@@ -204,12 +205,15 @@ def _cold_bounds(inputs: StartInputs) -> Bounds:
     ps_size = _nearest_below(bounds.ps_sizes, min(1.0, spare / bounds.min_servers))
     return msgspec.structs.replace(
         bounds,
-        min_workers=workers,
         max_workers=workers,
         max_servers=bounds.min_servers,
-        worker_sizes=(worker_size,),
-        ps_sizes=(ps_size,),
+        worker_sizes=_up_to(bounds.worker_sizes, worker_size),
+        ps_sizes=_up_to(bounds.ps_sizes, ps_size),
     )
+
+
+def _up_to(sizes: Sequence[float], most: float) -> tuple[float, ...]:
+    return tuple(size for size in sizes if to_milli(size) <= to_milli(most))
 
 
 def _nearest_below(sizes: Sequence[float], wanted: float) -> float:
