@@ -7,6 +7,7 @@ aren't started.
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,12 +20,14 @@ import numpy as np
 from _host_queues import Costs, Machine, Node, Window, run
 
 from dlrover_lite.brain.advisor import Advisor, Arrival
+from dlrover_lite.brain.effect import Effect
 from dlrover_lite.brain.healing.mitigation import Treatment
 from dlrover_lite.brain.healing.policies import HealthPolicy
 from dlrover_lite.brain.job_tracker import candidate
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import Policy
 from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
 from dlrover_lite.core.units import GIB, MIB, Resources
@@ -132,8 +135,11 @@ def rate_of(
 
 # --- the best plan --------------------------------------------------------------------------------------------------
 
-_WORKER_SIZES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-_PS_SIZES = (0.25, 0.5, 0.75, 1.0)
+_EIGHTHS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
+_WORKER_SIZES = (*_EIGHTHS, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+_PS_SIZES = _EIGHTHS
+"""As fine as the brain's."""
+_FEW_CORES = 8.0
 
 
 class Best(NamedTuple):
@@ -170,6 +176,9 @@ def best_plan(machines: Sequence[Machine], costs: Costs) -> Best:
 
 def _shapes(machines: Sequence[Machine]) -> Iterator[Candidate]:
     cores, largest = sum(one.cores for one in machines), max(one.cores for one in machines)
+    if cores <= _FEW_CORES:
+        yield from _all_shapes(cores)
+        return
     most = max(1, math.ceil(cores / 3))
     servers = sorted({round(most ** (part / 8)) for part in range(9)})
     for size in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0):
@@ -185,10 +194,21 @@ def _shapes(machines: Sequence[Machine]) -> Iterator[Candidate]:
                     yield plan
 
 
+def _all_shapes(cores: float) -> Iterator[Candidate]:
+    """List all plans that use nearly all cores, workers and PS in quarters of a core."""
+    quarters = [size for size in _PS_SIZES if size * 4 == int(size * 4)]
+    for servers, worker_cores, ps_cores in itertools.product(range(1, 4), quarters, quarters):
+        workers = int((cores - servers * ps_cores) / worker_cores + _ROUNDING)
+        if workers >= 1:
+            yield Candidate(workers, servers, worker_cores, ps_cores)
+
+
 def _steps(plan: Candidate) -> Iterator[Candidate]:
+    if plan.cores <= _FEW_CORES:  # what one step takes has to come from another one
+        yield from _around(plan)
     for field_name, sizes in (("worker_cores", _WORKER_SIZES), ("ps_cores", _PS_SIZES)):
         at = sizes.index(getattr(plan, field_name))
-        for other in sizes[max(0, at - 1) : at + 2]:
+        for other in sizes[max(0, at - 2) : at + 3]:
             yield msgspec.structs.replace(plan, **{field_name: other})
     for field_name in ("workers", "servers"):
         count = getattr(plan, field_name)
@@ -196,10 +216,27 @@ def _steps(plan: Candidate) -> Iterator[Candidate]:
         for other in {count - step, count - 1, count + 1, count + step}:
             if other >= 1:
                 yield msgspec.structs.replace(plan, **{field_name: other})
+    # as many cores in more or fewer workers
+    for other in _WORKER_SIZES:
+        count = round(plan.workers * plan.worker_cores / other)
+        if count >= 1 and 0.5 <= other / plan.worker_cores <= 2.0:
+            yield msgspec.structs.replace(plan, workers=count, worker_cores=other)
     # a PS more for a worker less, and the other way round
     for step in (-1, 1):
         if plan.workers - step >= 1 and plan.servers + step >= 1:
             yield msgspec.structs.replace(plan, workers=plan.workers - step, servers=plan.servers + step)
+
+
+def _around(plan: Candidate) -> Iterator[Candidate]:
+    """List all plans that differ by at most one step in each of the counts and sizes."""
+    worker_at, ps_at = _WORKER_SIZES.index(plan.worker_cores), _PS_SIZES.index(plan.ps_cores)
+    for workers, servers, worker_cores, ps_cores in itertools.product(
+        range(max(1, plan.workers - 1), plan.workers + 2),
+        range(max(1, plan.servers - 1), plan.servers + 2),
+        _WORKER_SIZES[max(0, worker_at - 1) : worker_at + 2],
+        _PS_SIZES[max(0, ps_at - 1) : ps_at + 2],
+    ):
+        yield Candidate(workers, servers, worker_cores, ps_cores)
 
 
 def shares_by_speed(profiles: Sequence[Profile], hosts: Sequence[int]) -> list[float]:
@@ -237,6 +274,8 @@ class SimulatedJob:
     history: list[tuple[float, Candidate, float]] = field(default_factory=list)
     """Seconds since the job began at the end of each window, the plan then, and samples/s in it."""
     decisions: list[Decision] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    """What its decisions have brought, as far as that was measured, once it has run."""
     windows: int = 0
     profile: Profile | None = None
     """Profile of the last window, if its plan didn't change."""
@@ -533,6 +572,7 @@ def run_alone(
         cluster.arrives(job)
         while cluster.now - job.began < seconds:
             cluster.pass_window()
+        job.effects = [one.effect for one in queries.decisions(cluster.store, job.name, newest=256) if one.effect]
         cluster.close()
     for sentence in cluster.said:
         raise SystemExit(f"The brain complains: {sentence}")
