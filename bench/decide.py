@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
@@ -25,10 +24,9 @@ from dlrover_lite.brain.models.fitted_model import load_model, model_data
 from dlrover_lite.brain.models.throughput import Prior, fit
 from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
-from dlrover_lite.brain.planning.nsga2 import nsga2_front
+from dlrover_lite.brain.planning.paper.nsga2 import nsga2_front
 from dlrover_lite.brain.planning.pareto import fastest, points_of
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed, even_sizes, lattice_of
-from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.units import GIB, Resources
 
 BOUNDS = Bounds(worker_sizes=even_sizes(8), ps_sizes=even_sizes(4))
@@ -162,10 +160,7 @@ def against_nsga2(*, quick: bool) -> list[Figure]:
 def main() -> None:
     options = arguments(__doc__ or "")
     figures = deciding(quick=options.quick)
-    try:
-        figures += against_nsga2(quick=options.quick)
-    except UsageError as error:
-        print(f"decide.nsga2_ratio is left out: {error}", file=sys.stderr)
+    figures += against_nsga2(quick=options.quick)
     emit(options, figures)
 
 

@@ -78,9 +78,9 @@ class Advisor:
         health: HealthPolicy | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Begin without jobs. ``say`` is told, once, what keeps ``step`` from deciding."""
+        """Begin without jobs. ``policy``: None for what the person prefers. ``say`` is told, once, what keeps ``step`` from deciding."""
         self._store = store
-        self._policy = policy or Policy()
+        self._given_policy = policy
         self._health = health or HealthPolicy()
         self._say = say
         self._complained = ""
@@ -92,6 +92,10 @@ class Advisor:
         """Jobs have come or gone since the last round."""
         self._to_register: dict[str, RegisterJob] = {}
         """Jobs that couldn't be taken when they came: the database was locked, say."""
+
+    @property
+    def _policy(self) -> Policy:
+        return self._given_policy or Policy(name=preferences.read(self._store).policy)
 
     @property
     def jobs(self) -> frozenset[str]:
@@ -183,6 +187,7 @@ class Advisor:
                 began=arrival.began,
                 priority=arrival.priority,
             )
+            known.policy = self._policy
             self._remember(known)
             self._find_strangers(known)
             known.history = tuple(past_jobs(self._store, at=at, without=known.job))
@@ -384,14 +389,17 @@ class Advisor:
         return decide(self.inputs(at), kept=self._options)
 
     def inputs(self, at: float) -> RoundInputs:
+        policy = self._policy
         for known in self._jobs.values():
-            if known.plan is None and known.waits_since is None and known.room != (room := self._left_for(known)):
+            changed, known.policy = known.policy.name != policy.name, policy
+            begins = known.plan is None and known.waits_since is None
+            if begins and (known.room != (room := self._left_for(known)) or changed):
                 known.begin(room, at)
         capacity = self._capacity()
         views: list[JobView] = [
             known.view(free_cores=known.free_cores(capacity), at=at) for known in self._jobs.values()
         ]
-        return RoundInputs(at=at, capacity=capacity.total, hosts=capacity.hosts, jobs=tuple(views), policy=self._policy)
+        return RoundInputs(at=at, capacity=capacity.total, hosts=capacity.hosts, jobs=tuple(views), policy=policy)
 
     def first(self, job: str, at: float) -> tuple[Decision, RoundInputs]:
         """Decide what a job that has arrived would get now. The decision has its index, and nothing is stored."""

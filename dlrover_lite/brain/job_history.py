@@ -8,6 +8,7 @@ import msgspec
 
 from dlrover_lite.brain.models.throughput import Fit, fit
 from dlrover_lite.brain.planning.observed_job import chosen_windows, trained_windows
+from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.planning.prescale import PastJob, PastMemory
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.history import Rows
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["past_jobs", "remember"]
 
-_KIND, _MEMORY = "bottleneck", "memory"
+_KIND, _MEMORY, _PLAN = "bottleneck", "memory", "plan"
 _MOST = 200
 
 
@@ -42,6 +43,16 @@ def remember(store: ConfigStore, known: RegisteredJob, outcome: JobOutcome, at: 
             error=fitted.relative_error,
             windows=fitted.observations,
             data=msgspec.to_builtins(fitted),
+        )
+    )
+    store.add_fit(
+        FitRecord(
+            job=known.job,
+            at=at,
+            kind=_PLAN,
+            error=0.0,
+            windows=len(trained.plans),
+            data=msgspec.to_builtins(trained.plans[-1]),
         )
     )
     if (memory := _memory(known, outcome)) is not None:
@@ -81,12 +92,13 @@ def past_jobs(history: Rows, *, at: float, without: str = "", by_then: bool = Fa
     """List the past jobs that something was learnt of, the oldest first. ``by_then``: only those that had ended by the time ``at``. What
     can't be read any more is left out. Raises HistoryError."""
     memories = {entry.id: record for entry, record in queries.fitted_jobs(history, _MEMORY, newest=_MOST)}
+    plans = {entry.id: record for entry, record in queries.fitted_jobs(history, _PLAN, newest=_MOST)}
     found = []
     for entry, record in queries.fitted_jobs(history, _KIND, newest=_MOST):
         if entry.id == without or entry.ended_at is None or (by_then and entry.ended_at > at):
             continue
         try:
-            memory = memories.get(entry.id)
+            memory, plan = memories.get(entry.id), plans.get(entry.id)
             found.append(
                 PastJob(
                     job=entry.id,
@@ -94,6 +106,7 @@ def past_jobs(history: Rows, *, at: float, without: str = "", by_then: bool = Fa
                     fit=msgspec.convert(record.data, Fit),
                     age_seconds=max(0.0, at - entry.ended_at),
                     memory=None if memory is None else msgspec.convert(memory.data, PastMemory),
+                    plan=None if plan is None else msgspec.convert(plan.data, Candidate),
                 )
             )
         except msgspec.ValidationError:  # stored by another version

@@ -19,7 +19,7 @@ from dlrover_lite.brain.models.memory_model import LEAST_PS, LEAST_WORKER, SPILL
 from dlrover_lite.brain.models.similarity import neighbours, pooled_prior
 from dlrover_lite.brain.models.throughput import Prior
 from dlrover_lite.brain.planning.decision import Decision
-from dlrover_lite.brain.planning.job_view import Exploration, JobView, LastChange
+from dlrover_lite.brain.planning.job_view import Exploration, JobView, LastChange, Policy
 from dlrover_lite.brain.planning.observed_job import ObservedJob, candidate_of, observe_job, observed_view
 from dlrover_lite.brain.planning.plan_grid import MILLI, Bounds, Candidate, MemoryNeed, to_milli
 from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_view
@@ -156,6 +156,8 @@ class RegisteredJob:
     new_level: bool = False
     strangers: dict[str, float] = field(default_factory=dict)
     """Cores that others than the brain's jobs took on each host while the last interval was measured."""
+    policy: Policy = field(default_factory=Policy)
+    """Policy that decides for the job now."""
     prior: Prior | None = None
     first_view: JobView | None = None
     scale_costs: list[float] = field(default_factory=list)
@@ -185,6 +187,7 @@ class RegisteredJob:
             free=by_name(ours.hosts),
             total_samples=self.demand.total_samples,
             priority=self.priority,
+            policy=self.policy,
         )
         near = neighbours(self.features, [(past.job, past.features, past.fit) for past in history])
         self.prior = pooled_prior(near)
@@ -287,7 +290,9 @@ class RegisteredJob:
     def _observe(self) -> ObservedJob | None:
         """Return what the profiles tell, which is found once for each new one."""
         newest = self.profiles[-1].at if self.profiles else 0.0
-        if self.observed is None or self.observed[0] != newest:
+        by_paper = self.policy.name == "paper"
+        known = self.observed[1] if self.observed is not None and self.observed[0] == newest else None
+        if self.observed is None or self.observed[0] != newest or (known and by_paper and known.additive is None):
             found = observe_job(
                 self.profiles,
                 prior=self.prior,
@@ -296,6 +301,7 @@ class RegisteredJob:
                 spill_part=self.spill_part,
                 facts=self.demand.facts,
                 levels=self.levels,
+                additive=by_paper,
             )
             self.observed = newest, found
         return self.observed[1]

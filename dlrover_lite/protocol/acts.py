@@ -9,6 +9,8 @@ import msgspec
 from dlrover_lite.core.bounds import ByKey, Name, Rate
 from dlrover_lite.core.units import Resources
 
+PolicyName = Literal["lite", "paper"]
+"""Policies that decide plans: ours, and that of the DLRover-RM paper, to compare with. Databases keep their position: add others behind."""
 WorkRole = Literal["ps", "worker"]
 Cause = Literal["slow worker", "hot ps", "memory ahead", "memory to spare", "ceiling"]
 MEMORY_CAUSES: tuple[Cause, ...] = ("memory ahead", "memory to spare", "ceiling")

@@ -25,6 +25,7 @@ from dlrover_lite.brain.planning.job_view import (
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed
 from dlrover_lite.brain.planning.plan_values import options_of
+from dlrover_lite.brain.planning.prescale import initial_plan
 from dlrover_lite.brain.planning.shared_hosts import Placements
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.acts import Replace
@@ -33,7 +34,9 @@ from tests.brain.explaining import explanations, of_step
 from tests.brain.models import data
 from tests.brain.models import load as load_sides
 from tests.brain.models import view as plain_view
+from tests.brain.queueing import Costs
 from tests.brain.recording import DIRECTORY, Heal, Step, decided, load
+from tests.brain.scenarios import FEATURES, past, starting
 from tests.brain.simulated import hosts
 from tests.brain.test_health import inputs as nodes
 from tests.brain.test_health import windows
@@ -58,6 +61,7 @@ def examples() -> Iterator[str]:
     yield from _tries()
     yield from _shared()
     yield from _brought()
+    yield from _by_the_paper()
     for more in (3, 6):
         yield decided_for(grown(large=more)).reason
     for busy, cpu in (((0.9, 0.6, 0.6), (0.62, 0.6, 0.6)), ((1.6, 1.0, 1.0), (1.6, 1.0, 1.0))):
@@ -120,6 +124,13 @@ def _tries() -> Iterator[str]:
     yield from reasons(3.0, view("ads", now=now, remaining_samples=1e5, change_seconds=4.0))
     unsure = WorkShift(at=-5.0, windows=1, role="ps", times=9.8)
     yield from reasons(3.0, view("ads", now=now, suspected=unsure))
+
+
+def _by_the_paper() -> Iterator[str]:
+    """What is decided by the paper's policy: a first plan, and a change."""
+    like = msgspec.structs.replace(past("ads-1", Costs(), FEATURES, 1), plan=Candidate(3, 1, 0.5, 1.0))
+    yield initial_plan(starting(history=(like,), policy=Policy(name="paper"))).reason
+    yield from reasons(3.0, view("ads", now=Candidate(1, 1, 0.25, 0.25)), policy=Policy(name="paper"))
 
 
 def _shared() -> Iterator[str]:

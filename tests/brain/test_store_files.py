@@ -221,10 +221,33 @@ def test_a_refused_row_is_told_from_one_that_can_not_be_written_now(path):
 # --- preferences ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("word", ["keep-jobs", "keep-jobs=", "keep-jobs=-1", "keep-jobs=nan", "colour=3", "=3"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "keep-jobs",
+        "keep-jobs=",
+        "keep-jobs=-1",
+        "keep-jobs=nan",
+        "colour=3",
+        "=3",
+        "policy=",
+        "policy=ours",
+        "policy=1",
+    ],
+)
 def test_senseless_preferences_are_refused(word):
     with pytest.raises(UsageError):
         preferences.parse_changes([word])
+
+
+def test_the_policy_is_kept_by_its_name(path):
+    with ConfigStore(path) as store:
+        assert preferences.change(store, preferences.parse_changes(["policy=paper"])).policy == "paper"
+        assert preferences.change(store, {"keep_days": 3.0}).policy == "paper"
+        preferences.change(store, {"policy": "lite"})
+        assert preferences.read(store) == preferences.Preferences(keep_days=3.0)
+        store.db.conn.execute("update preferences set value = 7 where name = 'policy'")
+        assert preferences.read(store).policy == "lite", "one that only a newer version knows"
 
 
 def test_preferences_of_a_newer_version_are_left_alone(path):

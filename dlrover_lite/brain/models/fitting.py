@@ -280,7 +280,7 @@ def _most_reading(observations: Sequence[Observation]) -> float:
 def doubt_of_readers(observations: Sequence[Observation], names: Sequence[str]) -> float:
     """Compute the relative standard deviation that a reader's seconds have beside that of their measurement: as long as nothing tells them
     from the source's, they may be these."""
-    measured = any(o.read_seconds for o in observations)
+    measured = "reader_sample" in names and any(o.read_seconds for o in observations)
     return 0.0 if not measured or "source_sample" in names else _UNTOLD_SD * _most_reading(observations)
 
 

@@ -19,7 +19,6 @@ from dlrover_lite.brain.healing.mitigation import Treatment
 from dlrover_lite.brain.models.fitted_model import load_model
 from dlrover_lite.brain.planning.admission import Admission, Need, admit
 from dlrover_lite.brain.planning.allowed_changes import kept_to_its_end
-from dlrover_lite.brain.planning.change_policy import held_back, settle
 from dlrover_lite.brain.planning.job_view import (
     FORMAT,
     Action,
@@ -34,6 +33,7 @@ from dlrover_lite.brain.planning.kept_options import KeptOptions
 from dlrover_lite.brain.planning.pareto import Band, ThroughputModel
 from dlrover_lite.brain.planning.plan_grid import Candidate, IntArray, MemoryBand, to_milli
 from dlrover_lite.brain.planning.plan_values import Options
+from dlrover_lite.brain.planning.policies import Rules, rules_of
 from dlrover_lite.brain.planning.shared_hosts import place_all
 from dlrover_lite.brain.planning.start_order import begin
 from dlrover_lite.core.errors import JobError
@@ -140,18 +140,19 @@ class Round(NamedTuple):
 
 
 def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | None = None) -> Round:
-    """Decide stage 2: what each job gets. Everything follows from ``inputs``: the same ones give the same decisions. ``kept``: options of
-    the rounds before, which those of this one are put in place of.
+    """Decide stage 2: what each job gets, by the policy that ``inputs`` name. Everything follows from ``inputs``: the same ones give the
+    same decisions. ``kept``: options of the rounds before, which those of this one are put in place of.
 
-    Raising a job's priority, all else alike, neither puts it out, nor leaves it waiting, nor ends it later, but for what counts as equal
-    (``Policy.tie_share``, ``fewer_nodes_share``) and for the time in which room is made (``room_seconds``); plans that it may not be
-    changed to of its own accord count with what they surely bring (``change_policy``), and neither those that are only tried count nor the
-    way back from a try. That holds where cores are short. Where memory is short as well, plans are packed by two sizes, and one may fit
-    worse; and where all changes together would surely gain nothing, nobody loses, so nobody gets what others have.
+    Where ``lite`` decides, raising a job's priority, all else alike, neither puts it out, nor leaves it waiting, nor ends it later, but for
+    what counts as equal (``Policy.tie_share``, ``fewer_nodes_share``) and for the time in which room is made (``room_seconds``); plans that
+    it may not be changed to of its own accord count with what they surely bring (``change_policy``), and neither those that are only tried
+    count nor the way back from a try. That holds where cores are short. Where memory is short as well, plans are packed by two sizes, and
+    one may fit worse; and where all changes together would surely gain nothing, nobody loses, so nobody gets what others have.
 
     A job that ends sooner than a change would take effect keeps its plan and its place, whoever comes.
     """
     views, capacity, policy = inputs.jobs, inputs.capacity, inputs.policy
+    rules = rules_of(policy.name)
     options: dict[str, Options] = {}
     kept = KeptOptions() if kept is None else kept
     kept.keep([view.job for view in views])
@@ -168,28 +169,29 @@ def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | 
     admitted = set(admission.admitted)
     inside = [options[view.job] for view in views if view.job in admitted]
     forced = bool(admission.preempted) or any(one.now is None for one in inside)
-    settled = settle(inside, capacity, policy, alone=alone, forced=forced)
+    settled = rules.settle(inside, capacity, policy, alone=alone, forced=forced)
     free_milli = to_milli(capacity.cores) - sum(view.now.milli for view in views if view.now is not None)
     beginnings = begin(admission.admitted, options, settled, free_milli, policy)
     if beginnings.smaller:
-        settled = settle(inside, capacity, policy, alone=alone, forced=forced, starts=beginnings.plans)
+        settled = rules.settle(inside, capacity, policy, alone=alone, forced=forced, starts=beginnings.plans)
     early = beginnings.early
     placed = place_all(options, settled, early, inputs.hosts)
     places = {job: place for place, job in enumerate([*early, *placed.homeless, *admission.queued], 1)}
     reasons = Reasons(msgspec.structs.replace(inputs, jobs=views), options, admission.preempted, placed)
-    decisions = tuple(_decision(view, inputs, places, reasons) for view in views)
+    decisions = tuple(_named(_decision(view, inputs, places, reasons), rules) for view in views)
     return Round(inputs, decisions, placed.settled.free)
 
 
 def _worth_beginning(admission: Admission, inside: Sequence[Options], inputs: RoundInputs) -> Admission:
     """Put those back into the queue whose cores are worth more to others, as far as others take them."""
     firm = admission.preempted.values()
-    back = held_back(inside, inputs.capacity, inputs.policy, firm=firm)
+    rules = rules_of(inputs.policy.name)
+    back = rules.held_back(inside, inputs.capacity, inputs.policy, firm=firm)
     if not back:
         return admission
     others = [one for one in inside if one.view.job not in back]
     forced = bool(admission.preempted) or any(one.now is None for one in others)
-    left = settle(others, inputs.capacity, inputs.policy, alone=False, forced=forced).free
+    left = rules.settle(others, inputs.capacity, inputs.policy, alone=False, forced=forced).free
     milli, memory = to_milli(left.cores), left.memory
     for one in inside:
         if one.view.job in back and one.fits(one.minimum, milli, memory):
@@ -200,6 +202,11 @@ def _worth_beginning(admission: Admission, inside: Sequence[Options], inputs: Ro
         admitted=tuple(job for job in admission.admitted if job not in back),
         queued=(*(job for job in admission.admitted if job in back), *admission.queued),
     )
+
+
+def _named(decision: Decision, rules: Rules) -> Decision:
+    """Let the reason say by which policy it was decided, if that isn't the usual one."""
+    return msgspec.structs.replace(decision, reason=rules.named + decision.reason) if rules.named else decision
 
 
 def _need(one: Options, *, keeps: bool = False) -> Need:

@@ -11,7 +11,7 @@ from msgspec import Meta
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.acts import WorkRole
+from dlrover_lite.protocol.acts import PolicyName, WorkRole
 from dlrover_lite.protocol.hosts import Host, HostNodes
 
 __all__ = [
@@ -99,8 +99,10 @@ class WorkShift(msgspec.Struct, frozen=True, kw_only=True):
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What is weighed how. Times in seconds."""
 
+    name: PolicyName = "lite"
+    """Which policy decides. The paper's goes by ``rho`` and ``horizon_seconds`` alone of what follows, and by what lets jobs in."""
     search: Literal["exact", "nsga2"] = "exact"
-    """How the front is found: exactly, or as the paper does (the extra ``nsga2``)."""
+    """How the front is found where ``lite`` decides: exactly, or as the paper does."""
     rho: NonNegative = 1.5
     """value = priority x the integral of dt / t ** rho over the seconds saved, t being what remains: the larger, the more those near their
     end are favoured (2: all for the shortest, 0: seconds count alike)."""
@@ -144,6 +146,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     bounds: Bounds
     model: ModelData
+    additive: ModelData | None = None
+    """The paper's throughput model of the job, by the same profiles; None: nothing was measured, or the paper's policy doesn't decide."""
+    similar: tuple[Candidate, ...] = ()
+    """Plans of similar jobs of the past, the most similar first: where the paper's policy decides, of a job that hasn't begun."""
     need: MemoryNeed = MemoryNeed()
     priority: Positive = 1.0
     remaining_samples: NonNegative | None = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
 from dlrover_lite.brain.planning.job_view import JobView, ModelData, Policy
 from dlrover_lite.brain.planning.pareto import ThroughputModel
-from dlrover_lite.brain.planning.plan_values import Options, options_of
+from dlrover_lite.brain.planning.plan_values import Found, Options
+from dlrover_lite.brain.planning.policies import rules_of
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
 
@@ -24,14 +24,14 @@ class _Kept:
     def __init__(self) -> None:
         self.data: ModelData | None = None
         self.model: ThroughputModel | None = None
-        self.found: dict[str, tuple[Hashable, Any]] = {}
+        self.found: Found = {}
         """What was searched with the model: the front, and predictions of plans."""
         self.follows_from: tuple[object, ...] | None = None
         self.options: Options | None = None
 
 
 class KeptOptions:
-    """Options of jobs, by job; the same as ``options_of`` gives anew."""
+    """Options of jobs, by job; the same as ``options_of`` of the policy gives anew."""
 
     def __init__(self) -> None:
         self._of: dict[str, _Kept] = {}
@@ -44,13 +44,14 @@ class KeptOptions:
     def of(
         self, view: JobView, load: Load, capacity: Resources, policy: Policy, hosts: Sequence[Host]
     ) -> Options | None:
-        kept = self._of.setdefault(view.job, _Kept())
-        if kept.model is None or kept.data != view.model:
-            kept.data, kept.model, kept.found = view.model, load(view.model), {}
+        rules, kept = rules_of(policy.name), self._of.setdefault(view.job, _Kept())
+        data = rules.model_of(view)
+        if kept.model is None or kept.data != data:
+            kept.data, kept.model, kept.found = data, load(data), {}
         # how long a job runs or waits says nothing of its plans
         follows_from = _timeless(view), capacity, policy, hosts
         if kept.follows_from != follows_from:
-            kept.options = options_of(view, kept.model, capacity, policy, hosts, found=kept.found)
+            kept.options = rules.options_of(view, kept.model, capacity, policy, hosts, found=kept.found)
             kept.follows_from = follows_from
         if kept.options is None:
             return None

@@ -6,15 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from dlrover_lite.brain.models.fitted_model import KeptModel
+from dlrover_lite.brain.models.fitted_model import KeptModel, model_data
 from dlrover_lite.brain.models.memory_forecast import Forecast, TableCurve, forecast, need_of
 from dlrover_lite.brain.models.throughput import Fit, Prior, fit
-from dlrover_lite.brain.models.throughput_forms import DEPTH
+from dlrover_lite.brain.models.throughput_forms import ADDITIVE, DEPTH
 from dlrover_lite.brain.planning.job_view import JobView, LastChange, MeasuredPlan, WorkShift
 from dlrover_lite.brain.planning.node_placement import HostSpace, node_speeds
 from dlrover_lite.brain.planning.pareto import Band
@@ -84,6 +84,8 @@ class ObservedJob(NamedTuple):
     shift: WorkShift | None = None
     suspected: WorkShift | None = None
     """A shift that only the newest windows speak of."""
+    additive: Fit | None = None
+    """The paper's model, fitted to the same windows; None: it wasn't asked for."""
 
 
 def observe_job(
@@ -96,9 +98,10 @@ def observe_job(
     spill_part: float = 0.0,
     facts: TableFacts | None = None,
     levels: Sequence[Level] = (),
+    additive: bool = False,
 ) -> ObservedJob | None:
     """Fit and forecast from profiles, by time; None if nothing was trained yet. ``prior``: from jobs like it (stage 1); ``depth``: of its
-    workers' pipelines; ``levels``: what its PS held; empty: as the profiles have it."""
+    workers' pipelines; ``levels``: what its PS held; empty: as the profiles have it; ``additive``: fit the paper's model, too."""
     trained = trained_windows(profiles)
     if not trained.profiles:
         return None
@@ -121,6 +124,7 @@ def observe_job(
         trained.speeds,
         None if shift is None else _told(shift, since.profiles),
         None if chosen.suspected is None else _told(chosen.suspected, trained.profiles[chosen.suspected.first :]),
+        fit(_observations(chosen.profiles, trained.speeds), form=ADDITIVE) if additive else None,
     )
 
 
@@ -234,16 +238,17 @@ def observed_view(
         samples = ahead if total_samples is None else min(ahead, max(total_samples, last.samples_so_far))
         need = need_of(observed.forecast, samples, worker=need.worker, most_per_ps=need.most_per_ps)
     worker_speeds, ps_speeds = _node_speeds(view, observed, free_cores)
+    circumstances: dict[str, Any] = {
+        "batch_size": last.batch_size,
+        "free_cores": free_cores,
+        "speed": _mean_speed(observed, free_cores),
+        "worker_speeds": worker_speeds,
+        "ps_speeds": ps_speeds,
+    }
     return msgspec.structs.replace(
         view,
-        model=(model or KeptModel()).data(
-            observed.fit,
-            batch_size=last.batch_size,
-            free_cores=free_cores,
-            speed=_mean_speed(observed, free_cores),
-            worker_speeds=worker_speeds,
-            ps_speeds=ps_speeds,
-        ),
+        model=(model or KeptModel()).data(observed.fit, **circumstances),
+        additive=None if observed.additive is None else model_data(observed.additive, **circumstances),
         host_speeds=dict(observed.host_speeds) if len(free_cores) > 1 else {},
         need=need,
         remaining_samples=None if total_samples is None else max(0.0, total_samples - last.samples_so_far),

@@ -18,6 +18,7 @@ import numpy as np
 from dlrover_lite.brain.models.fitted_model import at_reading_limit, most_read
 from dlrover_lite.brain.planning.job_view import JobView, Policy
 from dlrover_lite.brain.planning.node_placement import HostSpace, fitting_on, worker_places
+from dlrover_lite.brain.planning.paper.nsga2 import nsga2_front
 from dlrover_lite.brain.planning.pareto import Parts, Points, ThroughputModel, fastest, points_of
 from dlrover_lite.brain.planning.plan_grid import (
     MILLI,
@@ -31,7 +32,19 @@ from dlrover_lite.brain.planning.plan_grid import (
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host, largest_of
 
-__all__ = ["Options", "hull", "options_of", "reading_all", "reading_limit", "worth", "worth_of_beginning"]
+__all__ = [
+    "Found",
+    "Options",
+    "Search",
+    "hull",
+    "options_of",
+    "points_within",
+    "reading_all",
+    "reading_limit",
+    "spread_of",
+    "worth",
+    "worth_of_beginning",
+]
 
 T = TypeVar("T")
 
@@ -41,6 +54,17 @@ _LEAST_SECONDS = 1e-3
 """The least remaining time that is told apart from none: the last seconds of a job are worth beyond all bounds."""
 _READS_ALL = 0.95
 """Part of what can be read, whatever the plan, from which on reading is what limits a job: measurements differ by as much."""
+
+
+Found = dict[str, tuple[Hashable, Any]]
+"""What was searched with one model, each with what it holds for."""
+
+
+class Search(NamedTuple):
+    name: Hashable
+    """Name of the search: where it is the same, it finds the same."""
+    find: Callable[..., IntArray]
+    """Finds plans of a lattice, as ``pareto.fastest`` does."""
 
 
 class Options(NamedTuple):
@@ -80,11 +104,28 @@ def options_of(
     policy: Policy,
     hosts: Sequence[Host] = (),
     *,
-    found: dict[str, tuple[Hashable, Any]] | None = None,
+    found: Found | None = None,
 ) -> Options | None:
     """Find the plans that a job can have; None when not even its smallest plan fits into the whole capacity; one that runs then keeps the
     plan it has. Where there are several ``hosts``, no node may be larger than the largest. ``found``: what was searched with the same
     model before, each with what it holds for; it is put in place of that what is searched now."""
+    search = Search(policy.search, _search(policy))
+    within = points_within(view, model, capacity, hosts, search=search, found=found, near=True)
+    return None if within is None else _valued(*within, policy)
+
+
+def points_within(
+    view: JobView,
+    model: ThroughputModel,
+    capacity: Resources,
+    hosts: Sequence[Host],
+    *,
+    search: Search,
+    found: Found | None = None,
+    near: bool = False,
+) -> tuple[JobView, Points, int] | None:
+    """Return the job's view with the sizes that hosts leave, the plans that it can have, and the position of the smallest one; None as of
+    ``options_of``. They are what ``search`` finds, the present plan and the smallest; ``near``: others near these, and those of before."""
     if view.most is not None:
         capacity = capacity.within(view.most)
     if len(hosts) > 1:
@@ -96,12 +137,9 @@ def options_of(
     space = HostSpace.of(hosts, view.nodes, view.host_speeds).grouped() if len(hosts) > 1 else None
     fitting = fitting_on(lattice, view.need, capacity.memory, space)
     found = {} if found is None else found
-    holds_for = view.bounds, capacity.cores, policy.search, fitting.shape, fitting.tobytes()
+    holds_for = view.bounds, capacity.cores, search.name, fitting.shape, fitting.tobytes()
     flat = _kept(
-        found,
-        "front",
-        holds_for,
-        lambda: _search(policy)(lattice, model, most_cores=capacity.cores, fitting=fitting),
+        found, "front", holds_for, lambda: search.find(lattice, model, most_cores=capacity.cores, fitting=fitting)
     )
     smallest = lattice.smallest(fitting, capacity.cores) if len(flat) else view.now
     if smallest is None:
@@ -109,8 +147,8 @@ def options_of(
     if view.now is not None and view.now.milli <= smallest.milli:
         smallest = view.now
     parts = lattice.parts(flat)
-    more = _halved(view, parts)
-    if view.now is not None:
+    more = _halved(view, parts) if near else _columns([])
+    if near and view.now is not None:
         more = _joined(more, _near(view, view.now, capacity))
         more = _joined(more, _had_before(view, capacity))
     extra = _joined(
@@ -122,10 +160,10 @@ def options_of(
     more_w, more_p, more_worker_cores, more_ps_cores = (column[new] for column in extra)
     columns = _joined(parts, (more_w, more_p, more_worker_cores, more_ps_cores))
     points = _kept(found, "points", tuple(column.tobytes() for column in columns), lambda: points_of(model, columns))
-    return _valued(view, points, points.find(smallest), policy)
+    return view, points, points.find(smallest)
 
 
-def _kept(found: dict[str, tuple[Hashable, Any]], name: str, holds_for: Hashable, search: Callable[[], T]) -> T:
+def _kept(found: Found, name: str, holds_for: Hashable, search: Callable[[], T]) -> T:
     kept = found.get(name)
     if kept is None or kept[0] != holds_for:
         kept = found[name] = holds_for, search()
@@ -151,11 +189,7 @@ def _on_hosts(view: JobView, most: Resources) -> JobView | None:
 
 
 def _search(policy: Policy) -> Callable[..., IntArray]:
-    if policy.search == "exact":
-        return fastest
-    from dlrover_lite.brain.planning.nsga2 import nsga2_front
-
-    return nsga2_front
+    return fastest if policy.search == "exact" else nsga2_front
 
 
 def _halved(view: JobView, parts: Parts) -> Parts:
@@ -240,7 +274,7 @@ def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Opti
     now = None if view.now is None else points.find(view.now)
     base = minimum if now is None else now
     expected = points.band(base)
-    calibration, base_spread = 1.0, float(view.doubt * _spread(points)[base])
+    calibration, base_spread = 1.0, float(view.doubt * spread_of(points)[base])
     if now is not None and view.measured is not None and view.measured.expected > 0:
         calibration = view.measured.expected / expected.expected
         base_spread = float(np.log(view.measured.expected / max(view.measured.lower, 1e-300)))
@@ -253,7 +287,7 @@ def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Opti
         now is not None and view.measured is not None and reading_limit(view, view.measured.expected) is not None
     )
     # predictions that missed before it was known what limits the job, whatever its plan, say nothing of those that rest on it
-    spread = (1.0 if reads_all else view.doubt) * _spread(points)
+    spread = (1.0 if reads_all else view.doubt) * spread_of(points)
     if view.measured_before and now is not None:
         points, spread, (now, minimum) = _as_measured(view, points, spread, (now, minimum))
         base = now
@@ -318,7 +352,7 @@ def _as_measured(
     return points, spread[order], (int(places[kept[0]]), int(places[kept[1]]))
 
 
-def _spread(points: Points) -> FloatArray:
+def spread_of(points: Points) -> FloatArray:
     """Compute half of the band of each prediction, as a difference of logarithms (the wider half)."""
     up = np.log(points.upper / points.throughput)
     down = np.log(points.throughput / np.maximum(points.lower, points.throughput * 1e-9))

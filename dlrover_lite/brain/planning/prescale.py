@@ -22,8 +22,9 @@ from dlrover_lite.brain.models.table_rows import Growth, fit_rows, quantile_rows
 from dlrover_lite.brain.models.throughput import Fit, Prior, fit
 from dlrover_lite.brain.planning.decision import Decision, decide
 from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs
-from dlrover_lite.brain.planning.plan_grid import Bounds, FloatArray, MemoryNeed, to_milli
+from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, FloatArray, MemoryNeed, to_milli
 from dlrover_lite.core.units import MIB, Resources
+from dlrover_lite.core.words import plural
 from dlrover_lite.protocol.hosts import Host
 
 __all__ = ["PastJob", "PastMemory", "StartInputs", "basis", "initial_plan", "initial_view"]
@@ -46,6 +47,8 @@ person's own, which may have any dense parameters. All PS have these together, t
 _COPIES = 16
 """Times that a worker holds the rows of a minibatch: values and gradients, of each layer, of each minibatch under way."""
 _COLD_PRIOR_SD = 1.5
+_SMOOTHED = 5
+"""The most jobs whose plans the paper's policy smooths."""
 _HALF_LIFE = 14 * 24 * 3600.0
 """Seconds after which what a past job's memory tells counts half as much."""
 _HEADROOM = 1.06
@@ -84,6 +87,8 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: float = 0.0
     """Seconds since the job ended."""
     memory: PastMemory | None = None
+    plan: Candidate | None = None
+    """The last plan that the job trained with; None: not known."""
 
 
 class StartInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +148,10 @@ def _known(inputs: StartInputs) -> _Known:
     near = neighbours(inputs.features, history)
     prior = pooled_prior(near)
     if prior is not None:
+        if inputs.policy.name == "paper" and (similar := _similar(inputs, near)):
+            return _Known(
+                near, prior, f"warm start, by the smoothed plans of {plural(len(similar), 'past job')} like it"
+            )
         names = f"{len(near)} past job{'s' * (len(near) > 1)} like it ({near[0].job} the most, at a distance of {near[0].distance:.2f})"
         return _Known(near, prior, f"warm start, by the costs of {names}")
     measured = [(distance(inputs.features, features), job) for job, features, fitted in history if fitted.observations]
@@ -165,10 +174,17 @@ def _view(inputs: StartInputs, known: _Known) -> JobView:
         job=inputs.job,
         bounds=bounds,
         model=model,
+        similar=_similar(inputs, known.near) if inputs.policy.name == "paper" else (),
         need=_need(inputs, known.near, bounds),
         priority=inputs.priority,
         remaining_samples=inputs.total_samples,
     )
+
+
+def _similar(inputs: StartInputs, near: Sequence[Neighbour]) -> tuple[Candidate, ...]:
+    """List the plans of the jobs that are the most like this one, the most similar first."""
+    plans = {past.job: past.plan for past in inputs.history}
+    return tuple(plan for one in near[:_SMOOTHED] if (plan := plans[one.job]) is not None)
 
 
 def _free(inputs: StartInputs) -> dict[str, Resources]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import get_args
 
 import msgspec
 
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.units import GIB, LEAST_CORES, LEAST_MEMORY
+from dlrover_lite.protocol.acts import PolicyName
 
 __all__ = ["Preferences", "change", "parse_changes", "read"]
 
@@ -18,6 +20,10 @@ _MOST = 1e9
 """Largest value of any preference."""
 _LEAST = {"capacity_cores": LEAST_CORES, "capacity_gib": 2 * LEAST_MEMORY / GIB}
 """Least values of preferences with which a job of one PS and one worker can be tried; 0 means something else."""
+
+
+_POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+"""Policies, by the numbers that they are kept as."""
 
 
 class Preferences(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +41,8 @@ class Preferences(msgspec.Struct, frozen=True, kw_only=True):
     """GiB of memory for all jobs together; 0: what the machine has."""
     decide_seconds: float = 5.0
     """Least seconds between two looks at the plans of jobs that run."""
+    policy: PolicyName = "lite"
+    """Which policy decides the plans: ours, or the paper's."""
 
     @property
     def idle_seconds(self) -> float:
@@ -45,26 +53,34 @@ def read(store: ConfigStore) -> Preferences:
     known = set(Preferences.__struct_fields__)
     with store.errors():
         rows = store.db.conn.execute("select name, value from preferences").fetchall()
-    return Preferences(**{name: value for name, value in rows if name in known})
+    liked = {name: value for name, value in rows if name in known}
+    if (kept := liked.pop("policy", None)) is not None and 0 <= kept < len(_POLICIES):  # a newer version may know more
+        liked["policy"] = _POLICIES[int(kept)]
+    return Preferences(**liked)
 
 
-def change(store: ConfigStore, changes: Mapping[str, float]) -> Preferences:
+def change(store: ConfigStore, changes: Mapping[str, float | str]) -> Preferences:
     """Keep these changes, and return all preferences."""
+    numbers = {name: _POLICIES.index(value) if name == "policy" else value for name, value in changes.items()}
     with store.errors(), store.transaction():
-        store.db.conn.executemany("insert or replace into preferences (name, value) values (?, ?)", changes.items())
+        store.db.conn.executemany("insert or replace into preferences (name, value) values (?, ?)", numbers.items())
     return read(store)
 
 
-def parse_changes(words: list[str]) -> dict[str, float]:
-    """Parse words such as ``keep-jobs=500``: numbers from 0 to a billion. Raises UsageError naming what can't be understood."""
-    changes = {}
+def parse_changes(words: list[str]) -> dict[str, float | str]:
+    """Parse words such as ``keep-jobs=500``: numbers from 0 to a billion, but for the names of policies. Raises UsageError naming what
+    can't be understood."""
+    changes: dict[str, float | str] = {}
     names = Preferences.__struct_fields__
     for word in words:
         key, sign, text = word.partition("=")
         name = key.strip().replace("-", "_")
         if not sign or name not in names:
             known = ", ".join(name.replace("_", "-") for name in names)
-            raise UsageError(f"{word!r} is no preference", hint=f"Write NAME=NUMBER; names are {known}.")
+            raise UsageError(f"{word!r} is no preference", hint=f"Write NAME=VALUE; names are {known}.")
+        if name == "policy":
+            changes[name] = _policy(word, text.strip())
+            continue
         try:
             value = float(text)
         except ValueError:
@@ -77,3 +93,9 @@ def parse_changes(words: list[str]) -> dict[str, float]:
             )
         changes[name] = value
     return changes
+
+
+def _policy(word: str, text: str) -> str:
+    if text not in _POLICIES:
+        raise UsageError(f"{word!r}: {text!r} is no policy", hint=f"Policies are {' and '.join(_POLICIES)}.")
+    return text

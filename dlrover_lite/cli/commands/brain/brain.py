@@ -114,7 +114,7 @@ def stop(kill: bool) -> None:
 
 
 @brain.command("settings", short_help="Show or change how long it stays, and what it keeps.")
-@click.argument("changes", metavar="[NAME=NUMBER]...", nargs=-1)
+@click.argument("changes", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def settings_(changes: tuple[str, ...], as_json: bool) -> None:
     """Show or change the brain's settings, as in `brain settings keep-jobs=500`.
@@ -123,7 +123,8 @@ def settings_(changes: tuple[str, ...], as_json: bool) -> None:
     keep-days: and for so long. profile-days: measurements of a job are kept for so long after its end.
 
     capacity-cores, capacity-gib: what all jobs together may have (0: all of the machine). decide-seconds: plans of jobs that
-    run are looked at again no more often than this.
+    run are looked at again no more often than this. policy: which one decides plans: lite, or paper, that of the DLRover-RM
+    paper, to compare with.
 
     idle-minutes counts for the next one that is started, the others within the hour.
     """
@@ -136,7 +137,8 @@ def settings_(changes: tuple[str, ...], as_json: bool) -> None:
         emit_json(liked)
     else:
         for name in liked.__struct_fields__:
-            click.echo(f"{name.replace('_', '-')}={getattr(liked, name):g}")
+            value = getattr(liked, name)
+            click.echo(f"{name.replace('_', '-')}={value if isinstance(value, str) else f'{value:g}'}")
 
 
 def _store() -> Any:
