@@ -11,16 +11,20 @@ import click
 __all__ = [
     "MOST_NUMBER",
     "MOST_SECONDS",
+    "POLICIES",
     "Number",
     "from_option",
     "job_argument",
     "overrides",
+    "policy_option",
     "recipe_changes",
     "recipe_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+POLICIES = "lite", "paper"
+"""``protocol.acts.PolicyName``, which takes msgspec to import."""
 MOST_NUMBER = 10**9
 """Limit for the number of a decision or a checkpoint, or of lines to show: more than there will ever be."""
 MOST_SECONDS = 1e9
@@ -54,6 +58,15 @@ def recipe_changes(command: F) -> F:
         help="Change one key of the recipe, as in training.epochs=2; may be repeated.",
     )
     return settings(data(command))
+
+
+def policy_option(command: F) -> F:
+    """Add ``--policy``: parameter ``policy``, None for the one that decides."""
+    return click.option(
+        "--policy",
+        type=click.Choice(POLICIES),
+        help="What this policy decides from the same inputs: ours, or the paper's (`brain settings policy=paper`).",
+    )(command)
 
 
 def from_option(command: F) -> F:

@@ -11,7 +11,7 @@ import msgspec
 from dlrover_lite.brain.advisor import Advisor, Arrival, readable
 from dlrover_lite.brain.explain.decision_text import explain
 from dlrover_lite.brain.planning.decision import Decision
-from dlrover_lite.brain.planning.job_view import RoundInputs
+from dlrover_lite.brain.planning.job_view import Policy, RoundInputs
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain_server.daemon import look_at
 from dlrover_lite.brain_server.files import BrainFiles
@@ -20,6 +20,7 @@ from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.users import user_name
 from dlrover_lite.core.words import at_time, cleaned
 from dlrover_lite.data.open import index_data
+from dlrover_lite.protocol.acts import PolicyName
 from dlrover_lite.protocol.demands import Standing, autoscale_of, demand_of
 from dlrover_lite.protocol.features import features_of
 from dlrover_lite.protocol.plans import Plan, fixed, initial_plan
@@ -64,13 +65,14 @@ class Foreseen(NamedTuple):
         return f"<{self.decision.action}: {self.decision.reason}>"
 
 
-def plan(recipe: Recipes, **overrides: Any) -> Foreseen:
-    """Decide what a job of ``recipe`` would start with now, without starting anything; see ``run`` for the arguments.
+def plan(recipe: Recipes, *, policy: PolicyName | None = None, **overrides: Any) -> Foreseen:
+    """Decide what a job of ``recipe`` would start with now, without starting anything; see ``run`` for the arguments. ``policy``: which one
+    decides; None: the one that the brain goes by.
 
     Raises RecipeError for a recipe that can't be run, DataError for data that can't be read, HistoryError when the history can't be.
     """
     resolved = resolve(recipe, overrides)
-    return foresee(resolved, index_data(resolved.data, Path(resolved.directory)))
+    return foresee(resolved, index_data(resolved.data, Path(resolved.directory)), policy)
 
 
 def first_plan(recipe: Recipe, samples: int | None) -> FirstPlan:
@@ -91,12 +93,13 @@ def first_plan(recipe: Recipe, samples: int | None) -> FirstPlan:
     return FirstPlan(decision.plan, True)
 
 
-def foresee(recipe: Recipe, samples: int) -> Foreseen:
-    """Foresee what the brain would decide for a job. ``samples``: of one epoch. Raises HistoryError when the history can't be read."""
+def foresee(recipe: Recipe, samples: int, policy: PolicyName | None = None) -> Foreseen:
+    """Foresee what the brain would decide for a job. ``samples``: of one epoch; ``policy``: as of ``plan``. Raises HistoryError when the
+    history can't be read."""
     at, files = time.time(), BrainFiles()
     files.make()
     with ConfigStore(files.database) as store:
-        adviser = Advisor(store)
+        adviser = Advisor(store, policy=Policy(name=policy) if policy is not None else None)
         for directory, other in readable(store):
             if other.plan is not None and look_at(directory) is None:
                 adviser.arrived(other, at)

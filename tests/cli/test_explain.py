@@ -188,6 +188,33 @@ def test_a_reason_can_not_paint_the_terminal(decided: list[Decision], capsys: Ca
     assert "red" in text and "\x1b" not in text and len(text.splitlines()) > 5
 
 
+def test_explain_asks_the_other_policy(decided: list[Decision], capsys: Capture) -> None:
+    """By the same inputs, of which it takes the intervals; what is stored stays as it was."""
+    number = number_of(decided, "change")
+    assert main(["explain", JOB, number, "--policy", "paper"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"What the policy paper would have decided instead of decision {number}, from the same inputs:"
+    assert lines[2].startswith(f"{JOB}: change. By the paper's policy: it changes to ")
+    value = as_json(["explain", JOB, number, "--policy", "paper"], capsys)
+    check("## explain --policy", value)
+    assert value["reason"].startswith("by the paper's policy: ")
+    assert value["samples_per_second"] != as_json(["explain", JOB, number], capsys)["samples_per_second"]
+    assert main(["explain", JOB, number, "--policy", "lite"]) == 0
+    assert capsys.readouterr().out.startswith(f"Decision {number} for {JOB}: change. It changes to ")
+    assert as_json(["explain", JOB, "1", "--policy", "paper"], capsys)["action"] == "start"
+
+
+def test_no_policy_decides_about_a_node_or_from_what_is_gone(decided: list[Decision], capsys: Capture) -> None:
+    assert main(["explain", JOB, "--policy", "paper"]) == 1
+    assert "is about a node" in capsys.readouterr().err
+    office = Office(BrainFiles().database.parent)
+    with office.store.transaction():
+        office.store.db.conn.execute("delete from profiles")
+    office.close()
+    assert main(["explain", JOB, number_of(decided, "change"), "--policy", "paper"]) == 1
+    assert "What was measured of" in capsys.readouterr().err
+
+
 def test_explain_says_that_inputs_were_pruned(decided: list[Decision], capsys: Capture) -> None:
     office = Office(BrainFiles().database.parent)
     with office.store.transaction():

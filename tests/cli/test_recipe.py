@@ -99,7 +99,12 @@ def test_validate_and_plan_give_the_same_plan(
     assert main(["validate", *arguments]) == 0
     validated = json.loads(capsys.readouterr().out)["plan"]
     assert main(["plan", *arguments]) == 0
-    assert json.loads(capsys.readouterr().out)["plan"] == validated
+    ours = json.loads(capsys.readouterr().out)
+    assert ours["plan"] == validated and "paper" not in ours["reason"]
+    assert main(["plan", *arguments, "--policy", "paper"]) == 0
+    papers = json.loads(capsys.readouterr().out)
+    assert ": by the paper's policy: it starts with " in papers["reason"]
+    assert papers["index"] != ours["index"], "a plan that was shown is one that this policy decides"
 
 
 @pytest.mark.usefixtures("untried")

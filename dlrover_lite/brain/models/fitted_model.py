@@ -17,7 +17,16 @@ from dlrover_lite.brain.planning.pareto import Sides
 from dlrover_lite.brain.planning.plan_grid import FloatArray
 from dlrover_lite.core.errors import HistoryError
 
-__all__ = ["Bottleneck", "FittedModel", "KeptModel", "at_reading_limit", "load_model", "model_data", "most_read"]
+__all__ = [
+    "Bottleneck",
+    "FittedModel",
+    "KeptModel",
+    "at_reading_limit",
+    "load_model",
+    "model_data",
+    "most_read",
+    "with_fit",
+]
 
 _KIND = "fit-1"
 
@@ -126,6 +135,11 @@ class KeptModel:
         if self._kept is None or self._kept[0] is not fit or self._kept[1] != around:
             self._kept = fit, around, model_data(fit, **around)
         return self._kept[2]
+
+
+def with_fit(data: ModelData, fit: Fit) -> ModelData:
+    """Return the data of another fit under the same circumstances."""
+    return ModelData(data.kind, {**data.parameters, "fit": msgspec.to_builtins(fit)})
 
 
 def load_model(data: ModelData) -> FittedModel:

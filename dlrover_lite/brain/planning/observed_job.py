@@ -29,6 +29,7 @@ __all__ = [
     "Chosen",
     "ObservedJob",
     "Windows",
+    "additive_fit",
     "candidate_of",
     "chosen_windows",
     "observe_job",
@@ -124,8 +125,16 @@ def observe_job(
         trained.speeds,
         None if shift is None else _told(shift, since.profiles),
         None if chosen.suspected is None else _told(chosen.suspected, trained.profiles[chosen.suspected.first :]),
-        fit(_observations(chosen.profiles, trained.speeds), form=ADDITIVE) if additive else None,
+        additive_fit(profiles) if additive else None,
     )
+
+
+def additive_fit(profiles: Sequence[Profile]) -> Fit | None:
+    """Fit the paper's model to the profiles that ours is fitted to; None if nothing was trained yet."""
+    trained = trained_windows(profiles)
+    if not trained.profiles:
+        return None
+    return fit(_observations(chosen_windows(trained).profiles, trained.speeds), form=ADDITIVE)
 
 
 class Windows(NamedTuple):

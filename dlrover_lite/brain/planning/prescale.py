@@ -27,7 +27,7 @@ from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.core.words import plural
 from dlrover_lite.protocol.hosts import Host
 
-__all__ = ["PastJob", "PastMemory", "StartInputs", "basis", "initial_plan", "initial_view"]
+__all__ = ["PastJob", "PastMemory", "StartInputs", "basis", "initial_plan", "initial_view", "similar_plans"]
 
 _COLD_CORES, _COLD_PS_SHARE = 4.0, 0.25
 """The most cores that a job starts with that nothing is known of; and the PS's part of that."""
@@ -148,7 +148,7 @@ def _known(inputs: StartInputs) -> _Known:
     near = neighbours(inputs.features, history)
     prior = pooled_prior(near)
     if prior is not None:
-        if inputs.policy.name == "paper" and (similar := _similar(inputs, near)):
+        if inputs.policy.name == "paper" and (similar := similar_plans(inputs.history, near)):
             return _Known(
                 near, prior, f"warm start, by the smoothed plans of {plural(len(similar), 'past job')} like it"
             )
@@ -174,16 +174,16 @@ def _view(inputs: StartInputs, known: _Known) -> JobView:
         job=inputs.job,
         bounds=bounds,
         model=model,
-        similar=_similar(inputs, known.near) if inputs.policy.name == "paper" else (),
+        similar=similar_plans(inputs.history, known.near) if inputs.policy.name == "paper" else (),
         need=_need(inputs, known.near, bounds),
         priority=inputs.priority,
         remaining_samples=inputs.total_samples,
     )
 
 
-def _similar(inputs: StartInputs, near: Sequence[Neighbour]) -> tuple[Candidate, ...]:
-    """List the plans of the jobs that are the most like this one, the most similar first."""
-    plans = {past.job: past.plan for past in inputs.history}
+def similar_plans(history: Sequence[PastJob], near: Sequence[Neighbour]) -> tuple[Candidate, ...]:
+    """List the plans of the jobs that are the most like a new one, the most similar first: what the paper's policy smooths."""
+    plans = {past.job: past.plan for past in history}
     return tuple(plan for one in near[:_SMOOTHED] if (plan := plans[one.job]) is not None)
 
 

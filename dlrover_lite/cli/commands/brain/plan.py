@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlrover_lite.cli.options import overrides, recipe_options
+from dlrover_lite.cli.options import overrides, policy_option, recipe_options
 from dlrover_lite.cli.output import emit_json, fields
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.explain.explanation_data import WeighedPlan
     from dlrover_lite.brain.planning.decision import Decision
+    from dlrover_lite.protocol.acts import PolicyName
 
 __all__ = ["decision_json", "plan"]
 
@@ -21,9 +22,17 @@ EXIT_NONE = 1
 
 @click.command(short_help="Show the plan that a job would start with.")
 @recipe_options
+@policy_option
 @click.option("--all", "everything", is_flag=True, help="All plans that were weighed, not only some of them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everything: bool, as_json: bool) -> int:
+def plan(
+    recipe: str,
+    settings: tuple[str, ...],
+    data: tuple[str, ...],
+    policy: PolicyName | None,
+    everything: bool,
+    as_json: bool,
+) -> int:
     """Show the plan that a job of RECIPE would start with now, and the others that were weighed: what they cost, how fast they
     are by the model, when the job would end. Nothing runs.
 
@@ -38,10 +47,10 @@ def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everythi
     from dlrover_lite.client.handle import resolve
 
     loaded = resolve(recipe, overrides(settings, data))
-    found = foresee(loaded, prepare_data(loaded))
-    decision, policy = found.decision, found.inputs.policy
+    found = foresee(loaded, prepare_data(loaded), policy)
+    decision = found.decision
     if as_json:
-        lines = weighed_plans(decision, policy=policy, most=None)
+        lines = weighed_plans(decision, policy=found.inputs.policy, most=None)
         emit_json({"index": decision.index, **decision_json(decision, lines)})
     else:
         click.echo(found.text(time.time(), most=None if everything else 12))
