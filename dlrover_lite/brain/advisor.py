@@ -86,6 +86,14 @@ class Advisor:
         self._complained = ""
         self._jobs: dict[str, RegisteredJob] = {}
         self._use = ClusterUse()
+        self._came = 0
+        self._waiting: dict[str, None] = {}
+        """Jobs whose master is to be told something."""
+        self._to_treat: dict[str, None] = {}
+        """Jobs of which stage 3 has something new to look at."""
+        self._to_decide: dict[str, None] = {}
+        """Jobs that were measured since the last round."""
+        self._advised: dict[str, tuple[Numbered, Advice]] = {}
         self._options = KeptOptions()
         self._decide_at = 0.0
         self._changed = False
@@ -111,7 +119,7 @@ class Advisor:
         self.hear(at, told)
         for decide_now in (self.treat, self.turn):
             self._guarded(partial(decide_now, at))
-            yield {job: Advice(one.number, msgspec.to_builtins(one.decision)) for job, one in self.waiting().items()}
+            yield {job: self._advice(job, one) for job, one in self.waiting().items()}
 
     def hear(self, at: float, told: Sequence[Told]) -> None:
         """Take in what masters have told, and before that what couldn't be taken when it came."""
@@ -186,8 +194,10 @@ class Advisor:
                 demand=arrival.demand,
                 began=arrival.began,
                 priority=arrival.priority,
+                place=self._came,
             )
             known.policy = self._policy
+            self._came += 1
             self._remember(known)
             self._find_strangers(known)
             known.history = tuple(past_jobs(self._store, at=at, without=known.job))
@@ -199,6 +209,7 @@ class Advisor:
         if arrival.plan is None and arrival.waits_since is not None:
             known.gave_way(arrival.waits_since)
         self._use.put(known)
+        self._note(known)
         if known.plan is None:
             self._changed = True
 
@@ -224,6 +235,7 @@ class Advisor:
         if profiles:
             self._use.put(known)
             self._find_strangers(known)
+        self._note(known)
         for one in done:
             self._take(known, one)
         if standing is not None:
@@ -234,6 +246,7 @@ class Advisor:
             self._forget_lost(known, standing)
         if done and any(other.plan is None for other in self._jobs.values()):
             self._changed = True  # there may be room now
+        self._note(known)
         self._judge(known)
 
     def ended(self, job: str, outcome: JobOutcome, at: float) -> None:
@@ -242,6 +255,8 @@ class Advisor:
         if known is None:
             return
         self._use.remove(job)
+        for there in (self._waiting, self._to_treat, self._to_decide, self._advised):
+            there.pop(job, None)
         self._changed = True
         remember(self._store, known, outcome, at)
         self._store.commit()
@@ -324,32 +339,59 @@ class Advisor:
 
     def waiting(self) -> dict[str, Numbered]:
         """Return what each job's master is to be told, by job."""
-        return {job: known.waits for job, known in self._jobs.items() if known.waits is not None}
+        return {job: one for job in self._waiting if (one := self._jobs[job].waits) is not None}
+
+    def _advice(self, job: str, one: Numbered) -> Advice:
+        """Return what a master is told of a decision, which is asked for again and again until it has heard it."""
+        kept = self._advised.get(job)
+        if kept is None or kept[0] is not one:
+            kept = self._advised[job] = one, Advice(one.number, msgspec.to_builtins(one.decision))
+        return kept[1]
+
+    def _note(self, known: RegisteredJob) -> None:
+        """Note what is to be done with a job that may have changed: of a thousand, few have."""
+        job = known.job
+        for there, wanted in (
+            (self._waiting, known.waits is not None),
+            (self._to_treat, known.to_heal or known.new_level),
+            (self._to_decide, known.new_profile),
+        ):
+            if wanted:
+                there[job] = None
+            else:
+                there.pop(job, None)
+        if known.waits is None:
+            self._advised.pop(job, None)
 
     def turn(self, at: float) -> None:
         """Decide, if there is anything new to decide by. Raises HistoryError when it can't be stored."""
         self._store.commit()  # what a job has left that ended while nothing could be written
         self.treat(at)
-        due = at >= self._decide_at and any(known.new_profile for known in self._jobs.values())
+        due = at >= self._decide_at and bool(self._to_decide)
         if not self._jobs or not (due or self._changed):
             return
         self._decide_at = at + preferences.read(self._store).decide_seconds
         self._carry(self.round(at), at)
-        for known in self._jobs.values():
-            if known.new_profile:  # of those that stage 2 leaves as they are
-                self._heal(known, at, spare=True)
+        reported = self._in_order(self._to_decide)
+        for known in reported:  # of these, those that stage 2 leaves as they are
+            self._heal(known, at, spare=True)
         # only now: what couldn't be stored is decided again
         self._changed = False
-        for known in self._jobs.values():
+        for known in reported:
             known.new_profile = False
+            self._note(known)
+
+    def _in_order(self, jobs: Collection[str]) -> list[RegisteredJob]:
+        """List these jobs, those that have come first first."""
+        return sorted((self._jobs[job] for job in jobs), key=lambda known: known.place)
 
     def treat(self, at: float) -> None:
         """Do the part of ``turn`` that doesn't wait for the rest: whoever is slow, or runs full, holds all up meanwhile. Raises
         HistoryError."""
-        for known in self._jobs.values():
-            if known.to_heal or known.new_level:
-                self._heal(known, at, only_memory=not known.to_heal)
+        for known in self._in_order(self._to_treat):
+            self._heal(known, at, only_memory=not known.to_heal)
             known.to_heal = known.new_level = False
+            self._note(known)
 
     def _heal(self, known: RegisteredJob, at: float, *, only_memory: bool = False, spare: bool = False) -> None:
         """Do stage 3: choose the most urgent thing that a node of the job needs, and keep what can only be told, too. ``spare``: memory may
@@ -379,6 +421,7 @@ class Advisor:
                 known.decided.append(known.waits)
             else:  # its master says it, where people look
                 known.tell(Numbered(number, one))
+        self._note(known)
 
     def _room(self) -> Capacity:
         """Return what no job has."""
@@ -434,6 +477,7 @@ class Advisor:
                 known.decided.append(numbered)
             if one.acts or one.action in ("queue", "refuse"):
                 known.waits = numbered
+                self._note(known)
 
     def _is_news(self, one: Decision, held: Collection[str]) -> bool:
         """Say whether a decision is to be stored and told. ``held``: jobs whose plan isn't to be changed now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -13,6 +13,7 @@ from dlrover_lite.brain.capacity import Capacity, less
 from dlrover_lite.brain.effect import Effect, doubt_after
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.healing.policies import HealthPolicy
+from dlrover_lite.brain.job_bounds import bounds_of, smallest_cores
 from dlrover_lite.brain.models.fitted_model import KeptModel
 from dlrover_lite.brain.models.memory_history import MemoryHistory
 from dlrover_lite.brain.models.memory_model import LEAST_PS, LEAST_WORKER, SPILL_PART, worker_limit
@@ -20,8 +21,8 @@ from dlrover_lite.brain.models.similarity import neighbours, pooled_prior
 from dlrover_lite.brain.models.throughput import Prior
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import Exploration, JobView, LastChange, Policy
-from dlrover_lite.brain.planning.observed_job import ObservedJob, candidate_of, observe_job, observed_view
-from dlrover_lite.brain.planning.plan_grid import MILLI, Bounds, Candidate, MemoryNeed, to_milli
+from dlrover_lite.brain.planning.observed_job import KeptWindows, ObservedJob, candidate_of, observe_job, observed_view
+from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, MemoryNeed, to_milli
 from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_view
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.acts import Replace, Resize, WorkRole
@@ -33,8 +34,11 @@ from dlrover_lite.protocol.profiles import HostUse, Level, Profile, PsUse, Worke
 
 __all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores", "used_of"]
 
-MOST_PROFILES, MOST_LEVELS = 512, 128
-"""The most profiles, and the most levels, that are kept of a job; of more, every second of the older half is dropped."""
+MOST_PROFILES, MOST_LEVELS = 96, 128
+"""The most profiles, and the most levels, that are kept of a job; of more, every second of the older half is dropped. A model is fitted to
+64 profiles at the most."""
+_FEW_WINDOWS = 3
+"""Number of profiles with a plan that are worth more than others: they are all that says how fast it was."""
 _SECONDS_TO_RESIZE = 3.0
 """Seconds from when a PS was so full that it needs more memory until it has that. Used until it was measured, and as the least that is
 reckoned with."""
@@ -50,9 +54,6 @@ SCALE_SECONDS = 2.0
 """Seconds of training that a change costs, until it was measured."""
 CHANGE_SECONDS = 4.0
 """Seconds from a decision until a change of the plan has taken effect, until it was measured."""
-_FINEST = 0.25
-"""Cores of the smallest node, where no usual size fits in."""
-_FEW_CORES = 4.0
 REJECTED_SECONDS, GIVEN_UP_SECONDS = 600.0, 60.0
 """Seconds for which a plan isn't wanted again that a person has rejected, or that couldn't be carried out."""
 
@@ -62,42 +63,6 @@ class Numbered(msgspec.Struct, frozen=True):
     decision: Decision
     effect: Effect | None = None
     done: DecisionOutcome | None = None
-
-
-def bounds_of(demand: Demand) -> Bounds:
-    """Return the plans that the recipe and the hosts leave open."""
-    cores = within(demand).cores
-    sizes = tuple(size for size in _sizes(cores) if to_milli(size) < to_milli(cores)) or (min(_FINEST, cores / 2),)
-    small = tuple(size for size in sizes if size <= 1.0)  # one thread does a parameter server's work on rows
-    bounds = Bounds(
-        max_workers=max(1, int(cores / 0.5)),
-        max_servers=max(1, math.ceil(0.75 * cores)),
-        worker_sizes=sizes,
-        ps_sizes=small or sizes[:1],
-    )
-    if (fixed := demand.worker) is not None:
-        bounds = msgspec.structs.replace(
-            bounds, min_workers=fixed.count, max_workers=fixed.count, worker_sizes=(fixed.each.cores,)
-        )
-    if (fixed := demand.ps) is not None:
-        bounds = msgspec.structs.replace(
-            bounds, min_servers=fixed.count, max_servers=fixed.count, ps_sizes=(fixed.each.cores,)
-        )
-    return bounds
-
-
-def smallest_cores(demand: Demand) -> float:
-    """Return the cores of the smallest plan that the job could have."""
-    bounds = bounds_of(demand)
-    return bounds.min_workers * min(bounds.worker_sizes) + bounds.min_servers * min(bounds.ps_sizes)
-
-
-def _sizes(cores: float) -> list[float]:
-    """List the sizes that a node may have, in cores. Where there are few cores, steps are finer: what a parameter server doesn't need is a
-    part of a worker there."""
-    if cores <= _FEW_CORES:
-        return [eighths / 8 for eighths in range(1, int(_FEW_CORES * 8))]
-    return [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]
 
 
 def candidate(plan: Plan) -> Candidate:
@@ -119,6 +84,8 @@ class RegisteredJob:
     began: float
     """Seconds since the epoch."""
     priority: float = 1.0
+    place: int = 0
+    """Number of jobs that had come before this one."""
     samples: int = 0
     plan: Plan | None = None
     """The plan that the job runs with; None: it waits for one."""
@@ -126,6 +93,7 @@ class RegisteredJob:
     """Time since which a job that has run waits to go on; None: it doesn't."""
     standing: Standing | None = None
     profiles: list[Profile] = field(default_factory=list)
+    windows: KeptWindows = field(default_factory=KeptWindows)
     observed: tuple[float, ObservedJob | None] | None = None
     """Time of the newest profile, and what all of them tell; None: it isn't known yet."""
     observed_view: tuple[ObservedJob | None, tuple[object, ...], JobView] | None = None
@@ -204,10 +172,23 @@ class RegisteredJob:
         self.profiles.append(profile)
         self.new_profile = self.to_heal = True
         if len(self.profiles) > MOST_PROFILES:
-            half = MOST_PROFILES // 2
-            self.profiles = self.profiles[:half:2] + self.profiles[half:]
+            self.profiles = self._thinned()
+            self.windows.forget(self.profiles)
         if profile.ps and profile.seconds > 0:
             self.add_level(Level.of(profile))
+
+    def _thinned(self) -> list[Profile]:
+        """Leave out every second profile of the older half; of a plan of which there are few, only where nothing else would do."""
+        half = MOST_PROFILES // 2
+        counts = Counter(self.windows.plan(profile) for profile in self.profiles)
+        older = []
+        for at, profile in enumerate(self.profiles[:-half]):
+            plan = self.windows.plan(profile)
+            if at % 2 and counts[plan] > _FEW_WINDOWS:
+                counts[plan] -= 1
+            else:
+                older.append(profile)
+        return [*older[-(MOST_PROFILES - half - _FEW_WINDOWS) :], *self.profiles[-half:]]
 
     def add_level(self, level: Level) -> None:
         if len(self.levels) and level.at <= self.levels.last_at:
@@ -302,6 +283,8 @@ class RegisteredJob:
                 facts=self.demand.facts,
                 levels=self.levels,
                 additive=by_paper,
+                windows=self.windows,
+                before=None if self.observed is None else self.observed[1],
             )
             self.observed = newest, found
         return self.observed[1]

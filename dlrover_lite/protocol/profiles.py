@@ -293,6 +293,10 @@ def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
     """Estimate how fast each host's cores are, 1 being the (geometric) mean. Compare the CPU seconds of the same minibatches between
     workers of a job in the same interval; and, where a host has no workers, between its PS, less what more rows cost: slots that are asked
     for more than others make a host look slow. Hosts seen alone have 1; few comparisons pull towards 1."""
+    profiles = list(profiles)
+    there = {host for profile in profiles for host in _hosts_at_work(profile)}
+    if len(there) < 2:
+        return dict.fromkeys(sorted(there), 1.0)
     logs: list[Sequence[tuple[str, float]]] = []
     for profile in profiles:
         logs.append(_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.workers if use.minibatches))
@@ -316,6 +320,11 @@ def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
         right -= rows.T @ np.array([log - mean for _, log in group])
     found = np.linalg.solve(normal, right)
     return {host: float(math.exp(found[i] - found.mean())) for host, i in position.items()}
+
+
+def _hosts_at_work(profile: Profile) -> set[str]:
+    uses: list[WorkerUse | PsUse] = [*profile.workers, *profile.ps]
+    return {use.host for use in uses if use.minibatches and use.cpu_seconds > 0}
 
 
 def _cost_of(use: PsUse) -> float:

@@ -19,7 +19,7 @@ from dlrover_lite.brain.planning.job_view import JobView, LastChange, MeasuredPl
 from dlrover_lite.brain.planning.node_placement import HostSpace, node_speeds
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, to_milli
-from dlrover_lite.brain.planning.work_shift import Shift, cost_of, last_shift, suspected_shift
+from dlrover_lite.brain.planning.work_shift import MinibatchCost, Shift, cost_of, last_shift, suspected_shift
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.demands import TableFacts
 from dlrover_lite.protocol.hosts import Host, HostNodes
@@ -27,6 +27,7 @@ from dlrover_lite.protocol.profiles import Level, Observation, Profile, host_spe
 
 __all__ = [
     "Chosen",
+    "KeptWindows",
     "ObservedJob",
     "Windows",
     "additive_fit",
@@ -40,6 +41,10 @@ __all__ = [
 _NEWEST, _MOST_OF_A_PLAN = 64, 16
 """Number of profiles that a model is fitted to, the newest; and the most of these with the same plan. What other plans have shown says more
 than another window of the present one, of which there are ever more."""
+_FIT_EVERY = 4
+"""Number of windows with the same plan after which a model is fitted anew, if they aren't surprising."""
+_SURPRISE = 0.1
+"""Difference of the logarithm of a window's throughput from the mean of those before from which on a model is fitted anew at once."""
 _HALF_LIFE_SECONDS = 3600.0
 """Age at which a profile counts half. Little is lost within the minutes in which plans are compared; a day later, other guests are on the
 host, and other data is read."""
@@ -70,6 +75,45 @@ def candidate_of(profile: Profile) -> Candidate | None:
     return Candidate(len(profile.workers), len(profile.ps), worker, ps)
 
 
+class KeptWindows:
+    """What a job's profiles tell each by itself, by time: the plan, and, on hosts of one speed, an observation and costs."""
+
+    def __init__(self) -> None:
+        self._plans: dict[float, Candidate | None] = {}
+        self._observations: dict[float, Observation | None] = {}
+        self._costs: dict[float, MinibatchCost] = {}
+
+    def forget(self, profiles: Sequence[Profile]) -> None:
+        """Forget all profiles but these."""
+        times = {profile.at for profile in profiles}
+        for kept in (self._plans, self._observations, self._costs):
+            for at in kept.keys() - times:
+                del kept[at]
+
+    def plan(self, profile: Profile) -> Candidate | None:
+        if profile.at not in self._plans:
+            self._plans[profile.at] = candidate_of(profile)
+        return self._plans[profile.at]
+
+    def observation(self, profile: Profile, speeds: Mapping[str, float]) -> Observation | None:
+        if _are_uneven(speeds):
+            return observe(profile, speeds)
+        if profile.at not in self._observations:
+            self._observations[profile.at] = observe(profile)
+        return self._observations[profile.at]
+
+    def cost(self, profile: Profile, speeds: Mapping[str, float]) -> MinibatchCost:
+        if _are_uneven(speeds):
+            return cost_of(profile, speeds)
+        if profile.at not in self._costs:
+            self._costs[profile.at] = cost_of(profile, {})
+        return self._costs[profile.at]
+
+
+def _are_uneven(speeds: Mapping[str, float]) -> bool:
+    return any(speed != 1.0 for speed in speeds.values())
+
+
 class ObservedJob(NamedTuple):
     """What a job's profiles tell of it, whatever else goes on: it holds until there is another profile."""
 
@@ -87,6 +131,8 @@ class ObservedJob(NamedTuple):
     """A shift that only the newest windows speak of."""
     additive: Fit | None = None
     """The paper's model, fitted to the same windows; None: it wasn't asked for."""
+    fitted_at: float = 0.0
+    """Time of the last profile that the model was fitted to."""
 
 
 def observe_job(
@@ -100,32 +146,40 @@ def observe_job(
     facts: TableFacts | None = None,
     levels: Sequence[Level] = (),
     additive: bool = False,
+    windows: KeptWindows | None = None,
+    before: ObservedJob | None = None,
 ) -> ObservedJob | None:
     """Fit and forecast from profiles, by time; None if nothing was trained yet. ``prior``: from jobs like it (stage 1); ``depth``: of its
-    workers' pipelines; ``levels``: what its PS held; empty: as the profiles have it; ``additive``: fit the paper's model, too."""
-    trained = trained_windows(profiles)
+    workers' pipelines; ``levels``: what its PS held; empty: as the profiles have it; ``additive``: fit the paper's model, too.
+
+    ``windows``: what was found of profiles by themselves. ``before``: what was observed some profiles ago: its model is kept as long as
+    new windows say little (``_still_fits``)."""
+    trained = trained_windows(profiles, windows)
     if not trained.profiles:
         return None
     chosen = chosen_windows(trained)
     since, shift = trained.since(chosen.first), chosen.shift
     share = _compute_share(chosen.profiles)
     if shift is not None and len(since.profiles) < _PRIOR_WINDOWS:
-        before = chosen_windows(trained.until(chosen.first)).profiles
-        prior = _prior_since(
-            fit(_observations(before, trained.speeds), prior=prior, depth=depth, compute_share=share), shift
-        )
+        earlier = chosen_windows(trained.until(chosen.first)).profiles
+        prior = _prior_since(fit(_observations(earlier, trained), prior=prior, depth=depth, compute_share=share), shift)
     present = sum(1 for _ in takewhile(lambda plan: plan == trained.plans[-1], reversed(trained.plans)))
+    told = None if shift is None else _told(shift, since.profiles)
+    keeps = before is not None and chosen.suspected is None and _still_fits(before, trained, told, present)
     return ObservedJob(
-        fit(_observations(chosen.profiles, trained.speeds), prior=prior, depth=depth, compute_share=share),
+        before.fit
+        if keeps and before is not None
+        else fit(_observations(chosen.profiles, trained), prior=prior, depth=depth, compute_share=share),
         forecast(levels or trained.profiles, curves, epoch_samples=epoch_samples, spill_part=spill_part, facts=facts),
         trained.profiles[-1],
         _measured(trained.profiles[-min(present, len(since.profiles), _NEWEST) :]),
         _measured_before(since),
         _last_change(trained, present),
         trained.speeds,
-        None if shift is None else _told(shift, since.profiles),
+        told,
         None if chosen.suspected is None else _told(chosen.suspected, trained.profiles[chosen.suspected.first :]),
         additive_fit(profiles) if additive else None,
+        before.fitted_at if keeps and before is not None else trained.profiles[-1].at,
     )
 
 
@@ -134,7 +188,21 @@ def additive_fit(profiles: Sequence[Profile]) -> Fit | None:
     trained = trained_windows(profiles)
     if not trained.profiles:
         return None
-    return fit(_observations(chosen_windows(trained).profiles, trained.speeds), form=ADDITIVE)
+    return fit(_observations(chosen_windows(trained).profiles, trained), form=ADDITIVE)
+
+
+def _still_fits(before: ObservedJob, trained: Windows, shift: WorkShift | None, present: int) -> bool:
+    """Say whether a model needn't be fitted anew yet: the windows since then are few beside those with the same plan, and as fast as these,
+    and the work is the same."""
+    new = [profile for profile in trained.profiles[-_FIT_EVERY:] if profile.at > before.fitted_at]
+    if len(new) >= _FIT_EVERY or present < len(new) + _MOST_OF_A_PLAN // 2:
+        return False
+    if (shift is None) != (before.shift is None) or before.suspected is not None:
+        return False
+    if shift is not None and (shift.windows < _PRIOR_WINDOWS or before.shift is None or shift.at != before.shift.at):
+        return False
+    usual = before.measured.expected
+    return all(abs(math.log(profile.samples_per_second / usual)) <= _SURPRISE for profile in new)
 
 
 class Windows(NamedTuple):
@@ -143,20 +211,22 @@ class Windows(NamedTuple):
     profiles: Sequence[Profile]
     plans: Sequence[Candidate]
     speeds: Mapping[str, float]
+    kept: KeptWindows
 
     def since(self, first: int) -> Windows:
-        return Windows(self.profiles[first:], self.plans[first:], self.speeds)
+        return Windows(self.profiles[first:], self.plans[first:], self.speeds, self.kept)
 
     def until(self, first: int) -> Windows:
-        return Windows(self.profiles[:first], self.plans[:first], self.speeds)
+        return Windows(self.profiles[:first], self.plans[:first], self.speeds, self.kept)
 
 
-def trained_windows(profiles: Sequence[Profile]) -> Windows:
+def trained_windows(profiles: Sequence[Profile], kept: KeptWindows | None = None) -> Windows:
     """Collect the profiles in which something was trained."""
-    known = [(profile, candidate_of(profile)) for profile in profiles if profile.samples > 0]
+    kept = kept or KeptWindows()
+    known = [(profile, kept.plan(profile)) for profile in profiles if profile.samples > 0]
     trained = [(profile, plan) for profile, plan in known if plan is not None]
     there = [profile for profile, _ in trained]
-    return Windows(there, [plan for _, plan in trained], host_speeds(there))
+    return Windows(there, [plan for _, plan in trained], host_speeds(there), kept)
 
 
 class Chosen(NamedTuple):
@@ -172,7 +242,7 @@ class Chosen(NamedTuple):
 
 def chosen_windows(trained: Windows) -> Chosen:
     """Choose the profiles that a model is fitted to, by time: the newest since the last shift, and not too many with the same plan."""
-    costs = [cost_of(profile, trained.speeds) for profile in trained.profiles]
+    costs = [trained.kept.cost(profile, trained.speeds) for profile in trained.profiles]
     shift = last_shift(costs)
     first = 0 if shift is None else shift.first
     looked_at = max(first, len(costs) - _NEWEST)
@@ -190,9 +260,9 @@ def chosen_windows(trained: Windows) -> Chosen:
     return Chosen(found[::-1], first, shift, suspected)
 
 
-def _observations(windows: Sequence[Profile], speeds: Mapping[str, float]) -> list[Observation]:
+def _observations(windows: Sequence[Profile], trained: Windows) -> list[Observation]:
     """Make observations of profiles by time; the older, the less they count."""
-    seen = [(profile, observe(profile, speeds)) for profile in windows]
+    seen = [(profile, trained.kept.observation(profile, trained.speeds)) for profile in windows]
     return [
         msgspec.structs.replace(one, weight=0.5 ** ((windows[-1].at - profile.at) / _HALF_LIFE_SECONDS))
         for profile, one in seen

@@ -79,6 +79,18 @@ def _median(ordered: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
+def _about_the_same(costs: Sequence[MinibatchCost]) -> bool:
+    """Say whether no cost is so much more than another that there could be a shift: it is never less than is usual, nor usual more than the
+    most, whatever the number of PS."""
+    if not costs:
+        return True
+    for role in (1, 2):
+        own = [one[role] for one in costs]
+        if min(own) <= 0 or max(own) > _SHIFT * min(own):
+            return False
+    return True
+
+
 def last_shift(costs: Sequence[MinibatchCost]) -> Shift | None:
     """Find the last shift in windows by time; None: a minibatch has cost the same all the time.
 
@@ -86,6 +98,8 @@ def last_shift(costs: Sequence[MinibatchCost]) -> Shift | None:
     usual since the shift before.
     """
     found = None
+    if _about_the_same(costs):
+        return None
     for found in _shifts(costs):  # noqa: B007 - the last one counts
         pass
     return found
@@ -106,6 +120,8 @@ def _shifts(costs: Sequence[MinibatchCost]) -> Iterator[Shift]:
 
 def suspected_shift(costs: Sequence[MinibatchCost]) -> Shift | None:
     """Find a shift that only the newest windows speak of, too few to be sure of it. ``costs``: since the last shift."""
+    if _about_the_same(costs):
+        return None
     for count in range(min(_SHIFT_WINDOWS, len(costs)) - 1, 0, -1):
         before, new = costs[:-count], costs[-count:]
         if any(one.servers != new[0].servers for one in new):
