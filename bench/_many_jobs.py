@@ -142,11 +142,11 @@ class ManyJobs:
         self.slowest = 0.0
         self.actions: Counter[str] = Counter()
         self.now = BEGAN + windows * REPORT_SECONDS
-        self.jobs = [self._arrives(number, windows) for number in range(jobs)]
+        self.jobs = [self._arrives(number, windows, jobs) for number in range(jobs)]
         self._turn = 0
         self.by_name = {job.name: job for job in self.jobs}
 
-    def _arrives(self, number: int, windows: int) -> SteadyJob:
+    def _arrives(self, number: int, windows: int, jobs: int) -> SteadyJob:
         random = np.random.default_rng(number)
         plan = Plan(
             ps=RolePlan(int(random.integers(1, 3)), Resources(0.5, 4 * GIB)),
@@ -173,7 +173,7 @@ class ManyJobs:
         self.service.put_job(JobEntry(id=job.name, name=job.name, state="running", created_at=BEGAN))
         self.service.commit()
         self.advisor.arrived(arrival, BEGAN)
-        offset = number / max(1, 1000) * REPORT_SECONDS % REPORT_SECONDS
+        offset = number / jobs * REPORT_SECONDS
         for window in range(windows):
             self._hear(self._encoded(job, BEGAN + window * REPORT_SECONDS + offset))
         return job

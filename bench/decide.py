@@ -6,6 +6,11 @@ All in CPU seconds, so that others on the machine count as little as can be; the
 jobs over that of 10 rounds of 1,000 (``--quick``: 2,000 over 2), in turn. ``nsga2_ratio``: time of NSGA-II (100 x 100) over the exact
 front's. ``nsga2_beats``: its points that are better than the exact front, over several seeds; the detail says how many of the front it
 misses.
+
+``round``: cores that the brain's process takes for 1,000 jobs with 64 intervals and 26 tables each, each of which reports every 15 s, with
+all that the real advisor does over its store (``_many_jobs``, in a process of its own; ``--quick``: 100 jobs, for as many times as much).
+``memory_mib``: the most memory of that process. ``round_growth``: CPU of a report at 10,000 jobs over that at 1,000; both with 8 intervals
+each, which is what memory suffices for, and over 15 s (``--quick``: 400 over 100 jobs).
 """
 
 from __future__ import annotations
@@ -14,10 +19,12 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
-from common import Figure, arguments, emit, medians
+from common import Figure, arguments, emit, line_of, medians, start_process
 
 from dlrover_lite.brain.explain.decision_text import explain
 from dlrover_lite.brain.models.fitted_model import load_model, model_data
@@ -157,9 +164,31 @@ def against_nsga2(*, quick: bool) -> list[Figure]:
     ]
 
 
+def many(jobs: int, windows: int, seconds: float) -> dict[str, Any]:
+    """Have so many jobs report in a process of their own; return what it measured."""
+    with start_process(str(Path(__file__).parent / "_many_jobs.py"), str(jobs), str(windows), str(seconds)) as process:
+        found: dict[str, Any] = msgspec.json.decode(line_of(process))
+    if found["said"]:
+        raise SystemExit(f"the brain couldn't decide: {found['said'][0]}")
+    return found
+
+
+def reporting(*, quick: bool) -> list[Figure]:
+    jobs, more = (100, 400) if quick else (1000, 10_000)
+    steady = many(jobs, 64, 30.0)
+    few, all_of_them = many(jobs, 8, 15.0), many(more, 8, 15.0)
+    growth = all_of_them["ms_per_report"] / few["ms_per_report"]
+    return [
+        Figure("decide.round", steady["cores"] * 1000 / jobs, "cores", "<= 0.5", detail=steady),
+        Figure("decide.memory_mib", steady["memory_mib"], "MiB", "<= 1024"),
+        Figure("decide.round_growth", growth, "x", "<= 1.2", few["ms_per_report"], all_of_them),
+    ]
+
+
 def main() -> None:
     options = arguments(__doc__ or "")
     figures = deciding(quick=options.quick)
+    figures += reporting(quick=options.quick)
     figures += against_nsga2(quick=options.quick)
     emit(options, figures)
 
