@@ -29,6 +29,7 @@ from dlrover_lite.brain.planning.prescale import basis
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import DlroverLiteError, HistoryError
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.acts import Resize, Tell
@@ -515,7 +516,7 @@ class Advisor:
 
 def _features(arrival: Arrival) -> JobFeatures:
     try:
-        return msgspec.convert(arrival.features, JobFeatures)
+        return convert(arrival.features, JobFeatures)
     except msgspec.ValidationError as error:
         raise HistoryError(
             f"What {arrival.job} says of itself can't be understood: {error}",
@@ -539,7 +540,7 @@ def readable(store: ConfigStore) -> list[tuple[str, Arrival]]:
         if (demand := entry.features.get("demand")) is None:
             continue
         try:
-            told = msgspec.convert(demand, Demand)
+            told = convert(demand, Demand)
         except msgspec.ValidationError as error:
             raise HistoryError(f"What {entry.id} asks for can't be read: {error}") from error
         arrival = Arrival(

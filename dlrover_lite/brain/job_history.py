@@ -13,6 +13,7 @@ from dlrover_lite.brain.planning.prescale import PastJob, PastMemory
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.brain.store.records import FitRecord
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.profiles import observe
@@ -102,11 +103,11 @@ def past_jobs(history: Rows, *, at: float, without: str = "", by_then: bool = Fa
             found.append(
                 PastJob(
                     job=entry.id,
-                    features=msgspec.convert(entry.features, JobFeatures),
-                    fit=msgspec.convert(record.data, Fit),
+                    features=convert(entry.features, JobFeatures),
+                    fit=convert(record.data, Fit),
                     age_seconds=max(0.0, at - entry.ended_at),
-                    memory=None if memory is None else msgspec.convert(memory.data, PastMemory),
-                    plan=None if plan is None else msgspec.convert(plan.data, Candidate),
+                    memory=None if memory is None else convert(memory.data, PastMemory),
+                    plan=None if plan is None else convert(plan.data, Candidate),
                 )
             )
         except msgspec.ValidationError:  # stored by another version

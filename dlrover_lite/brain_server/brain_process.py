@@ -15,6 +15,7 @@ import msgspec
 from dlrover_lite.backends.local.jobs.runtime_directories import sweep_runtime
 from dlrover_lite.backends.local.limits.systemd_scope import outside_jobs
 from dlrover_lite.brain_server.files import BrainFiles, BrainRecord
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BrainError, RemoteError, WireError
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.files.locks import Lock
@@ -269,7 +270,7 @@ def _start(files: BrainFiles, options: DaemonOptions) -> Brain:
         process.wait()  # not the brain itself: that is a child of this one, which is gone by then
     if not said:
         raise BrainError("The brain did not come up", hint=f"Its log: {files.log}")
-    answer = msgspec.json.decode(said, type=DaemonReady)
+    answer = from_json(said, DaemonReady)
     if answer.error:
         raise BrainError(answer.error, hint=answer.hint)
     return Brain(answer.pid, options.version, answer.idle_seconds, started=True)

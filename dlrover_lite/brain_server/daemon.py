@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BrainError, DlroverLiteError, JobError
 from dlrover_lite.core.process_log import log
 from dlrover_lite.core.version import __version__
@@ -175,7 +176,7 @@ def _say(line: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    options = msgspec.json.decode(arguments[0], type=DaemonOptions)
+    options = from_json(arguments[0], DaemonOptions)
     _cut_loose()
     stop = stopped_by_signals()
     for descriptor in (options.ready, options.starting):

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BrainError
 from dlrover_lite.core.files.durable import close_to_others, make_private, write_whole
 from dlrover_lite.core.files.locks import Lock, held_by
@@ -72,7 +73,7 @@ class BrainFiles:
     def record(self) -> BrainRecord | None:
         """Read the record of the daemon that runs, or of one that had no time to remove it; None where there is none that can be read."""
         try:
-            return msgspec.json.decode(self._record.read_bytes(), type=BrainRecord)
+            return from_json(self._record.read_bytes(), BrainRecord)
         except (OSError, msgspec.MsgspecError):
             return None
 

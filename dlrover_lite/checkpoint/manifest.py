@@ -10,6 +10,7 @@ import msgspec
 
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import VERSION, GroupShape, refuse_other_major
+from dlrover_lite.core.decoding import convert, from_json
 from dlrover_lite.core.errors import CheckpointDamaged
 from dlrover_lite.core.files.durable import UnsafeName, checked_name
 from dlrover_lite.core.intervals import Range
@@ -143,14 +144,14 @@ def pack_manifest(manifest: Manifest, version: tuple[int, int] = VERSION) -> byt
 def read_manifest(data: bytes | memoryview, file: str) -> Manifest:
     """Read a manifest. Raises CheckpointDamaged, and CheckpointForeign for another major version."""
     try:
-        stamp = msgspec.json.decode(data, type=_Stamp)
+        stamp = from_json(data, _Stamp)
         if stamp.format != _FORMAT:
             raise damaged(file, "it isn't the manifest of a checkpoint")
         refuse_other_major(file, stamp.version)
-        envelope = msgspec.json.decode(data, type=_Envelope)
+        envelope = from_json(data, _Envelope)
         if _checksum(envelope.version, memoryview(envelope.manifest)) != envelope.crc32:
             raise damaged(file, "its checksum is another")
-        manifest = msgspec.json.decode(envelope.manifest, type=Manifest)
+        manifest = from_json(envelope.manifest, Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise damaged(file, str(error)) from error
     try:
@@ -178,7 +179,7 @@ def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
     try:
         data = recipe.get("data", {})
         follows = kinds_of_format(str(data.get("format", "")), data.get("categorical", ()))
-        return {**follows, **msgspec.convert(kept, dict[str, IdKind])}
+        return {**follows, **convert(kept, dict[str, IdKind])}
     except (AttributeError, TypeError, msgspec.ValidationError) as error:
         raise damaged_manifest(manifest, f"its kinds of ids make no sense: {error}") from error
 
@@ -187,8 +188,8 @@ def usual_unknown_ids(manifest: Manifest) -> dict[str, float]:
     """Tell each categorical column's share of unknown ids in the last evaluation before the checkpoint: later ones are compared with it."""
     for result in reversed(manifest.facts.get("evaluations") or []):
         try:
-            shares = msgspec.convert(result.get("unknown_ids") or {}, dict[str, float])
-            unusual = msgspec.convert(result.get("unusual_ids") or {}, dict[str, float | None])
+            shares = convert(result.get("unknown_ids") or {}, dict[str, float])
+            unusual = convert(result.get("unusual_ids") or {}, dict[str, float | None])
         except (AttributeError, msgspec.ValidationError) as error:
             raise damaged_manifest(manifest, f"its evaluations make no sense: {error}") from error
         if shares:
@@ -212,9 +213,9 @@ def configure(manifest: Manifest) -> Configure:
             seed=found["seed"],
             tables=[TableSpec(**_known(TableSpec, table)) for table in found["tables"]],
             dense=DenseSpec(**_known(DenseSpec, found["dense"])),
-            optimizer=msgspec.convert(_known(Optimizer, found["optimizer"]), Optimizer),
-            embedding_optimizer=msgspec.convert(_known(Optimizer, found["embedding_optimizer"]), Optimizer),
-            counted=msgspec.convert(found.get("counted", False), bool),
+            optimizer=convert(_known(Optimizer, found["optimizer"]), Optimizer),
+            embedding_optimizer=convert(_known(Optimizer, found["embedding_optimizer"]), Optimizer),
+            counted=convert(found.get("counted", False), bool),
         )
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise damaged_manifest(manifest, f"its configuration makes no sense: {error}") from error

@@ -34,6 +34,7 @@ from dlrover_lite.checkpoint.layout import (
 )
 from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.core import slot_sets
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign
 from dlrover_lite.core.records import positions_of, slots_of
 from dlrover_lite.core.rows import RowData
@@ -78,7 +79,7 @@ class PartReader:
         if crc32([start[:-4], text]) != checksum:
             raise damaged(self.url, "its header isn't as it was written")
         try:
-            head = msgspec.json.decode(text, type=PartHead)
+            head = from_json(text, PartHead)
         except msgspec.MsgspecError as error:
             raise damaged(self.url, f"its header makes no sense: {error}") from error
         if head.codec not in ("none", "zlib"):

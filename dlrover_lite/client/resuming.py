@@ -11,6 +11,7 @@ import msgspec
 
 from dlrover_lite.checkpoint.manifest import Manifest, configure, known_id_kinds
 from dlrover_lite.checkpoint.store import Checkpoint, CheckpointStore
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import JobError, RecipeError
 from dlrover_lite.jobs.checkpoint_location import Located, store_of
 from dlrover_lite.jobs.endings import why_none
@@ -144,7 +145,7 @@ def recipe_of(located: Located, chosen: Chosen) -> Recipe:
     known = cut_facts(chosen.manifest).recipe
     try:
         if known is not None:
-            return msgspec.convert(known, Recipe)
+            return convert(known, Recipe)
     except msgspec.ValidationError as error:
         raise JobError(
             f"The recipe in checkpoint {chosen.manifest.cut} can't be understood: {error}", hint=_NAME_RECIPE
@@ -162,7 +163,7 @@ def check_fits(chosen: Chosen, recipe: Recipe, *, only_parameters: bool) -> None
     the model unless it is known to be the same."""
     manifest = chosen.manifest
     before = cut_facts(manifest).recipe
-    then = msgspec.convert(before, Recipe) if before is not None else None
+    then = convert(before, Recipe) if before is not None else None
     if not only_parameters:
         if then is not None:
             _check_order(manifest, then, recipe)

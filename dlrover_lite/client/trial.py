@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import RecipeError
 from dlrover_lite.core.files.paths import python_environment
 from dlrover_lite.core.problems import Problem
@@ -60,7 +61,7 @@ def try_recipe(recipe: Recipe, machine: Resources, *, deadline_seconds: float = 
         said.seek(0)
         if answer := said.read():
             with suppress(msgspec.MsgspecError):
-                return msgspec.json.decode(answer, type=Found)
+                return from_json(answer, Found)
         output.seek(max(0, output.seek(0, os.SEEK_END) - _MOST_OUTPUT_BYTES))
         return Found(error=_silent(code, deadline_seconds, output.read().decode(errors="replace"), machine))
 

@@ -1,8 +1,9 @@
-"""Processes named so that a recycled pid is never mistaken for the one that was meant."""
+"""Processes named so that a recycled pid is never mistaken for the one that was meant; and who this one runs as."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import select
 import signal
 import sys
@@ -19,6 +20,7 @@ __all__ = [
     "is_foreign",
     "kill_processes_of",
     "send_signal",
+    "user_name",
     "wait_for_end",
 ]
 
@@ -142,3 +144,11 @@ def _wait_with_psutil(process: ProcessIdentity, timeout_seconds: float | None) -
     except psutil.TimeoutExpired:
         return False
     return True
+
+
+def user_name() -> str:
+    """Return the name of the user that this process runs as; the number where it has no name, as in a container that runs with any."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from dlrover_lite.core.decoding import json_decoder
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.jobs import json_lines
 from dlrover_lite.protocol.questions import Story, StoryEntry
@@ -66,7 +67,7 @@ class _Line(msgspec.Struct):
     node: str = ""
 
 
-_decoder = msgspec.json.Decoder(_Line)
+_decoder = json_decoder(_Line)
 
 
 def parse_subject(text: str) -> Subject:

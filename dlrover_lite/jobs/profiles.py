@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from dlrover_lite.core.decoding import json_decoder
 from dlrover_lite.core.files.durable import write_whole
 from dlrover_lite.jobs import json_lines
 from dlrover_lite.jobs.store import unwritable
@@ -37,7 +38,7 @@ class _Measured(msgspec.Struct, frozen=True, tag_field="kind", tag="profile"):
     profile: Profile
 
 
-_decoder = msgspec.json.Decoder(_Measured | Gap)
+_decoder = json_decoder(_Measured | Gap)
 
 
 class ProfileLog:

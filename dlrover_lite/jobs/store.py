@@ -37,6 +37,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from dlrover_lite.checkpoint.lineage import Lineage, Origin
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import DiskFull, JobError
 from dlrover_lite.core.failpoints import needs_room
 from dlrover_lite.core.files.durable import (
@@ -475,7 +476,7 @@ def _json(value: Any) -> bytes:
 
 def _read(path: Path, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(read_file(path, _MOST_FILE_BYTES), type=kind)
+        return from_json(read_file(path, _MOST_FILE_BYTES), kind)
     except OSError as error:
         raise JobError(f"Can't read {path}: {error.strerror}") from error
     except msgspec.MsgspecError as error:

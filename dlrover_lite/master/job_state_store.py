@@ -9,6 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from dlrover_lite.checkpoint.lineage import Lineage
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.master.nodes.fleet import Fleet
@@ -63,7 +64,7 @@ class Fact(NamedTuple, Generic[T]):
 
     def decoded(self, text: str | None) -> T | None:
         """Return it as it was kept; None where there is none."""
-        return None if text is None or text == "null" else msgspec.json.decode(text, type=self.kind)
+        return None if text is None or text == "null" else from_json(text, self.kind)
 
 
 BEGAN, FLEET, SLOTS = Fact("began_at", float), Fact("fleet", Fleet), Fact("slots", SlotState)

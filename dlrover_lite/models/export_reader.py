@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import ModelError
 from dlrover_lite.core.files.durable import UnsafeName, checked_name
 from dlrover_lite.core.files.regular import read_file
@@ -81,13 +82,13 @@ def _read(directory: Path) -> tuple[Manifest, Digests]:
     digests = Digests.read(directory)
     digests.check_bytes(MANIFEST_FILE, text)
     try:
-        version = msgspec.json.decode(text, type=dict[str, object]).get("version")
+        version = from_json(text, dict[str, object]).get("version")
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise ModelError(
                 f"{directory} is an export of format {version}; this dlrover-lite reads up to {FORMAT_VERSION}.",
                 hint="Upgrade it: pip install --upgrade dlrover-lite",
             )
-        manifest = msgspec.json.decode(text, type=Manifest)
+        manifest = from_json(text, Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} can't be read: {error}", hint=EXPORT_AGAIN) from error
     if manifest.digests and not digests.known:

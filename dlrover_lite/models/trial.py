@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import DataError, DlroverLiteError, ModelError
 from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData, Recipe
 
@@ -101,7 +102,7 @@ def _try(recipe: Recipe, found: Found) -> None:
 def main(arguments: list[str]) -> None:
     """Try a recipe. ``arguments``: the descriptor for what was found, and how many bytes of memory may be taken."""
     _limit_memory(int(arguments[1]))
-    found = try_recipe(msgspec.json.decode(sys.stdin.buffer.read(), type=Recipe))
+    found = try_recipe(from_json(sys.stdin.buffer.read(), Recipe))
     with os.fdopen(int(arguments[0]), "wb") as said:
         said.write(msgspec.json.encode(found))
     os._exit(0)  # whatever threads the model has left

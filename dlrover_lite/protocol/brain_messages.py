@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dlrover_lite.core.bounds import ByKey, Count, Items, Name, Pid, Rate, Row, Seconds, Text, Timestamp, Url
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.protocol.acts import Act, Cause
 from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing
 from dlrover_lite.protocol.hosts import HostNodes
@@ -142,7 +143,7 @@ class AdvisedDecision(msgspec.Struct, frozen=True):
 
 def understood(advice: Advice) -> AdvisedDecision:
     """Read a decision. Raises msgspec.ValidationError for what makes no sense to this version, such as an act that it doesn't know."""
-    return msgspec.convert(advice.decision, AdvisedDecision)
+    return convert(advice.decision, AdvisedDecision)
 
 
 class BrainStatusRequest(Message, frozen=True):

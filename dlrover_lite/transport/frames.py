@@ -12,6 +12,7 @@ import msgspec
 import zmq
 
 from dlrover_lite.core.bounds import IdBits, Name, Text
+from dlrover_lite.core.decoding import msgpack_decoder
 
 WIRE_VERSION = 1
 MAX_FRAME_BYTES = 1 << 30
@@ -84,8 +85,8 @@ class RequestCodec:
     """Encodes replies and decodes requests of one protocol (a union of tagged structs)."""
 
     def __init__(self, requests: Any) -> None:
-        self._decoder = msgspec.msgpack.Decoder(tuple[IdBits, IdBits, IdBits, requests])
-        self._envelope = msgspec.msgpack.Decoder(tuple[IdBits, IdBits, IdBits, msgspec.Raw])
+        self._decoder = msgpack_decoder(tuple[IdBits, IdBits, IdBits, requests])
+        self._envelope = msgpack_decoder(tuple[IdBits, IdBits, IdBits, msgspec.Raw])
         self._encoder = msgspec.msgpack.Encoder()
 
     def decode(self, peer: bytes, header: bytes, frames: list[zmq.Frame]) -> Request:
@@ -113,8 +114,8 @@ class ReplyCodec:
     """Encodes requests and decodes replies of one protocol."""
 
     def __init__(self, replies: Any) -> None:
-        self._decoder = msgspec.msgpack.Decoder(tuple[int, int, replies | Failure | Later])
-        self._envelope = msgspec.msgpack.Decoder(tuple[int, int, msgspec.Raw])
+        self._decoder = msgpack_decoder(tuple[int, int, replies | Failure | Later])
+        self._envelope = msgpack_decoder(tuple[int, int, msgspec.Raw])
         self._encoder = msgspec.msgpack.Encoder()
 
     def encode(self, session: int, sequence: int, body: Any) -> bytes:

@@ -32,6 +32,7 @@ from dlrover_lite.backends.local.jobs.runtime_directories import (
     remove_runtime_directory,
 )
 from dlrover_lite.backends.local.limits.systemd_scope import scoped
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.files.paths import cache_directory, python_environment, state_directory
 from dlrover_lite.core.kernels.files import INDEX, damaged_files, is_ours
@@ -203,7 +204,7 @@ def _probe_enforcement() -> Enforcement:
             stdin=subprocess.DEVNULL,
             env=python_environment(),
         )
-        return msgspec.json.decode(done.stdout, type=Enforcement)
+        return from_json(done.stdout, Enforcement)
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {error.returncode}"]
         raise BackendError(f"can't be found out: {said[-1]}") from error

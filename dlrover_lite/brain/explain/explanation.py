@@ -31,6 +31,7 @@ from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.brain.store.records import StoredDecision, demand_in
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.acts import MEMORY_CAUSES, Resize
 from dlrover_lite.protocol.demands import Demand
@@ -189,7 +190,7 @@ def limits_of(history: Rows, job: str, *, until: float = math.inf) -> dict[str, 
 def _like(history: Rows, decision: Decision, features: dict[str, Any]) -> tuple[Like, ...]:
     """List the past jobs that are like this one, as they were by then."""
     try:
-        own = msgspec.convert(features, JobFeatures)
+        own = convert(features, JobFeatures)
     except msgspec.ValidationError:  # stored by another version, or not known
         return ()
     past = past_jobs(history, at=decision.at, without=decision.job, by_then=True)

@@ -18,6 +18,7 @@ from dlrover_lite.brain.planning.prescale import similar_plans
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.brain.store.records import StoredDecision
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.acts import PolicyName
 from dlrover_lite.protocol.features import JobFeatures
@@ -66,7 +67,7 @@ def _similar(history: Rows, job: str, at: float) -> tuple[Candidate, ...]:
     """List the plans of past jobs like this one, as they were by then."""
     entries = queries.jobs(history, queries.JobsQuestion(id=job))
     with suppress(msgspec.ValidationError, IndexError):
-        own = msgspec.convert(entries[0].features, JobFeatures)
+        own = convert(entries[0].features, JobFeatures)
         past = past_jobs(history, at=at, without=job, by_then=True)
         return similar_plans(past, neighbours(own, [(one.job, one.features, one.fit) for one in past]))
     return ()

@@ -15,6 +15,7 @@ from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Setting
 from dlrover_lite.brain.planning.job_view import ModelData
 from dlrover_lite.brain.planning.pareto import Sides
 from dlrover_lite.brain.planning.plan_grid import FloatArray
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import HistoryError
 
 __all__ = [
@@ -148,7 +149,7 @@ def load_model(data: ModelData) -> FittedModel:
         if data.kind != _KIND:
             raise HistoryError(f"There is no throughput model {data.kind!r}", hint="It was stored by another version.")
         form = data.parameters.get("fit", {}).get("form")
-        return msgspec.convert(data.parameters, Bottleneck if form == BOTTLENECK.name else FittedModel)
+        return convert(data.parameters, Bottleneck if form == BOTTLENECK.name else FittedModel)
     except msgspec.ValidationError as error:
         raise HistoryError(
             f"A stored throughput model can't be read: {error}", hint="It was stored by another version."

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.history_messages import (
     DecisionsQuestion,
@@ -74,7 +75,7 @@ class PageRoom:
 def decoded(text: str, kind: type[T]) -> T:
     """Decode stored JSON. Raises HistoryError for what can't be understood."""
     try:
-        return msgspec.json.decode(text, type=kind)
+        return from_json(text, kind)
     except msgspec.MsgspecError as error:
         raise HistoryError(
             f"What the brain has stored can't be understood: {error}",

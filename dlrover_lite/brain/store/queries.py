@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.brain.store.records import FitRecord, JobEntry, ProfileRecord, StoredDecision, profile_of
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import HistoryError, UsageError
 from dlrover_lite.protocol.history_messages import (
     LATEST,
@@ -177,9 +178,9 @@ def decisions(
                 StoredDecision(
                     number=row.number,
                     round=row.round,
-                    decision=msgspec.json.decode(row.data, type=Decision),
-                    effect=None if row.effect is None else msgspec.json.decode(row.effect, type=Effect),
-                    done=None if row.done is None else msgspec.json.decode(row.done, type=DecisionOutcome),
+                    decision=from_json(row.data, Decision),
+                    effect=None if row.effect is None else from_json(row.effect, Effect),
+                    done=None if row.done is None else from_json(row.done, DecisionOutcome),
                 )
             )
         except msgspec.DecodeError as error:
@@ -205,8 +206,8 @@ def judged_decisions(history: Rows, job: str = "") -> list[JudgedDecision]:
     found = []
     for row in rows[::-1]:
         with suppress(msgspec.DecodeError):
-            predicted = msgspec.json.decode(row.predicted, type=Band)
-            effect = msgspec.json.decode(row.effect, type=Effect)
+            predicted = from_json(row.predicted, Band)
+            effect = from_json(row.effect, Effect)
             found.append(JudgedDecision(row.job, row.number, row.at, row.action, predicted, effect))
     return found
 
@@ -222,8 +223,8 @@ def inputs_of(history: Rows, stored: StoredDecision) -> RoundInputs | HealInputs
     try:
         text = zlib.decompress(packed.inputs)
         if packed.kind == "heal":
-            return msgspec.json.decode(text, type=HealInputs)
-        return msgspec.json.decode(text, type=RoundInputs)
+            return from_json(text, HealInputs)
+        return from_json(text, RoundInputs)
     except (zlib.error, msgspec.DecodeError) as error:
         raise HistoryError(
             f"The inputs of a stored decision can't be read: {error}",
@@ -259,7 +260,7 @@ def _record(history: Rows, row: msgspec.Struct, kind: type[S]) -> S:
 
 def _decoded(history: Rows, text: str, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(text, type=kind)
+        return from_json(text, kind)
     except msgspec.MsgspecError as error:
         raise HistoryError(
             f"{history.path} holds what can't be understood: {error}",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.outcomes import JobOutcome
 
@@ -82,7 +83,7 @@ def profile_of(record: ProfileRecord) -> Profile:
     from dlrover_lite.protocol.profiles import Profile
 
     try:
-        return msgspec.convert(record.data, Profile)
+        return convert(record.data, Profile)
     except msgspec.ValidationError as error:
         raise HistoryError(
             f"A stored profile of {record.job} can't be read: {error}",
@@ -95,7 +96,7 @@ def demand_in(features: dict[str, Any]) -> Demand | None:
     from dlrover_lite.protocol.demands import Demand
 
     try:
-        return msgspec.convert(features["demand"], Demand) if features.get("demand") is not None else None
+        return convert(features["demand"], Demand) if features.get("demand") is not None else None
     except msgspec.ValidationError:
         return None
 

@@ -10,6 +10,7 @@ import msgspec
 
 from dlrover_lite.checkpoint.manifest import Layout, Manifest, PartEntry
 from dlrover_lite.core import slot_sets
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.slot_sets import SlotSet
 from dlrover_lite.protocol.messages import SnapshotOrder, SnapshotReport
@@ -96,8 +97,8 @@ def manifest_of(noted: Manifest, reports: Mapping[str, SnapshotReport]) -> Manif
     layouts, parts = list[Layout](), list[PartEntry]()
     for node, report in reports.items():
         try:
-            parts.append(msgspec.json.decode(report.part, type=PartEntry))
-            layouts.append(msgspec.json.decode(report.layout, type=Layout))
+            parts.append(from_json(report.part, PartEntry))
+            layouts.append(from_json(report.layout, Layout))
         except msgspec.MsgspecError as error:
             raise JobError(f"{node} has told of its part what can't be understood: {error}") from error
     if not layouts or any(layout != layouts[0] for layout in layouts):

@@ -13,6 +13,7 @@ import msgspec
 
 from dlrover_lite.checkpoint.manifest import Manifest, known_id_kinds
 from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.units import Resources
@@ -223,7 +224,7 @@ def begin_generation(
     told = _told(job, manifest, beginning, again)
     fleet, notes = _fleet(before.fleet, nodes, capacity, clock(), placement, instead=decision > 0)
     generation = msgspec.structs.replace(
-        msgspec.convert(beginning, Generation, from_attributes=True),
+        convert(beginning, Generation, from_attributes=True),
         number=beginning.generation,
         told=told,
         restarts=before.restarts if beginning.by_itself else 0,

@@ -12,6 +12,7 @@ import msgspec
 
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.manifest import Manifest, configure
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.files.durable import sync_directory, sync_file
 from dlrover_lite.core.intervals import IntervalSet
@@ -95,7 +96,7 @@ def facts_for(
 def cut_facts(manifest: Manifest) -> CutFacts:
     """Return the facts in a manifest. Raises CheckpointDamaged for facts that make no sense."""
     try:
-        return msgspec.convert(manifest.facts, CutFacts, strict=False)
+        return convert(manifest.facts, CutFacts, strict=False)
     except msgspec.ValidationError as error:
         raise damaged(f"the manifest of checkpoint {manifest.cut}", f"its facts make no sense: {error}") from error
 

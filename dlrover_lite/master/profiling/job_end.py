@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.expected_end import (
     ExpectedEnd,
     PlanIntervals,
@@ -139,7 +140,7 @@ def predicted_rate(predicted: Mapping[str, Any] | None) -> PredictedRate | None:
     """Read the throughput that a decision predicts for its plan; None where it says nothing that can be understood."""
     try:
         band = predicted["throughput"] if isinstance(predicted, Mapping) else None
-        found = None if band is None else PredictedRate(*msgspec.convert(band, tuple[float, float, float]))
+        found = None if band is None else PredictedRate(*convert(band, tuple[float, float, float]))
     except (KeyError, msgspec.ValidationError):
         return None
     return found if found is not None and found.expected > 0 else None

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from dlrover_lite.core.decoding import from_msgpack
 from dlrover_lite.core.errors import DataError
 from dlrover_lite.core.metrics import BinaryMetrics
 from dlrover_lite.core.unknown_ids import unusual_ids, usual_shares
@@ -195,7 +196,7 @@ class Evaluations:
         """Go on with what ``add`` has returned for this round, also in versions before that of unknown ids: metrics alone."""
         total = self._open[index] = _Round()
         try:
-            kept = msgspec.msgpack.decode(state, type=_RoundState)
+            kept = from_msgpack(state, _RoundState)
         except msgspec.MsgspecError:
             kept = _RoundState(state, [])
         total.add(BinaryMetrics.from_bytes(kept.metrics), kept.unknown_ids)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import JobError, ModelError
 from dlrover_lite.core.intervals import Range
 from dlrover_lite.master.work.lease_size import LeasePolicy, WorkerRates, lease_size
@@ -127,7 +128,7 @@ class ShardService:
     def _check_kinds(self, now: IdKinds) -> IdKinds:
         """Return the kinds kept with the ledger, and of columns that it knows nothing of those of ``now``."""
         text = self.store.fact(ID_KINDS)
-        kept = {} if text is None else msgspec.json.decode(text, type=dict[str, IdKind])
+        kept = {} if text is None else from_json(text, dict[str, IdKind])
         compare(kept, now, whose="the job").require()
         kinds = {**now, **kept}
         if kinds != kept:
@@ -279,7 +280,7 @@ class ShardService:
                 if (state := self.store.metrics(of)) is not None:
                     evaluations.restore(of.index, state)
                 if (result := self.store.fact(result_fact(of.index))) is not None:
-                    evaluations.results.append(msgspec.json.decode(result, type=RoundResult).message())
+                    evaluations.results.append(from_json(result, RoundResult).message())
                 elif self.ledger.finished(of):
                     evaluations.close(of.index, at_samples=self.round_began_at(of.index))
                 else:

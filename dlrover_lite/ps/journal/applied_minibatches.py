@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.decoding import from_msgpack
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.intervals import IntervalSet, Range
 from dlrover_lite.core.slot_sets import BITMAP_BYTES, SLOTS, unpack
@@ -130,7 +131,7 @@ class AppliedEntries:
         if half > 1 or size > _HALF_BYTES:
             raise damaged("it has no such interrupted pushes")
         try:
-            parts = msgspec.msgpack.decode(self._half(half)[:size].tobytes(), type=list[Part])
+            parts = from_msgpack(self._half(half)[:size].tobytes(), list[Part])
             for part in parts:
                 part.check()
         except ValueError as error:
@@ -246,7 +247,7 @@ class AppliedMinibatches:
     def unpack(self, parcel: bytes | memoryview) -> None:
         """Take over what ``parcel`` gave. Raises ValueError for bytes that it can't have given; nothing is changed then."""
         try:
-            found = msgspec.msgpack.decode(parcel, type=_Parcel)
+            found = from_msgpack(parcel, _Parcel)
             applied = [(epoch, k, mask_of(bitmap)) for epoch, k, bitmap in found.applied]
         except msgspec.MsgspecError as error:
             raise ValueError(f"applied minibatches that make no sense: {error}") from error

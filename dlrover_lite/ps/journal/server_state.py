@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.decoding import from_msgpack
 from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.core.slot_sets import BITMAP_BYTES
 from dlrover_lite.protocol.ps_messages import Configure
@@ -67,7 +68,7 @@ class State:
         if size > _CONFIGURATION_MOST or _digest(encoded) != int(self._words[Header.CONFIGURATION_DIGEST]):
             raise damaged("its configuration's checksum is wrong")
         try:
-            return msgspec.msgpack.decode(encoded, type=Configure)
+            return from_msgpack(encoded, Configure)
         except msgspec.MsgspecError as error:
             raise damaged(f"its configuration can't be read: {error}") from error
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dlrover_lite.core.bounds import Items, Name, Text
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.files.durable import make_private
 
@@ -146,7 +147,7 @@ class KeeperMemory:
     def _hear(self, connection: socket.socket) -> tuple[_Answer, list[int]]:
         try:
             data, fds, _, _ = socket.recv_fds(connection, 1 << 16, FILES_AT_ONCE, socket.MSG_CMSG_CLOEXEC)
-            answer: _Answer = msgspec.json.decode(data, type=_Answer)
+            answer: _Answer = from_json(data, _Answer)
         except (OSError, msgspec.DecodeError) as error:
             raise self._failed(str(error)) from error
         if isinstance(answer, Refused):

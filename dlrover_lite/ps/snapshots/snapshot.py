@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dlrover_lite.checkpoint.manifest import Applied, AppliedAtSnapshot, Consumed, PartEntry
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
 from dlrover_lite.ps.server.engine import Engine
@@ -85,7 +86,7 @@ class Snapshot:
 
     def entry(self, part: str) -> PartEntry:
         """Return what the manifest is to say of the part, from what the persister has said."""
-        entry = msgspec.json.decode(part, type=PartEntry)
+        entry = from_json(part, PartEntry)
         epochs = [group.epoch for group in self.groups]
         return msgspec.structs.replace(entry, clocks=epochs, applied_minibatches=self._applied_minibatches)
 

@@ -15,6 +15,7 @@ from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slot_sets
+from dlrover_lite.core.decoding import from_msgpack
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.ps.server.busy_meter import TrainingWatch
@@ -166,7 +167,7 @@ class Persisting:
         self._files += fds
         if not data:
             raise SystemExit(0)
-        message: ToPersister = msgspec.msgpack.decode(data, type=ToPersister)
+        message: ToPersister = from_msgpack(data, ToPersister)
         return None if isinstance(message, Files) else message
 
     def _tell(self, message: FromPersister) -> None:

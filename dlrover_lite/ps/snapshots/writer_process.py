@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
+from dlrover_lite.core.decoding import from_msgpack
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.ps.snapshots.writer_messages import (
     FILES_AT_ONCE,
@@ -145,7 +144,7 @@ class SnapshotWriterProcess:
         if not data:
             raise self._ended()
         try:
-            message: FromPersister = msgspec.msgpack.decode(data, type=FromPersister)
+            message: FromPersister = from_msgpack(data, FromPersister)
         except UNREADABLE:  # it is out of its mind: another one is started
             self._process.kill()
             raise self._ended() from None

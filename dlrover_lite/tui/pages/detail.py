@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.unknown_ids import unknown_text, warnings_of
 from dlrover_lite.tui.model import Checkpoint, Checkpoints, Evaluated, NodeRow, PsStrip, Shards
@@ -28,7 +27,7 @@ _IDLE = 0.02
 
 
 def status_of_master(status: Status) -> LocalStatus:
-    return msgspec.convert(status, LocalStatus, from_attributes=True)
+    return convert(status, LocalStatus, from_attributes=True)
 
 
 class NodesFold:
@@ -105,7 +104,7 @@ class NodesFold:
 def shards_of(status: Status | None) -> Shards | None:
     if status is None or status.shards is None:
         return None
-    return msgspec.convert(status.shards, Shards, from_attributes=True)
+    return convert(status.shards, Shards, from_attributes=True)
 
 
 def evaluated_of(status: Status | None) -> Evaluated | None:

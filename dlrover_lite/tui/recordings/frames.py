@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from dlrover_lite.core.decoding import convert
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, NodeRow, Problem, Rate
 
@@ -120,13 +121,11 @@ class Differences(Generic[S]):
     def after(self, before: S | None, change: Mapping[str, Any]) -> S:
         """Return ``before`` with a change that was read from a file. Raises msgspec.ValidationError for one that doesn't fit."""
         if before is None:
-            return msgspec.convert(change, self._kind)
+            return convert(change, self._kind)
         if not change:
             return before
         known = {
-            field.name: msgspec.convert(change[name], field.type)
-            for name, field in self._fields.items()
-            if name in change
+            field.name: convert(change[name], field.type) for name, field in self._fields.items() if name in change
         }
         return msgspec.structs.replace(before, **known)
 
@@ -178,7 +177,7 @@ def _goes_on(before: JobDetail, after: JobDetail) -> bool:
 def applied(before: JobDetail | None, new: Look) -> JobDetail:
     """Return the detail that ``look`` was made of. Raises msgspec.ValidationError for one that doesn't fit what was before."""
     if before is None or new.anew:
-        whole = msgspec.convert({**new.fields, "row": new.row}, JobDetail)
+        whole = convert({**new.fields, "row": new.row}, JobDetail)
         nodes = _with_changes((), new)
         return msgspec.structs.replace(whole, rates=new.rates, decisions=new.decisions, nodes=nodes)
     decisions = {one.number: one for one in (*before.decisions, *new.decisions)} if new.decisions else None

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from dlrover_lite.core.decoding import from_json, json_decoder
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.core.files.regular import FileTooLarge, open_regular
 from dlrover_lite.core.units import GIB
@@ -83,7 +84,7 @@ class Recording:
         self._decided: dict[tuple[str, int], Mark] = {}
         self._explained: dict[tuple[str, int], list[int]] = {}
         """Numbers of the frames with explanations of a decision."""
-        self._decoder = msgspec.json.Decoder(Frame)
+        self._decoder = json_decoder(Frame)
         self.begin = self._head()
         self._glance()
 
@@ -91,7 +92,7 @@ class Recording:
         stop = self._data.find(b"\n")
         first = self._data[: stop if stop >= 0 else len(self._data)]
         try:
-            head = msgspec.json.decode(first, type=Head)
+            head = from_json(first, Head)
         except msgspec.MsgspecError as error:
             raise HistoryError(
                 f"{self.name} is no recording", hint="One is made by: dlrover-lite tui --record FILE"
@@ -101,7 +102,7 @@ class Recording:
         return head.at
 
     def _glance(self) -> None:
-        data, decode = self._data, msgspec.json.Decoder(_Glance).decode
+        data, decode = self._data, json_decoder(_Glance).decode
         start, at = data.find(b"\n") + 1 or len(data), self.begin
         while start < len(data):
             stop = data.find(b"\n", start)

@@ -15,6 +15,7 @@ from dlrover_lite.brain.store.watch import Watch
 from dlrover_lite.brain_server.daemon import look_at
 from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.brain_server.history_client import BrainHistory
+from dlrover_lite.core.decoding import convert, json_decoder
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.protocol.news import JobNews
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsView
@@ -29,7 +30,7 @@ __all__ = ["LiveSource"]
 _LOOK_AROUND_SECONDS = 2.0
 """Seconds between two looks for jobs that no brain knows, and at those that are silent."""
 
-_decoder = msgspec.json.Decoder(LocalStatus)
+_decoder = json_decoder(LocalStatus)
 
 
 class LiveSource:
@@ -154,7 +155,7 @@ class LiveSource:
         """Take what a job's master has said last, as its files have it."""
         with suppress(msgspec.ValidationError):  # of another version
             if status:
-                self._fold.hear(job, msgspec.convert(status, LocalStatus), max(at, self._clock()))
+                self._fold.hear(job, convert(status, LocalStatus), max(at, self._clock()))
 
     def _brain(self, rows: Mapping[str, JobRow]) -> str:
         """Write in words whether the brain runs; that none does is no news where no job runs."""

@@ -14,6 +14,7 @@ import msgspec
 
 from dlrover_lite.backends.local.keeper.options import KeeperOptions, KeeperReady
 from dlrover_lite.backends.local.limits.systemd_scope import scoped
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.files.paths import python_environment
@@ -145,6 +146,6 @@ def _check(job: Job, said: bytes) -> None:
             f"The keeper of {job.id} did not come up" + (f":\n{lines}" if lines else "."),
             hint=f"Its log: {job.log('keeper')}",
         )
-    ready = msgspec.json.decode(said, type=KeeperReady)
+    ready = from_json(said, KeeperReady)
     if ready.error:
         raise JobError(ready.error, hint=ready.hint)

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from dlrover_lite.backends.local.host import cgroups
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.processes import ProcessIdentity, is_alive, is_foreign, kill_processes_of
 
@@ -124,7 +125,7 @@ def remove_runtime_directory(directory: Path) -> None:
     """Remove a runtime directory with the control groups noted in it, whose processes are killed. Whatever can't be removed now is left to
     the next sweep."""
     try:
-        noted = msgspec.json.decode((directory / _CGROUPS).read_bytes(), type=list[str])
+        noted = from_json((directory / _CGROUPS).read_bytes(), list[str])
     except (OSError, msgspec.MsgspecError):
         noted = []
     if noted and not cgroups.end(map(Path, noted)):
@@ -159,7 +160,7 @@ def stale_runtime_directories(clock: Callable[[], float] = time.time) -> list[Pa
 
 def _owner(directory: Path) -> Owner | None:
     try:
-        return msgspec.json.decode((directory / _OWNER).read_bytes(), type=Owner)
+        return from_json((directory / _OWNER).read_bytes(), Owner)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -38,6 +38,7 @@ from dlrover_lite.backends.local.keeper.restarts import Restarts
 from dlrover_lite.backends.local.keeper.service import KeeperService
 from dlrover_lite.backends.local.limits.choose import choose
 from dlrover_lite.backends.local.limits.node_limits import NodeLimits
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
 from dlrover_lite.core.process_limits import exhausted
@@ -435,7 +436,7 @@ def main(arguments: list[str]) -> int:
         identity = identify(os.getpid())
         assert identity is not None
         runtime = create_runtime_directory(job.directory, job.short_id, identity)
-        keeper = Keeper(job, msgspec.json.decode(parsed.options, type=KeeperOptions), runtime, parsed.tie)
+        keeper = Keeper(job, from_json(parsed.options, KeeperOptions), runtime, parsed.tie)
     except DlroverLiteError as error:
         log(str(error))
         children.kill_all()

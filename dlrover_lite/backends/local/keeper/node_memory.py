@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from dlrover_lite.backends.local.keeper.nodes import Nodes
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.ps.memory.node_memory_client import FILES_AT_ONCE, Fetch, Keep, KeeperRequest, Kept, Left, Refused
 from dlrover_lite.transport.frames import UNREADABLE
 
@@ -111,7 +112,7 @@ class NodeMemory:
             if not data:
                 self._drop(connection)
                 return
-            body = msgspec.json.decode(data, type=KeeperRequest)
+            body = from_json(data, KeeperRequest)
             self._answer(connection, body, fds, lost=bool(flags & socket.MSG_CTRUNC))
         except (OSError, *UNREADABLE):
             self._drop(connection)

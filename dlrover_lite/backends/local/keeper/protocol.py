@@ -11,6 +11,7 @@ import msgspec
 
 from dlrover_lite.backends.local.limits.base import Enter
 from dlrover_lite.core.bounds import Count, ExitCode, Items, Name, Pid, Seconds, SignalNumber, Text, Url
+from dlrover_lite.core.decoding import json_decoder
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Observation, Readings
@@ -131,7 +132,7 @@ class Channel(Generic[M]):
 
     def __init__(self, end: socket.socket, incoming: Any) -> None:
         self.socket = end
-        self._decoder: msgspec.json.Decoder[M] = msgspec.json.Decoder(incoming)
+        self._decoder: msgspec.json.Decoder[M] = json_decoder(incoming)
         self._buffer = b""
         self.open = True
 

@@ -35,6 +35,7 @@ from dlrover_lite.backends.local.keeper.protocol import (
 from dlrover_lite.backends.local.limits.join_cgroup import NODE_VARIABLE, enter_fence
 from dlrover_lite.backends.local.template.allocator import give_back_freed_memory, keep_freed_memory
 from dlrover_lite.backends.local.template.threads import ThreadPools
+from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
 from dlrover_lite.jobs.store import Job
@@ -217,10 +218,10 @@ def _kill_session(pid: int) -> None:
 
 def main(arguments: list[str]) -> None:
     if arguments[0] == "--node":
-        request = msgspec.json.decode(arguments[1], type=Fork)
+        request = from_json(arguments[1], Fork)
         _leave(run_node(request, Path(arguments[2])))
     pass_over_full_disk()
-    Template(msgspec.json.decode(arguments[0], type=TemplateOptions)).serve()
+    Template(from_json(arguments[0], TemplateOptions)).serve()
 
 
 if __name__ == "__main__":
