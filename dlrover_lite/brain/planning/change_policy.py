@@ -6,7 +6,7 @@ nothing yet says are better has a budget, a share of the job's expected time, an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -55,15 +55,13 @@ class Settled(NamedTuple):
     """Seconds that each job would have gained at the least by an exchange that wasn't surely worth it; empty: there was none."""
 
 
-def held_back(
-    options: Sequence[Options], capacity: Resources, policy: Policy, *, firm: Collection[str] = ()
-) -> list[str]:
-    """Find the jobs that are to wait though their smallest plans fit: others end so much sooner by their cores. ``firm``: who begins
-    anyway. Nobody waits for that once none may pass him any more (``Policy.reserve_after_seconds``)."""
+def held_back(options: Sequence[Options], capacity: Resources, policy: Policy) -> list[str]:
+    """Find the jobs that are to wait though their smallest plans fit: others end so much sooner by their cores. Nobody waits
+    for that once none may pass him any more (``Policy.reserve_after_seconds``)."""
     waiting = {
         one.view.job: aged_priority(one.view, policy)
         for one in options
-        if one.now is None and one.view.job not in firm and one.view.waited_seconds < policy.reserve_after_seconds
+        if one.now is None and one.view.waited_seconds < policy.reserve_after_seconds
     }
     if not waiting or policy.rho <= 1.0 or len(options) == 1:
         return []
@@ -81,15 +79,19 @@ def settle(
     alone: bool,
     forced: bool,
     starts: Mapping[str, int] | None = None,
+    waiting: Sequence[Options] = (),
 ) -> Settled:
     """Choose the plans of all admitted jobs. ``alone``: this is the only job there is. ``forced``: others were let in or put out, so that
-    plans may have to shrink. ``starts``: jobs that begin with the plan at that position, whatever they could have. The smallest plans
-    together fit into ``capacity``."""
+    plans may have to shrink. ``starts``: jobs that begin with the plan at that position, whatever they could have. ``waiting``: jobs that
+    are held back. The smallest plans of all together fit into ``capacity``."""
     fixed = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
     pinned = {**(starts or {}), **fixed}
     whole = {one.view.job: one for one in options}
     free = [one if one.view.job in pinned else restrained(one, policy) for one in options]
-    walk = _walk(free, capacity, pinned, _floors(free, pinned, capacity, policy), policy, alone=alone)
+    # who may keep what he has follows from what all need at the least, not from who waits or begins with less than he could
+    may_keep = _floors([*free, *waiting], fixed, capacity, policy)
+    floors = {job: at for job, at in _floors(free, pinned, capacity, policy).items() if job in may_keep}
+    walk = _walk(free, capacity, pinned, floors, policy, alone=alone)
     _leave_alone(walk)
     rejected: dict[str, float] = {}
     worth_it = forced or alone or _worth_it(walk, whole, policy)

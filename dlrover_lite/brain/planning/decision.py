@@ -165,15 +165,19 @@ def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | 
     later = {job: _need(one) for job, one in options.items() if one.view.fixed and one.view.busy}
     admission = admit(views, needs, capacity, policy, reluctant=reluctant, later=later)
     alone = len(views) == 1
-    admission = _worth_beginning(admission, [options[job] for job in admission.admitted], inputs)
+    let_in = [options[job] for job in admission.admitted]
+    admission = _worth_beginning(admission, let_in, inputs)
     admitted = set(admission.admitted)
+    waiting = [one for one in let_in if one.view.job not in admitted]
     inside = [options[view.job] for view in views if view.job in admitted]
     forced = bool(admission.preempted) or any(one.now is None for one in inside)
-    settled = rules.settle(inside, capacity, policy, alone=alone, forced=forced)
+    settled = rules.settle(inside, capacity, policy, alone=alone, forced=forced, waiting=waiting)
     free_milli = to_milli(capacity.cores) - sum(view.now.milli for view in views if view.now is not None)
     beginnings = begin(admission.admitted, options, settled, free_milli, policy)
     if beginnings.smaller:
-        settled = rules.settle(inside, capacity, policy, alone=alone, forced=forced, starts=beginnings.plans)
+        settled = rules.settle(
+            inside, capacity, policy, alone=alone, forced=forced, waiting=waiting, starts=beginnings.plans
+        )
     early = beginnings.early
     placed = place_all(options, settled, early, inputs.hosts)
     places = {job: place for place, job in enumerate([*early, *placed.homeless, *admission.queued], 1)}
@@ -183,15 +187,15 @@ def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | 
 
 
 def _worth_beginning(admission: Admission, inside: Sequence[Options], inputs: RoundInputs) -> Admission:
-    """Put those back into the queue whose cores are worth more to others, as far as others take them."""
-    firm = admission.preempted.values()
+    """Put those back into the queue whose cores are worth more to others, as far as others take them; nobody where jobs give way for
+    somebody."""
     rules = rules_of(inputs.policy.name)
-    back = rules.held_back(inside, inputs.capacity, inputs.policy, firm=firm)
+    back = [] if any(admission.preempted.values()) else rules.held_back(inside, inputs.capacity, inputs.policy)
     if not back:
         return admission
-    others = [one for one in inside if one.view.job not in back]
+    others, waiting = ([one for one in inside if (one.view.job in back) is held] for held in (False, True))
     forced = bool(admission.preempted) or any(one.now is None for one in others)
-    left = rules.settle(others, inputs.capacity, inputs.policy, alone=False, forced=forced).free
+    left = rules.settle(others, inputs.capacity, inputs.policy, alone=False, forced=forced, waiting=waiting).free
     milli, memory = to_milli(left.cores), left.memory
     for one in inside:
         if one.view.job in back and one.fits(one.minimum, milli, memory):

@@ -149,19 +149,16 @@ def better_used_by_others(
 
 
 def _from_nothing(one: Options, worth: float) -> Stairs:
-    """Make the stairs of a job that may get nothing at all, ``worth``: of its smallest plan."""
+    """Make the stairs of a job that may get nothing at all, ``worth``: of its smallest plan. What its first steps are worth per core is
+    what they are together, where the next is worth more than the first."""
     stairs, at = stairs_of(one), one.minimum
-    to = [at, *stairs.to.tolist()]
-    milli = [int(one.points.milli[at]), *stairs.milli.tolist()]
-    memory = [int(one.memory[at]), *stairs.memory.tolist()]
-    value = [worth, *stairs.value.tolist()]
-    while (
-        len(to) > 1 and value[0] * milli[1] < value[1] * milli[0]
-    ):  # the next step is worth more per core: both are one
-        for column in (milli, memory, value):
-            column[:2] = [column[0] + column[1]]
-        del to[0]
-    return Stairs(np.array(to), np.array(milli), np.array(memory), np.array(value), np.ones(len(to), np.bool_))
+    milli = np.concatenate([[one.points.milli[at]], stairs.milli])
+    value = np.concatenate([[worth], stairs.value])
+    slopes = np.cumsum(value) / np.cumsum(milli)
+    together = int(slopes.argmax()) + 1
+    value[:together] = slopes[together - 1] * milli[:together]
+    memory = np.concatenate([[one.memory[at]], stairs.memory])
+    return Stairs(np.concatenate([[at], stairs.to]), milli, memory, value, np.ones(len(milli), np.bool_))
 
 
 def _climbed(steps: Sequence[Stairs], free_milli: int, free_memory: int) -> tuple[list[int], list[int]]:

@@ -29,9 +29,10 @@ def share(
     alone: bool,
     forced: bool,
     starts: Mapping[str, int] | None = None,
+    waiting: Sequence[Options] = (),
 ) -> Settled:
     """Choose the plans of all admitted jobs, as ``change_policy.settle`` does. Each begins at its smallest plan; ``starts`` and what can't
-    be changed keep theirs. Whether a job is ``alone``, or others were let in by force, makes no difference."""
+    be changed keep theirs. Whether a job is ``alone``, others were let in by force, or are held back (``waiting``), makes no difference."""
     fixed = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
     pinned = {**(starts or {}), **fixed}
     chosen = {one.view.job: pinned.get(one.view.job, one.minimum) for one in options}
