@@ -1,9 +1,8 @@
-"""Processes named so that a recycled pid is never mistaken for the one that was meant; and who this one runs as."""
+"""Processes named so that a recycled pid is never mistaken for the one that was meant; and whether this one has been asked to end."""
 
 from __future__ import annotations
 
 import os
-import pwd
 import select
 import signal
 import sys
@@ -15,12 +14,12 @@ import msgspec
 __all__ = [
     "JOB_VARIABLE",
     "ProcessIdentity",
+    "StopSignals",
     "identify",
     "is_alive",
     "is_foreign",
     "kill_processes_of",
     "send_signal",
-    "user_name",
     "wait_for_end",
 ]
 
@@ -146,9 +145,17 @@ def _wait_with_psutil(process: ProcessIdentity, timeout_seconds: float | None) -
     return True
 
 
-def user_name() -> str:
-    """Return the name of the user that this process runs as; the number where it has no name, as in a container that runs with any."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
+class StopSignals:
+    """Whether this process has been asked to end, by SIGTERM or SIGINT, as between two steps of a loop. A KeyboardInterrupt can only come
+    from a person's own code then."""
+
+    def __init__(self) -> None:
+        self._came = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._take)
+
+    def _take(self, _signal: int, _frame: object) -> None:
+        self._came = True
+
+    def __call__(self) -> bool:
+        return self._came

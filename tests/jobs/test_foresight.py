@@ -140,7 +140,7 @@ def test_a_recipe_may_be_called_as_a_job_is() -> None:
 def test_a_recipe_that_is_too_large_is_refused_in_words() -> None:
     large = RoleResources(count=9, cores=1.0, memory=GIB)
     found = foresee(recipe(resources=ResourceLimits(worker=large), autoscale="on"), 1000)
-    assert found.decision.action == "refuse" and "9.25 cores" in found.decision.reason
+    assert found.decision.action == "refuse" and "9.125 cores" in found.decision.reason
 
 
 @pytest.mark.parametrize("asked", ["ps", "worker"])
