@@ -54,7 +54,7 @@ def test_validate_says_what_the_job_will_do(directory: Path, capsys: Capture) ->
         "data       criteo: day.tsv; 0.1 of it held out",
         "training   2 epochs in batches of 1,024, shuffled, evaluated every 5,000 samples",
         "optimizer  adagrad, learning rate 0.02; embeddings: ftrl, learning rate 0.02; cosine schedule",
-        "resources  1 PS with 0.375 cores, 320 MiB (auto); 2 workers with 0.5 cores, 512 MiB; together at most 2 cores, 4 GiB",
+        "resources  1 PS with 1 cores, 320 MiB (auto); 2 workers with 0.5 cores, 512 MiB; together at most 2 cores, 4 GiB",
         "           auto: as the brain would begin now, for about 1 samples, by the files' sizes (dlrover-lite plan); it takes back "
         "memory that isn't used",
         "export     npz",

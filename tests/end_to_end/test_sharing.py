@@ -27,8 +27,8 @@ from tests.end_to_end.test_faults import CENSUS, SGD, assert_exactly_once
 from tests.end_to_end.test_nodes import kill_master
 
 SAMPLES, EPOCHS = 6_000, 2
-ROOM_FOR_ONE, ROOM_FOR_TWO = 0.5, 1.5
-"""Cores: the smallest plan has 0.5."""
+ROOM_FOR_ONE, ROOM_FOR_TWO = 0.375, 1.5
+"""Cores: the smallest plan has 0.25."""
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,7 @@ def test_jobs_share_a_machine_that_has_room_for_two_and_then_for_one(tmp_path: P
     until(lambda: again.status().state == "queued", "the queue, for one that is resumed, too")
     until(
         lambda: re.search(
-            r"number 1 in the queue: its smallest plan \(0.5 cores, .*\) doesn't fit", again.status().message
+            r"number 1 in the queue: its smallest plan \(0.25 cores, .*\) doesn't fit", again.status().message
         ),
         "why",
     )

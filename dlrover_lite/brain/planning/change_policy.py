@@ -124,7 +124,7 @@ def _walk(
             continue
         if alone and walk.has_room(job, best := soonest(one, capacity)):
             walk.move(job, best)
-        if walk.chosen[job] != one.now:
+        if walk.chosen[job] != one.now and not (one.view.guessed and one.now is None):
             cheapest = cheapest_as_good(one, walk.chosen[job], policy.tie_share)
             walk.move(job, fewest_nodes(one, cheapest, policy.fewer_nodes_share))
     return walk

@@ -191,6 +191,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """The plan is not to be changed while the job runs (autoscaling is off or paused)."""
     busy: bool = False
     """It is ``fixed`` for a few seconds alone, as a change of it is under way."""
+    guessed: bool = False
+    """Its costs are a guess, as neither it nor a job like it was ever measured. Cores that seem to make no difference aren't saved."""
     unmeasured: bool = False
     """The present plan hasn't been measured yet. It is kept until then, but for what other jobs need at the least."""
     held: str = ""

@@ -332,6 +332,7 @@ def observed_view(
         need=need,
         remaining_samples=None if total_samples is None else max(0.0, total_samples - last.samples_so_far),
         now=candidate_of(last),
+        guessed=False,
         measured=observed.measured,
         measured_before=observed.measured_before,
         last_change=observed.last_change,

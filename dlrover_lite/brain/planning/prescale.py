@@ -174,6 +174,7 @@ def _view(inputs: StartInputs, known: _Known) -> JobView:
         job=inputs.job,
         bounds=bounds,
         model=model,
+        guessed=known.prior is None,
         similar=similar_plans(inputs.history, known.near) if inputs.policy.name == "paper" else (),
         need=_need(inputs, known.near, bounds),
         priority=inputs.priority,
