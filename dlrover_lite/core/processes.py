@@ -1,4 +1,4 @@
-"""Processes named so that a recycled pid is never mistaken for the one that was meant; and whether this one has been asked to end."""
+"""Processes named so that a recycled pid is never mistaken for the one that was meant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import msgspec
 __all__ = [
     "JOB_VARIABLE",
     "ProcessIdentity",
-    "StopSignals",
     "identify",
     "is_alive",
     "is_foreign",
@@ -143,19 +142,3 @@ def _wait_with_psutil(process: ProcessIdentity, timeout_seconds: float | None) -
     except psutil.TimeoutExpired:
         return False
     return True
-
-
-class StopSignals:
-    """Whether this process has been asked to end, by SIGTERM or SIGINT, as between two steps of a loop. A KeyboardInterrupt can only come
-    from a person's own code then."""
-
-    def __init__(self) -> None:
-        self._came = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._take)
-
-    def _take(self, _signal: int, _frame: object) -> None:
-        self._came = True
-
-    def __call__(self) -> bool:
-        return self._came

@@ -16,7 +16,7 @@ from dlrover_lite.core.files.durable import write_whole
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
 from dlrover_lite.core.process_limits import exhausted
 from dlrover_lite.core.process_log import log
-from dlrover_lite.core.processes import StopSignals
+from dlrover_lite.core.this_process import StopSignals
 from dlrover_lite.jobs import events as stories
 from dlrover_lite.jobs.checkpoint_location import destination
 from dlrover_lite.jobs.store import Job, JobRecord, Result

@@ -21,7 +21,7 @@ from dlrover_lite.core.errors import (
     RecipeError,
 )
 from dlrover_lite.core.process_log import log
-from dlrover_lite.core.processes import StopSignals
+from dlrover_lite.core.this_process import StopSignals
 from dlrover_lite.data.base import Dataset, Schema
 from dlrover_lite.data.open import open_data
 from dlrover_lite.models.check import fields_of_model

@@ -129,7 +129,7 @@ def test_who_starts_warm_may_begin_with_less_where_others_have_the_rest() -> Non
 # --- the greedy -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_nobody_gets_more_than_there_is_in_whatever_order_jobs_are(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cores = float(rng.uniform(3.0, 40.0))

@@ -29,7 +29,7 @@ MODULES = (
     "planning/allowed_changes",
     "planning/work_shift",
     "planning/prescale",
-    "planning/policies",
+    "planning/rules",
     "healing/slow_nodes",
     "healing/memory_relief",
     "healing/memory_reclaim",

@@ -33,7 +33,7 @@ from dlrover_lite.brain.planning.kept_options import KeptOptions
 from dlrover_lite.brain.planning.pareto import Band, ThroughputModel
 from dlrover_lite.brain.planning.plan_grid import Candidate, IntArray, MemoryBand, to_milli
 from dlrover_lite.brain.planning.plan_values import Options
-from dlrover_lite.brain.planning.policies import Rules, rules_of
+from dlrover_lite.brain.planning.rules import Rules, rules_of
 from dlrover_lite.brain.planning.shared_hosts import place_all
 from dlrover_lite.brain.planning.start_order import begin
 from dlrover_lite.core.errors import JobError

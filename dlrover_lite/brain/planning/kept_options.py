@@ -9,7 +9,7 @@ import msgspec
 from dlrover_lite.brain.planning.job_view import JobView, ModelData, Policy
 from dlrover_lite.brain.planning.pareto import ThroughputModel
 from dlrover_lite.brain.planning.plan_values import Found, Options
-from dlrover_lite.brain.planning.policies import rules_of
+from dlrover_lite.brain.planning.rules import rules_of
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
 

@@ -68,7 +68,7 @@ def _by_another(
 ) -> None:
     """Print what another policy would have decided. Raises HistoryError where that isn't known any more."""
     from dlrover_lite.brain.explain.decision_text import explain, weighed_plans
-    from dlrover_lite.brain.explain.policies import decided_by
+    from dlrover_lite.brain.explain.other_policy import decided_by
     from dlrover_lite.cli.commands.brain.plan import decision_json
 
     other, policy = decided_by(opened, one, name)
