@@ -55,9 +55,15 @@ def test_verdict_says_why_a_round_is_disturbed(others: float, off: float, words:
     assert bool(found) is bool(words)
 
 
+def takes(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
+    """Have calibration runs take so long, and do nothing meanwhile."""
+    left = iter(seconds)
+    monkeypatch.setattr("bench._quiet._WARM_SORTS", 0)
+    monkeypatch.setattr("bench._quiet._timed", lambda work: next(left))
+
+
 def test_a_lasting_slowdown_becomes_the_usual_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 1.0])
-    monkeypatch.setattr("bench._quiet._timed", lambda work: next(seconds))
+    takes(monkeypatch, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 1.0)
     quiet = Quiet()
     assert [quiet.calibrate() for _ in range(8)] == pytest.approx([0, 0, 0, 1.0, 1.0, 1 / 3, 0, -1 / 3])
 
@@ -75,8 +81,7 @@ def test_a_lasting_slowdown_becomes_the_usual_pace(monkeypatch: pytest.MonkeyPat
 def test_a_disturbed_run_is_repeated_until_one_is_quiet(
     paces: list[float], again: int, runs: int, counts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = iter([1.0] * 9 + paces)
-    monkeypatch.setattr("bench._quiet._timed", lambda work: next(seconds))
+    takes(monkeypatch, *[1.0] * 9, *paces)
     monkeypatch.setattr("bench._quiet.share_of_others", lambda *_: 0.0)
     quiet, values = Quiet(), iter(range(9))
     for _ in range(9):
