@@ -126,6 +126,19 @@ def test_the_order_of_the_jobs_does_not_matter(views, capacity, random):
     assert one == other
 
 
+def test_a_reason_names_jobs_in_the_same_order_whatever_theirs_is():
+    """Two that can't give way, and one that waits for them."""
+    there = [
+        view(job, now=Candidate(1, 1, 0.5, 0.25), model=data(), priority=0.5, stays="it takes no checkpoints")
+        for job in ("b", "c")
+    ]
+    waits = view("a", model=data(), priority=2.0)
+    rounds = (RoundInputs(at=0.0, capacity=Resources(1.0, 10**6), jobs=(*each, waits)) for each in (there, there[::-1]))
+    one, other = (decide(each, load).of("a").reason for each in rounds)
+    assert one == other
+    assert "b has less priority, but can't give way: it takes no checkpoints; c has less" in one
+
+
 def test_a_job_alone_gets_its_fastest_plan():
     inputs = RoundInputs(at=0.0, capacity=Resources(3.0, 10**6), jobs=(view(model=data(worker=0.03, server=0.01)),))
     choice = decide(inputs, load).of("a").choice

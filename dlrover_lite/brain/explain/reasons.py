@@ -90,7 +90,7 @@ class Reasons:
         ratio = self.inputs.policy.preempt_ratio
         firm = [
             f"{other.job} has less priority, but can't give way: {other.stays}"
-            for other in self.inputs.jobs
+            for other in sorted(self.inputs.jobs, key=lambda other: other.job)
             if other.now is not None and other.stays and other.priority * ratio <= view.priority
         ]
         return "; ".join([full, *firm[:_MOST_NAMED]])
