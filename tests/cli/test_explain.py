@@ -189,7 +189,7 @@ def test_a_reason_can_not_paint_the_terminal(decided: list[Decision], capsys: Ca
 
 
 def test_explain_asks_the_other_policy(decided: list[Decision], capsys: Capture) -> None:
-    """By the same inputs, of which it takes the intervals; what is stored stays as it was."""
+    """The other policy gets the same inputs, and its model the same intervals; what is stored stays as it was."""
     number = number_of(decided, "change")
     assert main(["explain", JOB, number, "--policy", "paper"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -107,7 +107,7 @@ def test_a_master_starts_without_importing_numba_or_torch() -> None:
     ],
 )
 def test_only_who_fits_a_model_imports_scipy(code: str) -> None:
-    """Of all of it; its version is what numba looks at."""
+    """No part of scipy is imported that fits anything: numba imports the bare package, to look at its version."""
     parts = {name.split(".")[1] for name in imported_by(code) if name.startswith("scipy.")}
     assert not parts & {"optimize", "special", "stats", "linalg", "sparse"}
 
