@@ -22,11 +22,10 @@ from _host_queues import Costs, Machine, Node, Window, run
 from dlrover_lite.brain.advisor import Advisor, Arrival
 from dlrover_lite.brain.effect import Effect
 from dlrover_lite.brain.healing.mitigation import Treatment
-from dlrover_lite.brain.healing.policies import HealthPolicy
 from dlrover_lite.brain.job_tracker import candidate
 from dlrover_lite.brain.planning.decision import Decision
-from dlrover_lite.brain.planning.job_view import Policy
 from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.brain.policies import USUAL, Policies
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
@@ -300,14 +299,13 @@ class Cluster:
         directory: Path,
         *,
         memory: int = 64 * GIB,
-        policy: Policy | None = None,
-        health: HealthPolicy | None = None,
+        policies: Policies = USUAL,
     ) -> None:
         self.machines = list(machines)
         self.hosts = tuple(Host(f"host-{at}", Resources(one.cores, memory)) for at, one in enumerate(machines))
         self.store = ConfigStore(directory / "brain.sqlite", busy_seconds=0.01)
         self.said: list[str] = []
-        self.advisor = Advisor(self.store, policy=policy, health=health, say=self.said.append)
+        self.advisor = Advisor(self.store, policies=policies, say=self.said.append)
         self.now = _BEGAN
         self.jobs: dict[str, SimulatedJob] = {}
         self._pending: dict[str, tuple[int, Decision]] = {}
@@ -563,12 +561,11 @@ def run_alone(
     job: SimulatedJob,
     machines: Sequence[Machine],
     seconds: float,
-    policy: Policy | None = None,
-    health: HealthPolicy | None = None,
+    policies: Policies = USUAL,
 ) -> None:
     """Let one job run on hosts of its own. Raises SystemExit where the brain complains."""
     with tempfile.TemporaryDirectory(prefix="dlrover-lite-bench-") as directory:
-        cluster = Cluster(machines, Path(directory), policy=policy, health=health)
+        cluster = Cluster(machines, Path(directory), policies=policies)
         cluster.arrives(job)
         while cluster.now - job.began < seconds:
             cluster.pass_window()

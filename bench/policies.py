@@ -36,6 +36,7 @@ from dlrover_lite.brain.models.throughput import fit
 from dlrover_lite.brain.planning.job_view import Policy
 from dlrover_lite.brain.planning.paper.warm_start import SMOOTHING
 from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_plan
+from dlrover_lite.brain.policies import Policies
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.acts import PolicyName
 from dlrover_lite.protocol.demands import Demand
@@ -70,7 +71,7 @@ def ratios(case: str, policy: PolicyName, seed: int) -> Ratios:
     costs, machines = Costs(), CASES[case]
     best = _best(case)
     job = SimulatedJob("job", lambda _: costs, WORK_SECONDS * best, seed)
-    run_alone(job, machines, SECONDS, Policy(name=policy))
+    run_alone(job, machines, SECONDS, Policies(planning=Policy(name=policy)))
     return Ratios(mean_rate(job, SECONDS, since=SECONDS - LAST_SECONDS) / best, mean_rate(job, SECONDS) / best)
 
 

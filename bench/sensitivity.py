@@ -1,22 +1,25 @@
-"""Which numbers of the brain its plans depend on: each is made smaller and larger, and simulated jobs are run with it.
+"""How far each number of the brain may be moved before its plans change: each is made smaller and larger, and simulated jobs are run.
 
 Numbers are the fields of its policies, and what stands at the top of its modules. ``sensitivity.numbers``: how many of them change what
-jobs reach by more than 2%, at their end or on their way, when they are three quarters or four thirds of what they are. Each is named on
-stderr, with what it changes. The others may be anything in that range: half and twice as much are looked at for these
-(``sensitivity.wide``: how many change nothing then either). What the simulated jobs don't meet, as memory that runs out, tells nothing.
+jobs reach by more than 2%, at their end or on their way, when they are three quarters or four thirds of what they are. Of the others, half
+and twice as much are looked at too (``sensitivity.wide``: how many change nothing then either). Each is named on stderr, with what it
+changes; the ranges in which nothing changes are the figure's detail, and docs/numbers.md has them. What the simulated jobs don't meet, as
+memory that runs out, tells nothing.
 
-A difference counts beside what the same jobs differ by when nothing is changed but the chance in their queues.
+A difference counts beside what the same jobs differ by when nothing is changed but the chance in their queues. Nothing is timed, so the
+machine may do anything else meanwhile; an hour and more, on all cores that there are.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,16 +28,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import msgspec
 from _host_jobs import Best, SimulatedJob, best_plan, mean_rate, run_alone
 from _host_queues import Costs, Machine
+from _numbers import USUAL, module_numbers, policy_fields, read_ranges, write_ranges
 from common import Figure, arguments, emit
 
-import dlrover_lite
-from dlrover_lite.brain.healing.policies import HealthPolicy
-from dlrover_lite.brain.planning.job_view import Policy
+from dlrover_lite.brain.policies import Policies
 
-BRAIN = Path(dlrover_lite.__file__).parent / "brain"
-FOLDERS = ("planning", "models", "healing")
-OTHERS = ("job_tracker.py", "effect.py")
-FACTORS, WIDER = (0.75, 4 / 3), (0.5, 2.0)
+FACTORS, FARTHER = (0.75, 4 / 3), (0.5, 2.0)
 ENOUGH = 0.02
 """Difference, as a share, from which on results depend on a number."""
 CASES = {
@@ -47,18 +46,11 @@ COSTS = Costs()
 SECONDS, LAST_SECONDS = 240.0, 30.0
 WORK_SECONDS = 600.0
 """Seconds that the best plan would take for all of a job's work."""
-NOT_NUMBERS = {"FORMAT", "MILLI", "_OF_80_PERCENT", "_HALF_WIDTH_OF_80_PERCENT"}
-"""Versions, units, and what mathematics says."""
-
-
-class Policies(NamedTuple):
-    planning: Policy = Policy()
-    health: HealthPolicy = HealthPolicy()
 
 
 class Constant(NamedTuple):
     module: str
-    """Module of a number at its top; of a field, "planning" or "health" with the fields that lead to it, joined by dots."""
+    """Module of a number at its top; of a field, the fields of ``Policies`` that lead to it, joined by dots."""
     name: str
     value: float
     is_field: bool = False
@@ -78,13 +70,11 @@ class Constant(NamedTuple):
     @contextmanager
     def replaced(self, value: float) -> Iterator[Policies]:
         """Give the number another value; yield the policies to run jobs with."""
-        if not self.is_field:
-            with replaced(self, value):
-                yield Policies()
+        if self.is_field:
+            yield _with(USUAL, [*self.module.split("."), self.name], value)
             return
-        which, *path = self.module.split(".")
-        whole = getattr(Policies(), which)
-        yield Policies()._replace(**{which: _with(whole, [*path, self.name], value)})
+        with replaced(self, value):
+            yield USUAL
 
 
 def _with(whole: Any, path: Sequence[str], value: float) -> Any:
@@ -94,34 +84,14 @@ def _with(whole: Any, path: Sequence[str], value: float) -> Any:
     return msgspec.structs.replace(whole, **{first: inner})
 
 
-def fields(policy: msgspec.Struct, at: str) -> Iterator[Constant]:
-    """Find the numbers among a policy's fields, and those of the policies in it."""
-    for name in policy.__struct_fields__:
-        value = getattr(policy, name)
-        if isinstance(value, msgspec.Struct):
-            yield from fields(value, f"{at}.{name}")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield Constant(at, name, value, is_field=True)
+def every_number() -> list[Constant]:
+    fields = [Constant(*_named(one.path), one.value, is_field=True) for one in policy_fields()]
+    return [*fields, *(Constant(*_named(f"dlrover_lite.brain.{one.path}"), one.value) for one in module_numbers())]
 
 
-def constants() -> Iterator[Constant]:
-    """Find the numbers that stand at the top of the brain's modules."""
-    files = [path for folder in FOLDERS for path in sorted((BRAIN / folder).glob("*.py"))]
-    for path in [*files, *(BRAIN / name for name in OTHERS)]:
-        module = ".".join(("dlrover_lite.brain", *path.relative_to(BRAIN).with_suffix("").parts))
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if not isinstance(node, ast.Assign) or len(node.targets) != 1:
-                continue
-            target = node.targets[0]
-            pairs = [(target, node.value)]
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                pairs = list(zip(target.elts, node.value.elts, strict=True))
-            for name, value in pairs:
-                number = value.value if isinstance(value, ast.Constant) else None
-                if not isinstance(name, ast.Name) or name.id in NOT_NUMBERS:
-                    continue
-                if isinstance(number, int | float) and not isinstance(number, bool):
-                    yield Constant(module, name.id, number)
+def _named(path: str) -> tuple[str, str]:
+    where, _, name = path.rpartition(".")
+    return where, name
 
 
 @contextmanager
@@ -147,7 +117,7 @@ def replaced(one: Constant, value: float) -> Iterator[None]:
 def run(machines: Sequence[Machine], best: Best, seed: int, policies: Policies) -> tuple[float, float]:
     """Let one job run; return what it reaches at its end and on its way, as shares of the best plan."""
     job = SimulatedJob("job", lambda _: COSTS, WORK_SECONDS * best.samples_per_second, seed)
-    run_alone(job, machines, SECONDS, policies.planning, policies.health)
+    run_alone(job, machines, SECONDS, policies)
     end = mean_rate(job, SECONDS, since=SECONDS - LAST_SECONDS)
     return end / best.samples_per_second, mean_rate(job, SECONDS) / best.samples_per_second
 
@@ -163,67 +133,102 @@ def outcomes(bests: dict[str, Best], seeds: Sequence[int], policies: Policies) -
 
 
 def extend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these numbers, such as _SHIFT")
-    parser.add_argument("--seeds", type=int, help="(default 4; 1 with --quick)")
-
-
-def changes(
-    one: Constant, factors: Sequence[float], bests: dict[str, Best], seeds: Sequence[int], usual: Usual
-) -> dict[str, float]:
-    """Find what changes, by how much, with each of these factors on a number."""
-    found: dict[str, float] = {}
-    for value in dict.fromkeys(one.changed(factor) for factor in factors):
-        if value == one.value:
-            continue
-        with one.replaced(value) as policies:
-            after = outcomes(bests, seeds, policies)
-        for what, reached in after.items():
-            change = reached / usual.reached[what] - 1
-            if abs(change) > max(ENOUGH, 2 * usual.noise[what]):
-                found[f"{value:g}: {what}"] = round(change, 4)
-    return found
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these numbers, such as shift_times")
+    parser.add_argument("--write-ranges", action="store_true", help="write the ranges down, for docs/numbers.md")
+    parser.add_argument("--seeds", type=int, help="(default 2; 1 with --quick)")
 
 
 class Usual(NamedTuple):
-    """What jobs reach with the numbers as they are, and by how much that differs by chance, as a share."""
+    """What jobs reach with the numbers as they are."""
 
-    reached: dict[str, float]
+    seeds: Sequence[int]
+    bests: dict[str, Best]
+    of_first: dict[str, float]
+    """With the first seed alone."""
+    of_all: dict[str, float]
     noise: dict[str, float]
+    """By how much that differs by chance, as a share."""
+
+    @classmethod
+    def of(cls, cases: Sequence[str], seeds: Sequence[int]) -> Usual:
+        bests = {case: best_plan(CASES[case], COSTS) for case in cases}
+        reached = outcomes(bests, seeds, USUAL)
+        chance = outcomes(bests, [seed + 1000 for seed in seeds], USUAL)
+        noise = {what: abs(chance[what] / reached[what] - 1) for what in reached}
+        return cls(seeds, bests, outcomes(bests, seeds[:1], USUAL), reached, noise)
+
+    def changes(self, one: Constant, factor: float) -> tuple[float, dict[str, float]]:
+        """Make a number so many times what it is; return what it is then, and what changes by how much. What changes nothing with the first
+        seed isn't looked at with the others."""
+        value = one.changed(factor)
+        found: dict[str, float] = {}
+        if value == one.value:
+            return value, found
+        with one.replaced(value) as policies:
+            for seeds, usual in ((self.seeds[:1], self.of_first), (self.seeds, self.of_all)):
+                after = outcomes(self.bests, seeds, policies)
+                shares = {what: its / usual[what] - 1 for what, its in after.items()}
+                found = {w: round(by, 4) for w, by in shares.items() if abs(by) > max(ENOUGH, 2 * self.noise[w])}
+                if not found:
+                    break
+        return value, found
+
+
+class Range(NamedTuple):
+    """The values of a number with which nothing changes, as far as they were looked at."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    near: dict[str, float]
+    """What changes near to the value."""
+    far: dict[str, float]
+    """What changes at half or twice the value, if nothing does nearer."""
+
+
+def range_of(one: Constant, usual: Usual) -> Range:
+    """Move a number down, then up, as long as nothing changes."""
+    ends, changed = [one.value, one.value], (dict[str, float](), dict[str, float]())
+    for side, factors in enumerate(zip(FACTORS, FARTHER, strict=True)):
+        for factor, into in zip(factors, changed, strict=True):
+            value, found = usual.changes(one, factor)
+            if found:
+                into |= {f"{value:g}: {what}": by for what, by in found.items()}
+                break
+            ends[side] = value
+    return Range(one.full_name, one.value, ends[0], ends[1], changed[0], changed[1])
 
 
 def main() -> None:
-    options = arguments("Which numbers of the brain its plans depend on.", extend)
-    seeds = range(options.seeds or (1 if options.quick else 4))
-    policies = Policies()
-    every = [*fields(policies.planning, "planning"), *fields(policies.health, "health"), *constants()]
-    found = [one for one in every if not options.only or one.name in options.only]
+    options = arguments("How far each number of the brain may be moved before its plans change.", extend)
+    seeds = range(options.seeds or (1 if options.quick else 2))
+    found = [one for one in every_number() if not options.only or one.name in options.only]
     if options.quick and not options.only:
         found = found[:: max(1, len(found) // 8)]
-    cases = list(CASES)[:1] if options.quick else list(CASES)
-    bests = {case: best_plan(CASES[case], COSTS) for case in cases}
-    reached = outcomes(bests, seeds, policies)
-    chance = outcomes(bests, [seed + 1000 for seed in seeds], policies)
-    usual = Usual(reached, {what: abs(chance[what] / reached[what] - 1) for what in reached})
-    print(
-        "by chance alone: " + ", ".join(f"{what} {value:.1%}" for what, value in usual.noise.items()), file=sys.stderr
-    )
-    sensitive: dict[str, dict[str, float]] = {}
-    wide: dict[str, float] = {}
-    for one in found:
-        near = changes(one, FACTORS, bests, seeds, usual)
-        far = near or changes(one, WIDER, bests, seeds, usual)
-        if near:
-            sensitive[one.full_name] = near
-        elif not far:
-            wide[one.full_name] = one.value
-        told = "; ".join(f"{what} {change:+.1%}" for what, change in far.items()) or "nothing"
-        print(f"{one.full_name} = {one.value:g}: {told}", file=sys.stderr)
+    usual = Usual.of(list(CASES)[:1] if options.quick else list(CASES), seeds)
+    words = ", ".join(f"{what} {value:.1%}" for what, value in usual.noise.items())
+    print(f"by chance alone: {words}", file=sys.stderr)
+    ranges: list[Range] = []
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for one in pool.map(range_of, found, [usual] * len(found)):
+            ranges.append(one)
+            told = "; ".join(f"{what} {by:+.1%}" for what, by in (one.near | one.far).items())
+            print(f"{one.name} = {one.value:g}: {one.low:g} to {one.high:g} {told}", file=sys.stderr, flush=True)
+    if options.write_ranges:
+        write_ranges(read_ranges() | {one.name: (one.low, one.value, one.high) for one in ranges})
+    sensitive = {one.name: one.near for one in ranges if one.near}
     emit(
         options,
         [
             Figure("sensitivity.numbers", len(sensitive), "numbers", detail=sensitive),
-            Figure("sensitivity.wide", len(wide), "numbers", detail=wide),
-            Figure("sensitivity.looked_at", len(found), "numbers"),
+            Figure("sensitivity.wide", sum(not one.near and not one.far for one in ranges), "numbers"),
+            Figure(
+                "sensitivity.looked_at",
+                len(ranges),
+                "numbers",
+                detail={one.name: [one.low, one.value, one.high] for one in ranges},
+            ),
         ],
     )
 

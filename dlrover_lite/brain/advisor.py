@@ -19,13 +19,13 @@ from dlrover_lite.brain.cluster_use import ClusterUse
 from dlrover_lite.brain.effect import cost_of_change, judge
 from dlrover_lite.brain.healing.health import heal
 from dlrover_lite.brain.healing.mitigation import HealInputs
-from dlrover_lite.brain.healing.policies import HealthPolicy
 from dlrover_lite.brain.job_history import past_jobs, remember
 from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob, candidate, heal_inputs, smallest_cores
 from dlrover_lite.brain.planning.decision import Decision, Round, decide
 from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs, index_of
 from dlrover_lite.brain.planning.kept_options import KeptOptions
 from dlrover_lite.brain.planning.prescale import basis
+from dlrover_lite.brain.policies import USUAL, Policies
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
@@ -44,8 +44,6 @@ __all__ = ["Advisor", "Arrival", "Told"]
 
 Told: TypeAlias = RegisterJob | Report | EndJob
 
-_JUDGED_AFTER = 2
-"""Number of windows measured with a new plan before its effect is judged."""
 _NOTICED = 1 / 64
 """Part of a host's cores by which what strangers take there has to change to count: less is noise, and would have all be decided anew."""
 _REMEMBERED = 64
@@ -75,14 +73,12 @@ class Advisor:
         self,
         store: ConfigStore,
         *,
-        policy: Policy | None = None,
-        health: HealthPolicy | None = None,
+        policies: Policies = USUAL,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Begin without jobs. ``policy``: None for what the person prefers. ``say`` is told, once, what keeps ``step`` from deciding."""
+        """Begin without jobs. ``say`` is told, once, what keeps ``step`` from deciding."""
         self._store = store
-        self._given_policy = policy
-        self._health = health or HealthPolicy()
+        self._policies = policies
         self._say = say
         self._complained = ""
         self._jobs: dict[str, RegisteredJob] = {}
@@ -104,7 +100,7 @@ class Advisor:
 
     @property
     def _policy(self) -> Policy:
-        return self._given_policy or Policy(name=preferences.read(self._store).policy)
+        return self._policies.planning or Policy(name=preferences.read(self._store).policy)
 
     @property
     def jobs(self) -> frozenset[str]:
@@ -196,6 +192,7 @@ class Advisor:
                 began=arrival.began,
                 priority=arrival.priority,
                 place=self._came,
+                policies=self._policies,
             )
             known.policy = self._policy
             self._came += 1
@@ -323,7 +320,7 @@ class Advisor:
             return
         view = known.view(free_cores=known.free_cores(self._capacity()), at=known.profiles[-1].at)
         windows = [p for p in known.profiles if p.at - p.seconds >= one.decision.at]
-        if view.measured is None or len(windows) < _JUDGED_AFTER:
+        if view.measured is None or len(windows) < self._policies.tracking.judged_after_windows:
             return
         effect = judge(
             one.decision,
@@ -331,6 +328,7 @@ class Advisor:
             windows=len(windows),
             at=known.profiles[-1].at,
             scale_seconds=known.scale_costs[-1] if one.done is not None and known.scale_costs else None,
+            policy=self._policies.tracking,
         )
         known.decided[at] = msgspec.structs.replace(one, effect=effect)
         self._store.put_effect(known.job, one.number, effect)
@@ -399,7 +397,7 @@ class Advisor:
         be taken back as well, which waits for what else is decided."""
         if not known.may_be_relieved:
             return
-        inputs = heal_inputs(known, self._room(), at=at, policy=self._health)
+        inputs = heal_inputs(known, self._room(), at=at)
         if inputs is None:
             return
         if only_memory or not known.may_change or not known.present:

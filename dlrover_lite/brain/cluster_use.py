@@ -16,6 +16,7 @@ from dlrover_lite.protocol.hosts import Host, largest_of, total_of
 __all__ = ["ClusterUse"]
 
 _PARTS = 1_000_000
+"""Parts of a core that are counted: whole ones, so that a sum doesn't depend on the order."""
 
 
 class _Use(NamedTuple):

@@ -9,14 +9,12 @@ import msgspec
 
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.pareto import Band
+from dlrover_lite.brain.policies import USUAL, TrackingPolicy
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.protocol.demands import DecisionOutcome
 
 __all__ = ["Effect", "cost_of_change", "doubt_after", "judge"]
 
-MUCH = 0.25
-"""A prediction that is off by more than this share, and outside of its own band, missed by much."""
-_MOST_DOUBT = 4.0
 _HALF_WIDTH_OF_80_PERCENT = 1.2816
 """Half the width of an 80% band, in standard deviations."""
 
@@ -37,18 +35,26 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     outside: bool
     """The measured band and the predicted band don't overlap."""
     missed: bool
-    """The bands don't overlap, and the measured throughput is off by more than ``MUCH``."""
+    """The bands don't overlap, and the measured throughput is off by much (``TrackingPolicy.much_missed_share``)."""
     text: str
 
 
-def judge(decision: Decision, measured: Band, *, windows: int, at: float, scale_seconds: float | None = None) -> Effect:
+def judge(
+    decision: Decision,
+    measured: Band,
+    *,
+    windows: int,
+    at: float,
+    scale_seconds: float | None = None,
+    policy: TrackingPolicy = USUAL.tracking,
+) -> Effect:
     """Compare a decision's prediction with what was measured. Raises UsageError for a decision that predicted nothing."""
     if decision.predicted is None:
         raise UsageError(f"The decision for {decision.job} ({decision.action}) predicted nothing to compare with")
     band = decision.predicted.throughput
     error = measured.expected / band.expected - 1
     outside = measured.upper < band.lower or measured.lower > band.upper
-    missed = outside and abs(error) > MUCH
+    missed = outside and abs(error) > policy.much_missed_share
     text = f"{measured.expected:,.0f} samples/s measured, {band.expected:,.0f} predicted ({error:+.0%})"
     if missed:
         text += f": missed by much (the band was {band.lower:,.0f} to {band.upper:,.0f}); less is built on predictions for this job"
@@ -74,10 +80,11 @@ def cost_of_change(done: DecisionOutcome, before: float, predicted: float) -> fl
     return min(done.seconds, max(0.0, done.seconds - trained))
 
 
-def doubt_after(effects: Sequence[tuple[Decision, Effect]], *, newest: int = 5) -> float:
-    """Compute a factor on the bands of further predictions, from 1 to 4: what the last errors were, against what their bands let expect."""
+def doubt_after(effects: Sequence[tuple[Decision, Effect]], policy: TrackingPolicy = USUAL.tracking) -> float:
+    """Compute a factor on the bands of further predictions, from 1 to ``most_doubt``: what the last errors were, against what their bands
+    let expect."""
     squares = []
-    for decision, effect in list(effects)[-newest:]:
+    for decision, effect in list(effects)[-policy.doubted_effects :]:
         band = decision.predicted.throughput if decision.predicted else None
         if band is None or not 0 < band.lower < band.upper:
             continue
@@ -86,4 +93,4 @@ def doubt_after(effects: Sequence[tuple[Decision, Effect]], *, newest: int = 5) 
     if not squares:
         return 1.0
     # one good prediction is put beside them, so that a single small miss changes little
-    return min(_MOST_DOUBT, max(1.0, math.sqrt((sum(squares) + 1) / (len(squares) + 1))))
+    return min(policy.most_doubt, max(1.0, math.sqrt((sum(squares) + 1) / (len(squares) + 1))))

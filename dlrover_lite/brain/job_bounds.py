@@ -14,6 +14,7 @@ __all__ = ["bounds_of", "smallest_cores"]
 _FINEST = 0.25
 """Cores of the smallest node, where no usual size fits in."""
 _FEW_CORES = 4.0
+"""The most cores of a job whose nodes come in eighths of a core: a quarter is a large part of so few."""
 
 
 def bounds_of(demand: Demand) -> Bounds:

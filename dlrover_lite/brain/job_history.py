@@ -26,6 +26,7 @@ __all__ = ["past_jobs", "remember"]
 
 _KIND, _MEMORY, _PLAN = "bottleneck", "memory", "plan"
 _MOST = 200
+"""The most past jobs that are remembered, the newest: what is older tells little of today's."""
 
 
 def remember(store: ConfigStore, known: RegisteredJob, outcome: JobOutcome, at: float) -> None:

@@ -12,7 +12,6 @@ import msgspec
 from dlrover_lite.brain.capacity import Capacity, less
 from dlrover_lite.brain.effect import Effect, doubt_after
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
-from dlrover_lite.brain.healing.policies import HealthPolicy
 from dlrover_lite.brain.job_bounds import bounds_of, smallest_cores
 from dlrover_lite.brain.models.fitted_model import KeptModel
 from dlrover_lite.brain.models.memory_history import MemoryHistory
@@ -24,6 +23,7 @@ from dlrover_lite.brain.planning.job_view import Exploration, JobView, LastChang
 from dlrover_lite.brain.planning.observed_job import KeptWindows, ObservedJob, candidate_of, observe_job, observed_view
 from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, MemoryNeed, to_milli
 from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_view
+from dlrover_lite.brain.policies import USUAL, Policies
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.acts import Replace, Resize, WorkRole
 from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode, within
@@ -33,29 +33,6 @@ from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import HostUse, Level, Profile, PsUse, WorkerUse
 
 __all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores", "used_of"]
-
-MOST_PROFILES, MOST_LEVELS = 96, 128
-"""The most profiles, and the most levels, that are kept of a job; of more, every second of the older half is dropped. A model is fitted to
-64 profiles at the most."""
-_FEW_WINDOWS = 3
-"""Number of profiles with a plan that are worth more than others: they are all that says how fast it was."""
-_SECONDS_TO_RESIZE = 3.0
-"""Seconds from when a PS was so full that it needs more memory until it has that. Used until it was measured, and as the least that is
-reckoned with."""
-_LEAST_RELIEF = 0.1
-"""Share of what all PS have that must be left for a relief in place."""
-_START_SECONDS = 15.0
-"""Seconds until another PS is there and slots begin to move to it, as far as memory is concerned."""
-MOVE_BYTES_PER_SECOND = 128 << 20
-"""Bytes/s at which slots move beside training, until it was measured: half of the pace that they keep to."""
-_SECONDS_TO_REPLACE = 6.0
-"""Seconds until another node has taken over from one that is slow, until it was measured."""
-SCALE_SECONDS = 2.0
-"""Seconds of training that a change costs, until it was measured."""
-CHANGE_SECONDS = 4.0
-"""Seconds from a decision until a change of the plan has taken effect, until it was measured."""
-REJECTED_SECONDS, GIVEN_UP_SECONDS = 600.0, 60.0
-"""Seconds for which a plan isn't wanted again that a person has rejected, or that couldn't be carried out."""
 
 
 class Numbered(msgspec.Struct, frozen=True):
@@ -126,6 +103,8 @@ class RegisteredJob:
     """Cores that others than the brain's jobs took on each host while the last interval was measured."""
     policy: Policy = field(default_factory=Policy)
     """Policy that decides for the job now."""
+    policies: Policies = USUAL
+    """The others that the brain goes by."""
     prior: Prior | None = None
     first_view: JobView | None = None
     scale_costs: list[float] = field(default_factory=list)
@@ -156,6 +135,7 @@ class RegisteredJob:
             total_samples=self.demand.total_samples,
             priority=self.priority,
             policy=self.policy,
+            start=self.policies.start,
         )
         near = neighbours(self.features, [(past.job, past.features, past.fit) for past in history])
         self.prior = pooled_prior(near)
@@ -171,7 +151,7 @@ class RegisteredJob:
             self.profiles[-1] = msgspec.structs.replace(self.profiles[-1], tables=())
         self.profiles.append(profile)
         self.new_profile = self.to_heal = True
-        if len(self.profiles) > MOST_PROFILES:
+        if len(self.profiles) > self.policies.tracking.most_profiles:
             self.profiles = self._thinned()
             self.windows.forget(self.profiles)
         if profile.ps and profile.seconds > 0:
@@ -179,22 +159,23 @@ class RegisteredJob:
 
     def _thinned(self) -> list[Profile]:
         """Leave out every second profile of the older half; of a plan of which there are few, only where nothing else would do."""
-        half = MOST_PROFILES // 2
+        policy = self.policies.tracking
+        half = policy.most_profiles // 2
         counts = Counter(self.windows.plan(profile) for profile in self.profiles)
         older = []
         for at, profile in enumerate(self.profiles[:-half]):
             plan = self.windows.plan(profile)
-            if at % 2 and counts[plan] > _FEW_WINDOWS:
+            if at % 2 and counts[plan] > policy.few_windows:
                 counts[plan] -= 1
             else:
                 older.append(profile)
-        return [*older[-(MOST_PROFILES - half - _FEW_WINDOWS) :], *self.profiles[-half:]]
+        return [*older[-(policy.most_profiles - half - policy.few_windows) :], *self.profiles[-half:]]
 
     def add_level(self, level: Level) -> None:
         if len(self.levels) and level.at <= self.levels.last_at:
             return
         self.levels.append(level)
-        self.levels.thin(MOST_LEVELS)
+        self.levels.thin(self.policies.tracking.most_levels)
         self.new_level = True
 
     # --- as stage 2 takes it --------------------------------------------------------------------------------------------
@@ -225,7 +206,9 @@ class RegisteredJob:
             change_seconds=self.change_seconds,
             ran_seconds=max(0.0, at - self.began),
             explored_seconds=self.explored_seconds,
-            doubt=doubt_after([(one.decision, one.effect) for one in self.decided if one.effect is not None]),
+            doubt=doubt_after(
+                [(one.decision, one.effect) for one in self.decided if one.effect is not None], self.policies.tracking
+            ),
             fixed=not self.may_change,
             busy=self.demand.autoscale == "on"
             and self.standing is not None
@@ -250,6 +233,7 @@ class RegisteredJob:
                 free_cores=free_cores,
                 total_samples=self.demand.total_samples,
                 model=self.model,
+                policy=self.policies.observation,
             )
             kept = self.observed_view = observed, follows_from, view
         return kept[2]
@@ -285,6 +269,7 @@ class RegisteredJob:
                 additive=by_paper,
                 windows=self.windows,
                 before=None if self.observed is None else self.observed[1],
+                policy=self.policies.observation,
             )
             self.observed = newest, found
         return self.observed[1]
@@ -396,8 +381,9 @@ class RegisteredJob:
     @property
     def seconds_to_resize(self) -> float:
         """Seconds that a resize takes, as measured of late."""
-        took = [one.done_at - one.at for one in self.memory_treated if one.done_at is not None][-5:]
-        return max(_SECONDS_TO_RESIZE, *took) if took else _SECONDS_TO_RESIZE
+        policy = self.policies.tracking
+        took = [one.done_at - one.at for one in self.memory_treated if one.done_at is not None]
+        return max([policy.resize_seconds, *took[-policy.newest_measured :]])
 
     @property
     def seconds_to_replace(self) -> float:
@@ -406,8 +392,8 @@ class RegisteredJob:
             one.done_at - one.at
             for one in self.treated.values()
             if isinstance(one.act, Replace) and one.done_at is not None and one.done_at > one.at
-        ][-5:]
-        return sum(took) / len(took) if took else _SECONDS_TO_REPLACE
+        ]
+        return self._newest_mean(took, self.policies.tracking.replace_seconds)
 
     def stands(self, standing: Standing) -> None:
         """Take in how the job stands, as its master says."""
@@ -439,7 +425,8 @@ class RegisteredJob:
 
     def refused(self, done: DecisionOutcome, what: Decision) -> None:
         """Note that a decision came to nothing: a person rejected it, or it couldn't be done."""
-        until = done.at + (REJECTED_SECONDS if done.state == "rejected" else GIVEN_UP_SECONDS)
+        policy = self.policies.tracking
+        until = done.at + (policy.rejected_seconds if done.state == "rejected" else policy.given_up_seconds)
         if what.action == "preempt":
             self.stays_until = until
         elif what.choice is not None:
@@ -447,8 +434,12 @@ class RegisteredJob:
 
     @property
     def scale_seconds(self) -> float:
-        newest = self.scale_costs[-5:]
-        return sum(newest) / len(newest) if newest else SCALE_SECONDS
+        return self._newest_mean(self.scale_costs, self.policies.tracking.scale_seconds)
+
+    def _newest_mean(self, measured: Sequence[float], unmeasured: float) -> float:
+        """Return the mean of the newest of what was measured; ``unmeasured`` if there is nothing."""
+        newest = measured[-self.policies.tracking.newest_measured :]
+        return sum(newest) / len(newest) if newest else unmeasured
 
     @property
     def change_seconds(self) -> float:
@@ -457,8 +448,8 @@ class RegisteredJob:
             one.done.seconds
             for one in self.decided[-32:]
             if one.decision.action in ("change", "explore") and one.done is not None and one.done.state == "done"
-        ][-5:]
-        return sum(took) / len(took) if took else CHANGE_SECONDS
+        ]
+        return self._newest_mean(took, self.policies.tracking.change_seconds)
 
     def _exploration(self, now: Candidate) -> Exploration | None:
         """Return the try that the plan which the job has ``now`` is; None: it is none."""
@@ -503,9 +494,7 @@ class RegisteredJob:
         return min(host.resources.cores, max(left, self.cores_used(use.host), use.cores / 2))
 
 
-def heal_inputs(
-    known: RegisteredJob, room: Capacity, *, at: float, policy: HealthPolicy | None = None
-) -> HealInputs | None:
+def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float) -> HealInputs | None:
     """Collect what stage 3 looks at; None while nothing is known of the nodes that run. Without profiles, where the last one is of other
     nodes, only memory can be looked after. ``room``: what no job has."""
     standing, demand = known.standing, known.demand
@@ -525,7 +514,7 @@ def heal_inputs(
     free, named = by_name(left.hosts), {node.host for node in standing.nodes if node.host}
     if len(free) == 1:  # it is called as its nodes are told
         free = dict.fromkeys(named, left.total) if len(named) == 1 else {}
-    in_place = left.total.memory >= _LEAST_RELIEF * sum(
+    in_place = left.total.memory >= known.policies.tracking.least_relief_share * sum(
         node.resources.memory for node in standing.nodes if node.role == "ps"
     )
     return HealInputs(
@@ -546,7 +535,7 @@ def heal_inputs(
         total_samples=demand.total_samples,
         epoch_samples=demand.epoch_samples,
         past=tuple(known.treated.values()),
-        policy=policy or HealthPolicy(),
+        policy=known.policies.health,
     )
 
 
@@ -554,7 +543,8 @@ def _seconds_to_move(known: RegisteredJob, standing: Standing) -> float:
     """Estimate the seconds until another PS is there and has its share of all rows."""
     held = known.levels[-1].ps if len(known.levels) else known.profiles[-1].ps
     share = sum(use.row_bytes for use in held) / (len(held) + 1)
-    return _START_SECONDS + share / (standing.move_rate or MOVE_BYTES_PER_SECOND)
+    policy = known.policies.tracking
+    return policy.move_start_seconds + share / (standing.move_rate or policy.move_bytes_per_second)
 
 
 def _least(demand: Demand) -> dict[WorkRole, int]:

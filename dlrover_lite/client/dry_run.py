@@ -12,6 +12,7 @@ from dlrover_lite.brain.advisor import Advisor, Arrival, readable
 from dlrover_lite.brain.explain.decision_text import explain
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import Policy, RoundInputs
+from dlrover_lite.brain.policies import Policies
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain_server.daemon import look_at
 from dlrover_lite.brain_server.files import BrainFiles
@@ -99,7 +100,7 @@ def foresee(recipe: Recipe, samples: int, policy: PolicyName | None = None) -> F
     at, files = time.time(), BrainFiles()
     files.make()
     with ConfigStore(files.database) as store:
-        adviser = Advisor(store, policy=Policy(name=policy) if policy is not None else None)
+        adviser = Advisor(store, policies=Policies(planning=Policy(name=policy) if policy is not None else None))
         for directory, other in readable(store):
             if other.plan is not None and look_at(directory) is None:
                 adviser.arrived(other, at)

@@ -19,6 +19,7 @@ from dlrover_lite.brain.planning.paper.warm_start import nearest_plan, smoothed
 from dlrover_lite.brain.planning.pareto import fastest
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, Lattice, MemoryNeed, even_sizes
 from dlrover_lite.brain.planning.prescale import initial_plan
+from dlrover_lite.brain.policies import Policies
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.records import JobEntry
 from dlrover_lite.core.units import GIB, MIB, Resources
@@ -267,7 +268,7 @@ def test_the_policy_may_change_while_a_job_runs(tmp_path: Path) -> None:
     preferences.change(office.store, {"policy": "lite"})
     again = office.adviser.inputs(office.now)
     assert again.policy == Policy() and all("paper" not in one.reason for one in decide(again).decisions)
-    given = Advisor(office.store, policy=PAPER)
+    given = Advisor(office.store, policies=Policies(planning=PAPER))
     assert given.inputs(office.now).policy == PAPER, "what is given counts, whatever the person prefers"
 
 

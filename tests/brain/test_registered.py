@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from dlrover_lite.brain import job_tracker
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.job_tracker import (
-    MOST_PROFILES,
-    SCALE_SECONDS,
     Numbered,
     RegisteredJob,
     bounds_of,
@@ -24,12 +22,14 @@ from dlrover_lite.brain.models.memory_model import worker_limit
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import Exploration
 from dlrover_lite.brain.planning.plan_grid import Candidate, Lattice
+from dlrover_lite.brain.policies import TrackingPolicy
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.demands import Demand, Standing, StandingNode
 from dlrover_lite.protocol.plans import Plan
 from tests.brain.advised import FEATURES, MACHINE, demand, done, nodes_of, plan_of, role
 from tests.brain.simulated import START, Job, hosts
 
+USUAL = TrackingPolicy()
 PLAN, PLAN2 = Candidate(2, 1, 1.0, 0.5), Candidate(2, 2, 1.0, 0.5)
 
 
@@ -108,12 +108,13 @@ def test_newest_and_some_older_of_very_many_intervals_are_kept() -> None:
     known, _ = running(1)
     (first,) = known.profiles
     known.profiles.clear()
-    total = 3 * MOST_PROFILES
+    most = USUAL.most_profiles
+    total = 3 * most
     for number in range(total):
         known.add(msgspec.structs.replace(first, at=START + number))
     times = [profile.at - START for profile in known.profiles]
-    assert len(times) <= MOST_PROFILES and times == sorted(times)
-    assert times[-MOST_PROFILES // 2 :] == list(range(total - MOST_PROFILES // 2, total))
+    assert len(times) <= most and times == sorted(times)
+    assert times[-most // 2 :] == list(range(total - most // 2, total))
     assert times[0] == 0
 
 
@@ -148,7 +149,7 @@ def test_view_of_a_job_before_and_after_its_plan_is_measured() -> None:
     known, _ = running()
     view = known.view(free_cores={"a": 8.0}, at=START + 100)
     assert view.now == PLAN and view.measured is not None and not view.fixed
-    assert (view.ran_seconds, view.scale_seconds, view.doubt) == (100.0, SCALE_SECONDS, 1.0)
+    assert (view.ran_seconds, view.scale_seconds, view.doubt) == (100.0, USUAL.scale_seconds, 1.0)
     known.plan = Plan(ps=role(1, 0.5), worker=role(3))
     view = known.view(free_cores={"a": 8.0}, at=START + 100)
     assert view.now == Candidate(3, 1, 1.0, 0.5) and view.measured is None
@@ -225,7 +226,7 @@ def test_a_job_may_be_changed_unless_off_paused_or_busy(asked: Any, stands: dict
 
 def test_expected_cost_of_a_change_is_that_of_the_last_ones() -> None:
     known = registered()
-    assert known.scale_seconds == SCALE_SECONDS
+    assert known.scale_seconds == USUAL.scale_seconds
     known.scale_costs = [100.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert known.scale_seconds == 3.0
 
@@ -318,6 +319,6 @@ def test_the_present_plan_is_a_try_if_the_last_decision_says_so() -> None:
 
 def test_time_of_a_change_is_that_of_the_last_ones() -> None:
     known, _ = running()
-    assert known.view(free_cores={"a": 8.0}, at=START + 100).change_seconds == job_tracker.CHANGE_SECONDS
+    assert known.view(free_cores={"a": 8.0}, at=START + 100).change_seconds == USUAL.change_seconds
     known.decided = [decided(1, "start", PLAN), decided(2, "change", PLAN), decided(3, "heal", PLAN)]
     assert known.change_seconds == 6.0

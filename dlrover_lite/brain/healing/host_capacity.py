@@ -9,6 +9,7 @@ from dlrover_lite.core.units import Resources
 __all__ = ["HostCapacity"]
 
 _ROUNDING = 1e-9
+"""Cores by which sums of floats may be off."""
 
 
 class HostCapacity:

@@ -15,6 +15,7 @@ __all__ = ["Rates", "bottleneck_rows", "bottleneck_sides", "even_card_share", "r
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6
+"""Cores by which a size may be off a whole number."""
 _LEAST_LEFT = 0.5
 """Least part of a limit that a worker gets done when the limit holds it back: stopping it in each period costs a fixed part of a core."""
 _CPU_TIMES, _CPU_COEFFICIENTS = 4, 6

@@ -44,6 +44,7 @@ _SHARED = 0.5
 _PACED = 4
 """Number of observations from which on it can be told which of them were made while the host was slow."""
 _PACE_ROUNDS, _PACE_ENOUGH = 10, 0.01
+"""The most steps by which paces are found, and the change of a pace, as a share, from which on there is another one."""
 _GUESS_SD = 1.5
 """Relative standard deviation of the guess that stands in for a prior."""
 _DISTURBED = 2.0
@@ -59,6 +60,7 @@ _LEAST_PART = 1e-3
 _LEAST_BYTE_SECONDS = 1e-11
 """Seconds per byte of a network card that nothing was measured of: 100 GB/s."""
 _ROUNDS = 12
+"""The most steps of a fit: three to five are usual."""
 _ENOUGH = 0.01
 """Least fall of the cost for which another step is made; the cost counts squared standard deviations."""
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from dlrover_lite.brain.models.memory_history import MemoryHistory
 from dlrover_lite.brain.models.memory_model import (
+    HEADROOM,
+    MOST_OVER_EXPECTED,
     PsMemory,
     TableMemory,
     base_bytes,
@@ -41,8 +43,6 @@ _STEPS = 12
 """Number of steps in each doubling of the samples after which tables' laws are fitted anew: their points are three apart."""
 _SURPRISE = 0.01
 """Relative difference of a table's rows from what its laws say, from which on these are fitted anew at once: the error that they have."""
-_HEADROOM, _MOST = 1.06, 1.38
-"""Factors of tables' memory over their 95th percentile, and, at most, over what is expected: as ``memory_model.limit_for``."""
 
 
 class TableCurve(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,8 +235,8 @@ def need_of(found: Forecast, samples: float, *, worker: int, most_per_ps: int | 
     lower, expected, upper, safe = peak_bytes(none, whole, samples, (0.1, 0.5, 0.9, 0.95))[:, 0]
     return MemoryNeed(
         worker=worker,
-        ps=math.ceil(max(found.base.values(), default=0) * _HEADROOM),
-        tables=math.ceil(min(safe * _HEADROOM, expected * _MOST)),
+        ps=math.ceil(max(found.base.values(), default=0) * HEADROOM),
+        tables=math.ceil(min(safe * HEADROOM, expected * MOST_OVER_EXPECTED)),
         tables_band=(int(lower), int(expected), int(upper)),
         most_per_ps=most_per_ps,
     )

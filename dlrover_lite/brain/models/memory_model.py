@@ -22,8 +22,10 @@ from dlrover_lite.core.units import MIB
 
 __all__ = [
     "ACT_TIMES",
+    "HEADROOM",
     "LEAST_PS",
     "LEAST_WORKER",
+    "MOST_OVER_EXPECTED",
     "OomRisk",
     "PsMemory",
     "TableMemory",
@@ -45,6 +47,7 @@ state."""
 _BUCKET, _FIRST_BUCKETS = 64, 64
 """Bytes of a bucket of the index, and how many there are at first."""
 _FULLEST = 12 * 0.86
+"""The most rows in a bucket, on average."""
 _BUCKET_ROWS = _FULLEST / 1.125
 """Least number of rows in a bucket: beyond 0.86 of its 12 entries the index grows, by an eighth. (One of fewer than 2,048 buckets, 128 KiB,
 doubles: that isn't worth a word.)"""
@@ -59,9 +62,11 @@ ACT_TIMES = 3.0
 _MEASURED_SD = 0.03
 """Relative standard deviation of a PS's memory about the model, beside what rows are uncertain by."""
 _QUANTILES = (np.arange(32) + 0.5) / 32
-_HEADROOM = 1.06
-_MOST = 1.38
-"""Factors of a limit: over the memory that it is to hold, and, at most, over the expected peak."""
+"""Quantiles whose mean stands for the mean of a distribution."""
+HEADROOM = 1.06
+"""Factor of a limit over the memory that it is to hold: what the model leaves out, and the allocator keeps."""
+MOST_OVER_EXPECTED = 1.38
+"""The most of a limit over the expected peak: where the forecast is wider than that, more would be wasted than is risked."""
 _SAFE, _SURE = 0.95, 0.99
 """Quantiles of what a PS may need: as far as it is looked ahead, and until another limit can be given."""
 
@@ -201,10 +206,10 @@ def limit_for(
     that it may take, and not over 1.38 times the expected peak; but for what it already uses (``used``), and what 99 of 100 courses need
     until ``surely``, before which there can be no other limit."""
     expected, high = peak_bytes(memory, tables, samples, (0.5, _SAFE))[:, 0]
-    limit = min(high * _HEADROOM, expected * _MOST)
+    limit = min(high * HEADROOM, expected * MOST_OVER_EXPECTED)
     if surely:
-        limit = max(limit, float(peak_bytes(memory, tables, surely, _SURE)[0, 0]) * _HEADROOM)
-    return math.ceil(max(float(limit), used * _HEADROOM) / granularity) * granularity
+        limit = max(limit, float(peak_bytes(memory, tables, surely, _SURE)[0, 0]) * HEADROOM)
+    return math.ceil(max(float(limit), used * HEADROOM) / granularity) * granularity
 
 
 def worker_limit(used: int, *, granularity: int = MIB) -> int:

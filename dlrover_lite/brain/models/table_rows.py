@@ -40,6 +40,7 @@ Numbers: TypeAlias = Sequence[float] | Floats
 _POINTS = 24
 """Number of points of the curve that are used, at equal ratios of n, back to 1 / ``_SPAN`` of n."""
 _SPAN = 64.0
+"""Ratio of the last point's n to the first one's: six doublings, of which what came before tells little."""
 _MISFIT = 0.01
 """Relative error of the law itself: the curve is smooth, so its points differ from the law by more than by chance."""
 _INDEPENDENT = 5.0
@@ -47,6 +48,7 @@ _INDEPENDENT = 5.0
 _SLOPE, _SLOPE_SD = 0.7, 0.3
 """Mean and standard deviation of the prior of g."""
 _LIMITS = 60
+"""Number of values of L that are tried, at equal ratios."""
 _FURTHEST = 1e4
 """The largest finite L, as a multiple of the rows there are."""
 _NEAREST, _HEADS, _FURTHEST_HEAD = 0.002, 8, 100.0

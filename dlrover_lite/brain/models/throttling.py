@@ -17,7 +17,9 @@ __all__ = ["USUAL_CORES", "throttle_cores", "unthrottled"]
 USUAL_CORES = 0.03
 """Cores of a limit that are lost by stopping a worker, as long as nothing is measured."""
 _SD_CORES = 0.02
+"""Standard deviation of that, before anything is measured."""
 _MOST_CORES = 0.1
+"""The most that is believed, whatever was measured."""
 _CPU_NOISE = 0.06
 """Relative error of measured CPU seconds."""
 _COST_SD = 2.0

@@ -27,6 +27,7 @@ __all__ = ["Worth", "best_exploration", "expected_shortfall", "failed", "under_w
 _OF_80_PERCENT = 1.2816
 """Half the width of a band that holds 80%, in standard deviations."""
 _LEAST_SD = 1e-6
+"""Least relative standard deviation of a prediction: a band of no width divides by nothing."""
 
 
 class Worth(NamedTuple):

@@ -20,6 +20,7 @@ from dlrover_lite.brain.planning.node_placement import HostSpace, node_speeds
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, to_milli
 from dlrover_lite.brain.planning.work_shift import MinibatchCost, Shift, cost_of, last_shift, suspected_shift
+from dlrover_lite.brain.policies import USUAL, ObservationPolicy
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.demands import TableFacts
 from dlrover_lite.protocol.hosts import Host, HostNodes
@@ -38,31 +39,8 @@ __all__ = [
     "trained_windows",
 ]
 
-_NEWEST, _MOST_OF_A_PLAN = 64, 16
-"""Number of profiles that a model is fitted to, the newest; and the most of these with the same plan. What other plans have shown says more
-than another window of the present one, of which there are ever more."""
-_FIT_EVERY = 4
-"""Number of windows with the same plan after which a model is fitted anew, if they aren't surprising."""
-_SURPRISE = 0.1
-"""Difference of the logarithm of a window's throughput from the mean of those before from which on a model is fitted anew at once."""
-_HALF_LIFE_SECONDS = 3600.0
-"""Age at which a profile counts half. Little is lost within the minutes in which plans are compared; a day later, other guests are on the
-host, and other data is read."""
 _OF_80_PERCENT = 1.2816
 """Half the width of a band that holds 80%, in standard deviations."""
-_LEAST_SD = 0.01
-"""Least relative standard deviation of a throughput that was measured: windows differ by more than each one's parts tell."""
-_WINDOW_SD, _WINDOW_SD_WORTH = 0.03, 2.0
-"""Relative standard deviation of a window's throughput about its plan's, as it is usual, and its weight as a number of windows."""
-_MOST_BEFORE = 32
-"""The most plans of before that are remembered as measured, the newest."""
-_PRIOR_WINDOWS, _PRIOR_SD = 24, 0.5
-"""Number of windows since a shift until which the costs before it are the prior of the fit, and their relative standard deviation: what has
-changed is a role's work, and how it is made up is likely to be much the same."""
-_MOST_PS = 256
-"""The most PS for which the speeds of nodes are found: beside more of them as many workers are on slow hosts as ever."""
-_LEAST_COMPUTE_SHARE = 0.6
-"""Least share of a worker's CPU that its computing thread is taken to have: the others hold the interpreter's lock, too."""
 
 
 def candidate_of(profile: Profile) -> Candidate | None:
@@ -148,6 +126,7 @@ def observe_job(
     additive: bool = False,
     windows: KeptWindows | None = None,
     before: ObservedJob | None = None,
+    policy: ObservationPolicy = USUAL.observation,
 ) -> ObservedJob | None:
     """Fit and forecast from profiles, by time; None if nothing was trained yet. ``prior``: from jobs like it (stage 1); ``depth``: of its
     workers' pipelines; ``levels``: what its PS held; empty: as the profiles have it; ``additive``: fit the paper's model, too.
@@ -157,52 +136,58 @@ def observe_job(
     trained = trained_windows(profiles, windows)
     if not trained.profiles:
         return None
-    chosen = chosen_windows(trained)
+    chosen = chosen_windows(trained, policy)
     since, shift = trained.since(chosen.first), chosen.shift
-    share = _compute_share(chosen.profiles)
-    if shift is not None and len(since.profiles) < _PRIOR_WINDOWS:
-        earlier = chosen_windows(trained.until(chosen.first)).profiles
-        prior = _prior_since(fit(_observations(earlier, trained), prior=prior, depth=depth, compute_share=share), shift)
+    share = _compute_share(chosen.profiles, policy)
+    if shift is not None and len(since.profiles) < policy.prior_windows:
+        earlier = chosen_windows(trained.until(chosen.first), policy).profiles
+        of_before = fit(_observations(earlier, trained, policy), prior=prior, depth=depth, compute_share=share)
+        prior = _prior_since(of_before, shift, policy)
     present = sum(1 for _ in takewhile(lambda plan: plan == trained.plans[-1], reversed(trained.plans)))
     told = None if shift is None else _told(shift, since.profiles)
-    keeps = before is not None and chosen.suspected is None and _still_fits(before, trained, told, present)
+    keeps = before is not None and chosen.suspected is None and _still_fits(before, trained, told, present, policy)
     return ObservedJob(
         before.fit
         if keeps and before is not None
-        else fit(_observations(chosen.profiles, trained), prior=prior, depth=depth, compute_share=share),
+        else fit(_observations(chosen.profiles, trained, policy), prior=prior, depth=depth, compute_share=share),
         forecast(levels or trained.profiles, curves, epoch_samples=epoch_samples, spill_part=spill_part, facts=facts),
         trained.profiles[-1],
-        _measured(trained.profiles[-min(present, len(since.profiles), _NEWEST) :]),
-        _measured_before(since),
+        _measured(trained.profiles[-min(present, len(since.profiles), policy.newest_windows) :], policy),
+        _measured_before(since, policy),
         _last_change(trained, present),
         trained.speeds,
         told,
         None if chosen.suspected is None else _told(chosen.suspected, trained.profiles[chosen.suspected.first :]),
-        additive_fit(profiles) if additive else None,
+        additive_fit(profiles, policy) if additive else None,
         before.fitted_at if keeps and before is not None else trained.profiles[-1].at,
     )
 
 
-def additive_fit(profiles: Sequence[Profile]) -> Fit | None:
+def additive_fit(profiles: Sequence[Profile], policy: ObservationPolicy = USUAL.observation) -> Fit | None:
     """Fit the paper's model to the profiles that ours is fitted to; None if nothing was trained yet."""
     trained = trained_windows(profiles)
     if not trained.profiles:
         return None
-    return fit(_observations(chosen_windows(trained).profiles, trained), form=ADDITIVE)
+    return fit(_observations(chosen_windows(trained, policy).profiles, trained, policy), form=ADDITIVE)
 
 
-def _still_fits(before: ObservedJob, trained: Windows, shift: WorkShift | None, present: int) -> bool:
+def _still_fits(
+    before: ObservedJob, trained: Windows, shift: WorkShift | None, present: int, policy: ObservationPolicy
+) -> bool:
     """Say whether a model needn't be fitted anew yet: the windows since then are few beside those with the same plan, and as fast as these,
     and the work is the same."""
-    new = [profile for profile in trained.profiles[-_FIT_EVERY:] if profile.at > before.fitted_at]
-    if len(new) >= _FIT_EVERY or present < len(new) + _MOST_OF_A_PLAN // 2:
+    fit_every = policy.fit_every_windows
+    new = [profile for profile in trained.profiles[-fit_every:] if profile.at > before.fitted_at]
+    if len(new) >= fit_every or present < len(new) + policy.most_of_a_plan // 2:
         return False
     if (shift is None) != (before.shift is None) or before.suspected is not None:
         return False
-    if shift is not None and (shift.windows < _PRIOR_WINDOWS or before.shift is None or shift.at != before.shift.at):
+    if shift is not None and (
+        shift.windows < policy.prior_windows or before.shift is None or shift.at != before.shift.at
+    ):
         return False
     usual = before.measured.expected
-    return all(abs(math.log(profile.samples_per_second / usual)) <= _SURPRISE for profile in new)
+    return all(abs(math.log(profile.samples_per_second / usual)) <= policy.surprise for profile in new)
 
 
 class Windows(NamedTuple):
@@ -240,42 +225,42 @@ class Chosen(NamedTuple):
     """A shift that only the newest profiles speak of, with its position among all."""
 
 
-def chosen_windows(trained: Windows) -> Chosen:
+def chosen_windows(trained: Windows, policy: ObservationPolicy = USUAL.observation) -> Chosen:
     """Choose the profiles that a model is fitted to, by time: the newest since the last shift, and not too many with the same plan."""
     costs = [trained.kept.cost(profile, trained.speeds) for profile in trained.profiles]
-    shift = last_shift(costs)
+    shift = last_shift(costs, policy)
     first = 0 if shift is None else shift.first
-    looked_at = max(first, len(costs) - _NEWEST)
-    suspected = suspected_shift(costs[looked_at:])
+    looked_at = max(first, len(costs) - policy.newest_windows)
+    suspected = suspected_shift(costs[looked_at:], policy)
     if suspected is not None:
         suspected = suspected._replace(first=looked_at + suspected.first)
     counts: Counter[Candidate] = Counter()
     found: list[Profile] = []
     for profile, plan in zip(reversed(trained.profiles[first:]), reversed(trained.plans[first:]), strict=True):
-        if counts[plan] < _MOST_OF_A_PLAN:
+        if counts[plan] < policy.most_of_a_plan:
             counts[plan] += 1
             found.append(profile)
-            if len(found) == _NEWEST:
+            if len(found) == policy.newest_windows:
                 break
     return Chosen(found[::-1], first, shift, suspected)
 
 
-def _observations(windows: Sequence[Profile], trained: Windows) -> list[Observation]:
+def _observations(windows: Sequence[Profile], trained: Windows, policy: ObservationPolicy) -> list[Observation]:
     """Make observations of profiles by time; the older, the less they count."""
     seen = [(profile, trained.kept.observation(profile, trained.speeds)) for profile in windows]
     return [
-        msgspec.structs.replace(one, weight=0.5 ** ((windows[-1].at - profile.at) / _HALF_LIFE_SECONDS))
+        msgspec.structs.replace(one, weight=0.5 ** ((windows[-1].at - profile.at) / policy.half_life_seconds))
         for profile, one in seen
         if one is not None
     ]
 
 
-def _prior_since(before: Fit, shift: Shift) -> Prior:
+def _prior_since(before: Fit, shift: Shift, policy: ObservationPolicy) -> Prior:
     """Expect the costs of before a shift, those of the role whose work has changed so many times as large."""
     prefix = f"{shift.role}_"
     return Prior(
         {name: cost * (shift.times if name.startswith(prefix) else 1.0) for name, cost in before.coefficients.items()},
-        relative_sd=_PRIOR_SD,
+        relative_sd=policy.prior_sd,
         exponent=before.exponent,
         noise=before.noise,
     )
@@ -286,12 +271,12 @@ def _told(shift: Shift, since: Sequence[Profile]) -> WorkShift:
     return WorkShift(at=began, windows=len(since), role=shift.role, times=shift.times)
 
 
-def _compute_share(windows: Sequence[Profile]) -> float | None:
+def _compute_share(windows: Sequence[Profile], policy: ObservationPolicy) -> float | None:
     """Compute the share of workers' CPU that their computing threads have, by workers with one of these; None where it isn't measured."""
     alone = [use for profile in windows for use in profile.workers if use.cores < 2 and use.phase_cpu_seconds]
     computing = sum(use.phase_cpu_seconds.get("compute", 0.0) for use in alone)
     total = sum(use.cpu_seconds for use in alone)
-    return max(_LEAST_COMPUTE_SHARE, min(1.0, computing / total)) if computing > 0 and total > 0 else None
+    return max(policy.least_compute_share, min(1.0, computing / total)) if computing > 0 and total > 0 else None
 
 
 def observed_view(
@@ -302,6 +287,7 @@ def observed_view(
     total_samples: float | None = None,
     ahead_seconds: float = 3600.0,
     model: KeptModel | None = None,
+    policy: ObservationPolicy = USUAL.observation,
 ) -> JobView:
     """Make ``view`` say what was observed of the job: its model, the present plan and what was measured with it, the last change, the work
     left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of each worker, what changes
@@ -316,7 +302,7 @@ def observed_view(
         ahead = last.samples_so_far + observed.measured.expected * ahead_seconds
         samples = ahead if total_samples is None else min(ahead, max(total_samples, last.samples_so_far))
         need = need_of(observed.forecast, samples, worker=need.worker, most_per_ps=need.most_per_ps)
-    worker_speeds, ps_speeds = _node_speeds(view, observed, free_cores)
+    worker_speeds, ps_speeds = _node_speeds(view, observed, free_cores, policy.most_ps_by_speed)
     circumstances: dict[str, Any] = {
         "batch_size": last.batch_size,
         "free_cores": free_cores,
@@ -349,7 +335,7 @@ def _mean_speed(observed: ObservedJob, free_cores: Mapping[str, float]) -> float
 
 
 def _node_speeds(
-    view: JobView, observed: ObservedJob, free_cores: Mapping[str, float]
+    view: JobView, observed: ObservedJob, free_cores: Mapping[str, float], most_ps: int
 ) -> tuple[Sequence[float], Sequence[float]]:
     """Compute the speeds of workers and PS by the number of PS, rounded as they are measured; empty where all hosts are about as fast."""
     hosts = [Host(name, Resources(cores, 1 << 62)) for name, cores in free_cores.items()]
@@ -357,39 +343,41 @@ def _node_speeds(
     space = HostSpace.of(hosts, [HostNodes(host, 0, count) for host, count in on.items()], observed.host_speeds)
     if not space.speed_class.any():
         return (), ()
-    most = min(view.bounds.max_servers, max(1, math.ceil(sum(free_cores.values()))), _MOST_PS)
+    most = min(view.bounds.max_servers, max(1, math.ceil(sum(free_cores.values()))), most_ps)
     found = node_speeds(space.grouped(), np.arange(1, most + 1), 1.0)
     return np.round(found.workers, 3).tolist(), np.round(found.ps, 3).tolist()
 
 
-def _measured(present: Sequence[Profile]) -> Band:
+def _measured(present: Sequence[Profile], policy: ObservationPolicy) -> Band:
     """Compute the throughput, with its band, of all windows with the present plan together."""
     seconds = sum(profile.seconds for profile in present)
     rate = sum(profile.samples for profile in present) / seconds
     parts = sum((profile.relative_sd * profile.seconds / seconds) ** 2 for profile in present)
     squares = sum((profile.samples_per_second / rate - 1) ** 2 for profile in present)
-    between = (squares + _WINDOW_SD_WORTH * _WINDOW_SD**2) / (len(present) - 1 + _WINDOW_SD_WORTH) / len(present)
-    width = math.exp(_OF_80_PERCENT * max(_LEAST_SD, math.sqrt(max(parts, between))))
+    worth = policy.window_sd_worth
+    between = (squares + worth * policy.window_sd**2) / (len(present) - 1 + worth) / len(present)
+    width = math.exp(_OF_80_PERCENT * max(policy.least_sd, math.sqrt(max(parts, between))))
     return Band(rate, rate / width, rate * width)
 
 
-def _measured_before(trained: Windows) -> tuple[MeasuredPlan, ...]:
+def _measured_before(trained: Windows, policy: ObservationPolicy) -> tuple[MeasuredPlan, ...]:
     """Collect what was measured with each plan but the present one, the last time that the job had it. A window differs from another by
     what windows of the same plan do."""
     by_plan: dict[Candidate, list[Profile]] = {}
     for profile, plan in zip(reversed(trained.profiles), reversed(trained.plans), strict=True):
-        if len(of := by_plan.setdefault(plan, [])) < _MOST_OF_A_PLAN:
+        if len(of := by_plan.setdefault(plan, [])) < policy.most_of_a_plan:
             of.append(profile)
     means = {plan: sum(p.samples for p in of) / sum(p.seconds for p in of) for plan, of in by_plan.items()}
     squares = sum((p.samples_per_second / means[plan] - 1) ** 2 for plan, of in by_plan.items() for p in of)
     freedom = sum(len(of) - 1 for of in by_plan.values())
-    sd = math.sqrt((squares + _WINDOW_SD_WORTH * _WINDOW_SD**2) / (freedom + _WINDOW_SD_WORTH))
+    worth = policy.window_sd_worth
+    sd = math.sqrt((squares + worth * policy.window_sd**2) / (freedom + worth))
     found = []
     for plan, of in by_plan.items():
-        width = math.exp(_OF_80_PERCENT * max(_LEAST_SD, sd / math.sqrt(len(of))))
+        width = math.exp(_OF_80_PERCENT * max(policy.least_sd, sd / math.sqrt(len(of))))
         if plan != trained.plans[-1]:
             found.append(MeasuredPlan(plan, Band(means[plan], means[plan] / width, means[plan] * width)))
-    return tuple(found[:_MOST_BEFORE])
+    return tuple(found[: policy.most_plans_before])
 
 
 def _last_change(trained: Windows, present: int) -> LastChange | None:

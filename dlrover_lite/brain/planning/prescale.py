@@ -16,43 +16,22 @@ import msgspec
 import numpy as np
 
 from dlrover_lite.brain.models.fitted_model import model_data
-from dlrover_lite.brain.models.memory_model import decayed_quantile, row_bytes, worker_limit
+from dlrover_lite.brain.models.memory_model import HEADROOM, decayed_quantile, row_bytes, worker_limit
 from dlrover_lite.brain.models.similarity import THRESHOLD, JobFeatures, Neighbour, distance, neighbours, pooled_prior
 from dlrover_lite.brain.models.table_rows import Growth, fit_rows, quantile_rows
 from dlrover_lite.brain.models.throughput import Fit, Prior, fit
 from dlrover_lite.brain.planning.decision import Decision, decide
 from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, FloatArray, MemoryNeed, to_milli
-from dlrover_lite.core.units import MIB, Resources
+from dlrover_lite.brain.policies import USUAL, StartPolicy
+from dlrover_lite.core.units import Resources
 from dlrover_lite.core.words import plural
 from dlrover_lite.protocol.hosts import Host
 
 __all__ = ["PastJob", "PastMemory", "StartInputs", "basis", "initial_plan", "initial_view", "similar_plans"]
 
-_COLD_CORES, _COLD_PS_SHARE = 4.0, 0.25
-"""The most cores that a job starts with that nothing is known of; and the PS's part of that."""
 _ROUNDING = 1e-6
-_COLD_MEMORY = 0.25
-"""The most of what there is that all PS get together, and all workers, as a share. The rest is for what grows."""
-_COLD_SECONDS = 10.0
-"""Seconds of training, as fast as it could be, that tables have room for at the start: what grows is given more in place, within a second
-(``master.autoscale.filling_servers``)."""
-_NEW_IDS, _LEAST_TABLES = 0.1, 256 * MIB
-"""Share of the ids that are read which are new ones, and the least bytes of all tables."""
-_TABLES = 26
-"""Number of tables that a person's own model is taken to have."""
-_BUILT_IN, _OWN_MODEL = 512 * MIB, 2048 * MIB
-"""Bytes of a worker beside its minibatches: of a built-in model, which takes 45 to 70 MiB, the rest is for what reads the data; of a
-person's own, which may have any dense parameters. All PS have these together, too."""
-_COPIES = 16
-"""Times that a worker holds the rows of a minibatch: values and gradients, of each layer, of each minibatch under way."""
-_COLD_PRIOR_SD = 1.5
-_SMOOTHED = 5
-"""The most jobs whose plans the paper's policy smooths."""
-_HALF_LIFE = 14 * 24 * 3600.0
-"""Seconds after which what a past job's memory tells counts half as much."""
-_HEADROOM = 1.06
-
+"""Cores by which sums of floats may be off."""
 _DIMS = 416
 """Floats of a sample's rows at which these costs were measured, in CPU seconds: a Wide&Deep on Criteo's fields."""
 _COSTS = {
@@ -110,6 +89,7 @@ class StartInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Number of samples to train on, over all epochs; None: not known."""
     priority: float = 1.0
     policy: Policy = Policy()
+    start: StartPolicy = StartPolicy()
 
 
 class _Known(NamedTuple):
@@ -148,7 +128,7 @@ def _known(inputs: StartInputs) -> _Known:
     near = neighbours(inputs.features, history)
     prior = pooled_prior(near)
     if prior is not None:
-        if inputs.policy.name == "paper" and (similar := similar_plans(inputs.history, near)):
+        if inputs.policy.name == "paper" and (similar := similar_plans(inputs.history, near, inputs.start)):
             return _Known(
                 near, prior, f"warm start, by the smoothed plans of {plural(len(similar), 'past job')} like it"
             )
@@ -164,7 +144,7 @@ def _known(inputs: StartInputs) -> _Known:
 
 def _view(inputs: StartInputs, known: _Known) -> JobView:
     bounds = inputs.bounds if known.prior is not None else _cold_bounds(inputs)
-    prior = known.prior or _guess(inputs.features)
+    prior = known.prior or _guess(inputs)
     model = model_data(
         fit([], prior=prior, depth=float(inputs.features.pipeline_depth)),
         batch_size=inputs.features.batch_size,
@@ -175,28 +155,30 @@ def _view(inputs: StartInputs, known: _Known) -> JobView:
         bounds=bounds,
         model=model,
         guessed=known.prior is None,
-        similar=similar_plans(inputs.history, known.near) if inputs.policy.name == "paper" else (),
+        similar=similar_plans(inputs.history, known.near, inputs.start) if inputs.policy.name == "paper" else (),
         need=_need(inputs, known.near, bounds),
         priority=inputs.priority,
         remaining_samples=inputs.total_samples,
     )
 
 
-def similar_plans(history: Sequence[PastJob], near: Sequence[Neighbour]) -> tuple[Candidate, ...]:
+def similar_plans(
+    history: Sequence[PastJob], near: Sequence[Neighbour], policy: StartPolicy = USUAL.start
+) -> tuple[Candidate, ...]:
     """List the plans of the jobs that are the most like a new one, the most similar first: what the paper's policy smooths."""
     plans = {past.job: past.plan for past in history}
-    return tuple(plan for one in near[:_SMOOTHED] if (plan := plans[one.job]) is not None)
+    return tuple(plan for one in near[: policy.smoothed_plans] if (plan := plans[one.job]) is not None)
 
 
 def _free(inputs: StartInputs) -> dict[str, Resources]:
     return inputs.free or {"": inputs.capacity}
 
 
-def _guess(features: JobFeatures) -> Prior:
+def _guess(inputs: StartInputs) -> Prior:
     """Guess the costs of anything that trains at all, by its rows' size."""
-    factor = max(features.dims, 16) / _DIMS
+    factor = max(inputs.features.dims, 16) / _DIMS
     scaled = {name: cost * (factor if name.endswith("_sample") else 1.0) for name, cost in _COSTS.items()}
-    return Prior(scaled, relative_sd=_COLD_PRIOR_SD)
+    return Prior(scaled, relative_sd=inputs.start.cold_prior_sd)
 
 
 # --- cold -----------------------------------------------------------------------------------------------------------
@@ -212,8 +194,8 @@ def _cold_bounds(inputs: StartInputs) -> Bounds:
     """Make bounds of which the largest plan has workers of about a core and a small PS, and the smallest is that of the recipe's bounds:
     the job begins with what fits beside others now."""
     bounds = inputs.bounds
-    cores = min(_COLD_CORES, inputs.capacity.cores)
-    ps_size = _nearest_below(bounds.ps_sizes, min(1.0, cores * _COLD_PS_SHARE / bounds.min_servers))
+    cores = min(inputs.start.cold_cores, inputs.capacity.cores)
+    ps_size = _nearest_below(bounds.ps_sizes, min(1.0, cores * inputs.start.cold_ps_share / bounds.min_servers))
     left = max(0.0, cores - ps_size * bounds.min_servers)
     most = int(left / min(bounds.worker_sizes) + _ROUNDING)
     workers = min(max(min(math.ceil(left - _ROUNDING), most), bounds.min_workers), bounds.max_workers)
@@ -254,45 +236,46 @@ def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> Mem
     ages = [age for _, age in memories]
 
     def usual(values: Sequence[float] | FloatArray) -> float:
-        return decayed_quantile(list(values), ages, half_life=_HALF_LIFE)
+        return decayed_quantile(list(values), ages, half_life=inputs.start.memory_half_life_seconds)
 
     each = usual([memory.bytes_per_row for memory, _ in memories])
     rows = np.array([_rows_of(memory, inputs) for memory, _ in memories])
     lower, expected, upper = float(rows[:, 0].min()), usual(rows[:, 1]), usual(rows[:, 2])
     return MemoryNeed(
         worker=worker_limit(int(usual([memory.worker for memory, _ in memories]))),
-        ps=int(usual([memory.base for memory, _ in memories]) * _HEADROOM),
-        tables=int(upper * each * _HEADROOM),
+        ps=int(usual([memory.base for memory, _ in memories]) * HEADROOM),
+        tables=int(upper * each * HEADROOM),
         tables_band=(int(lower * each), int(expected * each), int(upper * each)),
     )
 
 
 def _cold_need(inputs: StartInputs, bounds: Bounds) -> MemoryNeed:
     """Estimate what the data and the model imply for the first seconds, and a little more; but no more than a part of what there is."""
-    on_one = int(max(free.memory for free in _free(inputs).values()) * _COLD_MEMORY)  # host
+    on_one = int(max(free.memory for free in _free(inputs).values()) * inputs.start.cold_memory_share)  # host
     count = max(bounds.min_workers, min(bounds.max_workers, inputs.capacity.cores))
     return MemoryNeed(
-        worker=min(on_one, int(inputs.capacity.memory * _COLD_MEMORY / count), _cold_worker(inputs.features)),
+        worker=min(on_one, int(inputs.capacity.memory * inputs.start.cold_memory_share / count), _cold_worker(inputs)),
         tables=min(on_one, _first_tables(inputs)),
     )
 
 
-def _cold_worker(features: JobFeatures) -> int:
+def _cold_worker(inputs: StartInputs) -> int:
+    features, policy = inputs.features, inputs.start
     dims = features.dims or _DIMS
-    beside = _BUILT_IN if features.dims else _OWN_MODEL
-    return beside + _COPIES * 4 * dims * features.batch_size
+    beside = policy.built_in_bytes if features.dims else policy.own_model_bytes
+    return beside + policy.minibatch_copies * 4 * dims * features.batch_size
 
 
 def _first_tables(inputs: StartInputs) -> int:
     """Bound the memory that all tables take after the first seconds of anything that trains at all; with the dense parameters of a model
     that isn't known."""
-    features = inputs.features
-    tables, dims = features.tables or _TABLES, features.dims or _DIMS
-    rate = min(_COLD_CORES, inputs.capacity.cores) / (_COSTS["worker_sample"] * max(dims, 16) / _DIMS)
-    samples = min(rate * _COLD_SECONDS, features.rows or math.inf)
-    rows = _NEW_IDS * samples * tables
-    dense = 0 if features.dims else _OWN_MODEL
-    return max(_LEAST_TABLES, dense + int(rows * row_bytes(math.ceil(dims / tables), 1)))
+    features, policy = inputs.features, inputs.start
+    tables, dims = features.tables or policy.usual_tables, features.dims or _DIMS
+    rate = min(inputs.start.cold_cores, inputs.capacity.cores) / (_COSTS["worker_sample"] * max(dims, 16) / _DIMS)
+    samples = min(rate * policy.tables_seconds, features.rows or math.inf)
+    rows = policy.new_ids_share * samples * tables
+    dense = 0 if features.dims else policy.own_model_bytes
+    return max(policy.least_tables_bytes, dense + int(rows * row_bytes(math.ceil(dims / tables), 1)))
 
 
 def _rows_of(memory: PastMemory, inputs: StartInputs) -> tuple[float, float, float]:

@@ -12,14 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dlrover_lite.brain.planning.job_view import WorkShift
+from dlrover_lite.brain.policies import USUAL, ObservationPolicy
 from dlrover_lite.protocol.acts import WorkRole
 from dlrover_lite.protocol.profiles import Profile
 
 __all__ = ["MinibatchCost", "Shift", "cost_of", "last_shift", "shift_words", "suspected_shift"]
-
-_SHIFT, _SHIFT_WINDOWS = 1.5, 3
-"""Factor by which a minibatch's work has to change, and the number of windows in a row in which it has, before what was measured until then
-is forgotten. What a host's other guests take of its caches and clock costs less."""
 
 
 class MinibatchCost(NamedTuple):
@@ -54,7 +51,8 @@ def cost_of(profile: Profile, speeds: Mapping[str, float]) -> MinibatchCost:
 class _Usual:
     """Costs since the shift before, by number of PS, each list in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_windows: int) -> None:
+        self._least_windows = least_windows
         self._costs: dict[float, list[float]] = {}
 
     def add(self, servers: float, cost: float) -> None:
@@ -63,9 +61,9 @@ class _Usual:
     def range(self, servers: float) -> tuple[float, float] | None:
         """Return the least and the most that a minibatch usually costs with so many PS; None: too little is known."""
         own = self._costs.get(servers, ())
-        if len(own) >= _SHIFT_WINDOWS:
+        if len(own) >= self._least_windows:
             return (usual := _median(own)), usual
-        known = {number: _median(costs) for number, costs in self._costs.items() if len(costs) >= _SHIFT_WINDOWS}
+        known = {number: _median(costs) for number, costs in self._costs.items() if len(costs) >= self._least_windows}
         return _within(known, servers) if known else None
 
 
@@ -79,59 +77,62 @@ def _median(ordered: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def _about_the_same(costs: Sequence[MinibatchCost]) -> bool:
+def _about_the_same(costs: Sequence[MinibatchCost], times: float) -> bool:
     """Say whether no cost is so much more than another that there could be a shift: it is never less than is usual, nor usual more than the
     most, whatever the number of PS."""
     if not costs:
         return True
     for role in (1, 2):
         own = [one[role] for one in costs]
-        if min(own) <= 0 or max(own) > _SHIFT * min(own):
+        if min(own) <= 0 or max(own) > times * min(own):
             return False
     return True
 
 
-def last_shift(costs: Sequence[MinibatchCost]) -> Shift | None:
+def last_shift(costs: Sequence[MinibatchCost], policy: ObservationPolicy = USUAL.observation) -> Shift | None:
     """Find the last shift in windows by time; None: a minibatch has cost the same all the time.
 
     A shift is several windows in a row, with the same number of PS, that all cost workers, or PS, so much more, or so much less, than is
     usual since the shift before.
     """
     found = None
-    if _about_the_same(costs):
+    if _about_the_same(costs, policy.shift_times):
         return None
-    for found in _shifts(costs):  # noqa: B007 - the last one counts
+    for found in _shifts(costs, policy):  # noqa: B007 - the last one counts
         pass
     return found
 
 
-def _shifts(costs: Sequence[MinibatchCost]) -> Iterator[Shift]:
-    of_role: dict[WorkRole, _Usual] = {"worker": _Usual(), "ps": _Usual()}
-    for at in range(len(costs) - _SHIFT_WINDOWS + 1):
-        new = costs[at : at + _SHIFT_WINDOWS]
+def _shifts(costs: Sequence[MinibatchCost], policy: ObservationPolicy) -> Iterator[Shift]:
+    count, times = policy.shift_windows, policy.shift_times
+    of_role: dict[WorkRole, _Usual] = {"worker": _Usual(count), "ps": _Usual(count)}
+    for at in range(len(costs) - count + 1):
+        new = costs[at : at + count]
         if all(one.servers == new[0].servers for one in new):
-            shift = _looked_at("worker", of_role["worker"], new, at) or _looked_at("ps", of_role["ps"], new, at)
+            shift = _looked_at("worker", of_role["worker"], new, at, times) or _looked_at(
+                "ps", of_role["ps"], new, at, times
+            )
             if shift is not None:
                 yield shift
-                of_role = {"worker": _Usual(), "ps": _Usual()}
+                of_role = {"worker": _Usual(count), "ps": _Usual(count)}
         of_role["worker"].add(costs[at].servers, costs[at].worker_cpu_seconds)
         of_role["ps"].add(costs[at].servers, costs[at].ps_cpu_seconds)
 
 
-def suspected_shift(costs: Sequence[MinibatchCost]) -> Shift | None:
+def suspected_shift(costs: Sequence[MinibatchCost], policy: ObservationPolicy = USUAL.observation) -> Shift | None:
     """Find a shift that only the newest windows speak of, too few to be sure of it. ``costs``: since the last shift."""
-    if _about_the_same(costs):
+    if _about_the_same(costs, policy.shift_times):
         return None
-    for count in range(min(_SHIFT_WINDOWS, len(costs)) - 1, 0, -1):
+    for count in range(min(policy.shift_windows, len(costs)) - 1, 0, -1):
         before, new = costs[:-count], costs[-count:]
         if any(one.servers != new[0].servers for one in new):
             continue
         roles: tuple[WorkRole, ...] = ("worker", "ps")
         for role in roles:
-            usual = _Usual()
+            usual = _Usual(policy.shift_windows)
             for one in before:
                 usual.add(one.servers, _of_role(one, role))
-            if (found := _looked_at(role, usual, new, len(before))) is not None:
+            if (found := _looked_at(role, usual, new, len(before), policy.shift_times)) is not None:
                 return found
     return None
 
@@ -140,15 +141,15 @@ def _of_role(cost: MinibatchCost, role: WorkRole) -> float:
     return cost.worker_cpu_seconds if role == "worker" else cost.ps_cpu_seconds
 
 
-def _looked_at(role: WorkRole, usual: _Usual, windows: Sequence[MinibatchCost], at: int) -> Shift | None:
+def _looked_at(role: WorkRole, usual: _Usual, windows: Sequence[MinibatchCost], at: int, times: float) -> Shift | None:
     new = [_of_role(one, role) for one in windows]
     before = usual.range(windows[0].servers)
     if before is None or before[0] <= 0 or min(new) <= 0:
         return None
     low, high = before
-    if min(new) > _SHIFT * high:
+    if min(new) > times * high:
         return Shift(at, role, _median(sorted(new)) / high)
-    if max(new) < low / _SHIFT:
+    if max(new) < low / times:
         return Shift(at, role, _median(sorted(new)) / low)
     return None
 

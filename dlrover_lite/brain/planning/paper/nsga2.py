@@ -18,9 +18,9 @@ from dlrover_lite.brain.planning.plan_grid import FloatArray, IntArray, Lattice
 __all__ = ["nsga2_front"]
 
 _CROSSOVER, _CROSSOVER_INDEX = 0.9, 15.0
+"""Chance that parents are crossed, and how near to them their children are: the larger, the nearer. As NSGA-II is usually run."""
 _MUTATION_INDEX = 20.0
-"""Chance that parents are crossed, and how near to their parents' children are: the larger, the nearer. An axis mutates with a chance of a
-third."""
+"""The same of mutations. An axis mutates with a chance of a third."""
 
 
 class _Population(NamedTuple):
