@@ -397,14 +397,13 @@ class Advisor:
         be taken back as well, which waits for what else is decided."""
         if not known.may_be_relieved:
             return
-        inputs = heal_inputs(known, self._room(), at=at)
+        inputs = heal_inputs(known, self._room(), at=at, spare=spare)
         if inputs is None:
             return
         if only_memory or not known.may_change or not known.present:
             inputs = msgspec.structs.replace(inputs, profiles=())
         found = heal(inputs)
-        acts = [one for one in found if one.acts and (known.may_change or _is_more_memory(one))]
-        acts = [one for one in acts if spare or _cause(one) != "memory to spare"][:1]
+        acts = [one for one in found if one.acts and (known.may_change or _is_more_memory(one))][:1]
         self._treat(known, inputs, [*acts, *(one for one in found if not one.acts)])
 
     def _treat(self, known: RegisteredJob, inputs: HealInputs, chosen: Sequence[Decision]) -> None:
@@ -520,10 +519,6 @@ def _features(arrival: Arrival) -> JobFeatures:
             f"What {arrival.job} says of itself can't be understood: {error}",
             hint="Its master is of another version of dlrover-lite: it keeps the plan that it has.",
         ) from error
-
-
-def _cause(decision: Decision) -> str:
-    return decision.treatment.cause if decision.treatment is not None else ""
 
 
 def _is_more_memory(decision: Decision) -> bool:

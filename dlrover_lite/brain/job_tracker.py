@@ -494,9 +494,9 @@ class RegisteredJob:
         return min(host.resources.cores, max(left, self.cores_used(use.host), use.cores / 2))
 
 
-def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float) -> HealInputs | None:
+def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float, spare: bool = True) -> HealInputs | None:
     """Collect what stage 3 looks at; None while nothing is known of the nodes that run. Without profiles, where the last one is of other
-    nodes, only memory can be looked after. ``room``: what no job has."""
+    nodes, only memory can be looked after. ``room``: what no job has; ``spare``: as ``HealInputs`` has it."""
     standing, demand = known.standing, known.demand
     if standing is None:
         return None
@@ -535,6 +535,7 @@ def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float) -> HealInput
         total_samples=demand.total_samples,
         epoch_samples=demand.epoch_samples,
         past=tuple(known.treated.values()),
+        spare=spare,
         policy=known.policies.health,
     )
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from dlrover_lite.brain.models import memory_forecast
-from dlrover_lite.brain.models.memory_forecast import Forecast, forecast, memory_band, need_of
+from dlrover_lite.brain.models.memory_forecast import Forecast, forecast, memory_band, need_of, samples_in
 from dlrover_lite.brain.models.memory_history import MemoryHistory
+from dlrover_lite.brain.models.table_rows import quantile_rows
 from dlrover_lite.core.units import GIB, MIB
 from dlrover_lite.protocol.demands import TableFacts
 from dlrover_lite.protocol.profiles import Level, PsLevel, TableUse
@@ -84,7 +85,7 @@ def test_laws_are_fitted_anew_as_samples_grow_and_at_once_when_they_are_wrong(mo
         samples *= 1.01
         history.append(level(number, samples, {"t": 10 * samples**0.8}))
         forecast(history, facts=FACTS)
-    assert 8 <= len(fitted) <= 12
+    assert 4 <= len(fitted) <= 7
     before = need_of(forecast(history, facts=FACTS), 3 * samples, worker=0)  # type: ignore[arg-type]
     for number in range(60, 63):
         samples *= 1.01
@@ -92,6 +93,34 @@ def test_laws_are_fitted_anew_as_samples_grow_and_at_once_when_they_are_wrong(mo
     ahead = need_of(forecast(history, facts=FACTS), 3 * samples, worker=0)  # type: ignore[arg-type]
     assert fitted[-1] == int(samples)
     assert ahead.tables > 1.25 * before.tables
+
+
+def test_laws_of_before_go_through_the_newest_rows() -> None:
+    history, samples = MemoryHistory(), 2.0**20
+    for number in range(40):
+        samples *= 1.01
+        history.append(level(number, samples, {"t": 10 * samples**0.8, "u": 5 * samples**0.6}))
+    laws = [table.fit for table in forecast(history, facts=FACTS).tables]  # type: ignore[union-attr]
+    samples *= 1.005
+    rows = {"t": 10 * samples**0.8 * 1.006, "u": 5 * samples**0.6 * 0.994}
+    history.append(level(40, samples, rows))
+    found = forecast(history, facts=FACTS)
+    assert found is not None and all(table.fit is law for table, law in zip(found.tables, laws, strict=True))
+    for table, count in zip(found.tables, rows.values(), strict=True):
+        now = quantile_rows(table.fit, samples, 0.5)[0, 0] * table.scale
+        assert now == pytest.approx(count, rel=1e-3)
+
+
+def test_looking_ahead_goes_in_steps_up_to_the_last_sample() -> None:
+    def ahead(**fields: float | None) -> float:
+        return samples_in(3600.0, **{"so_far": 1e6, "per_second": 1e3, "total": None, **fields})  # type: ignore[arg-type]
+
+    assert ahead() == ahead(per_second=1.002e3) == pytest.approx(4.6e6, rel=0.03)
+    assert ahead(per_second=1.2e3) > ahead()
+    assert ahead(total=4.6e6) == ahead(total=4.5e6) + 1e5 == 4.6e6
+    assert ahead(per_second=0.0) >= 1e6
+    assert ahead(per_second=0.0, so_far=0.0) <= 1.0
+    assert ahead(total=5e5) == 1e6
 
 
 def test_levels_come_back_with_the_rows_of_all_servers_together() -> None:

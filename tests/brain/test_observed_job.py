@@ -38,6 +38,24 @@ def test_a_job_whose_work_has_changed_is_fitted_anew() -> None:
     assert now.last_change is not None and now.last_change.left == OTHER, "it still is the last change"
 
 
+def test_a_model_is_kept_while_windows_say_little() -> None:
+    job, seen, before, fitted = Job(PLAN, Costs(), seed=1), [], None, []
+    for number in range(1, 19):
+        seen += job.windows(1)
+        found = observe_job(seen, before=before)
+        assert found is not None
+        if before is None or found.fit is not before.fit:
+            fitted.append(number)
+        before = found
+    assert fitted == [1, 2, 3, 4, 6, 9, 13, 17]
+    job.costs = Costs(worker=1.25 * Costs().worker)
+    found = observe_job([*seen, *job.windows(1)], before=before)
+    assert found is not None and before is not None and found.fit is not before.fit, "it is slower than it was"
+    job.costs, job.plan = Costs(), OTHER
+    found = observe_job([*seen, *job.windows(1)], before=before)
+    assert found is not None and found.fit is not before.fit, "of this plan nothing was measured"
+
+
 def first_since(costs: list[MinibatchCost]) -> int:
     """Position of the first window since the last shift; 0: there was none."""
     found = last_shift(costs)

@@ -112,6 +112,12 @@ def test_no_spare_memory_is_taken_too_early_or_if_not_resizable(fields: dict[str
     assert lowered(inputs_of(job_of(), **fields)) == {}
 
 
+def test_no_spare_memory_is_taken_where_it_may_not_be() -> None:
+    inputs = inputs_of(job_of())
+    assert lowered(inputs)
+    assert lowered(msgspec.structs.replace(inputs, spare=False)) == {}
+
+
 def test_a_job_that_is_nearly_done_keeps_its_memory() -> None:
     job = job_of()
     profiles = job.windows(4)

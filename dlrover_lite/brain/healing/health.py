@@ -40,7 +40,7 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
         taken = set[str]().union(*(_nodes(one) for one in [*under_way, *found] if not _only_told(one)))
         treated = rules(inputs, [node for node in inputs.nodes if node.node not in taken], room)
         found += [one for one in treated if not _comes_too_late(inputs, one)]
-    if inputs.profiles and not under_way and all(map(_only_told, found)):
+    if inputs.spare and inputs.profiles and not under_way and all(map(_only_told, found)):
         found += treat_spare(inputs, inputs.nodes)
     if inputs.held:
         found += treat_ceiling(inputs)

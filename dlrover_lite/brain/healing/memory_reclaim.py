@@ -12,7 +12,7 @@ from dlrover_lite.brain.healing.memory_relief import forecast_of
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.healing.policies import ReclaimPolicy
 from dlrover_lite.brain.healing.slow_nodes import remaining_seconds
-from dlrover_lite.brain.models.memory_forecast import Forecast, memory_band
+from dlrover_lite.brain.models.memory_forecast import Forecast, memory_band, samples_in
 from dlrover_lite.brain.models.memory_model import LEAST_PS, peak_bytes, worker_limit
 from dlrover_lite.brain.planning.plan_grid import MemoryBand
 from dlrover_lite.core.units import MIB, Resources, format_bytes
@@ -97,9 +97,12 @@ def _servers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
     known = [node for node in nodes if _is_worth_it(inputs, node, math.ceil(used.get(node.node, 1 << 62) * over_used))]
     if not known or (found := forecast_of(inputs)) is None:
         return
-    until = last.samples_so_far + last.samples_per_second * inputs.policy.spare_seconds
-    if inputs.total_samples is not None:
-        until = min(until, max(inputs.total_samples, last.samples_so_far))
+    until = samples_in(
+        inputs.policy.spare_seconds,
+        so_far=last.samples_so_far,
+        per_second=last.samples_per_second,
+        total=inputs.total_samples,
+    )
     for node in known:
         needed = _needs(found, node, until, used[node.node], inputs.policy.reclaim)
         if needed is None:

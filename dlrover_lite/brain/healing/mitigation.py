@@ -94,6 +94,8 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the rows' memory that snapshots take at their peak (``memory_model.PsMemory``)."""
     past: tuple[Treatment, ...] = ()
     """Treatments of this job, the newest last."""
+    spare: bool = True
+    """Memory that nodes don't need may be taken back."""
     policy: HealthPolicy = HealthPolicy()
 
     def as_stored(self) -> HealInputs:

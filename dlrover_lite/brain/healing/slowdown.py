@@ -70,13 +70,19 @@ def slowing(
 
 def _may_be_slow(profiles: Sequence[Profile], node: str, least: float) -> bool:
     """Say whether the node is at least ``least`` times slower than at its fastest: of most nodes nothing else has to be looked at."""
-    paces = [
-        (use.busy_seconds if isinstance(use, PsUse) else profile.seconds) / max(1, use.minibatches)
-        for profile in profiles
-        for use in _uses(profile)
-        if use.node == node
-    ]
+    paces = [pace for profile in profiles if (pace := _pace(profile, node)) is not None]
     return len(paces) > 1 and paces[-1] >= least * min(paces)
+
+
+def _pace(profile: Profile, node: str) -> float | None:
+    """Return the seconds of a minibatch of a worker, or of its work of a PS; None: the node isn't there."""
+    for worker in profile.workers:
+        if worker.node == node:
+            return profile.seconds / max(1, worker.minibatches)
+    for ps in profile.ps:
+        if ps.node == node:
+            return ps.busy_seconds / max(1, ps.minibatches)
+    return None
 
 
 def _alike(profiles: Sequence[Profile]) -> Sequence[Profile]:

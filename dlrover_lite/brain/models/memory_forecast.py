@@ -29,18 +29,19 @@ from dlrover_lite.brain.models.table_rows import (
     fit_rows,
     fit_tables,
     growth_exponents,
-    moved_on,
 )
 from dlrover_lite.brain.planning.plan_grid import MemoryBand, MemoryNeed
 from dlrover_lite.protocol.demands import TableFacts
 from dlrover_lite.protocol.profiles import Level, Profile
 
-__all__ = ["Forecast", "TableCurve", "forecast", "memory_band", "need_of"]
+__all__ = ["Forecast", "TableCurve", "forecast", "memory_band", "need_of", "samples_in"]
 
 _LEAST_LOOKS = 3
 """Least number of measurements of a PS before it is believed to need less than others beside its rows."""
-_STEPS = 12
-"""Number of steps in each doubling of the samples after which tables' laws are fitted anew: their points are three apart."""
+_STEPS = 6
+"""Number of steps in each doubling of the samples after which tables' laws are fitted anew, two thirds of a point."""
+_STEPS_AHEAD = 12
+"""Number of steps in each doubling in which is counted how far is looked ahead, so that what was computed of that holds for a while."""
 _SURPRISE = 0.01
 """Relative difference of a table's rows from what its laws say, from which on these are fitted anew at once: the error that they have."""
 
@@ -67,9 +68,34 @@ class _Table(NamedTuple):
     fit: RowFit
     shares: dict[str, float]
     counted: bool
+    scale: float = 1.0
+    """Rows that there are, over those that the fit says."""
 
     def memory(self, share: float) -> TableMemory:
-        return TableMemory(self.dim, self.fit, share, self.state_parts, self.counted)
+        return TableMemory(self.dim, self.fit, share * self.scale, self.state_parts, self.counted)
+
+
+class _Laws(NamedTuple):
+    """Tables' laws as they were fitted at some level, and what follows from them for the levels after it, [tables] each."""
+
+    fits: Sequence[RowFit | None]
+    rows: Floats
+    counted: Floats
+    exponents: Floats
+
+    @staticmethod
+    def of(fits: Sequence[RowFit | None]) -> _Laws:
+        there = [one for one in fits if one is not None]
+        rows, counted = (np.array([getattr(one, name) for one in there]) for name in ("rows", "counted"))
+        return _Laws(fits, rows, counted, growth_exponents(there))
+
+    def scales(self, growth: Growth, samples: float, rows: Floats) -> Floats | None:
+        """Compute the ``rows`` that there are over those that the laws say; None where they don't say it of all tables, or one of these has
+        grown otherwise."""
+        if len(self.rows) < len(self.fits) or (rows <= 0).any():
+            return None
+        scales = rows / (self.rows * (growth.counted(samples) / self.counted) ** self.exponents)
+        return None if (np.abs(np.log(scales)) > _SURPRISE).any() else np.asarray(scales)
 
 
 class Forecast(NamedTuple):
@@ -150,38 +176,37 @@ def _tables(history: MemoryHistory, known: IntArray, last: Level, growth: Growth
     """Fit each table's curve as the history has it; one of the rows of all tables, if its last level doesn't tell them apart."""
     there = [table for table in last.tables if table.total_rows]
     if not there:
-        fits = _fits(history, history.all_rows()[known], known, "all", growth, None)
         shares = {use.node: use.rows / sum(one.rows for one in last.ps) for use in last.ps}
-        return [_Table(_mean_dim(last), 0, fit, shares, False) for fit in fits if fit is not None]
+        return [
+            _Table(_mean_dim(last), 0, fit, shares, False, scale)
+            for fit, scale in _fits(history, history.all_rows()[known], known, "all", growth, None)
+            if fit is not None
+        ]
     parts = _state_parts(last) if facts.state_parts is None else facts.state_parts
     names = tuple(table.table for table in there)
     fits = _fits(history, history.table_rows(names)[known], known, names, growth, facts.most_ids)
     return [
-        _Table(table.dim, parts, fit, {use.node: table.share(use.node) for use in last.ps}, facts.counted)
-        for table, fit in zip(there, fits, strict=True)
+        _Table(table.dim, parts, fit, {use.node: table.share(use.node) for use in last.ps}, facts.counted, scale)
+        for table, (fit, scale) in zip(there, fits, strict=True)
         if fit is not None
     ]
 
 
 def _fits(
     history: MemoryHistory, rows: IntArray, known: IntArray, of: Hashable, growth: Growth, limit: float | None
-) -> list[RowFit | None]:
-    """Fit tables to their ``rows`` [levels, tables]. Laws that were fitted a little while ago still hold, if rows have grown since then as
-    they say, and go through the last point."""
+) -> list[tuple[RowFit | None, float]]:
+    """Fit tables to their ``rows`` [levels, tables]; return each fit with the rows that there are over those that it says. Laws that were
+    fitted a little while ago still hold, if rows have grown since then as they say, and none are evicted."""
     samples, counts = history.samples[known], rows.astype(np.float64)
-    until = _last_step(samples) + 1
-
-    def laws() -> tuple[list[RowFit | None], Floats]:
-        found = fit_tables(samples[:until], counts[:until], growth=growth, limit=limit)
-        return found, growth_exponents([one for one in found if one is not None])
-
-    holds_for = float(samples[until - 1]), history.version, of, growth, limit
-    fits, exponents = history.keep("laws", holds_for, laws)
-    there = [one for one in fits if one is not None]
-    moved = [moved_on(one, samples, its) for one, its in zip(fits, counts.T, strict=True) if one is not None]
-    if len(there) < len(fits) or _surprising(there, moved, exponents):
-        return fit_tables(samples, counts, growth=growth, limit=limit)
-    return list(moved)
+    if math.isinf(growth.evict_after_samples):
+        until = _last_step(samples) + 1
+        holds_for = float(samples[until - 1]), history.version, of, growth, limit
+        laws = history.keep(
+            "laws", holds_for, lambda: _Laws.of(fit_tables(samples[:until], counts[:until], growth=growth, limit=limit))
+        )
+        if (scales := laws.scales(growth, float(samples[-1]), counts[-1])) is not None:
+            return list(zip(laws.fits, scales.tolist(), strict=True))
+    return [(fit, 1.0) for fit in fit_tables(samples, counts, growth=growth, limit=limit)]
 
 
 def _last_step(samples: Floats) -> int:
@@ -189,13 +214,6 @@ def _last_step(samples: Floats) -> int:
     steps = np.floor(np.log2(np.maximum(samples, 1.0)) * _STEPS)
     risen = np.flatnonzero(steps[1:] != steps[:-1])
     return int(risen[-1]) + 1 if len(risen) else 0
-
-
-def _surprising(before: Sequence[RowFit], now: Sequence[RowFit], exponents: Floats) -> bool:
-    """Say whether the rows of any table have grown otherwise than its laws say."""
-    rows = np.array([one.rows for one in now]) / [one.rows for one in before]
-    ahead = np.array([one.counted for one in now]) / [one.counted for one in before]
-    return bool((np.abs(np.log(rows) - exponents * np.log(ahead)) > _SURPRISE).any())
 
 
 def _state_parts(profile: Level) -> int:
@@ -219,6 +237,16 @@ def _mean_dim(last: Level) -> int:
     index = float(sum(index_bytes(use.rows) for use in last.ps))
     each = max(0.0, used - index) / rows
     return max(1, math.ceil((each - row_bytes(0, 0)) / 4))
+
+
+def samples_in(seconds: float, *, so_far: float, per_second: float, total: float | None) -> float:
+    """Compute about how many samples, over all epochs, a job will have trained on in so many seconds: its ``total`` at the most, and
+    else in steps."""
+    ahead = so_far + per_second * seconds
+    if total is not None and ahead >= total:
+        return max(total, so_far)
+    about: float = 2.0 ** (round(math.log2(max(ahead, 1.0)) * _STEPS_AHEAD) / _STEPS_AHEAD)
+    return max(so_far, about if total is None else min(about, total))
 
 
 def memory_band(found: Forecast, ps: str, samples: float, *, limit: int) -> MemoryBand:

@@ -422,12 +422,9 @@ def _weighted_quantiles(values: Floats, weights: Floats, quantiles: Floats) -> F
     own = np.take_along_axis(np.broadcast_to(weights, values.shape), order, axis=-1)
     middles = np.cumsum(own, axis=-1) - own / 2
     last = values.shape[-1] - 1
-    found = np.empty((*values.shape[:-1], len(quantiles)))
-    for at, quantile in enumerate(quantiles.tolist()):
-        above = np.minimum((middles < quantile).sum(axis=-1), last)[..., None]
-        below = np.maximum(above - 1, 0)
-        low, high = (np.take_along_axis(middles, one, axis=-1) for one in (below, above))
-        from_, to = (np.take_along_axis(ordered, one, axis=-1) for one in (below, above))
-        part = np.clip((quantile - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
-        found[..., at] = (from_ + part * (to - from_))[..., 0]
-    return found
+    above = np.minimum((middles[..., None, :] < quantiles[:, None]).sum(axis=-1), last)
+    below = np.maximum(above - 1, 0)
+    low, high = (np.take_along_axis(middles, one, axis=-1) for one in (below, above))
+    from_, to = (np.take_along_axis(ordered, one, axis=-1) for one in (below, above))
+    part = np.clip((quantiles - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
+    return np.asarray(from_ + part * (to - from_))

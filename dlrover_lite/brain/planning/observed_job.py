@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from dlrover_lite.brain.models.fitted_model import KeptModel, model_data
-from dlrover_lite.brain.models.memory_forecast import Forecast, TableCurve, forecast, need_of
+from dlrover_lite.brain.models.memory_forecast import Forecast, TableCurve, forecast, need_of, samples_in
 from dlrover_lite.brain.models.throughput import Fit, Prior, fit
 from dlrover_lite.brain.models.throughput_forms import ADDITIVE, DEPTH
 from dlrover_lite.brain.planning.job_view import JobView, LastChange, MeasuredPlan, WorkShift
@@ -178,7 +178,7 @@ def _still_fits(
     and the work is the same."""
     fit_every = policy.fit_every_windows
     new = [profile for profile in trained.profiles[-fit_every:] if profile.at > before.fitted_at]
-    if len(new) >= fit_every or present < len(new) + policy.most_of_a_plan // 2:
+    if len(new) >= min(fit_every, max(1, (present - len(new)) // 2)):
         return False
     if (shift is None) != (before.shift is None) or before.suspected is not None:
         return False
@@ -299,8 +299,12 @@ def observed_view(
         return view
     last, need = observed.last, view.need
     if observed.forecast is not None:
-        ahead = last.samples_so_far + observed.measured.expected * ahead_seconds
-        samples = ahead if total_samples is None else min(ahead, max(total_samples, last.samples_so_far))
+        samples = samples_in(
+            ahead_seconds,
+            so_far=last.samples_so_far,
+            per_second=observed.measured.expected,
+            total=total_samples,
+        )
         need = need_of(observed.forecast, samples, worker=need.worker, most_per_ps=need.most_per_ps)
     worker_speeds, ps_speeds = _node_speeds(view, observed, free_cores, policy.most_ps_by_speed)
     circumstances: dict[str, Any] = {
