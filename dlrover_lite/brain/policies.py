@@ -53,8 +53,8 @@ class ObservationPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The most of these with the same plan: what other plans have shown says more than another window of the present one, of which there
     are ever more."""
     fit_every_windows: int = 4
-    """Number of windows with the same plan after which a model is fitted anew, if they aren't surprising; or half as many as there were,
-    while there are few."""
+    """Number of windows with the same plan after which a model is fitted anew, if they aren't surprising; or as many as there were, while
+    there are few."""
     surprise: float = 0.1
     """Difference of the logarithm of a window's throughput from the mean of those before from which on a model is fitted anew at once."""
     half_life_seconds: float = 3600.0

@@ -47,7 +47,7 @@ def test_a_model_is_kept_while_windows_say_little() -> None:
         if before is None or found.fit is not before.fit:
             fitted.append(number)
         before = found
-    assert fitted == [1, 2, 3, 4, 6, 9, 13, 17]
+    assert fitted == [1, 2, 4, 8, 12, 16]
     job.costs = Costs(worker=1.25 * Costs().worker)
     found = observe_job([*seen, *job.windows(1)], before=before)
     assert found is not None and before is not None and found.fit is not before.fit, "it is slower than it was"

@@ -42,12 +42,14 @@ def remaining_seconds(inputs: HealInputs) -> float:
     return max(0.0, inputs.total_samples - last.samples_so_far) / max(last.samples_per_second, 1e-9)
 
 
-def _since_treated(inputs: HealInputs, node: str) -> list[Profile]:
+def _since_treated(inputs: HealInputs, node: str) -> Sequence[Profile]:
     """List the profiles that began after the last treatment of ``node`` for being slow had taken effect."""
     since = max(
         (t.done_at for t in inputs.past if t.node == node and t.done_at is not None and _about_time(t)), default=0.0
     )
-    return [profile for profile in inputs.profiles if profile.at - profile.seconds >= since]
+    return (
+        [profile for profile in inputs.profiles if profile.at - profile.seconds >= since] if since else inputs.profiles
+    )
 
 
 def _about_time(treatment: Treatment) -> bool:

@@ -62,8 +62,9 @@ def _off(observations: Sequence[Observation], batch: Floats, ps: Floats, weight:
 def _ridge(columns: Floats, measured: Floats, weight: Floats, usual: Floats, spread: Floats) -> Floats:
     """Find the coefficients by ridge regression, with relative errors of what was ``measured``."""
     by = weight / _CPU_NOISE / measured
-    rows = np.concatenate([columns * by[:, None], np.diag(1 / spread)])
-    return np.asarray(np.linalg.lstsq(rows, np.concatenate([measured * by, usual / spread]), rcond=None)[0])
+    rows = columns * by[:, None] * spread  # in units of the standard deviations
+    off = rows.T @ (measured * by) - rows.T @ (rows @ (usual / spread))
+    return np.asarray(usual + spread * np.linalg.solve(rows.T @ rows + np.eye(len(usual)), off))
 
 
 def unthrottled(observations: Sequence[Observation], lost_cores: float) -> list[float | None]:

@@ -178,7 +178,7 @@ def _still_fits(
     and the work is the same."""
     fit_every = policy.fit_every_windows
     new = [profile for profile in trained.profiles[-fit_every:] if profile.at > before.fitted_at]
-    if len(new) >= min(fit_every, max(1, (present - len(new)) // 2)):
+    if len(new) >= min(fit_every, max(1, present - len(new))):
         return False
     if (shift is None) != (before.shift is None) or before.suspected is not None:
         return False
