@@ -38,6 +38,9 @@ CORES_PER_JOB, MEMORY_PER_JOB = 6, 24 * GIB
 MOST = Resources(16.0, 64 * GIB)
 """Ceiling of each job's recipe."""
 BATCH, DIM = 512, 16
+FEATURES = JobFeatures(
+    model="wide_deep", tables=TABLES, dims=TABLES * DIM, batch_size=BATCH, rows=10**10, optimizer="adagrad"
+)
 ROW_BYTES, BUCKET_BYTES = 12 + 4 * DIM * 2, 7
 BEGAN = 1_000_000.0
 NOISE, EXPONENT = 0.02, 5.0
@@ -155,12 +158,9 @@ class ManyJobs:
         job = SteadyJob(
             f"job-{number:05}", plan, worker_cost, ps_cost, random, random.uniform(0.55, 0.75, TABLES)
         )  # fmt: skip
-        features = JobFeatures(
-            model="wide_deep", tables=TABLES, dims=TABLES * DIM, batch_size=BATCH, rows=10**10, optimizer="adagrad"
-        )
         arrival = Arrival(
             job=job.name,
-            features=msgspec.to_builtins(features),
+            features=msgspec.to_builtins(FEATURES),
             demand=Demand(
                 hosts=self.hosts, total=MOST, total_samples=1e10, epoch_samples=1e10,
                 facts=TableFacts(state_parts=1, most_ids=1e8), checkpoints=True,

@@ -1,11 +1,16 @@
-"""How long deciding takes, on a lattice of 524,288 plans (1 to 64 workers, 1 to 32 PS, 16 sizes each) with its exact Pareto front.
+"""How long deciding takes.
 
 All in CPU seconds, so that others on the machine count as little as can be; the details have the wall times too.
-``one_ms``: one job's whole decision, from its fitted model to the printed explanation, with room for every plan. ``thousand_s``: a round of
-1,000 jobs, each with a model of its own, two thirds of them running, all of them short of what they would like. ``growth``: time for 10,000
-jobs over that of 10 rounds of 1,000 (``--quick``: 2,000 over 2), in turn. ``nsga2_ratio``: time of NSGA-II (100 x 100) over the exact
-front's. ``nsga2_beats``: its points that are better than the exact front, over several seeds; the detail says how many of the front it
-misses.
+``one_ms``: one job's whole decision, from 64 intervals with 26 tables each, with nothing kept of them: its view, the model's fit, the
+forecast of memory, the decision and the printed explanation, among the 445,440 plans of a recipe that may have 128 cores on one host
+(``_one_job``). The detail has the parts, and the same for 2,000 cores, on 20 hosts and on 4. ``large_ms``: of that the decision and its
+explanation, given the view, for 2,000 cores; the slower of the two.
+
+The others are on a lattice of 524,288 plans (1 to 64 workers, 1 to 32 PS, 16 sizes each) with its exact Pareto front. ``thousand_s``: a
+round of 1,000 jobs, each with a model of its own, two thirds of them running, all of them short of what they would like. ``growth``: time
+for 10,000 jobs over that of 10 rounds of 1,000 (``--quick``: 2,000 over 2), in turn. ``nsga2_ratio``: time of NSGA-II (100 x 100) over the
+exact front's. ``nsga2_beats``: its points that are better than the exact front, over several seeds; the detail says how many of the front
+it misses.
 
 ``round``: cores that the brain's process takes for 1,000 jobs with 64 intervals and 26 tables each, each of which reports every 15 s, with
 all that the real advisor does over its store (``_many_jobs``, in a process of its own; ``--quick``: 100 jobs, for as many times as much).
@@ -24,9 +29,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from _one_job import OneJob, decided
 from common import Figure, arguments, emit, line_of, medians, start_process
 
-from dlrover_lite.brain.explain.decision_text import explain
 from dlrover_lite.brain.models.fitted_model import load_model, model_data
 from dlrover_lite.brain.models.throughput import Prior, fit
 from dlrover_lite.brain.planning.decision import decide
@@ -37,6 +42,8 @@ from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed,
 from dlrover_lite.core.units import GIB, Resources
 
 BOUNDS = Bounds(worker_sizes=even_sizes(8), ps_sizes=even_sizes(4))
+SIZES = {"one host": (1, 128.0), "20 hosts": (20, 100.0), "4 hosts": (4, 500.0)}
+"""Hosts, with the cores of each, of the jobs that ``whole`` decides for."""
 CORES_PER_JOB = 24
 """Of the cluster."""
 COSTS = {
@@ -81,8 +88,43 @@ def cpu_seconds(subject: Callable[[], object]) -> Callable[[], float]:
     return measure
 
 
+def whole(*, quick: bool) -> list[Figure]:
+    """Decide for one job from nothing kept, as large as one host and as several."""
+    found = {name: parts_of(OneJob(*size), quick=quick) for name, size in SIZES.items()}
+    first, *larger = found.values()
+    return [
+        Figure("decide.one_ms", first["whole"], "ms of CPU", "<= 30", detail=found),
+        Figure("decide.large_ms", max(one["given"] for one in larger), "ms of CPU", "<= 10"),
+    ]
+
+
+def parts_of(one: OneJob, *, quick: bool) -> dict[str, float]:
+    """Measure the parts of a job's decision; all in milliseconds of CPU but for the number of plans."""
+
+    def measure() -> tuple[float, float]:
+        known = one.registered()
+        lattice_of.cache_clear()
+        gc.collect()
+        start = time.process_time()
+        inputs = one.inputs(known)
+        seen = time.process_time()
+        decided(inputs)
+        return seen - start, time.process_time() - seen
+
+    inputs = one.inputs(one.registered())
+    given = cpu_seconds(lambda: decided(inputs))
+    rounds = 5 if quick else 25
+    views, decisions = zip(*[measure() for _ in range(rounds + 3)][3:], strict=True)
+    found = {
+        "view": statistics.median(views),
+        "decision": statistics.median(decisions),
+        "whole": statistics.median(map(sum, zip(views, decisions, strict=True))),
+        "given": medians({"given": given}, rounds, warm_up=3)["given"],
+    }
+    return {"plans": float(one.points), **{name: seconds * 1e3 for name, seconds in found.items()}}
+
+
 def deciding(*, quick: bool) -> list[Figure]:
-    one = msgspec.structs.replace(a_round(1), capacity=Resources(1000.0, 1024 * GIB))
     thousand, more = a_round(1000), a_round(2000 if quick else 10_000)
     times = len(more.jobs) // len(thousand.jobs)
     walls: dict[str, float] = {}
@@ -95,11 +137,7 @@ def deciding(*, quick: bool) -> list[Figure]:
 
         return run
 
-    took = medians(
-        {"one": cpu_seconds(timed("one", lambda: explain(decide(one, load_model).decisions[0])))},
-        9 if quick else 41,
-        warm_up=3,
-    )
+    took: dict[str, float] = {}
     small = cpu_seconds(timed("thousand", lambda: decide(thousand, load_model)))
     large = cpu_seconds(timed("more", lambda: decide(more, load_model)))
     singles: list[float] = []
@@ -114,15 +152,13 @@ def deciding(*, quick: bool) -> list[Figure]:
     growths = [2 * middle / (first + last) for first, middle, last in rounds]
     took["thousand"] = statistics.median(singles)
     took["more"] = statistics.median(middle for _, middle, _ in rounds)
-    decided = decide(thousand, load_model)
+    decisions = decide(thousand, load_model).decisions
     actions = {
-        action: sum(d.action == action for d in decided.decisions)
+        action: sum(one.action == action for one in decisions)
         for action in ("start", "change", "stay", "explore", "queue")
     }
-    points = {"points": len(lattice_of(BOUNDS)), "wall_ms": walls["one"] * 1e3}
     of_more = {"jobs": len(more.jobs), "cpu_s": took["more"], "wall_s": walls["more"], "rounds": growths}
     return [
-        Figure("decide.one_ms", took["one"] * 1e3, "ms of CPU", "<= 10", detail=points),
         Figure(
             "decide.thousand_s",
             took["thousand"],
@@ -187,7 +223,8 @@ def reporting(*, quick: bool) -> list[Figure]:
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    figures = deciding(quick=options.quick)
+    figures = whole(quick=options.quick)
+    figures += deciding(quick=options.quick)
     figures += reporting(quick=options.quick)
     figures += against_nsga2(quick=options.quick)
     emit(options, figures)

@@ -179,15 +179,14 @@ def _filled(
 ) -> tuple[IntArray, IntArray]:
     """Fill hosts with PS to a level, which rises as long as there are PS for all that are below it, up to ``high`` on each. Return how many
     are on each, and how many hosts of an entry have one more. ``with_more``: where the last of the PS are already."""
-    low, level = counts, np.zeros((*servers.shape, 1), np.int64)
+    low, top = counts, np.maximum(counts, high)
     placed = (counts * space.alike).sum(axis=-1) + with_more.sum(axis=-1) >= servers
-    while True:
-        higher = np.clip(level + 1, low, np.maximum(low, high))
-        rises = ((higher * space.alike).sum(axis=-1) <= servers)[..., None] & (level < high.max(axis=-1, keepdims=True))
-        rises &= ~placed[..., None]
-        if not rises.any():
-            break
-        counts, level = np.where(rises, higher, counts), level + rises
+    level, highest = np.zeros(servers.shape, np.int64), np.where(placed, 0, high.max(axis=-1))
+    while (level < highest).any():  # the highest level with no more PS than there are
+        middle = (level + highest + 1) // 2
+        enough = (np.clip(middle[..., None], low, top) * space.alike).sum(axis=-1) <= servers
+        level, highest = np.where(enough, middle, level), np.where(enough, highest, middle - 1)
+    counts, higher = (np.clip(level[..., None] + more, low, top) for more in (0, 1))
     left = servers - (counts * space.alike).sum(axis=-1)
     waiting = np.where(higher > counts, space.alike, 0)
     more = np.clip(left[..., None] - (np.cumsum(waiting, axis=-1) - waiting), 0, waiting)
