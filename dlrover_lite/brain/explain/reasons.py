@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from dlrover_lite.brain.planning.admission import aged_priority
 from dlrover_lite.brain.planning.allowed_changes import veto
@@ -52,9 +53,8 @@ class Reasons:
 
     def preemption(self, view: JobView) -> str:
         """Say for whom a job gives way, or for want of what."""
-        views = {one.job: one for one in self.inputs.jobs}
         if taker := self.preempted[view.job]:
-            priorities = f"{views[taker].priority:g} against {view.priority:g}"
+            priorities = f"{self._views[taker].priority:g} against {view.priority:g}"
             return f"it gives way, and waits: {taker} has a higher priority ({priorities}) and takes its place"
         running = sum(one.now is not None for one in self.inputs.jobs)
         capacity = self.inputs.capacity
@@ -62,6 +62,10 @@ class Reasons:
             f"it gives way, and waits: there is less than there was, {_amount(capacity.cores)} and {format_bytes(capacity.memory)}, "
             f"too little for the smallest plans of the {running} that run"
         )
+
+    @cached_property
+    def _views(self) -> dict[str, JobView]:
+        return {one.job: one for one in self.inputs.jobs}
 
     def waiting(self, view: JobView, place: int) -> str:
         """Say what a job in the queue waits for."""
@@ -88,12 +92,18 @@ class Reasons:
             f"{format_bytes(memory)} of {format_bytes(capacity.memory)})"
         )
         ratio = self.inputs.policy.preempt_ratio
-        firm = [
+        firm = (
             f"{other.job} has less priority, but can't give way: {other.stays}"
-            for other in sorted(self.inputs.jobs, key=lambda other: other.job)
-            if other.now is not None and other.stays and other.priority * ratio <= view.priority
-        ]
-        return "; ".join([full, *firm[:_MOST_NAMED]])
+            for other in self._firm
+            if other.priority * ratio <= view.priority
+        )
+        return "; ".join([full, *islice(firm, _MOST_NAMED)])
+
+    @cached_property
+    def _firm(self) -> list[JobView]:
+        """Jobs that run and can't give way."""
+        firm = [one for one in self.inputs.jobs if one.now is not None and one.stays]
+        return sorted(firm, key=lambda one: one.job)
 
     def _no_place(self, one: Options, piece: Host) -> str:
         """Say that what is free lies in pieces that are too small. ``piece``: the largest."""
@@ -133,8 +143,7 @@ class Reasons:
         return milli <= to_milli(capacity.cores) and memory + int(one.memory[one.minimum]) <= capacity.memory
 
     def _room_made(self, one: Options, verdict: Verdict) -> str:
-        givers = [(job, -more) for job, more in self._changes if more < 0]
-        by = f" by {_named([f'{job} ({_amount(less / 1000)})' for job, less in givers])}" if givers else ""
+        by = f" by {_named(self._givers)}" if self._givers else ""
         begins = one.points.candidate(verdict.at).describe()
         return (
             f"room is made for it{by}; then it begins with {begins}, in about {self.inputs.policy.room_seconds:.0f} s"
@@ -151,6 +160,21 @@ class Reasons:
             if after != before:
                 found.append((after - before, view.job))
         return [(job, more) for more, job in sorted(found)]
+
+    @cached_property
+    def _givers(self) -> list[str]:
+        return [f"{job} ({_amount(-more / 1000)})" for job, more in self._changes if more < 0]
+
+    @cached_property
+    def _takers(self) -> dict[str, str]:
+        """What each job that gets more gets, in words, those that get the most first."""
+        return {
+            job: f"{job} gets {_amount(more / 1000)} more"
+            if job in self._had
+            else f"{job} begins with {_amount(more / 1000)}"
+            for job, more in reversed(self._changes)
+            if more > 0
+        }
 
     def plan(self, one: Options, verdict: Verdict) -> str:
         """Say which plan a job has from now on, what that brings, and why not another one."""
@@ -225,10 +249,9 @@ class Reasons:
         return f"its work has changed {_time(max(0.0, self.inputs.at - shift.at))} ago: {shift_words(shift)}"
 
     def _no_exchange(self, one: Options) -> str:
-        sure = self.settled.rejected
-        own = sure.get(one.view.job, 0.0)
-        gain = _named(sorted(job for job, seconds in sure.items() if seconds > 0 and job != one.view.job))
-        lose = _named(sorted(job for job, seconds in sure.items() if seconds < 0 and job != one.view.job))
+        job = one.view.job
+        own = self.settled.rejected.get(job, 0.0)
+        gain, lose = (_named_but(job, names) for names in self._gain_and_lose)
         if not (gain or own > 0) or not (lose or own < 0):
             return "no exchange of cores between jobs would surely gain anything"
         if own < 0:
@@ -236,6 +259,12 @@ class Reasons:
         if own > 0:
             return f"what it would surely gain by cores of {lose}, {_time(own)}, is less than what {lose} would lose"
         return f"what {gain} would surely gain by cores of {lose} is less than what {lose} would lose"
+
+    @cached_property
+    def _gain_and_lose(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Names of the jobs that would surely have gained, and of those that would have lost, by the exchange that was rejected."""
+        sure = sorted(self.settled.rejected.items())
+        return {job: job for job, seconds in sure if seconds > 0}, {job: job for job, seconds in sure if seconds < 0}
 
     @cached_property
     def _had(self) -> dict[str, int]:
@@ -254,15 +283,8 @@ class Reasons:
             parts.append(
                 f"there is less than there was: {_amount(capacity.cores)}, of {had / 1000:g} that the jobs had"
             )
-        takers = [
-            f"{job} gets {_amount(more / 1000)} more"
-            if job in self._had
-            else f"{job} begins with {_amount(more / 1000)}"
-            for job, more in reversed(self._changes)
-            if more > 0 and job != one.view.job
-        ]
-        if takers:
-            parts.append(f"others need what it had more: {_named(takers)}")
+        if takers := _named_but(one.view.job, self._takers):
+            parts.append(f"others need what it had more: {takers}")
         if parts:
             return "; ".join(parts)
         assert one.now is not None
@@ -288,8 +310,17 @@ def _reading(one: Options, at: int) -> str:
 
 def _named(names: Sequence[str]) -> str:
     """Write names as ``a, b, c and 4 more``."""
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+    return _first_of(names, len(names))
+
+
+def _named_but(job: str, words: Mapping[str, str]) -> str:
+    """Write the words of all jobs but one, as ``_named``. A thousand jobs may ask for it."""
+    return _first_of((its for other, its in words.items() if other != job), len(words) - (job in words))
+
+
+def _first_of(first: Iterable[str], count: int) -> str:
+    more = f" and {count - _MOST_NAMED} more" if count > _MOST_NAMED else ""
+    return ", ".join(islice(first, _MOST_NAMED)) + more
 
 
 def _gain(one: Options, at: int) -> str:
