@@ -57,6 +57,7 @@ COMMANDS = {
     "plan": _command("brain.plan:plan", "Show the plan that a job would start with."),
     "validate": _command("model.recipe:validate", "Check a recipe and say what it will do."),
     "brain": _command("brain.brain:brain", "Look after the process that advises all jobs."),
+    "k8s": _command("k8s.k8s:k8s", "Prepare a namespace of a Kubernetes cluster, and check it."),
     "doctor": _command("doctor:doctor", "Check whether this machine can run jobs."),
     "recipe": _command("model.recipe:recipe", "Start a recipe, or print its schema."),
 }

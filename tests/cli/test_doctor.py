@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dlrover_lite.backends.checks import Check
 from dlrover_lite.backends.local import doctor
-from dlrover_lite.backends.local.doctor import Check
 from dlrover_lite.backends.local.host import linux
 from dlrover_lite.backends.local.host.mounts import Hierarchy
 from dlrover_lite.backends.local.jobs.leftovers import sweep
-from dlrover_lite.cli.commands import doctor as command
+from dlrover_lite.cli import checks
 from dlrover_lite.cli.main import main
 from dlrover_lite.core.kernels.files import seal
 from dlrover_lite.core.units import GIB, MIB
@@ -85,7 +85,9 @@ def test_doctor_prints_a_line_for_each_check_with_its_hint_below(
         "problem  state      can't write /nowhere: Read-only file system",
         "                    Point DLROVER_LITE_HOME elsewhere.",
     ]
-    lines = list(command._lines(CHECKS, 80))
+    monkeypatch.setattr(checks, "terminal_width", lambda: 80)
+    assert main(["doctor"]) == 1
+    lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80 and len(lines) == 6
 
 

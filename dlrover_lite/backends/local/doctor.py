@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
+from dlrover_lite.backends.checks import Check, Level
 from dlrover_lite.backends.local.host import linux
 from dlrover_lite.backends.local.host.cgroups import read_fields, read_number
 from dlrover_lite.backends.local.host.machine import machine_resources
@@ -42,9 +42,7 @@ from dlrover_lite.core.units import GIB, MIB, format_bytes
 from dlrover_lite.protocol.nodes import Enforcement
 from dlrover_lite.transport.endpoints import KEEPER_SOCKET
 
-__all__ = ["Check", "Level", "diagnose"]
-
-Level = Literal["ok", "warning", "problem"]
+__all__ = ["diagnose"]
 
 PYTHONS = ((3, 11), (3, 14))
 """Python versions that can be used: from the first on, below the second."""
@@ -62,15 +60,6 @@ _SKEW_SECONDS = 10.0
 _SLEPT_SECONDS = 60.0
 _SHARED_MEMORY = Path("/dev/shm")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
-
-
-class Check(msgspec.Struct, frozen=True):
-    """``text`` says what was found, ``hint`` what to do about it. With a problem, a job can't run."""
-
-    name: str
-    level: Level
-    text: str
-    hint: str = ""
 
 
 def diagnose() -> list[Check]:

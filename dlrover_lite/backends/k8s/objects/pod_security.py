@@ -1,0 +1,33 @@
+"""Security of all pods: what the restricted Pod Security Standard asks for, and a root file system that nothing writes to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["CONTAINER_SECURITY", "POD_SECURITY", "SCRATCH", "scratch_environment", "scratch_volume"]
+
+POD_SECURITY: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+CONTAINER_SECURITY: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+SCRATCH = "/scratch"
+"""Directory in every pod that may be written to, and is gone with the pod."""
+
+
+def scratch_volume(size: str = "1Gi") -> dict[str, Any]:
+    return {"name": "scratch", "emptyDir": {"sizeLimit": size}}
+
+
+def scratch_environment() -> dict[str, str]:
+    """Return the variables by which everything is written below ``SCRATCH``: the user may be any, without a home."""
+    return {
+        "HOME": SCRATCH,
+        "TMPDIR": f"{SCRATCH}/tmp",
+        "NUMBA_CACHE_DIR": f"{SCRATCH}/numba",
+        "XDG_CACHE_HOME": f"{SCRATCH}/cache",
+        "XDG_CONFIG_HOME": f"{SCRATCH}/config",
+        "XDG_DATA_HOME": f"{SCRATCH}/data",
+        "XDG_STATE_HOME": f"{SCRATCH}/state",
+    }

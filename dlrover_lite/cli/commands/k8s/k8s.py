@@ -1,0 +1,87 @@
+"""``k8s …``: what a cluster's namespace needs for jobs, and whether it has that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from dlrover_lite.cli.checks import show_checks
+from dlrover_lite.cli.groups import CommandGroup
+from dlrover_lite.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from dlrover_lite.backends.checks import Check
+
+__all__ = ["k8s"]
+
+
+@click.group(cls=CommandGroup, short_help="Prepare a namespace of a Kubernetes cluster, and check it.")
+def k8s() -> None:
+    """Prepare a namespace of a Kubernetes cluster for jobs, and check whether they can run there.
+
+    Nothing is installed in the cluster but a namespace's worth of rights: no operator, no resource definitions.
+    """
+
+
+@k8s.command(short_help="Print what a namespace needs.")
+@click.option(
+    "--namespace", "-n", default="default", show_default=True, metavar="NAME", help="Namespace that jobs run in."
+)
+@click.option("--create-namespace", is_flag=True, help="Begin with the namespace itself, for restricted pods alone.")
+@click.option(
+    "--user", "users", multiple=True, metavar="NAME", help="Who may run jobs, as the cluster knows them (repeatable)."
+)
+@click.option("--group", "groups", multiple=True, metavar="NAME", help="A group that may run jobs (repeatable).")
+def manifests(namespace: str, create_namespace: bool, users: tuple[str, ...], groups: tuple[str, ...]) -> int:
+    """Print what a namespace needs before it can have jobs: two service accounts, two roles, a network policy. Plain YAML:
+
+        dlrover-lite k8s manifests --namespace ads --user ann | kubectl apply -f -
+
+    Whoever applies it needs the right to make roles. Nothing here reads Secrets, or reaches beyond the namespace.
+    """
+    from dlrover_lite.backends.k8s.objects.manifests import as_yaml, manifests
+
+    objects = manifests(namespace, users=users, groups=groups, create_namespace=create_namespace)
+    click.echo(as_yaml(objects), nl=False)
+    return 0
+
+
+@k8s.command(short_help="Check whether jobs can run in a namespace.")
+@click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig (default: the present one).")
+@click.option("--namespace", "-n", default="", metavar="NAME", help="Namespace (default: the context's).")
+@click.option("--image", default="", metavar="REF", help="Image of the nodes.")
+@click.option(
+    "--storage-class", default="", metavar="NAME", help="Storage class of jobs' volumes (default: the cluster's)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check(context: str, namespace: str, image: str, storage_class: str, as_json: bool) -> int:
+    """Check whether jobs can run in a namespace: the server and its release, your rights, service accounts, quotas, storage, and whether a
+    pod would be admitted. Nothing is left there.
+
+    A warning is something that jobs have to do without. Exit codes: 0 a job can run; 1 there is a problem.
+    """
+    _need_client()
+    return show_checks(_checks(context, namespace, image, storage_class), as_json=as_json)
+
+
+def _checks(context: str, namespace: str, image: str, storage_class: str) -> Iterator[Check]:
+    import time
+
+    from dlrover_lite.backends.k8s.api.calls import Calls
+    from dlrover_lite.backends.k8s.api.connection import connect
+    from dlrover_lite.backends.k8s.check.check import Wanted, check_cluster
+
+    calls = Calls(connect(context, namespace), clock=time.monotonic, sleep=time.sleep, patience_seconds=5.0)
+    yield from check_cluster(calls, Wanted(image, storage_class))
+
+
+def _need_client() -> None:
+    """Raise UsageError where the client of Kubernetes isn't installed."""
+    if find_spec("kubernetes") is None:
+        raise UsageError(
+            "Clusters need the package kubernetes, which isn't installed",
+            hint="pip install 'dlrover-lite[k8s]'",
+        )
