@@ -475,6 +475,7 @@ class Advisor:
                 known.decided.append(numbered)
             if one.acts or one.action in ("queue", "refuse"):
                 known.waits = numbered
+                self._use.put(known)
                 self._note(known)
 
     def _is_news(self, one: Decision, held: Collection[str]) -> bool:

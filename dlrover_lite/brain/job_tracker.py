@@ -23,6 +23,7 @@ from dlrover_lite.brain.planning.job_view import Exploration, JobView, LastChang
 from dlrover_lite.brain.planning.observed_job import KeptWindows, ObservedJob, candidate_of, observe_job, observed_view
 from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, MemoryNeed, to_milli
 from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_view
+from dlrover_lite.brain.planning.shared_hosts import together
 from dlrover_lite.brain.policies import USUAL, Policies
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.acts import Replace, Resize, WorkRole
@@ -33,6 +34,9 @@ from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import HostUse, Level, Profile, PsUse, WorkerUse
 
 __all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores", "used_of"]
+
+_OF_PLANS = ("start", "change", "explore", "preempt")
+"""Actions of decisions on a job's whole plan."""
 
 
 class Numbered(msgspec.Struct, frozen=True):
@@ -185,23 +189,26 @@ class RegisteredJob:
         assert self.first_view is not None
         if self.plan is None and self.waits_since is None:
             return msgspec.structs.replace(self.first_view, waited_seconds=max(0.0, at - self.began))
-        now = candidate(self.plan) if self.plan is not None else None
-        view = self._observed_view(now, free_cores)
-        if now is None:
+        has = candidate(self.plan) if self.plan is not None else None
+        view = self._observed_view(has, free_cores)
+        if has is None:
             return self._waiting(view, at)
-        present, exploration = self.present, self._exploration(now)
+        present, exploration = self.present, self._exploration(has)
         nodes, node_resources = self._by_host()
+        under_way = self.under_way
+        now = under_way.choice if under_way is not None and under_way.choice is not None else has
         return msgspec.structs.replace(
             view,
             nodes=nodes,
-            node_resources=node_resources,
+            node_resources=_most_of(node_resources, under_way),
             bounds=bounds_of(self.demand),
             need=self._need(view.need, runs=True),
             now=now,
-            measured=view.measured if present else None,
-            last_change=self._last_change(view, now),
+            changes_from=None if now == has else has,
+            measured=view.measured if present and now == has else None,
+            last_change=self._last_change(view, has),
             exploration=exploration,
-            tried_seconds=self._tried_seconds(now) if exploration is not None else 0.0,
+            tried_seconds=self._tried_seconds(has) if exploration is not None else 0.0,
             scale_seconds=self.scale_seconds,
             change_seconds=self.change_seconds,
             ran_seconds=max(0.0, at - self.began),
@@ -214,6 +221,7 @@ class RegisteredJob:
             and self.standing is not None
             and not self.standing.paused
             and not self.may_change,
+            gives_way=under_way is not None and under_way.action == "preempt",
             unmeasured=self.may_change and not present,
             held=self._held(),
             stays=self.stays(at),
@@ -345,18 +353,37 @@ class RegisteredJob:
         return smallest_cores(self.demand)
 
     def held(self) -> list[tuple[str, Resources]]:
-        """List what the job's nodes have, each with its host; of those that are still to come it isn't known: ""."""
+        """List what the job's nodes have, each with its host; of what is still to come, by a change that is under way as well, it isn't
+        known: ""."""
         nodes = self.standing.nodes if self.standing is not None else ()
         held = [(node.host, node.resources) for node in nodes]
         if self.plan is not None:
             for role, planned in (("ps", self.plan.ps), ("worker", self.plan.worker)):
                 held += [("", planned.each)] * max(0, planned.count - sum(node.role == role for node in nodes))
+        if (under_way := self.under_way) is not None and under_way.plan is not None:
+            roles = under_way.plan.ps, under_way.plan.worker
+            there, wanted = sum_of(its for _, its in held), sum_of(one.each for one in roles for _ in range(one.count))
+            more = Resources(max(0.0, wanted.cores - there.cores), max(0, wanted.memory - there.memory))
+            held.append(("", more))
         return held
 
     @property
     def present(self) -> bool:
         """Whether the last profile was measured under the plan that the job has."""
         return bool(self.profiles) and self.plan is not None and candidate_of(self.profiles[-1]) == candidate(self.plan)
+
+    @property
+    def under_way(self) -> Decision | None:
+        """The decision by which the job's plan changes, or by which it gives way, that its master hasn't heard yet, or is at; None: there
+        is none."""
+        standing = self.standing
+        if self.demand.autoscale != "on" or standing is None or standing.paused:
+            return None
+        last = next((one for one in reversed(self.decided) if one.decision.action in _OF_PLANS), None)
+        if last is None or last.done is not None or last.decision.action == "start":
+            return None
+        unheard = self.waits is not None and self.waits.number == last.number
+        return last.decision if unheard or (standing.busy and last.number <= self.heard) else None
 
     @property
     def may_change(self) -> bool:
@@ -492,6 +519,18 @@ class RegisteredJob:
             return host.resources.cores
         left = use.cores - self.strangers.get(use.host, 0.0)
         return min(host.resources.cores, max(left, self.cores_used(use.host), use.cores / 2))
+
+
+def _most_of(held: Sequence[Host], under_way: Decision | None) -> tuple[Host, ...]:
+    """Return what a job holds of each host: what its nodes have there, or are to have by the decision that is ``under_way``, whichever is
+    more."""
+    if under_way is None or under_way.plan is None or not under_way.placement:
+        return tuple(held)
+    found = by_name(held)
+    for on in under_way.placement:
+        has, wanted = found.get(on.host, Resources(0.0, 0)), together(under_way.plan, on)
+        found[on.host] = Resources(max(has.cores, wanted.cores), max(has.memory, wanted.memory))
+    return tuple(Host(name, found[name]) for name in sorted(found))
 
 
 def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float, spare: bool = True) -> HealInputs | None:

@@ -8,7 +8,7 @@ from dlrover_lite.brain.explain.explanation_data import Fact
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
-from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate
+from dlrover_lite.brain.planning.plan_grid import Bounds
 from dlrover_lite.brain.planning.work_shift import shift_words
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.core.words import at_time, count, duration, plural
@@ -145,13 +145,17 @@ def _others(inputs: RoundInputs, job: str) -> str:
     if not others:
         return "none"
     named = sorted(others, key=lambda one: (-(one.now.cores if one.now else 0.0), one.job))[:_MOST_NAMED]
-    words = [f"{one.job} {_has(one.now)}{_priority(one)}" for one in named]
+    words = [f"{one.job} {_has(one)}{_priority(one)}" for one in named]
     more = f", and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
     return "; ".join(words) + more
 
 
-def _has(plan: Candidate | None) -> str:
-    return "waits" if plan is None else f"has {_cores(plan.cores)}"
+def _has(view: JobView) -> str:
+    if view.now is None:
+        return "waits"
+    if view.changes_from is not None:
+        return f"changes from {_cores(view.changes_from.cores)} to {_cores(view.now.cores)}"
+    return f"has {_cores(view.now.cores)}"
 
 
 def _priority(view: JobView) -> str:

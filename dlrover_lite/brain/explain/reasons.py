@@ -10,7 +10,7 @@ from itertools import islice
 from dlrover_lite.brain.planning.admission import aged_priority
 from dlrover_lite.brain.planning.allowed_changes import veto
 from dlrover_lite.brain.planning.change_policy import Settled, Verdict
-from dlrover_lite.brain.planning.job_view import Exploration, JobView, RoundInputs
+from dlrover_lite.brain.planning.job_view import Exploration, JobView, RoundInputs, held_milli
 from dlrover_lite.brain.planning.plan_grid import Candidate, to_milli
 from dlrover_lite.brain.planning.plan_values import Options, reading_limit
 from dlrover_lite.brain.planning.shared_hosts import Placements
@@ -156,8 +156,7 @@ class Reasons:
         for view in self.inputs.jobs:
             verdict = self.settled.verdicts.get(view.job)
             after = 0 if verdict is None else int(self.options[view.job].points.milli[verdict.at])
-            before = 0 if view.now is None else view.now.milli
-            if after != before:
+            if after != (before := held_milli(view)):
                 found.append((after - before, view.job))
         return [(job, more) for more, job in sorted(found)]
 

@@ -27,6 +27,7 @@ from dlrover_lite.brain.planning.job_view import (
     ModelData,
     RoundInputs,
     Stage,
+    held_milli,
     index_of,
 )
 from dlrover_lite.brain.planning.kept_options import KeptOptions
@@ -162,7 +163,11 @@ def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | 
     views = tuple(options[view.job].view if view.job in options else view for view in views)
     needs = {job: _need(one, keeps=one.view.fixed or bool(one.view.declined)) for job, one in options.items()}
     reluctant = {job: _need(one) for job, one in options.items() if one.view.declined and not one.view.fixed}
-    later = {job: _need(one) for job, one in options.items() if one.view.fixed and one.view.busy}
+    later = {
+        job: Need(0, 0) if one.view.gives_way else _need(one)
+        for job, one in options.items()
+        if one.view.fixed and one.view.busy
+    }
     admission = admit(views, needs, capacity, policy, reluctant=reluctant, later=later)
     alone = len(views) == 1
     let_in = [options[job] for job in admission.admitted]
@@ -172,7 +177,7 @@ def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | 
     inside = [options[view.job] for view in views if view.job in admitted]
     forced = bool(admission.preempted) or any(one.now is None for one in inside)
     settled = rules.settle(inside, capacity, policy, alone=alone, forced=forced, waiting=waiting)
-    free_milli = to_milli(capacity.cores) - sum(view.now.milli for view in views if view.now is not None)
+    free_milli = to_milli(capacity.cores) - sum(held_milli(view) for view in views)
     beginnings = begin(admission.admitted, options, settled, free_milli, policy)
     if beginnings.smaller:
         settled = rules.settle(

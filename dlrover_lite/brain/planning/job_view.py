@@ -26,6 +26,7 @@ __all__ = [
     "RoundInputs",
     "Stage",
     "WorkShift",
+    "held_milli",
     "index_of",
 ]
 
@@ -155,6 +156,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     remaining_samples: NonNegative | None = None
     """Number of samples that are left to train on; None: not known."""
     now: Candidate | None = None
+    """The plan that the job has, or is to have once what its master was told is done."""
+    changes_from: Candidate | None = None
+    """The plan that its nodes still have, while the change to ``now`` is under way; None: they have ``now``."""
     nodes: tuple[HostNodes, ...] = ()
     """Number of the job's nodes on each host, where there are several; those of which the host isn't known don't count."""
     node_resources: tuple[Host, ...] = ()
@@ -191,6 +195,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """The plan is not to be changed while the job runs (autoscaling is off or paused)."""
     busy: bool = False
     """It is ``fixed`` for a few seconds alone, as a change of it is under way."""
+    gives_way: bool = False
+    """It has been told to give way: what it has comes free within seconds."""
     guessed: bool = False
     """Its costs are a guess, as neither it nor a job like it was ever measured. Cores that seem to make no difference aren't saved."""
     unmeasured: bool = False
@@ -201,6 +207,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """Why the job can't give way to another one while it runs, in words; empty: it can."""
     declined: tuple[Candidate, ...] = ()
     """Plans that were refused a short while ago: they aren't wanted again for now, and the job keeps what it has at the least."""
+
+
+def held_milli(view: JobView) -> int:
+    """Compute the thousandths of a core that nobody else can have just now: what is to be given up is held until it is."""
+    return max((plan.milli for plan in (view.now, view.changes_from) if plan is not None), default=0)
 
 
 class RoundInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +240,10 @@ def index_of(inputs: RoundInputs, job: str) -> str:
         "policy": inputs.policy,
         "own": None if own is None else msgspec.structs.replace(own, job="", waited_seconds=0.0),
         "others": sorted(
-            ([other.job, other.priority, msgspec.to_builtins(other.now)] for other in views.values()),
+            (
+                [other.job, other.priority, *map(msgspec.to_builtins, (other.now, other.changes_from))]
+                for other in views.values()
+            ),
             key=lambda other: str(other[0]),
         ),
     }

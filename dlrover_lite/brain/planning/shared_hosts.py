@@ -17,7 +17,7 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host, HostNodes
 from dlrover_lite.protocol.plans import Plan
 
-__all__ = ["Placements", "place_all"]
+__all__ = ["Placements", "place_all", "together"]
 
 
 class Placements(NamedTuple):
@@ -127,12 +127,12 @@ class _Free:
     def give(self, job: str, one: Options, at: int, nodes: Sequence[HostNodes]) -> None:
         """Give the job's nodes under a plan their places instead of those that it has."""
         plan = one.view.need.plan(one.points.candidate(at))
-        taken = self._of([Host(on.host, _together(plan, on)) for on in nodes])
+        taken = self._of([Host(on.host, together(plan, on)) for on in nodes])
         self._left += self._held[job] - taken
         self._held[job] = taken
 
 
-def _together(plan: Plan, on: HostNodes) -> Resources:
+def together(plan: Plan, on: HostNodes) -> Resources:
     """Return what a plan's nodes on a host have together."""
     worker, ps = plan.worker.each, plan.ps.each
     return Resources(
