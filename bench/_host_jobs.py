@@ -55,6 +55,9 @@ WINDOW_SECONDS = 5.0
 _SIMULATED_SECONDS = 2.0
 """Seconds of a window that are simulated; it goes on as they do."""
 _CHANGE_SECONDS, _KEPT = 4.0, 0.8
+_RESIZE_SECONDS = 1.0
+"""Seconds until all nodes have other limits, where no node comes or goes: that takes a fifteenth of a second each, and as long until the
+next one is told."""
 _ROUNDING = 1e-6
 _BEGAN = 1_000_000.0
 _ROWS, _ROW_BYTES, _PS_BYTES, _WORKER_BYTES = 2_000_000, 144, 90 * MIB, 400 * MIB
@@ -392,13 +395,15 @@ class Cluster:
             if hosts is None:
                 job.done = self._became(job, number, "given up", 0.0, 0)
             else:
+                in_place = job.plan is not None and _in_place(job.plan, wanted, job.hosts, hosts)
+                takes, kept = (_RESIZE_SECONDS, 1.0) if in_place else (_CHANGE_SECONDS, _KEPT)
                 if job.plan is not None:
-                    trained = _KEPT * _CHANGE_SECONDS * self._window(job, _CHANGE_SECONDS)[1]
-                seconds -= _CHANGE_SECONDS
+                    trained = kept * takes * self._window(job, takes)[1]
+                seconds -= takes
                 if job.plan is None or job.plan.servers != wanted.servers:
                     job.shares = shares_by_speed(job.profiles, hosts[wanted.workers :])
                 job.plan, job.hosts, job.memory = wanted, hosts, {}
-                job.done = self._became(job, number, "done", _CHANGE_SECONDS, int(trained))
+                job.done = self._became(job, number, "done", takes, int(trained))
         elif decision is not None and decision.action == "preempt" and job.plan is not None:
             job.done = self._became(job, number, "done", WINDOW_SECONDS, 0)
             job.samples += _KEPT * WINDOW_SECONDS * self._window(job, WINDOW_SECONDS)[1]
@@ -548,6 +553,14 @@ class Cluster:
         latest = [one.plan for one in job.decisions if one.plan is not None and candidate(one.plan) == job.plan]
         assert latest[-1] is not None
         return latest[-1]
+
+
+def _in_place(plan: Candidate, wanted: Candidate, hosts: Sequence[int], new_hosts: Sequence[int]) -> bool:
+    """Say whether no node comes, goes or moves."""
+    if (plan.workers, plan.servers) != (wanted.workers, wanted.servers):
+        return False
+    n = plan.workers
+    return sorted(hosts[:n]) == sorted(new_hosts[:n]) and sorted(hosts[n:]) == sorted(new_hosts[n:])
 
 
 def _roles(plan: Candidate) -> tuple[RolePlan, RolePlan]:
