@@ -78,26 +78,23 @@ def settle(
     *,
     alone: bool,
     forced: bool,
-    starts: Mapping[str, int] | None = None,
     waiting: Sequence[Options] = (),
 ) -> Settled:
     """Choose the plans of all admitted jobs. ``alone``: this is the only job there is. ``forced``: others were let in or put out, so that
-    plans may have to shrink. ``starts``: jobs that begin with the plan at that position, whatever they could have. ``waiting``: jobs that
-    are held back. The smallest plans of all together fit into ``capacity``."""
+    plans may have to shrink. ``waiting``: jobs that are held back. The smallest plans of all together fit into ``capacity``."""
     fixed = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
-    pinned = {**(starts or {}), **fixed}
     whole = {one.view.job: one for one in options}
-    free = [one if one.view.job in pinned else restrained(one, policy) for one in options]
-    # who may keep what he has follows from what all need at the least, not from who waits or begins with less than he could
+    free = [one if one.view.job in fixed else restrained(one, policy) for one in options]
+    # who may keep what he has follows from what all need at the least, not from who waits
     may_keep = _floors([*free, *waiting], fixed, capacity, policy)
-    floors = {job: at for job, at in _floors(free, pinned, capacity, policy).items() if job in may_keep}
-    walk = _walk(free, capacity, pinned, floors, policy, alone=alone)
+    floors = {job: at for job, at in _floors(free, fixed, capacity, policy).items() if job in may_keep}
+    walk = _walk(free, capacity, fixed, floors, policy, alone=alone)
     _leave_alone(walk)
     rejected: dict[str, float] = {}
     worth_it = forced or alone or _worth_it(walk, whole, policy)
-    if not worth_it and (kept := _nobody_loses(free, pinned, capacity)):
+    if not worth_it and (kept := _nobody_loses(free, fixed, capacity)):
         rejected = {job: float(one.least_gain[walk.chosen[job]]) for job, one in whole.items()}
-        walk = _walk(free, capacity, pinned, kept, policy, alone=alone)
+        walk = _walk(free, capacity, fixed, kept, policy, alone=alone)
     saving = _save(walk, whole, fixed.keys(), policy, alone=alone)
     causes: dict[str, Cause] = {
         job: "exchange" for job, one in whole.items() if rejected and walk.chosen[job] == one.now

@@ -27,7 +27,6 @@ from dlrover_lite.brain.planning.job_view import (
     ModelData,
     RoundInputs,
     Stage,
-    held_milli,
     index_of,
 )
 from dlrover_lite.brain.planning.kept_options import KeptOptions
@@ -36,7 +35,7 @@ from dlrover_lite.brain.planning.plan_grid import Candidate, IntArray, MemoryBan
 from dlrover_lite.brain.planning.plan_values import Options
 from dlrover_lite.brain.planning.rules import Rules, rules_of
 from dlrover_lite.brain.planning.shared_hosts import place_all
-from dlrover_lite.brain.planning.start_order import begin
+from dlrover_lite.brain.planning.start_order import begin, free_now, no_more_than_free
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import HostNodes
@@ -176,14 +175,10 @@ def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | 
     waiting = [one for one in let_in if one.view.job not in admitted]
     inside = [options[view.job] for view in views if view.job in admitted]
     forced = bool(admission.preempted) or any(one.now is None for one in inside)
+    free_milli = free_now(views, capacity)
+    inside = [no_more_than_free(one, free_milli, policy) for one in inside]
     settled = rules.settle(inside, capacity, policy, alone=alone, forced=forced, waiting=waiting)
-    free_milli = to_milli(capacity.cores) - sum(held_milli(view) for view in views)
-    beginnings = begin(admission.admitted, options, settled, free_milli, policy)
-    if beginnings.smaller:
-        settled = rules.settle(
-            inside, capacity, policy, alone=alone, forced=forced, waiting=waiting, starts=beginnings.plans
-        )
-    early = beginnings.early
+    settled, early = begin(admission.admitted, options, settled, free_milli, policy)
     placed = place_all(options, settled, early, inputs.hosts)
     places = {job: place for place, job in enumerate([*early, *placed.homeless, *admission.queued], 1)}
     reasons = Reasons(msgspec.structs.replace(inputs, jobs=views), options, admission.preempted, placed)

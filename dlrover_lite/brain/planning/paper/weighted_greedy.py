@@ -28,13 +28,11 @@ def share(
     *,
     alone: bool,
     forced: bool,
-    starts: Mapping[str, int] | None = None,
     waiting: Sequence[Options] = (),
 ) -> Settled:
-    """Choose the plans of all admitted jobs, as ``change_policy.settle`` does. Each begins at its smallest plan; ``starts`` and what can't
-    be changed keep theirs. Whether a job is ``alone``, others were let in by force, or are held back (``waiting``), makes no difference."""
-    fixed = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
-    pinned = {**(starts or {}), **fixed}
+    """Choose the plans of all admitted jobs, as ``change_policy.settle`` does. Each begins at its smallest plan; what can't be
+    changed keeps its own. Whether a job is ``alone``, others were let in by force, or are held back (``waiting``), makes no difference."""
+    pinned = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
     chosen = {one.view.job: pinned.get(one.view.job, one.minimum) for one in options}
     walk = _Walk({one.view.job: one for one in options}, capacity, chosen)
     walk.climb([job for job in sorted(chosen) if job not in pinned])
