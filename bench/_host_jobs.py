@@ -314,6 +314,7 @@ class Cluster:
         self._pending: dict[str, tuple[int, Decision]] = {}
         self._heard: dict[str, int] = {}
         self._arrivals: dict[str, Arrival] = {}
+        self._entries: dict[str, JobEntry] = {}
 
     def arrives(self, job: SimulatedJob) -> None:
         job.began = self.now
@@ -335,7 +336,10 @@ class Cluster:
             epoch_samples=job.total_samples,
             checkpoints=job.checkpoints,
         )
-        self.store.put_job(JobEntry(id=job.name, name=job.name, state="running", created_at=self.now))
+        self._entries[job.name] = JobEntry(
+            id=job.name, name=job.name, state="running", created_at=self.now, features=msgspec.to_builtins(features)
+        )
+        self.store.put_job(self._entries[job.name])
         self.store.commit()
         self.jobs[job.name], self._heard[job.name] = job, 0
         arrival = Arrival(
@@ -353,6 +357,7 @@ class Cluster:
         """Take a job away that has ended, or failed."""
         del self.jobs[job.name], self._heard[job.name], self._arrivals[job.name]
         self._pending.pop(job.name, None)
+        self.store.put_job(msgspec.structs.replace(self._entries.pop(job.name), state="succeeded", ended_at=self.now))
         self.advisor.ended(job.name, JobOutcome(), self.now)
         self._decide()
 

@@ -197,7 +197,10 @@ def _facts() -> Iterator[str]:
     tried = Exploration(
         back=ONE, seconds=30.0, saves_seconds=9.0, chance=0.4, costs_seconds=3.0, costs_at_most_seconds=8.0
     )
-    others = tuple(plain_view(f"news-{n}", now=ONE if n else None, priority=1.0 + n % 2) for n in range(5))
+    others = (
+        *(plain_view(f"news-{n}", now=ONE if n else None, priority=1.0 + n % 2) for n in range(4)),
+        plain_view("shop", now=TWO, changes_from=ONE, fixed=True, busy=True),
+    )
     cases: list[dict[str, Any]] = [
         {"now": None, "remaining_samples": None},
         {"now": None, "remaining_samples": 1e6, "waited_seconds": 240.0, "ran_seconds": 60.0},

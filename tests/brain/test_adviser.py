@@ -177,10 +177,10 @@ def test_a_change_of_plan_has_a_cost_and_a_missed_prediction_raises_doubt(office
     office.turn()
     job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))
     office.trains(windows=4)
+    before = office.adviser.inputs(office.now).jobs[0]
     office.turn()
     change = office.adviser.waiting()["ads-1"]
     assert change.decision.predicted is not None and change.decision.choice is not None
-    before = office.adviser.inputs(office.now).jobs[0]
     assert before.measured is not None and before.doubt == 1.0
     job.plan = change.decision.choice
     job.costs = replace(job.costs, worker=8 * job.costs.worker, ps=8 * job.costs.ps)

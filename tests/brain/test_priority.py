@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 from hypothesis import given, settings
@@ -20,7 +22,7 @@ from dlrover_lite.brain.planning.job_view import (
     WorkShift,
 )
 from dlrover_lite.brain.planning.pareto import Band
-from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
+from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed
 from dlrover_lite.brain.planning.plan_values import options_of
 from dlrover_lite.core.units import Resources
 from tests.brain.models import data, load, view
@@ -174,10 +176,28 @@ def test_a_very_short_job_begins_with_the_free_cores() -> None:
 
 
 def test_a_very_short_job_takes_no_more_than_its_smallest_plan() -> None:
-    """Nothing is free: it waits for half a core, and the other keeps the rest."""
+    """Nothing is free: it has half a core, and the other keeps the rest."""
     big, small = _two(4.0, Candidate(5, 1, 0.75, 0.25))
-    assert small.action == "queue"
+    assert (small.action, small.choice) in [("start", Candidate(1, 1, 0.25, 0.25)), ("queue", None)]
     assert big.choice is not None and 3.0 <= big.choice.cores <= 3.5
+
+
+def test_a_job_begins_at_once_with_what_another_gives_up_in_place() -> None:
+    """It gives up cores of nodes that stay; where nodes have to go, or have still to be told so, the one that comes waits for that."""
+    few = Bounds(max_workers=1, max_servers=1, worker_sizes=(0.5, 1.0, 2.0), ps_sizes=(0.5, 1.0))
+
+    def comes(big_now: Candidate, **big: Any) -> Decision:
+        jobs = (
+            view("big", now=big_now, scale_seconds=2.0, remaining_samples=1e8, **{"bounds": few, **big}),
+            view("small", bounds=few, remaining_samples=1e7),
+        )
+        found = decide(RoundInputs(at=0.0, capacity=Resources(3.0, 10**6), jobs=jobs), load)
+        assert sum(one.choice.cores for one in found.decisions if one.choice is not None) <= 3.0
+        return found.of("small")
+
+    assert comes(Candidate(1, 1, 2.0, 1.0)).action == "start"
+    assert comes(Candidate(4, 2, 0.5, 0.5)).action == "queue"
+    assert comes(Candidate(1, 1, 0.5, 0.5), changes_from=Candidate(4, 2, 0.5, 0.5), fixed=True).action == "queue"
 
 
 def test_a_jobs_sure_gain_is_not_held_up_by_doubtful_exchanges() -> None:
