@@ -172,7 +172,7 @@ def test_a_very_short_job_begins_with_the_free_cores() -> None:
     assert (small.action, small.choice) == ("start", Candidate(1, 1, 0.25, 0.25))
     assert big.choice is not None and big.choice.cores >= 3.5
     _, long = _two(4.0, Candidate(4, 1, 0.75, 0.5), remaining_samples=1e8)
-    assert long.action == "queue" and "room is made for it by big" in long.reason
+    assert long.choice is not None and long.choice.cores > 0.5
 
 
 def test_a_very_short_job_takes_no_more_than_its_smallest_plan() -> None:
@@ -182,8 +182,8 @@ def test_a_very_short_job_takes_no_more_than_its_smallest_plan() -> None:
     assert big.choice is not None and 3.0 <= big.choice.cores <= 3.5
 
 
-def test_a_job_begins_at_once_with_what_another_gives_up_in_place() -> None:
-    """It gives up cores of nodes that stay; where nodes have to go, or have still to be told so, the one that comes waits for that."""
+def test_a_job_begins_at_once_with_what_another_gives_up_quickly() -> None:
+    """Limits fall and workers go while its nodes start; for servers that are to go the one that comes waits."""
     few = Bounds(max_workers=1, max_servers=1, worker_sizes=(0.5, 1.0, 2.0), ps_sizes=(0.5, 1.0))
 
     def comes(big_now: Candidate, **big: Any) -> Decision:
@@ -196,8 +196,9 @@ def test_a_job_begins_at_once_with_what_another_gives_up_in_place() -> None:
         return found.of("small")
 
     assert comes(Candidate(1, 1, 2.0, 1.0)).action == "start"
-    assert comes(Candidate(4, 2, 0.5, 0.5)).action == "queue"
-    assert comes(Candidate(1, 1, 0.5, 0.5), changes_from=Candidate(4, 2, 0.5, 0.5), fixed=True).action == "queue"
+    assert comes(Candidate(4, 1, 0.5, 1.0)).action == "start"
+    assert comes(Candidate(1, 5, 0.5, 0.5)).action == "queue"
+    assert comes(Candidate(1, 1, 0.5, 0.5), changes_from=Candidate(1, 5, 0.5, 0.5), fixed=True).action == "queue"
 
 
 def test_a_jobs_sure_gain_is_not_held_up_by_doubtful_exchanges() -> None:

@@ -1,7 +1,7 @@
 """Which of the jobs that were let in begin at once, and with what, while others still have the cores that they are to give up for them.
 
-A job begins at once where nobody has what it is to have, or where others give it up in place: limits are lower by the time that its nodes
-are up. It also begins with what nobody has if it ends no later so than with what room is made for. One that is over before room could be
+A job begins at once where nobody has what it is to have, or where others give it up quickly: limits are lower, and workers gone, by the time
+that its nodes are up; a server that is to go moves its slots first. It also begins with what nobody has if it ends no later so than with what room is made for. One that is over before room could be
 made takes no more than its smallest plan from anybody.
 
 What a job leaves that begins with less than it could have is nobody's until the next round: whether there is any depends on everybody's
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from dlrover_lite.brain.planning.change_policy import Settled, Verdict
@@ -54,7 +55,7 @@ def begin(
     verdicts = dict(settled.verdicts)
     early = []
     left_milli, free_memory = to_milli(settled.free.cores), settled.free.memory
-    free_milli += sum(_given_in_place(options[job], verdict.at) for job, verdict in verdicts.items())
+    free_milli += sum(_given_quickly(options[job], verdict.at) for job, verdict in verdicts.items())
     for job in admitted:
         one = options[job]
         if one.now is not None:
@@ -72,13 +73,14 @@ def begin(
     return Beginnings(settled._replace(verdicts=verdicts, free=Resources(left_milli / 1000, free_memory)), early)
 
 
-def _given_in_place(one: Options, at: int) -> int:
-    """Compute the thousandths of a core that a job which runs gives up without a node that goes."""
+def _given_quickly(one: Options, at: int) -> int:
+    """Compute the thousandths of a core that a job which runs gives up before any server is gone."""
     view, wanted = one.view, one.points.candidate(at)
     has = view.changes_from or view.now
-    if has is None or (has.workers, has.servers) != (wanted.workers, wanted.servers):
+    if has is None:
         return 0
-    return max(0, held_milli(view) - wanted.milli)
+    with_servers = msgspec.structs.replace(wanted, servers=max(wanted.servers, has.servers))
+    return max(0, held_milli(view) - with_servers.milli)
 
 
 def _sooner(one: Options, at: int, free_milli: int, free_memory: int, policy: Policy) -> int | None:
