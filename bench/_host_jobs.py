@@ -56,10 +56,8 @@ _SIMULATED_SECONDS = 2.0
 """Seconds of a window that are simulated; it goes on as they do."""
 _CHANGE_SECONDS, _KEPT = 4.0, 0.8
 _RESIZE_SECONDS = 1.0
-"""Seconds until all nodes have other limits, where no node comes or goes: that takes a fifteenth of a second each, and as long until the
-next one is told."""
-_ROUNDING = 1e-6
-_BEGAN = 1_000_000.0
+"""Seconds until all nodes have other limits, where none comes or goes: a fifteenth of a second each, and as long until the next is told."""
+_ROUNDING, _BEGAN = 1e-6, 1_000_000.0
 _ROWS, _ROW_BYTES, _PS_BYTES, _WORKER_BYTES = 2_000_000, 144, 90 * MIB, 400 * MIB
 
 
@@ -565,7 +563,7 @@ def _in_place(plan: Candidate, wanted: Candidate, hosts: Sequence[int], new_host
     if (plan.workers, plan.servers) != (wanted.workers, wanted.servers):
         return False
     n = plan.workers
-    return sorted(hosts[:n]) == sorted(new_hosts[:n]) and sorted(hosts[n:]) == sorted(new_hosts[n:])
+    return all(sorted(hosts[part]) == sorted(new_hosts[part]) for part in (slice(n), slice(n, None)))
 
 
 def _roles(plan: Candidate) -> tuple[RolePlan, RolePlan]:

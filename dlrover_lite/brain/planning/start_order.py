@@ -1,8 +1,8 @@
 """Which of the jobs that were let in begin at once, and with what, while others still have the cores that they are to give up for them.
 
-A job begins at once where nobody has what it is to have, or where others give it up quickly: limits are lower, and workers gone, by the time
-that its nodes are up; a server that is to go moves its slots first. It also begins with what nobody has if it ends no later so than with what room is made for. One that is over before room could be
-made takes no more than its smallest plan from anybody.
+A job begins at once where nobody has what it is to have, or where others give it up quickly: limits are lower, and workers gone, by the
+time that its nodes are up; a server that is to go moves its slots first. It also begins with what nobody has if it ends no later so than
+with what room is made for. One that is over before room could be made takes no more than its smallest plan from anybody.
 
 What a job leaves that begins with less than it could have is nobody's until the next round: whether there is any depends on everybody's
 priority, so that who got it could end later for having a higher one.
