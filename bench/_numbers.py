@@ -11,6 +11,7 @@ import ast
 import inspect
 import itertools
 import json
+import math
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,17 @@ import dlrover_lite
 from dlrover_lite.brain.planning.job_view import Policy
 from dlrover_lite.brain.policies import Policies
 
-__all__ = ["PAGE", "USUAL", "Number", "module_numbers", "page", "policy_fields", "read_ranges", "write_ranges"]
+__all__ = [
+    "PAGE",
+    "USUAL",
+    "Number",
+    "Ranges",
+    "module_numbers",
+    "page",
+    "policy_fields",
+    "read_ranges",
+    "write_ranges",
+]
 
 HERE = Path(__file__).resolve().parent
 RANGES = HERE / "number_ranges.json"
@@ -31,17 +42,20 @@ PAGE = HERE.parent / "docs" / "numbers.md"
 USUAL = Policies(planning=Policy())
 BRAIN = Path(dlrover_lite.__file__).parent / "brain"
 FOLDERS = ("", "planning", "planning/paper", "models", "healing")
-NOT_NUMBERS = {"FORMAT", "MILLI", "_OF_80_PERCENT", "_HALF_WIDTH_OF_80_PERCENT", "_UNKNOWN"}
-"""Versions, units, marks, and what mathematics says."""
+NOT_NUMBERS = {
+    *("FORMAT", "MILLI", "_UNKNOWN", "_OF_80_PERCENT", "_HALF_WIDTH_OF_80_PERCENT"),
+    *("_CPU_TIMES", "_CPU_COEFFICIENTS", "_ALWAYS", "_SOURCE"),
+}
+"""Versions, units, marks, what mathematics says, and how many terms a model has."""
 
 HEAD = """\
 # The brain's numbers
 
 What the brain goes by is in typed policies (`brain/policies.py`, `brain/planning/job_view.py`, `brain/healing/policies.py`), and each
-number says there why it is what it is. The last column is measured by `bench/sensitivity.py`: simulated jobs on one host of 4 cores, one
-of 16, two of 8, and two unlike ones reach the same, within 2%, at their end and on their way, with any value in this range; it ends where
-something changes, or at half and twice the value. What these jobs don't meet, as memory that runs out or a slow node, says nothing: such
-ranges are wide, and mean no more than that plans don't depend on the number.
+number says there why it is what it is. The last column was measured by `bench/sensitivity.py` at {commit}: simulated jobs on one host of
+4 cores, one of 16, two of 8, and two unlike ones reach the same, within 2%, at their end and on their way, with any value in this range;
+it ends where something changes, or at half and twice the value. What these jobs don't meet, as memory that runs out or a slow node, says
+nothing: such ranges are wide, and mean no more than that plans don't depend on the number.
 
 ## Of policies
 """
@@ -112,21 +126,30 @@ def _doc_below(body: Sequence[ast.stmt], at: int) -> str:
     return ""
 
 
-def read_ranges(path: Path = RANGES) -> dict[str, tuple[float, float, float]]:
-    """Read the least value, the value and the greatest value by the number's name; of nothing, if nothing was measured yet."""
+class Ranges(NamedTuple):
+    """The least value, the value and the greatest value of each number, by its path; and the commit at which they were measured."""
+
+    commit: str
+    of: dict[str, tuple[float, float, float]]
+
+
+def read_ranges(path: Path = RANGES) -> Ranges:
+    """Read the ranges; none, if nothing was measured yet."""
     if not path.exists():
-        return {}
-    return {name: (low, value, high) for name, (low, value, high) in json.loads(path.read_text("utf-8")).items()}
+        return Ranges("", {})
+    kept = json.loads(path.read_text("utf-8"))
+    return Ranges(kept["commit"], {name: (low, value, high) for name, (low, value, high) in kept["ranges"].items()})
 
 
-def write_ranges(ranges: Mapping[str, Sequence[float]], path: Path = RANGES) -> None:
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(list(one))}" for name, one in sorted(ranges.items()))
-    path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+def write_ranges(ranges: Ranges, path: Path = RANGES) -> None:
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in sorted(ranges.of.items()))
+    path.write_text(f'{{"commit": {json.dumps(ranges.commit)}, "ranges": {{\n{lines}\n}}}}\n', encoding="utf-8")
 
 
-def page(ranges: Mapping[str, tuple[float, float, float]]) -> str:
+def page(ranges: Ranges) -> str:
     """Make the page. A range of a number that was another one then isn't told."""
-    return "".join([HEAD, *_tables(policy_fields(), ranges), MODELS, *_tables(module_numbers(), ranges)])
+    head = HEAD.format(commit=f"`{ranges.commit}`" if ranges.commit else "no commit yet")
+    return "".join([head, *_tables(policy_fields(), ranges.of), MODELS, *_tables(module_numbers(), ranges.of)])
 
 
 def _tables(numbers: Iterable[Number], ranges: Mapping[str, tuple[float, float, float]]) -> Iterator[str]:
@@ -134,8 +157,14 @@ def _tables(numbers: Iterable[Number], ranges: Mapping[str, tuple[float, float, 
         yield f"\n### {group}\n\n| number | value | what it is, and why | range |\n| --- | --- | --- | --- |\n"
         for one in each:
             low, value, high = ranges.get(one.path, (0.0, -1.0, 0.0))
-            told = f"{low:g} to {high:g}" if value == one.value else "not measured"
-            yield f"| `{one.path.rpartition('.')[2]}` | {one.value:g} | {one.doc} | {told} |\n"
+            is_same = math.isclose(value, one.value, rel_tol=1e-4)
+            told = f"{_shown(low)} to {_shown(high)}" if is_same else "not measured"
+            yield f"| `{one.path.rpartition('.')[2]}` | {_shown(one.value)} | {one.doc} | {told} |\n"
+
+
+def _shown(value: float) -> str:
+    """Say a number; one of many digits with a comma for each thousand."""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:g}"
 
 
 if __name__ == "__main__":

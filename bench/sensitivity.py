@@ -26,9 +26,10 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))
 
 import msgspec
+from _figures import version
 from _host_jobs import Best, SimulatedJob, best_plan, mean_rate, run_alone
 from _host_queues import Costs, Machine
-from _numbers import USUAL, module_numbers, policy_fields, read_ranges, write_ranges
+from _numbers import USUAL, Ranges, module_numbers, policy_fields, read_ranges, write_ranges
 from common import Figure, arguments, emit
 
 from dlrover_lite.brain.policies import Policies
@@ -210,13 +211,17 @@ def main() -> None:
     words = ", ".join(f"{what} {value:.1%}" for what, value in usual.noise.items())
     print(f"by chance alone: {words}", file=sys.stderr)
     ranges: list[Range] = []
+    commit = version() if options.write_ranges else ""
+    before = read_ranges()
+    measured = dict(before.of) if before.commit == commit else {}
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         for one in pool.map(range_of, found, [usual] * len(found)):
             ranges.append(one)
             told = "; ".join(f"{what} {by:+.1%}" for what, by in (one.near | one.far).items())
             print(f"{one.name} = {one.value:g}: {one.low:g} to {one.high:g} {told}", file=sys.stderr, flush=True)
-    if options.write_ranges:
-        write_ranges(read_ranges() | {one.name: (one.low, one.value, one.high) for one in ranges})
+            if options.write_ranges:
+                measured[one.name] = (one.low, one.value, one.high)
+                write_ranges(Ranges(commit, measured))
     sensitive = {one.name: one.near for one in ranges if one.near}
     emit(
         options,

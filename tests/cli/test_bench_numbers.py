@@ -47,8 +47,10 @@ def test_the_page_is_up_to_date_with_policies_and_ranges(numbers: ModuleType) ->
 
 def test_a_range_of_another_value_is_not_told(numbers: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "ranges.json"
-    numbers.write_ranges({"planning.rho": (1.0, 1.5, 2.0), "planning.tie_share": (0.0, 0.5, 1.0)}, path)
+    measured = {"planning.rho": (1.0, 1.5, 2.0), "planning.tie_share": (0.0, 0.5, 1.0)}
+    numbers.write_ranges(numbers.Ranges("0000001", measured), path)
     text = numbers.page(numbers.read_ranges(path))
+    assert "`bench/sensitivity.py` at `0000001`" in text
     assert "| 1 to 2 |" in next(line for line in text.splitlines() if line.startswith("| `rho` | 1.5 |"))
     assert "| not measured |" in next(line for line in text.splitlines() if line.startswith("| `tie_share` |"))
 
