@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,17 @@ class Rig:
     still to be moved as a mask)."""
 
     def __init__(
-        self, servers: int, optimizer: Optimizer = SGD, *, owners: np.ndarray | None = None, virtual: bool = False
+        self,
+        servers: int,
+        optimizer: Optimizer = SGD,
+        *,
+        owners: np.ndarray | None = None,
+        virtual: bool = False,
+        engine_clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``virtual``: engines go by ``now``, too."""
+        """``virtual``: engines go by ``now``, too, and not by ``engine_clock``."""
         self.now = 0.0
-        self.engine_clock = (lambda: self.now) if virtual else time.perf_counter
+        self.engine_clock = (lambda: self.now) if virtual else engine_clock
         self.context: zmq.Context[Any] = zmq.Context()
         self.configuration = configuration(optimizer)
         self.services: list[PsService] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -180,23 +181,30 @@ def test_pushes_to_other_batches_go_on_while_one_is_frozen(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("coldest", [False, True])
-def test_hottest_slots_move_first_or_coldest_off_a_server_being_emptied(rig: Rig, coldest: bool) -> None:
-    filled(rig)
-    rig.engine(0).loads.window(rig.engine(0).groups)
-    hot = 17
-    for k in range(1, 40):
-        rig.push_everywhere(0, k, {"a": {hot: 1.0}})
-    rig.engine(0).loads.window(rig.engine(0).groups)
-    rig.coldest_first = coldest
-    move, rounds = rig.move(0, 1), 0
-    slot = int(slots_of("a", np.array([hot], np.uint64))[0])
-    while rig.engine(0).owned >> slot & 1:
-        until_ready(rig, move)
-        rig.commit(move)
-        rig.hear(0)
-        rounds += 1
-    assert rounds > 10 if coldest else rounds == 1
-    rig.settle()
+def test_hottest_slots_move_first_or_coldest_off_a_server_being_emptied(coldest: bool) -> None:
+    """On a clock of which each reading takes a millisecond: a pause of the machine would count as time in which nothing was asked for."""
+    readings = itertools.count()
+    rig = Rig(2, SGD, engine_clock=lambda: next(readings) / 1000)
+    try:
+        rig.configure_all()
+        filled(rig)
+        rig.engine(0).loads.window(rig.engine(0).groups)
+        hot = 17
+        for k in range(1, 40):
+            rig.push_everywhere(0, k, {"a": {hot: 1.0}})
+        rig.engine(0).loads.window(rig.engine(0).groups)
+        rig.coldest_first = coldest
+        move, rounds = rig.move(0, 1), 0
+        slot = int(slots_of("a", np.array([hot], np.uint64))[0])
+        while rig.engine(0).owned >> slot & 1:
+            until_ready(rig, move)
+            rig.commit(move)
+            rig.hear(0)
+            rounds += 1
+        assert rounds > 10 if coldest else rounds == 1
+        rig.settle()
+    finally:
+        rig.close()
 
 
 def test_batches_are_cut_by_bytes_with_a_large_slot_alone() -> None:
