@@ -220,7 +220,7 @@ def make_small(patch: pytest.MonkeyPatch, pace: int) -> None:
     """An index of few rows a bucket, that is always about to have another size."""
     patch.setattr(bucket_index, "_FIRST_BUCKETS", 1)
     patch.setattr(bucket_index, "_AT_ONCE", 0)
-    patch.setattr(bucket_index, "_PACE", pace)
+    patch.setattr(bucket_index, "share_of", lambda _left, new_rows, _rows_left: 1 + pace * new_rows)
     patch.setattr(bucket_index, "_FULL", 0.3)
     patch.setattr(bucket_index, "_CROWDED", 0.5)
 

@@ -48,21 +48,19 @@ NOWHERE = np.uint64((1 << 64) - 1)
 """The position of a key that isn't there."""
 
 _FIRST_BUCKETS = 64
-_FULL = 0.86
-"""Rows per entry from which the index grows. Every eighth key is beyond its home bucket then."""
+_FULL = 0.826
+"""Rows per entry from which the index grows by an eighth; what hasn't changed yet is at 0.93 in the end."""
 _CROWDED = 0.95
 """Rows per entry that there are at most, however fast they come: above it the index grows at once."""
 _SPARSE = 0.2
 """Rows per entry below which it shrinks."""
 _AT_ONCE = 1 << 10
 """Buckets up to which it doubles in one go: a millisecond or less."""
-_PACE = 1.25
-"""Buckets that change beside each new row, so that a growth is over before the index is crowded, and no push has much of it to do."""
-
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
 
 _OLD, _NEW, _BOUNDARY, _SHRINKS = (np.uint64(number) for number in range(4))
-_U0, _U1, _U3, _U6, _U7, _U8, _U12, _U15, _U16, _U64 = (np.uint64(n) for n in (0, 1, 3, 6, 7, 8, 12, 15, 16, 64))
+_U0, _U1, _U3, _U4, _U6, _U7, _U8 = (np.uint64(n) for n in (0, 1, 3, 4, 6, 7, 8))
+_U12, _U15, _U16, _U64 = (np.uint64(n) for n in (12, 15, 16, 64))
 _FIRST_FINGERPRINT = np.uint64(48)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF, _FINGERPRINT_SHIFT = np.uint64(32), np.uint64(40)
@@ -236,11 +234,11 @@ def _hash_of(row, records, row_words):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def change_size(count, index, records, row_words, hashes, rows):  # type: ignore[no-untyped-def]
-    """Go on with the change of size under way, by ``count`` buckets at most. ``hashes``, ``rows``: room for all entries that are at home in
-    one bucket. Returns the bucket before which it stopped for want of room, or NOWHERE."""
-    size = index.size
-    old, shrinks = size[_OLD], size[_SHRINKS] != _U0
+def change_size(count, rows, words, fingerprints, size, records, row_words, hashes, entries):  # type: ignore[no-untyped-def]
+    """Go on with the change of size under way, by ``count`` buckets at most. ``hashes``, ``entries``: room for all entries that are at home
+    in one bucket. Returns the bucket before which it stopped for want of room, or NOWHERE. (Arrays of their own are twice as fast here as
+    those of a tuple.)"""
+    old, new, shrinks = size[_OLD], size[_NEW], size[_SHRINKS] != _U0
     bucket = (size[_BOUNDARY] * old) >> _HALF  # the one whose keys begin at the boundary
     while count > _U0 and (bucket < old if shrinks else bucket > _U0):
         if not shrinks:
@@ -248,37 +246,40 @@ def change_size(count, index, records, row_words, hashes, rows):  # type: ignore
         ahead = bucket + _AHEAD if shrinks else bucket - min(bucket, _AHEAD)
         if ahead < old:
             for entry in range(_U12):
-                row = np.uint64(index.rows[ahead * _U16 + entry])
+                row = np.uint64(rows[ahead * _U16 + entry])
                 if row != _U0:
                     prefetch(records, np.int64((row - _U1) * row_words))
         first, end = _first_low(bucket, old), _first_low(bucket + _U1, old)
         n, at, goes_on = _U0, bucket, True  # entries that are at home here may be in the buckets behind
         while goes_on:
-            goes_on = index.rows[at * _U16 + _U15] != np.uint32(0)
+            goes_on = rows[at * _U16 + _U15] != np.uint32(0)
             for entry in range(_U12):
-                row = np.uint64(index.rows[at * _U16 + entry])
+                row = np.uint64(rows[at * _U16 + entry])
                 if row == _U0:
                     continue
-                key_hash = _hash_of(row - _U1, records, row_words)
-                low = key_hash & _LOW
+                low = np.uint64(records[(row - _U1) * row_words + HASH_LOW])
                 if first <= low < end:
                     if n == np.uint64(hashes.shape[0]):
                         return bucket
-                    hashes[n], rows[n] = key_hash, at * _U16 + entry
+                    hashes[n] = low | np.uint64(records[(row - _U1) * row_words + HASH_HIGH]) << _HALF
+                    entries[n] = at * _U16 + entry
                     n += _U1
             at += _U1
         for i in range(n):
-            position = rows[i]
-            rows[i] = row_at(position, index)
-            remove(hashes[i], position, index)
+            position = entries[i]
+            at = position >> _U4
+            entries[i] = np.uint64(rows[position]) - _U1
+            rows[position] = np.uint32(0)
+            fingerprints[at * _U64 + _FIRST_FINGERPRINT + (position & _U15)] = np.uint8(0)
+            for passed in range(bucket, at):
+                rows[passed * _U16 + _U15] -= np.uint32(1)
         size[_BOUNDARY] = end if shrinks else first
-        for i in range(n):
-            enter(hashes[i], rows[i], index)
+        enter_all(hashes, entries, n, rows, words, fingerprints, new)  # all of them are on the side of the new size now
         if shrinks:
             bucket += _U1
         count -= _U1
     if (bucket == old) if shrinks else (bucket == _U0):
-        size[_OLD], size[_BOUNDARY], size[_SHRINKS] = size[_NEW], _U0, _U0
+        size[_OLD], size[_BOUNDARY], size[_SHRINKS] = new, _U0, _U0
     return NOWHERE
 
 
@@ -297,6 +298,8 @@ class BucketIndex:
         size = np.array([_FIRST_BUCKETS, _FIRST_BUCKETS, 0, 0], np.uint64)
         self.buckets = Buckets(data.view(np.uint32), data.view(np.uint64), data, size)
         self._hashes, self._rows = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
+        self._more = 0
+        """Number of rows for which there had to be room last: as many may be asked for next."""
 
     @property
     def size(self) -> int:
@@ -313,8 +316,10 @@ class BucketIndex:
         """Bytes of memory that it takes."""
         return BUCKET_BYTES * int(self.buckets.size[:2].max())
 
-    def make_room(self, rows: int) -> None:
-        """Have room for so many rows in all, right now."""
+    def make_room(self, rows: int, more: int = 0) -> None:
+        """Have room for ``rows`` and so many more, right now."""
+        self._more = more
+        rows += more
         if rows > int(self.buckets.size[:2].min()) * ENTRIES * _CROWDED:
             self._finish()
             if rows > self._full():
@@ -332,7 +337,7 @@ class BucketIndex:
             now = self.size
             self._begin(2 * now if now <= _AT_ONCE else now + now // 8)
         if self.changing:
-            self._change(self.size if self.size <= 2 * _AT_ONCE else 1 + int(_PACE * new_rows))
+            self._change(self.size if self.size <= 2 * _AT_ONCE else share_of(self._left(), new_rows, self._rows_left(rows)))
 
     def shrink(self, buckets: int, rows: int) -> bool:
         """Go on to shrink an index that is far too large for so many rows, by so many buckets. True if there is no more to do."""
@@ -349,6 +354,18 @@ class BucketIndex:
         """Return the number of rows from which it is to grow."""
         return int(self.size * ENTRIES * _FULL)
 
+    def _left(self) -> int:
+        """Return the number of buckets that the change of size under way has still to go through."""
+        old, _, boundary, shrinks = self.buckets.size.tolist()
+        changed = boundary * old >> 32
+        return int(old - changed if shrinks else changed)
+
+    def _rows_left(self, rows: int) -> int:
+        """Return how many rows may still come before the change of size under way has to be over: the next growth is due, or what hasn't
+        changed yet is crowded."""
+        least, most = sorted(self.buckets.size[:2].tolist())
+        return int(min(_FULL * ENTRIES * most, _CROWDED * ENTRIES * least - self._more)) - rows
+
     def _begin(self, buckets: int) -> None:
         size, now = self.buckets.size, self.size
         size[_NEW], size[_SHRINKS] = buckets, buckets < now
@@ -362,7 +379,7 @@ class BucketIndex:
         """Go on with a change of size by so many buckets; return whether it is over."""
         count, stopped = np.uint64(buckets), None
         while stopped != NOWHERE:
-            stopped = change_size(count, self.buckets, self._records, self._row_words, self._hashes, self._rows)
+            stopped = change_size(count, *self.buckets, self._records, self._row_words, self._hashes, self._rows)
             if stopped != NOWHERE:  # more keys are at home in one bucket than there is room for
                 self._hashes, self._rows = (np.empty(2 * len(self._rows), np.uint64) for _ in range(2))
         return not self.changing
@@ -374,6 +391,12 @@ class BucketIndex:
             end += 1
         start = -(-(end + 1) * BUCKET_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
         self._memory.madvise(mmap.MADV_DONTNEED, start, len(self._memory) // mmap.PAGESIZE * mmap.PAGESIZE - start)
+
+
+def share_of(left: int, new_rows: int, rows_left: int) -> int:
+    """Return how many of the buckets that are left change beside these new rows, so that as many more have the same of it to do and none
+    has more."""
+    return 1 + left * new_rows // max(1, new_rows + max(0, rows_left))
 
 
 def _buckets_for(rows: int) -> int:

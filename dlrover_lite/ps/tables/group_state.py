@@ -221,7 +221,7 @@ class GroupState:
                 f"embedding tables of dim {self.dim} are full: {used - free} rows",
                 hint="Give the parameter servers more memory, or use more of them.",
             )
-        self._index.make_room(used - free + new_rows)
+        self._index.make_room(used - free, new_rows)
         if self._tracking:
             log = with_room(self._book.log, length, new_rows)
             missing = (used + new_rows) // 64 + 1 - len(self._book.logged)
