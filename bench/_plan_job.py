@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from migrate import Watch
 
 if TYPE_CHECKING:
-    from dlrover_lite.backends.local.keeper.options import KeeperOptions
+    from dlrover_lite.backends.keeper.options import KeeperOptions
     from dlrover_lite.brain.planning.plan_grid import Candidate
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.protocol.brain_mode import BrainMode
@@ -81,7 +81,7 @@ def recipe_of(
 
 def keeper_options(*, from_memory: bool = False, brain: BrainMode = "off") -> KeeperOptions:
     """``from_memory``: workers read what ``_train_worker.make_batches`` has made."""
-    from dlrover_lite.backends.local.keeper.options import KeeperOptions
+    from dlrover_lite.backends.keeper.options import KeeperOptions
 
     if not from_memory:
         return KeeperOptions(brain=brain)

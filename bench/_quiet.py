@@ -243,7 +243,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 def _make_group() -> Path | None:
     """A group below our own, with this process in it; None where there can't be one."""
-    from dlrover_lite.backends.local.host.mounts import hierarchies, with_controller
+    from dlrover_lite.backends.host.mounts import hierarchies, with_controller
 
     hierarchy = with_controller(hierarchies(), "cpuacct")
     if hierarchy is None:
@@ -279,7 +279,7 @@ def _usage(group: Path) -> float:
 
 def _leave(group: Path) -> None:
     """Back to where we came from, with whatever of ours still ends."""
-    from dlrover_lite.backends.local.host import cgroups
+    from dlrover_lite.backends.host import cgroups
 
     for pid in cgroups.members(group):
         with suppress(OSError):

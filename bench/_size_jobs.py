@@ -63,8 +63,8 @@ class SizedJob:
     def __init__(
         self, home: Path, gib: float, kind: str, *, servers: int = 1, memory: int | None = None, beginning: Any = None
     ) -> None:
+        from dlrover_lite.backends.keeper.options import KeeperOptions
         from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
-        from dlrover_lite.backends.local.keeper.options import KeeperOptions
         from dlrover_lite.client.handle import launch
         from dlrover_lite.jobs.backend import RunOptions
         from dlrover_lite.recipe.load import parse_recipe

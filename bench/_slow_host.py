@@ -25,7 +25,7 @@ _ROUNDS = 50
 
 def available() -> str:
     """Why not; empty: it can be."""
-    from dlrover_lite.backends.local.host.mounts import hierarchies, with_controller
+    from dlrover_lite.backends.host.mounts import hierarchies, with_controller
 
     return "" if with_controller(hierarchies(), "cpu") else "there is no cpu controller of cgroup v1"
 
@@ -41,7 +41,7 @@ def pid_of(keeper: int, node: str) -> int:
 
 def slow_down(pid: int, cores: float) -> Path:
     """The node that this process is of has so many cores from now on; the group that holds it, which goes with the node."""
-    from dlrover_lite.backends.local.host.mounts import hierarchies, with_controller
+    from dlrover_lite.backends.host.mounts import hierarchies, with_controller
 
     hierarchy = with_controller(hierarchies(Path(f"/proc/{pid}")), "cpu")
     if hierarchy is None:

@@ -23,9 +23,9 @@ import zmq
 from _limits_node import NOTE
 from common import Figure, arguments, emit
 
+from dlrover_lite.backends.keeper.client import LocalBackend
+from dlrover_lite.backends.keeper.options import KeeperOptions
 from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
-from dlrover_lite.backends.local.keeper.client import LocalBackend
-from dlrover_lite.backends.local.keeper.options import KeeperOptions
 from dlrover_lite.client.handle import launch
 from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.jobs.backend import RunOptions

@@ -68,8 +68,8 @@ class Job(Watch):
     def __init__(
         self, home: Path, table_bytes: int, *, servers: int = 2, checkpoint: Any = "off", beginning: Any = None
     ) -> None:
+        from dlrover_lite.backends.keeper.options import KeeperOptions
         from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
-        from dlrover_lite.backends.local.keeper.options import KeeperOptions
         from dlrover_lite.client.handle import launch
         from dlrover_lite.jobs.backend import RunOptions
         from dlrover_lite.recipe.load import parse_recipe

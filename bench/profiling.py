@@ -40,8 +40,8 @@ class Compared(NamedTuple):
 
 def read_times(directory: Path, samples: int) -> list[float]:
     """When each minibatch of a job was read, on the monotonic clock."""
+    from dlrover_lite.backends.keeper.options import KeeperOptions
     from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
-    from dlrover_lite.backends.local.keeper.options import KeeperOptions
     from dlrover_lite.client.handle import launch
     from dlrover_lite.jobs.backend import RunOptions
     from dlrover_lite.recipe.load import parse_recipe

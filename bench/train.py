@@ -30,8 +30,8 @@ def job_samples_per_second(
     directory: Path, data: dict[str, Any], workers: int, samples: int, *, servers: int = 1
 ) -> float:
     """Of a job of ``samples`` over the time in which all its workers were at work, without its first seconds."""
+    from dlrover_lite.backends.keeper.options import KeeperOptions
     from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
-    from dlrover_lite.backends.local.keeper.options import KeeperOptions
     from dlrover_lite.client.handle import launch
     from dlrover_lite.jobs.backend import RunOptions
     from dlrover_lite.recipe.load import parse_recipe

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from dlrover_lite.backends.local.host.mounts import hierarchies
+from dlrover_lite.backends.host.mounts import hierarchies
 
 __all__ = ["Machine", "Session"]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from dlrover_lite.backends.local.jobs.runtime_directories import sweep_runtime
-from dlrover_lite.backends.local.limits.systemd_scope import outside_jobs
+from dlrover_lite.backends.keeper.runtime_directories import sweep_runtime
+from dlrover_lite.backends.limits.systemd_scope import outside_jobs
 from dlrover_lite.brain_server.files import BrainFiles, BrainRecord
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BrainError, RemoteError, WireError

@@ -62,7 +62,7 @@ def serve(
 
     Raises BrainError when there is one already, HistoryError when its database can't be used, JobError when there is no place for sockets.
     """
-    from dlrover_lite.backends.local.jobs.runtime_directories import create_runtime_directory, remove_runtime_directory
+    from dlrover_lite.backends.keeper.runtime_directories import create_runtime_directory, remove_runtime_directory
     from dlrover_lite.brain.store import preferences
     from dlrover_lite.brain.store.database import ConfigStore
     from dlrover_lite.brain_server.decision_thread import DecisionThread

@@ -10,7 +10,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from dlrover_lite.backends.local.keeper.client import LocalBackend
+from dlrover_lite.backends.keeper.client import LocalBackend
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.files.durable import write_whole
 from dlrover_lite.core.files.log_stream import pass_over_full_disk

@@ -49,7 +49,7 @@ def _listen(job: Job) -> None:
 def _launch(job: Job, count: int) -> None:
     import zmq
 
-    from dlrover_lite.backends.local.keeper.client import LocalBackend
+    from dlrover_lite.backends.keeper.client import LocalBackend
     from dlrover_lite.core.units import Resources
     from dlrover_lite.protocol.nodes import NodeSpec
 

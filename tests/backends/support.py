@@ -10,9 +10,9 @@ from typing import Any
 
 import psutil
 
-from dlrover_lite.backends.local.host.mounts import hierarchies
+from dlrover_lite.backends.host.mounts import hierarchies
+from dlrover_lite.backends.keeper.options import KeeperOptions
 from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
-from dlrover_lite.backends.local.keeper.options import KeeperOptions
 from dlrover_lite.client.handle import JobHandle, launch
 from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.jobs.store import Job

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is
 
 BUFFERS = """
 import resource, sys
-from dlrover_lite.backends.local.template.allocator import keep_freed_memory
+from dlrover_lite.backends.template.allocator import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
 def minibatches(count):

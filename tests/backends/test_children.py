@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import os, subprocess, sys
-from dlrover_lite.backends.local.keeper import children
+from dlrover_lite.backends.keeper import children
 
 first, second = (subprocess.Popen(["sleep", "100"]) for _ in range(2))
 ended = children.kill_all(spare=second.pid)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.host.host_meter import HostMeter
-from dlrover_lite.backends.local.host.mounts import Hierarchy
+from dlrover_lite.backends.host.host_meter import HostMeter
+from dlrover_lite.backends.host.mounts import Hierarchy
 
 
 def write(directory: Path, **files: str) -> Path:

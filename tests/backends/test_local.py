@@ -13,9 +13,9 @@ import psutil
 import pytest
 import zmq
 
-from dlrover_lite.backends.local.keeper.client import LocalBackend
-from dlrover_lite.backends.local.limits.base import Limits
-from dlrover_lite.backends.local.limits.choose import choose
+from dlrover_lite.backends.keeper.client import LocalBackend
+from dlrover_lite.backends.limits.base import Limits
+from dlrover_lite.backends.limits.choose import choose
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.units import Resources

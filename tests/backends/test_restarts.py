@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlrover_lite.backends.local.keeper.restarts import Restarts
+from dlrover_lite.backends.keeper.restarts import Restarts
 
 
 def test_restart_delays_grow_up_to_a_limit() -> None:

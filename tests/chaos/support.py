@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dlrover_lite.backends.local.keeper.options import KeeperOptions
+from dlrover_lite.backends.keeper.options import KeeperOptions
 from dlrover_lite.client import census
 from dlrover_lite.client.handle import JobHandle, this_machine
 from dlrover_lite.core.units import Resources

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from dlrover_lite.backends.checks import Check
+from dlrover_lite.backends.host import linux
+from dlrover_lite.backends.host.mounts import Hierarchy
 from dlrover_lite.backends.local import doctor
-from dlrover_lite.backends.local.host import linux
-from dlrover_lite.backends.local.host.mounts import Hierarchy
 from dlrover_lite.backends.local.jobs.leftovers import sweep
 from dlrover_lite.cli import checks
 from dlrover_lite.cli.main import main
@@ -217,7 +217,7 @@ def test_compiled_missing_and_damaged_kernels_are_told_apart(home: Path) -> None
 def test_paths_too_long_for_sockets_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.runtime().level == "ok"
     monkeypatch.setattr(doctor, "MAX_SOCKET_NAME_BYTES", 32)
-    monkeypatch.setattr("dlrover_lite.backends.local.jobs.runtime_directories.MAX_SOCKET_PATH_BYTES", 10)
+    monkeypatch.setattr("dlrover_lite.backends.keeper.runtime_directories.MAX_SOCKET_PATH_BYTES", 10)
     found = doctor.runtime()
     assert found.level == "problem" and "too long a path" in found.text and "XDG_RUNTIME_DIR" in found.hint
 

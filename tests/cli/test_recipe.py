@@ -31,9 +31,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(RECIPE)
     (tmp_path / "day.tsv").write_text(CRITEO_LINE)
-    monkeypatch.setattr(
-        "dlrover_lite.backends.local.host.machine.machine_resources", lambda *_: Resources(2.0, 8 << 30)
-    )
+    monkeypatch.setattr("dlrover_lite.backends.host.machine.machine_resources", lambda *_: Resources(2.0, 8 << 30))
     return tmp_path
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dlrover_lite.backends.local.host.mounts import hierarchies, unified, with_controller
+from dlrover_lite.backends.host.mounts import hierarchies, unified, with_controller
 from dlrover_lite.client.handle import JobHandle, this_machine
 from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError

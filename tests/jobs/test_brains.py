@@ -20,7 +20,7 @@ import psutil
 import pytest
 import zmq
 
-from dlrover_lite.backends.local.host import cgroups
+from dlrover_lite.backends.host import cgroups
 from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.host import cgroups
-from dlrover_lite.backends.local.jobs.runtime_directories import (
+from dlrover_lite.backends.host import cgroups
+from dlrover_lite.backends.keeper.runtime_directories import (
     create_runtime_directory,
     record_cgroups,
     remove_runtime_directory,

@@ -14,10 +14,10 @@ import psutil
 import pytest
 import zmq
 
+from dlrover_lite.backends.keeper.options import KeeperOptions
 from dlrover_lite.backends.local import doctor
 from dlrover_lite.backends.local.jobs.leftovers import sweep
 from dlrover_lite.backends.local.jobs.local_jobs import summary_of
-from dlrover_lite.backends.local.keeper.options import KeeperOptions
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import Job, list_jobs
@@ -237,7 +237,7 @@ def test_nothing_is_left_when_the_keeper_is_killed_while_nodes_run(own_directori
 
 
 def test_foreseen_enforcement_of_limits_is_that_of_a_job() -> None:
-    from dlrover_lite.backends.local.keeper.client import LocalBackend
+    from dlrover_lite.backends.keeper.client import LocalBackend
 
     expected = doctor._probe_enforcement()
     handle = start("idle")

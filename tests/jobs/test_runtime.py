@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.jobs.runtime_directories import (
+from dlrover_lite.backends.keeper.runtime_directories import (
     create_runtime_directory,
     remove_runtime_directory,
     sweep_runtime,
@@ -89,7 +89,7 @@ def test_an_unusable_or_long_xdg_directory_is_passed_over(short: Path, monkeypat
 
 def test_no_usable_place_for_runtime_directories_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "dlrover_lite.backends.local.jobs.runtime_directories._bases", lambda: iter([Path("/proc/nowhere")])
+        "dlrover_lite.backends.keeper.runtime_directories._bases", lambda: iter([Path("/proc/nowhere")])
     )
     with pytest.raises(JobError, match="/proc/nowhere"):
         create_runtime_directory(JOB, "0", me())

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.host.mounts import Hierarchy
-from dlrover_lite.backends.local.limits.systemd_scope import outside_jobs, scoped
+from dlrover_lite.backends.host.mounts import Hierarchy
+from dlrover_lite.backends.limits.systemd_scope import outside_jobs, scoped
 
 COMMAND = ["sh", "-c", "echo $$ $IN_A_SCOPE"]
 ALL = frozenset(("cpu", "memory"))

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.host import cgroups
-from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies, unified, with_controller
-from dlrover_lite.backends.local.limits import cgroup, cgroup_v2
-from dlrover_lite.backends.local.limits.base import Enter
+from dlrover_lite.backends.host import cgroups
+from dlrover_lite.backends.host.mounts import Hierarchy, hierarchies, unified, with_controller
+from dlrover_lite.backends.limits import cgroup, cgroup_v2
+from dlrover_lite.backends.limits.base import Enter
 
 ENTER = """
 import sys
 from pathlib import Path
 import msgspec
-from dlrover_lite.backends.local.limits.base import Enter
-from dlrover_lite.backends.local.limits.join_cgroup import enter_fence
+from dlrover_lite.backends.limits.base import Enter
+from dlrover_lite.backends.limits.join_cgroup import enter_fence
 
 enter_fence(msgspec.json.decode(sys.argv[1], type=Enter))
 """

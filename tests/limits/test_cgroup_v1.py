@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.host import cgroups
-from dlrover_lite.backends.local.host.mounts import Hierarchy
-from dlrover_lite.backends.local.limits.base import LimiterUnavailable
-from dlrover_lite.backends.local.limits.cgroup import period_and_quota
-from dlrover_lite.backends.local.limits.cgroup_v1 import CgroupV1
+from dlrover_lite.backends.host import cgroups
+from dlrover_lite.backends.host.mounts import Hierarchy
+from dlrover_lite.backends.limits.base import LimiterUnavailable
+from dlrover_lite.backends.limits.cgroup import period_and_quota
+from dlrover_lite.backends.limits.cgroup_v1 import CgroupV1
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import MIB, Resources
 from tests.backends.support import PATIENCE_SECONDS, until

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.host.mounts import Hierarchy
-from dlrover_lite.backends.local.limits.base import Fence, LimiterUnavailable
-from dlrover_lite.backends.local.limits.cgroup_v2 import CgroupV2, place_in
+from dlrover_lite.backends.host.mounts import Hierarchy
+from dlrover_lite.backends.limits.base import Fence, LimiterUnavailable
+from dlrover_lite.backends.limits.cgroup_v2 import CgroupV2, place_in
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import MIB, Resources
 from tests.limits.support import Tree, nothing

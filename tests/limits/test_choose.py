@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.host.machine import machine_resources
-from dlrover_lite.backends.local.limits.choose import choose
+from dlrover_lite.backends.host.machine import machine_resources
+from dlrover_lite.backends.limits.choose import choose
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import MIB, Resources
 from tests.limits.support import Tree, nothing

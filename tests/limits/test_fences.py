@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dlrover_lite.backends.local.limits.base import Enter, Fence, OverMemory
-from dlrover_lite.backends.local.limits.node_limits import NodeLimits
+from dlrover_lite.backends.limits.base import Enter, Fence, OverMemory
+from dlrover_lite.backends.limits.node_limits import NodeLimits
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Role, Usage

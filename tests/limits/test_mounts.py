@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.host.mounts import hierarchies, unified, with_controller
+from dlrover_lite.backends.host.mounts import hierarchies, unified, with_controller
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dlrover_lite.backends.local.keeper.nodes import Nodes
-from dlrover_lite.backends.local.limits.base import OverMemory
+from dlrover_lite.backends.keeper.nodes import Nodes
+from dlrover_lite.backends.limits.base import OverMemory
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import NodeSpec

@@ -10,7 +10,7 @@ import pytest
 SHOW = """
 import json, os, sys
 LIBRARIES
-from dlrover_lite.backends.local.template.threads import THREAD_VARIABLES, ThreadPools
+from dlrover_lite.backends.template.threads import THREAD_VARIABLES, ThreadPools
 
 pools = ThreadPools()
 for cores in sys.argv[1:]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlrover_lite.backends.local.limits.base import Fence
-from dlrover_lite.backends.local.limits.join_cgroup import data_bytes
-from dlrover_lite.backends.local.limits.watchdog import Watchdog
+from dlrover_lite.backends.limits.base import Fence
+from dlrover_lite.backends.limits.join_cgroup import data_bytes
+from dlrover_lite.backends.limits.watchdog import Watchdog
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.nodes import Usage
@@ -161,7 +161,7 @@ def test_watchdog_says_what_it_cannot_enforce(watchdog: Watchdog) -> None:
 
 
 def test_processes_are_read_from_proc() -> None:
-    from dlrover_lite.backends.local.limits.processes import memory_of, see
+    from dlrover_lite.backends.limits.processes import memory_of, see
 
     me, seen = psutil.Process(), see(os.getpid())
     assert seen is not None

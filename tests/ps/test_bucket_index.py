@@ -148,7 +148,9 @@ def test_index_takes_seven_bytes_a_row_and_grows_in_small_steps() -> None:
         if model.index.size > 4096 and model.index.changing:
             most_changed = max(most_changed, changed * model.index.size >> 32)
     assert model.index.bytes <= 7 * n
-    assert 0 < most_changed <= 1.1 * step  # 0.8 for each new row, and more in a small index, where a push is a large part
+    assert (
+        0 < most_changed <= 1.1 * step
+    )  # 0.8 for each new row, and more in a small index, where a push is a large part
 
 
 def test_index_gives_its_memory_back_when_rows_are_dropped() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.keeper.node_memory import MEMORY_SOCKET, NodeMemory
-from dlrover_lite.backends.local.keeper.nodes import Nodes
+from dlrover_lite.backends.keeper.node_memory import MEMORY_SOCKET, NodeMemory
+from dlrover_lite.backends.keeper.nodes import Nodes
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import NodeSpec

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.local.host.mounts import hierarchies
+from dlrover_lite.backends.host.mounts import hierarchies
 from tests import leftovers
 from tests.repository.sources import ROOT
 
@@ -52,7 +52,7 @@ def _run(directory: Path, body: str, *options: str) -> subprocess.CompletedProce
     (directory / "shm").mkdir()
     (directory / "conftest.py").write_text(CONFTEST)
     (directory / "test_inner.py").write_text(
-        "from dlrover_lite.backends.local.host.mounts import hierarchies\n"
+        "from dlrover_lite.backends.host.mounts import hierarchies\n"
         f"import os, socket, subprocess, sys, tempfile\nfrom pathlib import Path\n\ndef test_inner():\n    {body}\n"
     )
     return subprocess.run(

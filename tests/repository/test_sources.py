@@ -20,7 +20,7 @@ MAY_NAME_FILES = {
     "core/files/durable.py",
     "checkpoint/local.py",
     "data/files.py",
-    "backends/local/jobs/runtime_directories.py",
+    "backends/keeper/runtime_directories.py",
     "jobs/store.py",
     "master/checkpoints/restored_ledger.py",
     "models/export.py",

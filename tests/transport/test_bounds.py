@@ -12,7 +12,7 @@ import pytest
 from msgspec import Meta
 from msgspec import inspect as mi
 
-from dlrover_lite.backends.local.keeper import protocol
+from dlrover_lite.backends.keeper import protocol
 from dlrover_lite.core.bounds import LONGEST_TEXT, Cores, Items, Seconds, clipped
 from dlrover_lite.protocol import brain_messages, messages, ps_messages, questions
 from dlrover_lite.ps.memory import node_memory_client

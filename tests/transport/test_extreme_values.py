@@ -20,11 +20,11 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.backends.local.keeper import service as keeper_service
-from dlrover_lite.backends.local.keeper.node_memory import NodeMemory
-from dlrover_lite.backends.local.keeper.nodes import Nodes
-from dlrover_lite.backends.local.keeper.options import KeeperOptions
-from dlrover_lite.backends.local.keeper.protocol import (
+from dlrover_lite.backends.keeper import service as keeper_service
+from dlrover_lite.backends.keeper.node_memory import NodeMemory
+from dlrover_lite.backends.keeper.nodes import Nodes
+from dlrover_lite.backends.keeper.options import KeeperOptions
+from dlrover_lite.backends.keeper.protocol import (
     Channel,
     Forked,
     FromTemplate,
@@ -32,8 +32,8 @@ from dlrover_lite.backends.local.keeper.protocol import (
     KeeperRequests,
     ReadCapacity,
 )
-from dlrover_lite.backends.local.limits.node_limits import NodeLimits
-from dlrover_lite.backends.local.limits.watchdog import Watchdog
+from dlrover_lite.backends.limits.node_limits import NodeLimits
+from dlrover_lite.backends.limits.watchdog import Watchdog
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.brain_messages import BrainRequests, BrainStatus, BrainStatusRequest
 from dlrover_lite.protocol.messages import Ack, MasterRequests, PsOrders

@@ -20,18 +20,18 @@ from pathlib import Path
 import msgspec
 
 from dlrover_lite.backends.checks import Check, Level
-from dlrover_lite.backends.local.host import linux
-from dlrover_lite.backends.local.host.cgroups import read_fields, read_number
-from dlrover_lite.backends.local.host.machine import machine_resources
-from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies, unified, with_controller
-from dlrover_lite.backends.local.jobs.leftovers import leftovers
-from dlrover_lite.backends.local.jobs.runtime_directories import (
+from dlrover_lite.backends.host import linux
+from dlrover_lite.backends.host.cgroups import read_fields, read_number
+from dlrover_lite.backends.host.machine import machine_resources
+from dlrover_lite.backends.host.mounts import Hierarchy, hierarchies, unified, with_controller
+from dlrover_lite.backends.keeper.runtime_directories import (
     MAX_SOCKET_NAME_BYTES,
     MAX_SOCKET_PATH_BYTES,
     create_runtime_directory,
     remove_runtime_directory,
 )
-from dlrover_lite.backends.local.limits.systemd_scope import scoped
+from dlrover_lite.backends.limits.systemd_scope import scoped
+from dlrover_lite.backends.local.jobs.leftovers import leftovers
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.files.paths import cache_directory, python_environment, state_directory
@@ -183,7 +183,7 @@ def _probe_enforcement() -> Enforcement:
 
     Raises BackendError when that process fails.
     """
-    command = scoped([sys.executable, "-P", "-m", "dlrover_lite.backends.local.limits"])
+    command = scoped([sys.executable, "-P", "-m", "dlrover_lite.backends.limits"])
     try:
         done = subprocess.run(
             command,

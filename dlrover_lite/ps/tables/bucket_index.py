@@ -337,7 +337,9 @@ class BucketIndex:
             now = self.size
             self._begin(2 * now if now <= _AT_ONCE else now + now // 8)
         if self.changing:
-            self._change(self.size if self.size <= 2 * _AT_ONCE else share_of(self._left(), new_rows, self._rows_left(rows)))
+            self._change(
+                self.size if self.size <= 2 * _AT_ONCE else share_of(self._left(), new_rows, self._rows_left(rows))
+            )
 
     def shrink(self, buckets: int, rows: int) -> bool:
         """Go on to shrink an index that is far too large for so many rows, by so many buckets. True if there is no more to do."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.backends.local.keeper.options import KeeperOptions, KeeperReady
-from dlrover_lite.backends.local.limits.systemd_scope import scoped
+from dlrover_lite.backends.keeper.options import KeeperOptions, KeeperReady
+from dlrover_lite.backends.limits.systemd_scope import scoped
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.core.files.durable import open_private
@@ -124,7 +124,7 @@ def _record_false_start(job: Job, error: BaseException) -> None:
 
 
 def _start_keeper(job: Job, options: KeeperOptions, ready: int, tie: int | None) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.keeper.keeper", str(job.directory)]
+    command = [sys.executable, "-P", "-m", "dlrover_lite.backends.keeper.keeper", str(job.directory)]
     command += ["--options", msgspec.json.encode(options).decode(), "--ready", str(ready)]
     command += [] if tie is None else ["--tie", str(tie)]
     with os.fdopen(open_private(job.log("keeper"), os.O_WRONLY | os.O_APPEND), "ab") as log:

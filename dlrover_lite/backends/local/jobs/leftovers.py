@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dlrover_lite.backends.local.jobs.runtime_directories import stale_runtime_directories, sweep_runtime
+from dlrover_lite.backends.keeper.runtime_directories import stale_runtime_directories, sweep_runtime
 from dlrover_lite.jobs.store import abandoned_directories
 
 __all__ = ["leftovers", "sweep"]

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 import msgspec
 
-from dlrover_lite.backends.local.host.machine import this_host
+from dlrover_lite.backends.host.machine import this_host
+from dlrover_lite.backends.keeper.options import KeeperOptions
 from dlrover_lite.backends.local.jobs.job_logs import LogFile
 from dlrover_lite.backends.local.jobs.launching import check_process_limits, release_ended, start_keeper
 from dlrover_lite.backends.local.jobs.leftovers import sweep
-from dlrover_lite.backends.local.keeper.options import KeeperOptions
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
 from dlrover_lite.jobs import store

@@ -6,8 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from dlrover_lite.backends.local.host import cgroups
-from dlrover_lite.backends.local.limits.base import Enter
+from dlrover_lite.backends.host import cgroups
+from dlrover_lite.backends.limits.base import Enter
 
 try:
     import resource  # now, not in the forked child

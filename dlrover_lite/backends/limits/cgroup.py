@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlrover_lite.backends.local.host import cgroups
-from dlrover_lite.backends.local.limits.base import Enter, Fence, LimiterUnavailable, OverMemory, too_small
+from dlrover_lite.backends.host import cgroups
+from dlrover_lite.backends.limits.base import Enter, Fence, LimiterUnavailable, OverMemory, too_small
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.protocol.nodes import Usage

@@ -7,10 +7,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from dlrover_lite.backends.local.host import cgroups
-from dlrover_lite.backends.local.host.mounts import Hierarchy, with_controller
-from dlrover_lite.backends.local.limits.base import LimiterUnavailable
-from dlrover_lite.backends.local.limits.cgroup import (
+from dlrover_lite.backends.host import cgroups
+from dlrover_lite.backends.host.mounts import Hierarchy, with_controller
+from dlrover_lite.backends.limits.base import LimiterUnavailable
+from dlrover_lite.backends.limits.cgroup import (
     CgroupFence,
     CgroupLimiter,
     Counters,

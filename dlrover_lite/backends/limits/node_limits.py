@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dlrover_lite.backends.local.limits.base import Enter, Fence, Limiter, OverMemory
+from dlrover_lite.backends.limits.base import Enter, Fence, Limiter, OverMemory
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Role, Usage
 

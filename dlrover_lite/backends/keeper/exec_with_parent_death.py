@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from dlrover_lite.backends.local.host import linux
+from dlrover_lite.backends.host import linux
 
 if __name__ == "__main__":
     linux.die_with_parent(int(sys.argv[1]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dlrover_lite.backends.local.host.cgroups import read_number
-from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies, unified, with_controller
+from dlrover_lite.backends.host.cgroups import read_number
+from dlrover_lite.backends.host.mounts import Hierarchy, hierarchies, unified, with_controller
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
 

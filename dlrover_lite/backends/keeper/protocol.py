@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from dlrover_lite.backends.local.limits.base import Enter
+from dlrover_lite.backends.limits.base import Enter
 from dlrover_lite.core.bounds import Count, ExitCode, Items, Name, Pid, Seconds, SignalNumber, Text, Url
 from dlrover_lite.core.decoding import json_decoder
 from dlrover_lite.core.units import Resources

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from dlrover_lite.backends.local.host import cgroups
-from dlrover_lite.backends.local.host.machine import cpu_quotas, host_name, machine_resources
-from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies, with_controller
+from dlrover_lite.backends.host import cgroups
+from dlrover_lite.backends.host.machine import cpu_quotas, host_name, machine_resources
+from dlrover_lite.backends.host.mounts import Hierarchy, hierarchies, with_controller
 from dlrover_lite.protocol.nodes import HostUsage
 
 __all__ = ["HostMeter"]

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dlrover_lite.backends.local.keeper import protocol
+from dlrover_lite.backends.keeper import protocol
 from dlrover_lite.core.errors import BackendError, DeadlineExceeded, RemoteError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.backends.local.host import linux
-from dlrover_lite.backends.local.keeper.protocol import (
+from dlrover_lite.backends.host import linux
+from dlrover_lite.backends.keeper.protocol import (
     Channel,
     Exited,
     Fork,
@@ -32,9 +32,9 @@ from dlrover_lite.backends.local.keeper.protocol import (
     TemplateOptions,
     ToTemplate,
 )
-from dlrover_lite.backends.local.limits.join_cgroup import NODE_VARIABLE, enter_fence
-from dlrover_lite.backends.local.template.allocator import give_back_freed_memory, keep_freed_memory
-from dlrover_lite.backends.local.template.threads import ThreadPools
+from dlrover_lite.backends.limits.join_cgroup import NODE_VARIABLE, enter_fence
+from dlrover_lite.backends.template.allocator import give_back_freed_memory, keep_freed_memory
+from dlrover_lite.backends.template.threads import ThreadPools
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
@@ -174,7 +174,7 @@ class Template:
         os.environ[NODE_VARIABLE] = request.spec.id
 
     def _exec(self, request: Fork) -> int:
-        command = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.template.template", "--node"]
+        command = [sys.executable, "-P", "-m", "dlrover_lite.backends.template.template", "--node"]
         os.execv(sys.executable, [*command, msgspec.json.encode(request).decode(), str(self._job_directory)])
 
 

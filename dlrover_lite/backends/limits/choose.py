@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies
-from dlrover_lite.backends.local.limits.base import Limiter, LimiterUnavailable, Limits
-from dlrover_lite.backends.local.limits.cgroup import Record
-from dlrover_lite.backends.local.limits.cgroup_v1 import CgroupV1
-from dlrover_lite.backends.local.limits.cgroup_v2 import CgroupV2
-from dlrover_lite.backends.local.limits.watchdog import Watchdog
+from dlrover_lite.backends.host.mounts import Hierarchy, hierarchies
+from dlrover_lite.backends.limits.base import Limiter, LimiterUnavailable, Limits
+from dlrover_lite.backends.limits.cgroup import Record
+from dlrover_lite.backends.limits.cgroup_v1 import CgroupV1
+from dlrover_lite.backends.limits.cgroup_v2 import CgroupV2
+from dlrover_lite.backends.limits.watchdog import Watchdog
 from dlrover_lite.core.errors import BackendError
 
 __all__ = ["choose"]

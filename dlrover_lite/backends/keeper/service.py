@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dlrover_lite.backends.local.host.host_meter import HostMeter
-from dlrover_lite.backends.local.host.machine import machine_resources
-from dlrover_lite.backends.local.keeper import protocol
+from dlrover_lite.backends.host.host_meter import HostMeter
+from dlrover_lite.backends.host.machine import machine_resources
+from dlrover_lite.backends.keeper import protocol
 from dlrover_lite.core.errors import BackendError, DlroverLiteError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
@@ -19,7 +19,7 @@ from dlrover_lite.transport.endpoints import listen_endpoint
 from dlrover_lite.transport.frames import Request
 
 if TYPE_CHECKING:
-    from dlrover_lite.backends.local.keeper.keeper import Keeper
+    from dlrover_lite.backends.keeper.keeper import Keeper
 
 __all__ = ["KeeperService"]
 

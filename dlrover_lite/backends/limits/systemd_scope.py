@@ -7,8 +7,8 @@ import os
 import shutil
 import subprocess
 
-from dlrover_lite.backends.local.host.mounts import Hierarchy, hierarchies, unified
-from dlrover_lite.backends.local.limits.cgroup_v2 import is_keepers, place_in
+from dlrover_lite.backends.host.mounts import Hierarchy, hierarchies, unified
+from dlrover_lite.backends.limits.cgroup_v2 import is_keepers, place_in
 
 __all__ = ["outside_jobs", "scoped"]
 

@@ -1,4 +1,4 @@
-"""``python -m dlrover_lite.backends.local.limits``: prints, as JSON, how limits would be enforced on a job started like this process."""
+"""``python -m dlrover_lite.backends.limits``: prints, as JSON, how limits would be enforced on a job started like this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import msgspec
 
-from dlrover_lite.backends.local.limits.choose import choose
+from dlrover_lite.backends.limits.choose import choose
 
 
 def main() -> None:

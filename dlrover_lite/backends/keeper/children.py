@@ -13,8 +13,8 @@ from contextlib import suppress
 import msgspec
 import psutil
 
-from dlrover_lite.backends.local.keeper.protocol import TemplateOptions
-from dlrover_lite.backends.local.template.threads import THREAD_VARIABLES
+from dlrover_lite.backends.keeper.protocol import TemplateOptions
+from dlrover_lite.backends.template.threads import THREAD_VARIABLES
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.processes import JOB_VARIABLE
 from dlrover_lite.jobs.store import Job
@@ -38,7 +38,7 @@ def spawn(
     """
     if shutil.which(command[0]) is None:  # or only the child would know
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
-    tied = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.keeper.exec_with_parent_death", str(os.getpid())]
+    tied = [sys.executable, "-P", "-m", "dlrover_lite.backends.keeper.exec_with_parent_death", str(os.getpid())]
     with os.fdopen(open_private(job.log(name), os.O_WRONLY | os.O_APPEND), "ab") as output:
         process = subprocess.Popen(
             [*tied, *command],
@@ -59,7 +59,7 @@ def spawn_template(job: Job, channel: int, imports: list[str], variables: dict[s
         sys.executable,
         "-P",
         "-m",
-        "dlrover_lite.backends.local.template.template",
+        "dlrover_lite.backends.template.template",
         msgspec.json.encode(options).decode(),
     ]
     return spawn(job, "template", command, keep=channel, variables={**SINGLE_THREADED, **variables})

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.backends.local.keeper.nodes import Nodes
+from dlrover_lite.backends.keeper.nodes import Nodes
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.ps.memory.node_memory_client import FILES_AT_ONCE, Fetch, Keep, KeeperRequest, Kept, Left, Refused
 from dlrover_lite.transport.frames import UNREADABLE

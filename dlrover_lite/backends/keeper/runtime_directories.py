@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.backends.local.host import cgroups
+from dlrover_lite.backends.host import cgroups
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.processes import ProcessIdentity, is_alive, is_foreign, kill_processes_of

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dlrover_lite.backends.local.limits.base import OverMemory
+from dlrover_lite.backends.limits.base import OverMemory
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.protocol.nodes import ExitReason, NodeSpec, Observation, Observed
 

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from dlrover_lite.backends.local.limits.base import Enter, Fence, OverMemory, too_small
-from dlrover_lite.backends.local.limits.join_cgroup import NODE_VARIABLE, set_data_limit
-from dlrover_lite.backends.local.limits.processes import (
+from dlrover_lite.backends.limits.base import Enter, Fence, OverMemory, too_small
+from dlrover_lite.backends.limits.join_cgroup import NODE_VARIABLE, set_data_limit
+from dlrover_lite.backends.limits.processes import (
     Seen,
     all_processes,
     command_of,

@@ -6,7 +6,7 @@ import sys
 
 import msgspec
 
-from dlrover_lite.backends.local.limits.base import Limits
+from dlrover_lite.backends.limits.base import Limits
 from dlrover_lite.protocol.brain_mode import BrainMode
 from dlrover_lite.protocol.nodes import Role
 from dlrover_lite.transport.endpoints import TransportKind

@@ -1,4 +1,4 @@
-"""The keeper: the small supervisor of one job (``python -m dlrover_lite.backends.local.keeper.keeper JOBDIR``).
+"""The keeper: the small supervisor of one job (``python -m dlrover_lite.backends.keeper.keeper JOBDIR``).
 
 It starts the master and the template at once, and again when they are killed; owns the nodes that the master asks for; and ends everything
 when the master ends, when it is told to, or when the command that started the job is gone. Whatever happens to the keeper
@@ -23,21 +23,21 @@ from typing import Any, Literal
 
 import msgspec
 
-from dlrover_lite.backends.local.host import linux
-from dlrover_lite.backends.local.jobs.runtime_directories import (
+from dlrover_lite.backends.host import linux
+from dlrover_lite.backends.keeper import children
+from dlrover_lite.backends.keeper.node_memory import NodeMemory
+from dlrover_lite.backends.keeper.nodes import Nodes, SendSignal, signal_name
+from dlrover_lite.backends.keeper.options import KeeperOptions, KeeperReady
+from dlrover_lite.backends.keeper.protocol import Channel, Exited, Fork, Forked, FromTemplate, Ready, Signal
+from dlrover_lite.backends.keeper.restarts import Restarts
+from dlrover_lite.backends.keeper.runtime_directories import (
     create_runtime_directory,
     record_cgroups,
     remove_runtime_directory,
 )
-from dlrover_lite.backends.local.keeper import children
-from dlrover_lite.backends.local.keeper.node_memory import NodeMemory
-from dlrover_lite.backends.local.keeper.nodes import Nodes, SendSignal, signal_name
-from dlrover_lite.backends.local.keeper.options import KeeperOptions, KeeperReady
-from dlrover_lite.backends.local.keeper.protocol import Channel, Exited, Fork, Forked, FromTemplate, Ready, Signal
-from dlrover_lite.backends.local.keeper.restarts import Restarts
-from dlrover_lite.backends.local.keeper.service import KeeperService
-from dlrover_lite.backends.local.limits.choose import choose
-from dlrover_lite.backends.local.limits.node_limits import NodeLimits
+from dlrover_lite.backends.keeper.service import KeeperService
+from dlrover_lite.backends.limits.choose import choose
+from dlrover_lite.backends.limits.node_limits import NodeLimits
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.core.files.log_stream import pass_over_full_disk

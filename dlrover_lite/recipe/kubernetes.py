@@ -1,0 +1,50 @@
+"""The section ``backend: {k8s: …}`` of a recipe: how a job's pods are made."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from dlrover_lite.core.units import GIB
+
+__all__ = ["Kubernetes"]
+
+
+class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a job's pods are made. Sizes are in bytes."""
+
+    image: str = ""
+    """Image that has dlrover-lite; empty: the one that the command was told, or an error."""
+    image_pull_policy: Literal["", "Always", "IfNotPresent", "Never"] = ""
+    """When the image is pulled; empty: as the cluster does by itself."""
+    image_pull_secrets: list[str] = []
+    python_path: list[str] = []
+    """Directories in the image, or on a volume, that Python looks for the model's modules in."""
+    namespace: str = ""
+    """Namespace of the job; empty: the context's."""
+    context: str = ""
+    """Context of the kubeconfig; empty: the current one."""
+    service_account: str = "dlrover-lite-master"
+    """Service account of the master's pod. Other pods have none."""
+    storage_class: str = ""
+    """Class of the job's volume; empty: the cluster's default."""
+    storage_size: Annotated[int, Meta(ge=1 << 20)] = 10 * GIB
+    """Size of the job's volume."""
+    volume_claim: str = ""
+    """Claim that is there already, to be used instead of one of the job's own."""
+    env: dict[str, str] = {}
+    volumes: list[dict[str, Any]] = []
+    """Volumes of every pod, as in a pod's ``volumes``."""
+    volume_mounts: list[dict[str, Any]] = []
+    """Where they are, as in a container's ``volumeMounts``."""
+    node_selector: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+    priority_class: str = ""
+    queue: str = ""
+    """Kueue's local queue; empty: none."""
+    spares: Annotated[int, Meta(ge=0, le=64)] = 0
+    """Number of pods that wait, started, for a node to run."""
+    ps_memory_ceiling: Annotated[int, Meta(ge=0)] = 0
+    """The most memory that a parameter server may grow to in place; 0: four times what it begins with."""
