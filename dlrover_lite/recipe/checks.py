@@ -11,6 +11,7 @@ from dlrover_lite.core.files.regular import MOST_SOURCE_BYTES, read_file
 from dlrover_lite.core.problems import Place, nearest
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.recipe.census import census_problems
+from dlrover_lite.recipe.cluster_checks import cluster_problems
 from dlrover_lite.recipe.data_files import file_problem, files_of
 from dlrover_lite.recipe.file_preview import Finding, examine
 from dlrover_lite.recipe.id_kinds import reconcile
@@ -58,9 +59,11 @@ _MOST_HEADS = 100
 """The most files of one glob that are looked into."""
 
 
-def section_checks(directory: Path, *, check_files: bool, machine: Resources | None = None) -> dict[type, Check]:
+def section_checks(
+    directory: Path, *, check_files: bool, machine: Resources | None = None, in_cluster: bool = False
+) -> dict[type, Check]:
     """Return the checks by section. Files are looked for (relative to ``directory``), and extras, with ``check_files`` only. No node may
-    have more memory than ``machine``."""
+    have more memory than ``machine``. ``in_cluster``: the data aren't on this machine."""
 
     def model(value: Model, given: Given, tree: Node) -> None:
         _model(value, given, directory if check_files else None)
@@ -71,7 +74,7 @@ def section_checks(directory: Path, *, check_files: bool, machine: Resources | N
             given.add("eval_share", "nothing would be left to train on; expected a share below 1")
         if isinstance(value, CsvData | ParquetData):
             _columns(value, given)
-        if check_files:
+        if check_files and not in_cluster:
             _files(value, "train", given, tree, directory)
             _files(value, "eval", given, tree, directory)
             _kinds_of_ids(value, given, tree, directory)
@@ -88,7 +91,13 @@ def section_checks(directory: Path, *, check_files: bool, machine: Resources | N
             _fits(value, machine, given, tree)
 
     def checkpoint(value: Checkpoint, given: Given, tree: Node) -> None:
-        _destination(value.directory, directory, given, check=check_files)
+        _destination(value.directory, directory, given, check=check_files and not in_cluster)
+
+    def recipe(value: Recipe, given: Given, tree: Node) -> None:
+        _recipe(value, given, tree)
+        if value.kubernetes is not None and check_files:
+            for key, message in cluster_problems(value, value.kubernetes):
+                given.add(key, message, place=written_at(tree, key).place)
 
     return {
         Checkpoint: checkpoint,
@@ -98,7 +107,7 @@ def section_checks(directory: Path, *, check_files: bool, machine: Resources | N
         Model: model,
         Optimizer: _only_for,
         ParquetData: file_data,
-        Recipe: _recipe,
+        Recipe: recipe,
         ResourceLimits: limits,
         Schedule: _schedule,
     }

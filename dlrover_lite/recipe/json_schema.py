@@ -1,4 +1,4 @@
-"""The recipe as JSON Schema, for editors: made from the structs of ``schema.py``, with the shorthands that ``load.py`` reads."""
+"""The recipe as JSON Schema, for editors: made from the structs of a recipe, with the shorthands that ``load.py`` reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dlrover_lite.recipe import schema
+from dlrover_lite.recipe import kubernetes, schema
 from dlrover_lite.recipe.checks import BUILT_IN_MODELS
 from dlrover_lite.recipe.schema_reader import NO, YES
 
@@ -42,7 +42,7 @@ def _with_shorthands(field: str, kind: dict[str, Any]) -> dict[str, Any]:
     if "pattern" in kind:  # Python's anchors; JSON Schema has JavaScript's
         kind = {**kind, "pattern": kind["pattern"].replace(r"\A", "^").replace(r"\Z", "$")}
     other: dict[str, Any] | None = None
-    if field == "memory":
+    if field in ("memory", "storage_size", "ps_memory_ceiling"):
         other = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KMGT]iB|[kMGT]?B)?\s*$"}
     elif kind.get("type") == "array":
         other = {"type": "string"}
@@ -54,6 +54,10 @@ def _with_shorthands(field: str, kind: dict[str, Any]) -> dict[str, Any]:
         words = {"enum": [*YES, *NO, True, False, None]}  # YAML 1.1 reads off as false
         section = next(choice for choice in kind["anyOf"] if "$ref" in choice)
         return {"anyOf": [words, section]}
+    elif field == "backend":
+        section = next(choice for choice in kind["anyOf"] if "$ref" in choice)
+        about: dict[str, Any] = {key: kind[key] for key in ("description", "default") if key in kind}
+        return {**about, "anyOf": [{"enum": ["local", "k8s"]}, section]}
     elif field == "autoscale":
         other = {"type": "boolean"}  # as YAML 1.1 reads on and off
     if other is None:
@@ -81,7 +85,7 @@ def _role() -> dict[str, Any]:
 def field_descriptions() -> dict[str, dict[str, str]]:
     """Collect the text below each field in ``schema.py``, by struct and field (inherited fields included)."""
     found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(schema)).body:
+    for node in [*ast.parse(inspect.getsource(kubernetes)).body, *ast.parse(inspect.getsource(schema)).body]:
         if not isinstance(node, ast.ClassDef):
             continue
         fields: dict[str, str] = {}

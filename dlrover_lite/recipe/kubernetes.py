@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from dlrover_lite.core.units import GIB
+from dlrover_lite.core.units import GIB, LEAST_MEMORY, MOST_MEMORY
 
 __all__ = ["Kubernetes"]
 
@@ -30,7 +30,7 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Service account of the master's pod. Other pods have none."""
     storage_class: str = ""
     """Class of the job's volume; empty: the cluster's default."""
-    storage_size: Annotated[int, Meta(ge=1 << 20)] = 10 * GIB
+    storage_size: Annotated[int, Meta(ge=LEAST_MEMORY, le=MOST_MEMORY)] = 10 * GIB
     """Size of the job's volume."""
     volume_claim: str = ""
     """Claim that is there already, to be used instead of one of the job's own."""
@@ -46,5 +46,5 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Kueue's local queue; empty: none."""
     spares: Annotated[int, Meta(ge=0, le=64)] = 0
     """Number of pods that wait, started, for a node to run."""
-    ps_memory_ceiling: Annotated[int, Meta(ge=0)] = 0
+    ps_memory_ceiling: Annotated[int, Meta(ge=0, le=MOST_MEMORY)] = 0
     """The most memory that a parameter server may grow to in place; 0: four times what it begins with."""

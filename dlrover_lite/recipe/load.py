@@ -12,6 +12,7 @@ from dlrover_lite.core.files.regular import FileTooLarge, NotRegularFile, read_f
 from dlrover_lite.core.problems import Place, Problems, nearest
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.recipe.checks import ONLY_FOR, section_checks
+from dlrover_lite.recipe.cluster_checks import choose_cluster, has_cluster
 from dlrover_lite.recipe.schema import Recipe, ResourceLimits
 from dlrover_lite.recipe.schema_reader import Walker
 from dlrover_lite.recipe.source import Node, Scalar, Section, apply_override, read_mapping, read_text, written_at
@@ -70,7 +71,7 @@ def parse_recipe(
             _not_a_recipe(root, source, problems)
         problems.raise_if_any()
     assert isinstance(root, Section)
-    for dotted, value in (overrides or {}).items():
+    for dotted, value in choose_cluster(root, overrides or {}).items():
         apply_override(root, dotted, value, problems)
     _refuse_newer(root)
     base = Path(directory).absolute()
@@ -78,7 +79,11 @@ def parse_recipe(
     if isinstance(written, Scalar) and isinstance(written.value, str):
         base /= Path(written.value).expanduser()
         root.entries["directory"] = Scalar(written.place, str(base))
-    value = Walker(problems, section_checks(base, check_files=check_files, machine=machine)).recipe(root)
+    in_cluster = has_cluster(root)
+    checks = section_checks(
+        base, check_files=check_files, machine=None if in_cluster else machine, in_cluster=in_cluster
+    )
+    value = Walker(problems, checks).recipe(root)
     problems.raise_if_any()
     assert isinstance(value, Recipe)
     return value
@@ -168,7 +173,7 @@ def _plain(value: Any) -> Any:
             field = getattr(value, name)
             only_for = ONLY_FOR.get(type(value), {}).get(name)
             if only_for is None or value.use in only_for:  # type: ignore[attr-defined]
-                fields[name] = _memory(field) if name == "memory" else _plain(field)
+                fields[name] = _memory(field) if name in ("memory", "storage_size") else _plain(field)
         auto = {"ps": "auto", "worker": "auto"} if isinstance(value, ResourceLimits) else {}
         kept = {name: auto.get(name) if field is None else field for name, field in fields.items()}
         return {name: field for name, field in kept.items() if field is not None}

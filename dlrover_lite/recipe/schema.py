@@ -8,12 +8,14 @@ import msgspec
 from msgspec import Meta
 
 from dlrover_lite.core.units import LEAST_CORES, LEAST_MEMORY, MOST_CORES, MOST_MEMORY, Resources
+from dlrover_lite.recipe.kubernetes import Kubernetes
 
 __all__ = [
     "MOST_NODES",
     "NAME_PATTERN",
     "CensusData",
     "Checkpoint",
+    "Cluster",
     "CriteoData",
     "CsvData",
     "Data",
@@ -212,6 +214,13 @@ class Health(_Section, frozen=True, kw_only=True):
     """Seconds at one and the same minibatch (or at building the model, or at writing a part of it) after which a node is replaced."""
 
 
+class Cluster(_Section, frozen=True, kw_only=True):
+    """A cluster as backend: ``backend: k8s``, or with settings ``backend: {k8s: {image: …}}``."""
+
+    k8s: Kubernetes = Kubernetes()
+    """How the job's pods are made."""
+
+
 class Recipe(_Section, frozen=True, kw_only=True):
     """A recipe with everything filled in. ``directory`` is where relative paths in it start."""
 
@@ -226,7 +235,13 @@ class Recipe(_Section, frozen=True, kw_only=True):
     priority: Annotated[float, Meta(ge=0.001, le=1000)] = 1.0
     """Priority against other jobs, where they share the machine; one of twice another's may take its place."""
     checkpoint: Checkpoint | Literal["off"] = Checkpoint()
-    backend: Literal["local"] = "local"
+    backend: Cluster | Literal["local"] = "local"
+    """Where the job runs: on this machine (``local``), or in a cluster (``k8s``, or a section of its settings)."""
     export: Export = Export()
     health: Health = Health()
     directory: str = "."
+
+    @property
+    def kubernetes(self) -> Kubernetes | None:
+        """The settings of the cluster that the job runs in; None: it runs on this machine."""
+        return self.backend.k8s if isinstance(self.backend, Cluster) else None

@@ -13,7 +13,7 @@ from msgspec import inspect as mi
 
 from dlrover_lite.core.problems import Place, Problems, nearest
 from dlrover_lite.core.units import LEAST_MEMORY, MOST_MEMORY, format_bytes, parse_memory
-from dlrover_lite.recipe.schema import Checkpoint, Recipe, RoleResources
+from dlrover_lite.recipe.schema import Checkpoint, Cluster, Recipe, RoleResources
 from dlrover_lite.recipe.source import List, Node, Scalar, Section
 from dlrover_lite.recipe.words import expected, found
 
@@ -22,6 +22,8 @@ __all__ = ["INVALID", "Given", "Walker"]
 YES, NO = ("yes", "on", "true", "y"), ("no", "off", "false", "n")
 LARGEST = 2**63 - 1
 MEMORY = "an amount of memory, as in 512MiB"
+_AMOUNTS = ("memory", "storage_size", "ps_memory_ceiling")
+"""Fields with an amount of memory, or storage."""
 
 
 class _Invalid:
@@ -68,6 +70,8 @@ class Walker:
                 return self._struct(kind, node, key)
             case mi.ListType():
                 return self._list(kind, node, key)
+            case mi.DictType(value_type=mi.StrType() as text):
+                return self._texts(text, node, key)
             case mi.DictType():
                 return self._options(node, key)
             case mi.LiteralType():
@@ -178,17 +182,14 @@ class Walker:
 
     def _field(self, field: mi.Field, node: Node, dotted: str) -> Any:
         if isinstance(node, Scalar):
-            if field.name == "memory":
-                return self._memory(node, dotted)
+            if field.name in _AMOUNTS:
+                return self._memory(node, dotted, or_none=field.default == 0)
             if dotted == "version":
                 return self._version(node)
             if dotted == "checkpoint":
                 return self._checkpoint(node)
-            if dotted == "backend" and node.value != "local":
-                message = (
-                    f"found {found(node)}, but this version runs jobs on this machine only; write `backend: local`"
-                )
-                return self._refuse(node, dotted, message)
+            if dotted == "backend":
+                return self._backend(node)
         return self._value(field.type, node, dotted)
 
     def _version(self, node: Scalar) -> Any:
@@ -205,6 +206,14 @@ class Walker:
         if word is None or word is True or word in YES:
             return Checkpoint()
         return self._wrong("off, or a section as in {every_seconds: 600}", node, "checkpoint")
+
+    def _backend(self, node: Scalar) -> Any:
+        """Read the name of a backend, with which all settings are the usual ones."""
+        if node.value in ("local", "k8s"):
+            return "local" if node.value == "local" else Cluster()
+        close = nearest(node.value, ("local", "k8s", "kubernetes")) if isinstance(node.value, str) else None
+        more = f"; did you mean {'local' if close == 'local' else 'k8s'}?" if close else ""
+        return self._wrong("local, k8s, or a section as in {k8s: {image: …}}", node, "backend", more=more)
 
     # Values
 
@@ -258,7 +267,8 @@ class Walker:
             return self._wrong(kind, node, key, more=" (too large)")
         return value if isinstance(kind, mi.IntType) else float(value)
 
-    def _memory(self, node: Scalar, key: str) -> Any:
+    def _memory(self, node: Scalar, key: str, *, or_none: bool = False) -> Any:
+        """Read an amount of memory. ``or_none``: 0 stands for what follows from something else."""
         amount: int | None = None
         if isinstance(node.value, str):
             try:
@@ -269,6 +279,8 @@ class Walker:
         whole = isinstance(node.value, int) and not isinstance(node.value, bool)
         if not whole:
             return self._wrong(MEMORY, node, key)
+        if or_none and node.value == 0:
+            return 0
         if not LEAST_MEMORY <= node.value <= MOST_MEMORY:
             bounds = f"from {format_bytes(LEAST_MEMORY)} to {format_bytes(MOST_MEMORY)}"
             shown = f"{found(node)}, in bytes" if amount is None else format_bytes(amount)
@@ -291,6 +303,15 @@ class Walker:
         if not isinstance(node, Section):
             return self._wrong("a section of options", node, key)
         values = {name: self._any(child, _join(key, name)) for name, child in node.entries.items()}
+        return INVALID if INVALID in values.values() else values
+
+    def _texts(self, kind: mi.StrType, node: Node, key: str) -> Any:
+        """Read a section whose keys may be any, with a text for each."""
+        if isinstance(node, Scalar) and node.value is None:
+            return {}
+        if not isinstance(node, Section):
+            return self._wrong("a section of texts", node, key)
+        values = {name: self._text(kind, child, _join(key, name)) for name, child in node.entries.items()}
         return INVALID if INVALID in values.values() else values
 
     def _any(self, node: Node, key: str) -> Any:

@@ -27,7 +27,7 @@ def expected(kind: mi.Type) -> str:
         case mi.DictType():
             return "a section"
         case mi.LiteralType():
-            values = [str(value) for value in kind.values]
+            values = [str(value) for value in kind.values if value != ""]
             return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
         case mi.BoolType():
             return "yes or no"

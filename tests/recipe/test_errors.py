@@ -129,9 +129,25 @@ def csv(more: str) -> str:
             "r.yaml:5: checkpoint: expected off, or a section as in {every_seconds: 600}, found the text '30m'",
         ),
         (
+            "backend: k8\n",
+            "r.yaml:5: backend: expected local, k8s, or a section as in {k8s: {image: …}}, found the text 'k8'; did you mean k8s?",
+        ),
+        (
+            "backend: {k8s: {imagee: x}}\n",
+            "r.yaml:5: backend.k8s.imagee: unknown key; did you mean image?",
+        ),
+        (
+            "backend: {k8s: {image: x, env: {LEVEL: 1}}}\n",
+            "r.yaml:5: backend.k8s.env.LEVEL: expected text, found 1; put it in quotes",
+        ),
+        (
+            "backend: {k8s: {image: x, image_pull_policy: Sometimes}}\n",
+            "r.yaml:5: backend.k8s.image_pull_policy: expected one of Always, IfNotPresent, Never, found the text 'Sometimes'",
+        ),
+        (
             "backend: k8s\n",
-            "r.yaml:5: backend: found the text 'k8s', but this version runs jobs on this machine only; "
-            "write `backend: local`",
+            "r.yaml:5: backend.k8s.image: missing; write the image of the job's pods, one that has this release of dlrover-lite "
+            "(or: run --image)",
         ),
         (
             "resources: {ps: {count: 1, cores: 1, memory: 512Mib}}\n",

@@ -102,6 +102,8 @@ GOOD = "version: 1\nname: job\nmodel: dcn\ndata: {format: synthetic, samples: 10
         "checkpoint: false",
         "resources: {ps: auto, worker: {count: 1, cores: 0.5, memory: 1.5 GiB}}",
         "resources: {total: {cores: 4, memory: 1073741824}}",
+        "backend: local",
+        "backend: {k8s: {image: x, env: {A: b}, storage_size: 5GiB, ps_memory_ceiling: 0, tolerations: [{operator: Exists}]}}",
     ],
 )
 def test_schema_accepts_shorthands(more: str) -> None:
@@ -121,7 +123,7 @@ def test_schema_accepts_shorthands(more: str) -> None:
         GOOD + "training: {batch_sise: 10}",
         GOOD + "training: {optimizer: adagrd}",
         GOOD + "checkpoint: 30m",
-        GOOD + "backend: k8s",
+        GOOD + "backend: cluster",
         GOOD + "resources: {ps: {count: 1, cores: 1, memory: 1Gib}}",
         GOOD + "zzz: 1",
     ],
