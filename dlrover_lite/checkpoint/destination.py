@@ -90,13 +90,17 @@ class Destination(Protocol):
 
 
 def open_destination(url: str) -> Destination:
-    """Open the destination of a path, or an fsspec URL (``s3://bucket/jobs``). Raises JobError for a kind of URL that can't be used
-    here."""
+    """Open the destination of a path, an fsspec URL (``s3://bucket/jobs``), or what a job serves to its pods (``checkpoint.file_service``).
+    Raises JobError for a kind of URL that can't be used here."""
     scheme, colon, rest = url.partition("://")
     if not colon or scheme == "file":
         from dlrover_lite.checkpoint.local import LocalDirectory
 
         return LocalDirectory(rest if colon else url)
+    if scheme == "dlrover-lite":
+        from dlrover_lite.checkpoint.file_service.client import ServedDirectory
+
+        return ServedDirectory(url)
     from dlrover_lite.checkpoint.remote import RemoteDirectory
 
     return RemoteDirectory(url)

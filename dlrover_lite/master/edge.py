@@ -12,10 +12,15 @@ from dlrover_lite.master.io_queue import IoQueue
 from dlrover_lite.master.profiling.profiler import Pace
 from dlrover_lite.transport.frames import Request
 
-__all__ = ["Attempt", "Edge"]
+__all__ = ["Attempt", "Edge", "as_the_master"]
 
 Attempt: TypeAlias = Callable[[Request, Callable[[Request], "msgspec.Struct | None"]], "msgspec.Struct | None"]
 """Handles a request so that no exception of it ends the master (``transport.answering.Answering.attempt``)."""
+
+
+def as_the_master(url: str) -> str:
+    """Return the path or URL as it is: nodes see the file system that the master sees."""
+    return url
 
 
 class Edge(NamedTuple):
@@ -34,3 +39,5 @@ class Edge(NamedTuple):
     """Returns the bytes that are left for a directory."""
     pace: Pace | None = None
     """Lengths of the intervals in which is measured; None: as usual."""
+    url_for_nodes: Callable[[str], str] = as_the_master
+    """Returns the path or URL by which nodes reach what the master knows by this one."""

@@ -137,7 +137,7 @@ class GenerationRun:
         self.facts = JobStateStore(shards.store, wall_clock)
         self.evaluations = Evaluations(None if self.facts.generation.only_parameters else shards.plan.samples)
         self.rounds = OpenRounds(shards, self.evaluations, say=lambda line: story.node("master", line))
-        self.servers = ParameterServers(self.facts, shards, story, wall_clock)
+        self.servers = ParameterServers(self.facts, shards, story, wall_clock, url_for_nodes=edge.url_for_nodes)
         self._transaction = Transaction(
             self.facts, disk, serve=self._serve_while_disk_is_full, on_error=self._fail_at_once
         )
@@ -153,6 +153,7 @@ class GenerationRun:
             clock=clock,
             wall_clock=wall_clock,
             free=self.disk.free,
+            url_for_nodes=edge.url_for_nodes,
         )
         self.reconciler = self._reconciler(backend, fleet)
         speeds = HostSpeeds()

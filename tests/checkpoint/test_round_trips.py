@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import fsspec
@@ -32,16 +33,23 @@ from tests.checkpoint.cuts import (
     state_of,
     write_cut,
 )
+from tests.checkpoint.served_files import served
 
 
-@pytest.fixture(params=["directory", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
-    url = str(tmp_path / "checkpoints") if request.param == "directory" else f"memory://bucket/{tmp_path.name}"
-    made = CheckpointStore(url)
-    made.create()
-    yield made
-    if request.param == "memory":
-        fsspec.filesystem("memory").store.clear()
+@pytest.fixture(params=["directory", "memory", "served"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckpointStore]:
+    with ExitStack() as stack:
+        match request.param:
+            case "directory":
+                url = str(tmp_path / "checkpoints")
+            case "memory":
+                url = f"memory://bucket/{tmp_path.name}"
+                stack.callback(fsspec.filesystem("memory").store.clear)
+            case _:
+                url = f"{stack.enter_context(served(tmp_path / 'job', monkeypatch)).url}/checkpoints"
+        made = CheckpointStore(url)
+        made.create()
+        yield made
 
 
 @pytest.mark.parametrize("codec", ["none", "zlib"])

@@ -18,7 +18,7 @@ from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.checkpoints.restore import GoingBack, begin_generation, end_generation, is_to_begin
-from dlrover_lite.master.edge import Edge
+from dlrover_lite.master.edge import Edge, as_the_master
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.full_disk import FullDisk
 from dlrover_lite.master.generation_run import GenerationRun
@@ -279,6 +279,7 @@ class Rig:
         """Start a master over what an earlier one has left, if any."""
         self.server = MemoryConnector(self.network).server(self.endpoint, MasterRequests, remember_replies=True)
         self.stopping = stopping
+        self.url_for_nodes: Callable[[str], str] = as_the_master
         self.outbox = Outbox()
         self._unanswerable: tuple[int, int] | None = None
         self.story = EventLog(lambda entries: stories.append(self.directory, entries), self.wall_clock)
@@ -319,6 +320,7 @@ class Rig:
                 stop=lambda: self.stopping,
                 wall_clock=self.wall_clock,
                 free=lambda _: 4096,
+                url_for_nodes=self._seen_by_nodes,
             ),
             outbox=self.outbox,
             disk=FullDisk(clock=self.clock, free=lambda _: 4096, tell=lambda line: self.story.node("master", line)),
@@ -331,6 +333,9 @@ class Rig:
             autoscaler=Autoscaler(job="rig-1", mode=self.mode),
             profiles=[self.profiles],
         )
+
+    def _seen_by_nodes(self, url: str) -> str:
+        return self.url_for_nodes(url)
 
     def _another_io(self) -> Io:
         self.io = Io()

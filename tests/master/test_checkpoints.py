@@ -114,6 +114,17 @@ def test_a_cut_takes_at_most_half_of_the_memory_that_a_server_has_left(make: Any
     assert [server.taken[-1].spill_bytes for server in servers] == [25 << 20, 1 << 20]
 
 
+def test_servers_are_told_where_they_reach_what_the_master_sees_elsewhere(make: Any) -> None:
+    rig, servers = begun(make)
+    state = push(servers, 60, 1)
+    (rig.directory / "seen").symlink_to(rig.directory / "checkpoints")
+    rig.url_for_nodes = lambda url: url.replace("checkpoints", "seen")
+    ask(rig)
+    until(rig, servers, has(1))
+    assert {server.taken[-1].url for server in servers} == {str(rig.directory / "seen")}
+    assert read(rig, 1) == expected(state)
+
+
 def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rig, servers = begun(make)
     state = push(servers, 60, 1)

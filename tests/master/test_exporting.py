@@ -38,6 +38,14 @@ def exporting(clock: TickingClock) -> Exporting:
     )
 
 
+def test_the_worker_is_told_where_it_reaches_the_models_directory() -> None:
+    tried = exporting(TickingClock(0.1))
+    tried.url_for_nodes = lambda url: f"dlrover-lite://master:7072{url}"
+    task = tried.task("worker-0")
+    assert isinstance(task, Export) and task.destination == "dlrover-lite://master:7072/x"
+    assert tried.destination == "/x"
+
+
 @given(tick_seconds=st.floats(1e-3, 2.0))
 def test_wait_until_the_next_export_try_is_never_negative(tick_seconds: float) -> None:
     """Time goes on while the answer is made, also beyond the moment that is waited for."""

@@ -203,6 +203,21 @@ LOST = {
 }
 
 
+def test_servers_are_told_where_they_find_checkpoints_that_the_master_sees_elsewhere(make: Callable[..., Rig]) -> None:
+    rig = make(ps=1, workers=1, samples=4000)
+    rig.url_for_nodes = lambda url: f"dlrover-lite://master:7072{url}"
+    rig.up("ps-0", "worker-0")
+    train(rig, "worker-0", 2)
+    cut_now(rig, 1)
+    rig.ask("ps-0", NodeFailed("ps-0", **LOST))
+    until_launched(rig, "ps-1")
+    rig.up("ps-1")
+    order = orders(rig, "ps-1").restore
+    assert order is not None and order.url == f"dlrover-lite://master:7072{rig.directory / 'checkpoints'}"
+    beginning = rig.job.beginning()
+    assert beginning is not None and beginning.url == str(rig.directory / "checkpoints"), "as the master finds it"
+
+
 def test_a_job_with_lost_parameters_goes_back_to_its_newest_cut(make: Callable[..., Rig]) -> None:
     rig = make(ps=2, workers=1, samples=4000)
     rig.up("ps-0", "ps-1", "worker-0")

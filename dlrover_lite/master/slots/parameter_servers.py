@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -12,17 +13,29 @@ import numpy as np
 from dlrover_lite.core import slot_sets
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.intervals import Range
+from dlrover_lite.master.edge import as_the_master
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.job_state_store import RESTORE, SLOTS, JobStateStore
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.slots.slot_loads import SlotLoads, decode
 from dlrover_lite.master.slots.slot_state import Batch, Move, Next, SlotState
 from dlrover_lite.master.work.shards import ShardService
-from dlrover_lite.protocol.messages import Ack, MoveOrder, PsOrders, PsReport, RestoreReport, SnapshotOrder, Topology
+from dlrover_lite.protocol.messages import (
+    Ack,
+    MoveOrder,
+    PsOrders,
+    PsReport,
+    RestoreOrder,
+    RestoreReport,
+    SnapshotOrder,
+    Topology,
+)
 from dlrover_lite.protocol.questions import MoveStatus, RestoreStatus, SlotsReport
 from dlrover_lite.transport.frames import MalformedMessage
 
 __all__ = ["ParameterServers", "consumed"]
+
+Order = TypeVar("Order", SnapshotOrder, RestoreOrder)
 
 
 @dataclass(eq=False)
@@ -33,6 +46,8 @@ class ParameterServers:
     shards: ShardService
     story: EventLog
     wall_clock: Callable[[], float]
+    url_for_nodes: Callable[[str], str] = as_the_master
+    """Returns the URL by which PS reach the checkpoints that the master knows by this one."""
 
     def __post_init__(self) -> None:
         self.state = self.facts.slots() or SlotState()
@@ -182,9 +197,12 @@ class ParameterServers:
             for move in state.moves
             if move.state == "copying" and move.involves(node)
         ]
-        return PsOrders(
-            state.version, self._owned[node], moves, *consumed(self.shards), self.snapshots.get(node), self.restore
-        )
+        snapshot, restore = self._for_nodes(self.snapshots.get(node)), self._for_nodes(self.restore)
+        return PsOrders(state.version, self._owned[node], moves, *consumed(self.shards), snapshot, restore)
+
+    def _for_nodes(self, order: Order | None) -> Order | None:
+        """Return the order with the URL by which nodes reach the checkpoints."""
+        return None if order is None else msgspec.structs.replace(order, url=self.url_for_nodes(order.url))
 
     def _note_slowed(self, node: str, share: float) -> None:
         """Tell the story that a PS holds back pushes for a larger share of the time than before."""

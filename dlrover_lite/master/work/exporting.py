@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlrover_lite.core.units import format_bytes
+from dlrover_lite.master.edge import as_the_master
 from dlrover_lite.master.job_state_store import EXPORTED, EXPORTER, JobStateStore
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
 from dlrover_lite.master.work.progress import Evaluations
@@ -40,6 +41,7 @@ class Exporting:
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
     free: Callable[[Path], int]
+    url_for_nodes: Callable[[str], str] = as_the_master
 
     def __post_init__(self) -> None:
         self.exported: Exported | None = None
@@ -104,7 +106,8 @@ class Exporting:
         self.facts.keep(EXPORTER, node)
         self.begun = True
         self._began, self._rows, self._rows_before = self.clock(), 0, 0
-        return Export(self.destination, self._wanted, dict(self.shards.id_kinds), self.evaluations.usual_shares())
+        destination = self.url_for_nodes(self.destination)
+        return Export(destination, self._wanted, dict(self.shards.id_kinds), self.evaluations.usual_shares())
 
     def take(self, exported: Exported) -> None:
         self.exported = exported

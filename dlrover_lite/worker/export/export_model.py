@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.tables.layout import GroupSpec
 from dlrover_lite.tables.optimizer_state import STATE_PARTS
 from dlrover_lite.worker.export.export_rows import export_manifest, exported_groups, write_rows
+from dlrover_lite.worker.export.upload import upload
 from dlrover_lite.worker.parameters.client import PsClient
 from dlrover_lite.worker.trainer import Trainer
 
@@ -27,11 +29,33 @@ _ROW_BYTES = 16
 def export(
     node: str, recipe: Recipe, trainer: Trainer, schema: Schema, task: Export, *, mark: Callable[[str, int], None]
 ) -> Exported:
-    """Write the model to ``task.destination``. Raises JobError when the destination can't be written.
+    """Write the model to ``task.destination``, a directory or a URL. Raises JobError when the destination can't be written.
 
     ``mark`` is told what is being done whenever something has got done, and how many rows of embeddings are written by then."""
+    if "://" not in task.destination:
+        return _export(node, recipe, trainer, schema, task, Path(task.destination), mark=mark)
+    with tempfile.TemporaryDirectory(prefix="export-") as scratch:
+        directory = Path(scratch) / "model"
+        exported = _export(node, recipe, trainer, schema, task, directory, mark=mark)
+        upload(
+            directory,
+            task.destination,
+            lambda _: mark("the export, bringing it to where the job is kept", exported.rows),
+        )
+        return exported
+
+
+def _export(
+    node: str,
+    recipe: Recipe,
+    trainer: Trainer,
+    schema: Schema,
+    task: Export,
+    directory: Path,
+    *,
+    mark: Callable[[str, int], None],
+) -> Exported:
     manifest = export_manifest(recipe, schema, trainer.module, task.id_kinds, task.unknown_ids)
-    directory = Path(task.destination)
     elsewhere = "keep jobs on another disk (DLROVER_LITE_HOME)"
     with ExportWriter(
         directory, manifest, task.format, model_directory=Path(recipe.directory), elsewhere=elsewhere

@@ -1,0 +1,148 @@
+"""Serves directories to processes that don't see this file system: the pods of a job, whose volume only one of them can have.
+
+It holds one piece of a file at a time, and files under way by the tokens that their writers have chosen: requests may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dlrover_lite.checkpoint.destination import FileWriter, placed
+from dlrover_lite.checkpoint.local import LocalDirectory
+from dlrover_lite.core.errors import CheckpointDamaged, JobError
+from dlrover_lite.protocol import file_messages as messages
+from dlrover_lite.protocol.file_messages import MOST_PIECE_BYTES
+from dlrover_lite.transport.frames import MalformedMessage, Request
+
+__all__ = ["DAMAGED", "REFUSED", "FileService"]
+
+DAMAGED, REFUSED = "damaged", "refused"
+"""``Failure.code`` of what is no file as it should be, and of all else that can't be done."""
+IDLE_SECONDS = 900.0
+"""Seconds after which a file under way is given up that nobody adds to: its writer has ended."""
+_REMEMBERED = 4096
+
+
+@dataclass(eq=False)
+class _UnderWay:
+    writer: FileWriter
+    name: str
+    size: int = 0
+    touched_at: float = 0.0
+
+
+class FileService:
+    """``root``: the directory below which all is that is served."""
+
+    def __init__(self, root: str, *, clock: Callable[[], float]) -> None:
+        self._root = root
+        self._clock = clock
+        self._under_way: dict[int, _UnderWay] = {}
+        self._finished: OrderedDict[int, None] = OrderedDict()
+        """Tokens of the files finished last: who hasn't heard of it asks again."""
+
+    def answer(self, request: Request) -> tuple[Any, list[Any]]:
+        """Do what is asked; return the reply and its frames. Raises JobError, CheckpointDamaged, MalformedMessage."""
+        match request.body:
+            case messages.CreateDirectory(root):
+                self._directory(root).create()
+            case messages.DirectoryExists(root):
+                return messages.Whether(self._directory(root).exists()), []
+            case messages.ListFiles(root):
+                return messages.Listing(self._directory(root).directories()), []
+            case messages.MakeDirectory(root, directory):
+                self._directory(root).make(directory)
+            case messages.BeginFile(root, name, token):
+                self._begin(root, name, token)
+            case messages.WriteFile(token, offset):
+                self._write(token, offset, _frame(request))
+            case messages.FinishFile(token):
+                self._finish(token)
+            case messages.AbandonFile(token):
+                if (file := self._under_way.pop(token, None)) is not None:
+                    file.writer.abandon()
+            case messages.PutFile(root, name):
+                self._directory(root).put(name, bytes(_frame(request)))
+            case messages.StatFile(root, name):
+                with closing(self._directory(root).open(name)) as reader:
+                    return messages.FileSize(reader.size), []
+            case messages.ReadFile(root, name, offset, length):
+                if length > MOST_PIECE_BYTES:
+                    raise MalformedMessage(f"{length} bytes are asked for at once")
+                with closing(self._directory(root).open(name)) as reader:
+                    piece = reader.read(offset, length)
+                return messages.Piece(length), [piece]
+            case messages.RemoveDirectory(root, directory, first):
+                self._directory(root).remove(directory, first=first)
+        return messages.Done(), []
+
+    def give_up_idle(self) -> list[str]:
+        """Give up files under way that nobody has added to for long; return their names."""
+        before = self._clock() - IDLE_SECONDS
+        idle = [token for token, file in self._under_way.items() if file.touched_at < before]
+        names = []
+        for token in idle:
+            file = self._under_way.pop(token)
+            file.writer.abandon()
+            names.append(file.name)
+        return names
+
+    def close(self) -> None:
+        """Leave nothing of files under way."""
+        while self._under_way:
+            with suppress(JobError):
+                self._under_way.popitem()[1].writer.abandon()
+
+    def _directory(self, root: str) -> LocalDirectory:
+        return LocalDirectory(placed(self._root, root))
+
+    def _begin(self, root: str, name: str, token: int) -> None:
+        if token not in self._under_way:
+            self._under_way[token] = _UnderWay(self._directory(root).writer(name), name)
+        self._under_way[token].touched_at = self._clock()
+
+    def _write(self, token: int, offset: int, piece: memoryview) -> None:
+        file = self._file(token)
+        if offset + len(piece) <= file.size:
+            return  # a repeated request
+        if offset != file.size:
+            raise JobError(f"{file.name} can't be written: bytes from {file.size:,} to {offset:,} have not come")
+        if len(piece):
+            file.writer.write([piece])
+        file.size += len(piece)
+        file.touched_at = self._clock()
+
+    def _finish(self, token: int) -> None:
+        if token in self._finished:
+            return
+        self._file(token).writer.finish()
+        del self._under_way[token]
+        self._finished[token] = None
+        if len(self._finished) > _REMEMBERED:
+            self._finished.popitem(last=False)
+
+    def _file(self, token: int) -> _UnderWay:
+        if (file := self._under_way.get(token)) is None:
+            raise JobError(
+                "A file under way is lost: who keeps the job's files has begun anew, or it was given up",
+                hint="What it was a part of is written again the next time.",
+            )
+        return file
+
+
+def failure_of(error: JobError) -> str:
+    """Return the code by which a client raises the same error."""
+    return DAMAGED if isinstance(error, CheckpointDamaged) else REFUSED
+
+
+def _frame(request: Request) -> memoryview:
+    if len(request.frames) != 1:
+        raise MalformedMessage(f"{len(request.frames)} frames where one is due")
+    piece = request.buffer(0)
+    if piece.nbytes > MOST_PIECE_BYTES:
+        raise MalformedMessage(f"a piece of {piece.nbytes} bytes")
+    return piece
