@@ -16,6 +16,7 @@
     │   ├── HistoryBusy         not now: it is locked, or its disk is full
     │   └── RowRefused          it can, but what was to be written makes no sense
     ├── BackendError            nodes that can't be launched or reached        exit code 1
+    │   └── ResizeUnderWay      not yet: the node doesn't have its new limits
     └── WireError               a peer that can't be reached or understood     exit code 1
         ├── DeadlineExceeded    no answer within the deadline
         └── RemoteError         the peer answered with an error
@@ -45,6 +46,7 @@ __all__ = [
     "ModelError",
     "RecipeError",
     "RemoteError",
+    "ResizeUnderWay",
     "RowRefused",
     "UsageError",
     "WireError",
@@ -137,6 +139,10 @@ class RowRefused(HistoryError):
 
 class BackendError(DlroverLiteError):
     pass
+
+
+class ResizeUnderWay(BackendError):
+    """A node is being resized, and doesn't have its new limits yet: ask again."""
 
 
 class WireError(DlroverLiteError):

@@ -1,0 +1,189 @@
+"""Which node of a job runs in which pod, and what becomes of both when one of them ends. No clock in here."""
+
+from __future__ import annotations
+
+import heapq
+
+import msgspec
+
+from dlrover_lite.backends.k8s.nodes.entries import Node, Pod, Record, is_same
+from dlrover_lite.backends.k8s.objects.node_pod import pod_name
+from dlrover_lite.backends.k8s.objects.pod_view import PodEnd
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.nodes import NodeSpec, Observed
+
+__all__ = ["Placement"]
+
+LINGER_SECONDS = 30.0
+"""How long a pod waits for another node, after one that has ended by itself: its place is mostly taken soon."""
+LOGS_SECONDS = 5.0
+"""How long a pod is kept at most for the last lines of its nodes."""
+RESIZED_SECONDS = 60.0
+"""How long a node waits to be started for its pod to be given what it is to have."""
+SPARE_SECONDS = 30.0
+"""Shortest time between two spare pods: one that isn't kept by the cluster isn't made again at once."""
+POD_GRACE_SECONDS = 20
+
+
+class Placement:
+    """All nodes and pods of a job. ``cant_resize``: why running pods can't be resized here; empty: they can."""
+
+    def __init__(self, job: str, cant_resize: str) -> None:
+        self._job, self.cant_resize = job, cant_resize
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        self.records: list[Record] = []
+        """What is to be written down, before anything is done of it."""
+        self.version = 0
+        self.closing = False
+        """The job is being ended: no node starts any more."""
+        self.due: dict[str, None] = {}
+        """Pods that are to be looked at."""
+        self.timers: list[tuple[float, str]] = []
+        self._idle: dict[str, None] = {}
+        """Pods that may take another node."""
+        self._spares, self._spare_size, self._spare_at = 0, Resources(0.0, 0), 0.0
+
+    # --- where nodes run ------------------------------------------------------------------------------------------------
+
+    def place(self, node: Node, now: float) -> None:
+        """Find a pod for a node: that of the one it follows, another one that has none, or a new one."""
+        spec = node.spec
+        pod = self._of_predecessor(spec) or self._idle_for(spec)
+        if pod is None:
+            pod = self._another_pod(spec.id)
+            pod.role, pod.wanted = spec.role, spec.resources
+        else:
+            pod.role, pod.spare, pod.was_taken = spec.role, False, True
+            pod.delete_at, pod.logs_copied = None, False
+            if not is_same(pod.wanted, spec.resources) and not self.cant_resize:
+                self.resize_pod(pod, spec.resources)
+                node.launch_by = now + RESIZED_SECONDS
+                self.wake(pod, node.launch_by)
+        pod.nodes.append(spec.id)
+        self._idle.pop(pod.name, None)
+        node.pod = pod.name
+        self.touch(pod)
+        self.records.append(Record(spec.id, pod.name, launched=spec))
+
+    def _another_pod(self, name: str) -> Pod:
+        found = pod_name(self._job, name)
+        number = 1
+        while found in self.pods:  # it had one before, in which it never came to run
+            number += 1
+            found = pod_name(self._job, f"{name}-{number}")
+        self.pods[found] = pod = Pod(found, "worker", Resources(0.0, 0))
+        return pod
+
+    def _of_predecessor(self, spec: NodeSpec) -> Pod | None:
+        before = self.nodes.get(spec.follows)
+        pod = self.pods.get(before.pod) if before is not None else None
+        if pod is None or before is None or not pod.takes_nodes or pod.node != before.spec.id:
+            return None
+        if before.observed.reason == "OOMKilled" and self.cant_resize and spec.resources.memory > pod.wanted.memory:
+            return None  # it would only be killed again
+        return pod
+
+    def _idle_for(self, spec: NodeSpec) -> Pod | None:
+        for name in self._idle:
+            pod = self.pods[name]
+            fits = is_same(pod.wanted, spec.resources) or not (self.cant_resize or pod.resize_problem)
+            fits = fits and (pod.spare or pod.role == spec.role)
+            if fits and pod.takes_nodes and pod.view is not None and spec.host in ("", pod.view.host):
+                return pod
+        return None
+
+    def move(self, node: Node, pod: Pod, now: float) -> None:
+        """Find another pod for a node that was never started in this one."""
+        pod.nodes.remove(node.spec.id)
+        node.launch, node.launch_by = "due", None
+        self.delete(pod, now)
+        self.place(node, now)
+
+    def resize_pod(self, pod: Pod, resources: Resources) -> None:
+        pod.wanted, pod.resize, pod.resize_problem, pod.resize_at = resources, "due", "", 0.0
+        self.touch(pod)
+
+    # --- spares ---------------------------------------------------------------------------------------------------------
+
+    def keep_spares(self, count: int, size: Resources) -> None:
+        """Have so many pods wait for nodes."""
+        self._spares, self._spare_size = count, size
+
+    def add_idle(self, pod: Pod) -> None:
+        self._idle[pod.name] = None
+
+    def make_spares(self, now: float) -> None:
+        """Make spare pods that are missing."""
+        if not self._spares or self.closing or now < self._spare_at:
+            return
+        for _ in range(self._spares - sum(pod.spare and not pod.is_leaving for pod in self.pods.values())):
+            pod = self._another_pod("spare-1")
+            pod.wanted, pod.spare = self._spare_size, True
+            self.add_idle(pod)
+            self.touch(pod)
+            self._spare_at = now + SPARE_SECONDS
+
+    # --- the end of a node, and of a pod --------------------------------------------------------------------------------
+
+    def end(self, node: Node, end: PodEnd, now: float, at: float, *, started_at: float | None = None) -> None:
+        """Note how a node has ended; the first word about it counts."""
+        if node.ended:
+            return
+        started = started_at if started_at is not None else node.observed.started_at
+        node.observed = Observed(started, max(at, started or 0.0), end.reason, end.exit_code, end.detail)
+        self.version += 1
+        self.records.append(Record(node.spec.id, node.pod, ended=node.observed))
+        node.terminate = None
+        pod = self.pods.get(node.pod)
+        if pod is None or pod.node != node.spec.id:
+            return
+        if pod.create == "due":
+            self.forget(pod)
+        elif not pod.runs:
+            self.delete(pod, now)
+        elif not self.keeps(node):
+            self.let_go(pod, now, linger=0.0 if node.asked_to_end else LINGER_SECONDS)
+
+    def keeps(self, node: Node) -> bool:
+        """Whether what a node has left may be wanted by one that follows it."""
+        if node.followed_by:
+            return False
+        return node.keeps_memory or (node.spec.role == "ps" and not node.asked_to_end)
+
+    def let_go(self, pod: Pod, now: float, *, linger: float = 0.0) -> None:
+        """Have a pod deleted, of which the last node has ended: after a while, in which it may take another one."""
+        if pod.is_leaving or not pod.runs or self.closing:
+            self.delete(pod, now)
+            return
+        pod.delete_at = now + max(linger, 0.0 if pod.logs_copied else LOGS_SECONDS)
+        self.add_idle(pod)
+        self.wake(pod, pod.delete_at)
+
+    def delete(self, pod: Pod, now: float, *, grace_seconds: int = POD_GRACE_SECONDS) -> None:
+        """Have a pod deleted: it takes no more nodes."""
+        self._idle.pop(pod.name, None)
+        pod.takes_no_more = True
+        pod.delete_at, pod.grace_seconds = now, grace_seconds
+        self.touch(pod)
+
+    def forget(self, pod: Pod) -> None:
+        self.pods.pop(pod.name, None)
+        self._idle.pop(pod.name, None)
+
+    # --- what has changed -----------------------------------------------------------------------------------------------
+
+    def change(self, node: Node, **changes: object) -> None:
+        """Change how a node is told to be."""
+        changed = msgspec.structs.replace(node.observed, **changes)
+        if changed != node.observed:
+            node.observed = changed
+            self.version += 1
+
+    def touch(self, pod: Pod) -> None:
+        """Have a pod looked at."""
+        self.due[pod.name] = None
+
+    def wake(self, pod: Pod, at: float) -> None:
+        """Have a pod looked at, at a time."""
+        heapq.heappush(self.timers, (at, pod.name))
