@@ -23,7 +23,7 @@ import zmq
 from _limits_node import NOTE
 from common import Figure, arguments, emit
 
-from dlrover_lite.backends.keeper.client import LocalBackend
+from dlrover_lite.backends.keeper.client import KeeperClient
 from dlrover_lite.backends.keeper.options import KeeperOptions
 from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
 from dlrover_lite.client.handle import launch
@@ -47,7 +47,7 @@ IDLE = "import signal\nsignal.sigwait([signal.SIGTERM])"
 class Job:
     """A job without a master: this process asks for its nodes."""
 
-    def __init__(self, backend: LocalBackend, directory: Path, log: Callable[[str], Path]) -> None:
+    def __init__(self, backend: KeeperClient, directory: Path, log: Callable[[str], Path]) -> None:
         self.backend = backend
         self._log = log
         self._directory = directory
@@ -101,7 +101,7 @@ def running_job(home: Path) -> Iterator[Job]:
     )
     handle = launch(recipe, options=RunOptions(), backend=LocalJobs(keeper))
     with zmq.Context() as context:
-        backend = LocalBackend(handle.job.record().keeper_endpoint, connector=Connector(context=context))
+        backend = KeeperClient(handle.job.record().keeper_endpoint, connector=Connector(context=context))
         try:
             yield Job(backend, home, handle.job.log)
         finally:

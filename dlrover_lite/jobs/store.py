@@ -107,6 +107,10 @@ class JobRecord(msgspec.Struct, frozen=True):
     stop_reason: str = ""
     """Why the keeper has asked the master to end; the master puts it into the result."""
     transport: TransportKind = "unix"
+    listen: str = ""
+    """Address that the master is to listen at, over TCP; empty: any port of this machine."""
+    advertised: str = ""
+    """Address by which nodes know the master; empty: where it listens."""
 
     @property
     def keeper_endpoint(self) -> str:

@@ -10,7 +10,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from dlrover_lite.backends.keeper.client import LocalBackend
+from dlrover_lite.backends.keeper.client import KeeperClient
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.files.durable import write_whole
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
@@ -52,7 +52,7 @@ def run(job: Job) -> Outcome:
     connector = Connector.of_this_process()
     record = job.record()
     server = _listen(record, connector)
-    backend = LocalBackend(record.keeper_endpoint, connector=connector)
+    backend = KeeperClient(record.keeper_endpoint, connector=connector)
     try:
         return _run(job, server, backend, stop, connector)
     finally:
@@ -62,10 +62,10 @@ def run(job: Job) -> Outcome:
 
 
 def _listen(record: JobRecord, connector: Connector) -> Server:
-    """Listen where the job's nodes and clients look for its master: over TCP, where the master before this one did."""
+    """Listen where the job's nodes and clients look for its master: over TCP where it is told to, or the master before this one did."""
     if record.transport == "unix":
         return connector.server(record.master_endpoint, MasterRequests, remember_replies=True)
-    known = record.master_endpoint if record.has_master else ANY_PORT
+    known = record.listen or (record.master_endpoint if record.has_master else ANY_PORT)
     server = connector.server(known, MasterRequests, remember_replies=True)
     write_whole(Path(record.runtime_directory, MASTER_ENDPOINT_FILE), server.endpoint.encode("ascii"))
     return server
@@ -81,7 +81,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: StopSignals, connecto
     mode = brain_mode() if os.environ.get(BRAIN_VARIABLE) else "off"
     io = _IoThreads()
     edge = Edge(
-        endpoint=server.endpoint,
+        endpoint=job.record().advertised or server.endpoint,
         attempt=server.attempt,
         io=io.another,
         stop=stop,

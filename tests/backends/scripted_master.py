@@ -49,12 +49,12 @@ def _listen(job: Job) -> None:
 def _launch(job: Job, count: int) -> None:
     import zmq
 
-    from dlrover_lite.backends.keeper.client import LocalBackend
+    from dlrover_lite.backends.keeper.client import KeeperClient
     from dlrover_lite.core.units import Resources
     from dlrover_lite.protocol.nodes import NodeSpec
 
     with zmq.Context() as context:
-        backend = LocalBackend(job.record().keeper_endpoint, connector=Connector(context=context))
+        backend = KeeperClient(job.record().keeper_endpoint, connector=Connector(context=context))
         for i in range(count):
             backend.launch(NodeSpec(f"worker-{i}", "worker", Resources(1, 1 << 28), "children" if i == 0 else "stay"))
         backend.close()

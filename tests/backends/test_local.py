@@ -13,7 +13,7 @@ import psutil
 import pytest
 import zmq
 
-from dlrover_lite.backends.keeper.client import LocalBackend
+from dlrover_lite.backends.keeper.client import KeeperClient
 from dlrover_lite.backends.limits.base import Limits
 from dlrover_lite.backends.limits.choose import choose
 from dlrover_lite.client.handle import JobHandle
@@ -39,10 +39,10 @@ def scripted_backend(handle: JobHandle, context: zmq.Context[Any]) -> Scripted:
     def output(node: str) -> str:
         return handle.job.log(node).read_text()
 
-    others: list[LocalBackend] = []
+    others: list[KeeperClient] = []
 
-    def another() -> LocalBackend:
-        others.append(LocalBackend(handle.job.record().keeper_endpoint, connector=Connector(context=context)))
+    def another() -> KeeperClient:
+        others.append(KeeperClient(handle.job.record().keeper_endpoint, connector=Connector(context=context)))
         return others[-1]
 
     return Scripted(another(), wait_for_output, output, another, close=lambda: [other.close() for other in others])

@@ -237,12 +237,12 @@ def test_nothing_is_left_when_the_keeper_is_killed_while_nodes_run(own_directori
 
 
 def test_foreseen_enforcement_of_limits_is_that_of_a_job() -> None:
-    from dlrover_lite.backends.keeper.client import LocalBackend
+    from dlrover_lite.backends.keeper.client import KeeperClient
 
     expected = doctor._probe_enforcement()
     handle = start("idle")
     with zmq.Context() as context:
-        backend = LocalBackend(handle.job.record().keeper_endpoint, connector=Connector(context=context))
+        backend = KeeperClient(handle.job.record().keeper_endpoint, connector=Connector(context=context))
         assert backend.enforcement() == expected
         backend.close()
     handle.stop(kill=True)

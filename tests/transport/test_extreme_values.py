@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,10 +19,9 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.backends.keeper import service as keeper_service
 from dlrover_lite.backends.keeper.node_memory import NodeMemory
 from dlrover_lite.backends.keeper.nodes import Nodes
-from dlrover_lite.backends.keeper.options import KeeperOptions
+from dlrover_lite.backends.keeper.options import NodeOptions
 from dlrover_lite.backends.keeper.protocol import (
     Channel,
     Forked,
@@ -32,9 +30,11 @@ from dlrover_lite.backends.keeper.protocol import (
     KeeperRequests,
     ReadCapacity,
 )
-from dlrover_lite.backends.limits.node_limits import NodeLimits
+from dlrover_lite.backends.keeper.service import KeeperService, Place
+from dlrover_lite.backends.keeper.supervisor import NodeSupervisor
 from dlrover_lite.backends.limits.watchdog import Watchdog
 from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.brain_messages import BrainRequests, BrainStatus, BrainStatusRequest
 from dlrover_lite.protocol.messages import Ack, MasterRequests, PsOrders
 from dlrover_lite.protocol.nodes import NodeSpec
@@ -189,26 +189,10 @@ def test_the_brain_survives_extreme_values(bodies: list[Any]) -> None:
 # --- the keeper ---------------------------------------------------------------------------------------------------------------
 
 
-class Supervisor:
-    """A keeper without processes."""
-
-    phase = "running"
-
-    def __init__(self, directory: Path) -> None:
-        self.job: Any = SimpleNamespace(
-            directory=directory, recipe=SimpleNamespace(resources=SimpleNamespace(total=Resources(2.0, GIB)))
-        )
-        self.options = KeeperOptions(entries={"ps": "nothing:main", "worker": "nothing:main"})
-        self.nodes = Nodes()
-        self.fences = NodeLimits(Watchdog("it is a test"))
-        self.memory = NodeMemory(directory, self.nodes)
-        self.launched: list[Any] = []
-
-    def launch(self, fork: Any) -> None:
-        self.launched.append(fork)
-
-    def terminate(self, node: str, grace_seconds: float, *, keep_memory: bool = False) -> None:
-        self.nodes.terminate(node, grace_seconds, now=0.0, keep_memory=keep_memory)
+def supervisor_in(directory: Path) -> NodeSupervisor:
+    """Supervise nodes without processes: the template isn't started."""
+    options = NodeOptions(entries={"ps": "nothing:main", "worker": "nothing:main"})
+    return NodeSupervisor(Job(directory), directory, options, Watchdog("it is a test"), variables={})
 
 
 @SETTINGS
@@ -216,8 +200,8 @@ class Supervisor:
 def test_the_keeper_survives_extreme_values(bodies: list[Any]) -> None:
     context: zmq.Context[Any] = zmq.Context()
     with tempfile.TemporaryDirectory() as directory:
-        supervisor = Supervisor(Path(directory))
-        service = keeper_service.KeeperService(supervisor, "inproc://keeper", Connector(context=context))
+        supervisor = supervisor_in(Path(directory))
+        service = KeeperService(supervisor, Place(), "inproc://keeper", Connector(context=context))
         client = Client("inproc://keeper", KeeperReplies, context=context)
         try:
             known = NodeSpec("worker-0", "worker", Resources(1.0, GIB), "inproc://master")

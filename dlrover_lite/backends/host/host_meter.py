@@ -21,15 +21,16 @@ class HostMeter:
     """Measures how busy this machine is. Where a control group around us has fewer cores than the machine, what is within that group
     counts."""
 
-    def __init__(self, found: list[Hierarchy] | None = None) -> None:
+    def __init__(self, found: list[Hierarchy] | None = None, *, name: str = "") -> None:
+        """``name``: what the machine is called; empty: as the local backend does."""
         found = hierarchies() if found is None else found
-        self.name = host_name()
+        self.name = name or host_name()
+        self._found = found
         self._cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-        self._cores = machine_resources(found).cores
         self._read = self._of_group(found) or self._of_machine
 
     def read(self) -> HostUsage:
-        return HostUsage(self.name, self._cores, self._read())
+        return HostUsage(self.name, machine_resources(self._found).cores, self._read())
 
     def _of_group(self, found: list[Hierarchy]) -> Callable[[], float] | None:
         """Return what reads the account of the tightest group around us; None if there is none, or it can't be read."""

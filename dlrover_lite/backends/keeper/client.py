@@ -1,4 +1,4 @@
-"""The local backend as the master sees it: each call is a request to the job's keeper."""
+"""A keeper as who has nodes run by it sees it: each call is a request. For a job on one machine it is the whole backend."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Observation, Readings
 from dlrover_lite.transport.connector import Connector
 
-__all__ = ["LocalBackend"]
+__all__ = ["KeeperClient"]
 
 A = TypeVar("A")
 
 
-class LocalBackend:
-    """``Backend`` over the keeper's endpoint (``JobRecord.keeper_endpoint``). Not for several threads: each takes its own.
+class KeeperClient:
+    """``Backend`` over a keeper's endpoint: ``JobRecord.keeper_endpoint`` of the job's own on this machine, port 7071 of a node's pod.
+    Not for several threads: each takes its own.
 
     Every call may be repeated, and is answered within ``deadline_seconds`` or raises BackendError.
     """
 
-    def __init__(self, endpoint: str, *, connector: Connector, deadline_seconds: float = 10.0) -> None:
-        self._client = connector.client(endpoint, protocol.KeeperReplies, peer="the keeper")
+    def __init__(
+        self, endpoint: str, *, connector: Connector, deadline_seconds: float = 10.0, peer: str = "the keeper"
+    ) -> None:
+        self._client = connector.client(endpoint, protocol.KeeperReplies, peer=peer)
         self._deadline_seconds = deadline_seconds
 
     def capacity(self) -> list[Host]:
@@ -48,6 +51,14 @@ class LocalBackend:
 
     def enforcement(self) -> Enforcement:
         return self._ask(protocol.ReadEnforcement(), protocol.EnforcementAnswer).enforcement
+
+    def read_log(self, process: str, offset: int, most_bytes: int) -> protocol.LogAnswer:
+        """Read a part of what a process has printed, whether it runs or has ended. Raises BackendError where there is no log of it."""
+        return self._ask(protocol.ReadLog(process, offset, most_bytes), protocol.LogAnswer)
+
+    def leave(self) -> None:
+        """Have a keeper without a master, as in a pod, end when its nodes have."""
+        self._ask(protocol.Leave(), protocol.Acknowledged)
 
     def close(self) -> None:
         self._client.close()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -25,23 +24,21 @@ import msgspec
 
 from dlrover_lite.backends.host import linux
 from dlrover_lite.backends.keeper import children
-from dlrover_lite.backends.keeper.node_memory import NodeMemory
-from dlrover_lite.backends.keeper.nodes import Nodes, SendSignal, signal_name
+from dlrover_lite.backends.keeper.loop import milliseconds_until, signals_as_bytes
+from dlrover_lite.backends.keeper.nodes import describe_end
 from dlrover_lite.backends.keeper.options import KeeperOptions, KeeperReady
-from dlrover_lite.backends.keeper.protocol import Channel, Exited, Fork, Forked, FromTemplate, Ready, Signal
 from dlrover_lite.backends.keeper.restarts import Restarts
 from dlrover_lite.backends.keeper.runtime_directories import (
     create_runtime_directory,
     record_cgroups,
     remove_runtime_directory,
 )
-from dlrover_lite.backends.keeper.service import KeeperService
+from dlrover_lite.backends.keeper.service import KeeperService, Place
+from dlrover_lite.backends.keeper.supervisor import NodeSupervisor, start_error
 from dlrover_lite.backends.limits.choose import choose
-from dlrover_lite.backends.limits.node_limits import NodeLimits
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
-from dlrover_lite.core.process_limits import exhausted
 from dlrover_lite.core.process_log import log, log_to
 from dlrover_lite.core.processes import identify
 from dlrover_lite.jobs.store import Job, JobRecord, Result
@@ -52,11 +49,9 @@ from dlrover_lite.transport.polling import Poller
 __all__ = ["Keeper", "main"]
 
 _TO_SEE_NODES_END_SECONDS = 2.0
-_LONGEST_POLL_SECONDS = 3600.0
 _LAST_WORDS_SECONDS = 0.5
 """Longest wait in milliseconds for answers that are on their way when the keeper ends."""
 _REASONS: dict[int, str] = {signal.SIGHUP: "the terminal of the command that started the job was closed"}
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
 Phase = Literal["running", "stopping", "draining", "done"]
 
@@ -68,7 +63,6 @@ class Keeper:
     def __init__(self, job: Job, options: KeeperOptions, runtime: Path, tie: int | None) -> None:
         self.job = job
         self.options = options
-        self.nodes = Nodes()
         self.phase: Phase = "running"
         self._tie = tie
         self._runtime = runtime
@@ -76,16 +70,11 @@ class Keeper:
         self._deadline: float | None = None
         """Time when the phase's patience ends."""
         self._stop_reason = ""
-        self._template_ready = False
-        self._unsent: list[Fork] = []
-        self._wakeup = _signals_as_bytes()
-        self._master_restarts, self._template_restarts = (
-            Restarts(options.restarts, options.longest_restart_delay_seconds) for _ in range(2)
-        )
-        # Before there are children: it may move this process, and them with it, to another control group.
-        name = f"dlrover-lite-{job.short_id}-{os.getpid()}"
-        self.fences = NodeLimits(choose(options.limits, name, lambda groups: record_cgroups(runtime, groups)))
-        self.memory = NodeMemory(runtime, self.nodes)
+        self._wakeup = signals_as_bytes()
+        self._restarts = Restarts(options.restarts, options.longest_restart_delay_seconds)
+        self._variables = {KEY_FILE_VARIABLE: str(job.key_file)} if options.transport == "tcp" else {}
+        # Before there are children: choosing the limits may move this process, and them with it, to another control group.
+        self.nodes = self._node_supervisor() if options.runs_nodes else None
         identity = identify(os.getpid())
         self.record: JobRecord = msgspec.structs.replace(
             job.record(),
@@ -93,61 +82,60 @@ class Keeper:
             keeper=identity,
             runtime_directory=str(runtime),
             transport=options.transport,
+            listen=options.listen,
+            advertised=options.advertised,
             started_at=time.time(),
         )
-        self._variables = {KEY_FILE_VARIABLE: str(job.key_file)} if options.transport == "tcp" else {}
         job.write_record(self.record)
         self._poller = Poller()
         try:
             self.master: int | None = self._spawn_master()
-            self.template, self._channel = self._spawn_template()
+            if self.nodes is not None:
+                self.nodes.start(self._poller, self._fail)
         except OSError as error:
-            why, hint = exhausted(error) or (error, "")
-            raise JobError(f"Can't start the job's processes: {why}", hint=hint) from error
+            raise start_error(error) from error
         self._write_record(master=identify(self.master))
         self._connector = Connector()
-        self.service = KeeperService(self, self.record.keeper_endpoint, self._connector)
+        self._service: KeeperService | None = None
+        if self.nodes is not None:
+            place = Place(ceiling=job.recipe.resources.total)
+            self._service = KeeperService(self.nodes, place, self.record.keeper_endpoint, self._connector)
+
+    def _node_supervisor(self) -> NodeSupervisor:
+        name = f"dlrover-lite-{self.job.short_id}-{os.getpid()}"
+        limiter = choose(self.options.limits, name, lambda groups: record_cgroups(self._runtime, groups))
+        return NodeSupervisor(self.job, self._runtime, self.options, limiter, variables=self._variables)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         poller = self._poller
-        poller.register(self.service.socket)
-        poller.register(self._wakeup.fileno())
+        for source in (self._wakeup.fileno(), *(self._service.sockets if self._service is not None else ())):
+            poller.register(source)
         tie = self._tie
         if tie is not None:
             poller.register(tie)
-        if (memory := self.memory.fileno()) is not None:
-            poller.register(memory)
         while self.phase != "done":
-            ready = poller.poll(self._timeout_milliseconds())
+            ready = poller.poll(milliseconds_until(self._next_due(), self._clock()))
             if self._wakeup.fileno() in ready:
                 self._take_signals()
             if tie is not None and tie in ready and not os.read(tie, 4096):
                 poller.unregister(tie)
                 tie = None
                 self.stop("the command that started the job has ended")
-            if self._channel.socket.fileno() in ready:
-                self._take_template_messages()
+            if self.nodes is not None:
+                self.nodes.hear(ready)
             self._reap()
-            self.fences.act(self._clock())
-            self.send(self.nodes.due(self._clock()))
+            if self.nodes is not None:
+                self.nodes.act()
             self._advance()
-            self.memory.serve()
-            self.service.serve()
+            if self._service is not None:
+                self._service.serve()
 
-    def _timeout_milliseconds(self) -> int | None:
-        due = (
-            self._deadline,
-            self._master_restarts.due_at,
-            self._template_restarts.due_at,
-            self.nodes.next_due(),
-            self.fences.next_due(),
-        )
-        times = [at for at in due if at is not None]
-        if not times:
-            return None
-        return max(0, int(min(min(times) - self._clock(), _LONGEST_POLL_SECONDS) * 1000) + 1)
+    def _next_due(self) -> float | None:
+        of_nodes = self.nodes.next_due() if self.nodes is not None else None
+        due = (self._deadline, self._restarts.due_at, of_nodes)
+        return min((at for at in due if at is not None), default=None)
 
     def _take_signals(self) -> None:
         for number in self._wakeup.recv(4096):
@@ -158,62 +146,13 @@ class Keeper:
             else:
                 self.stop(_REASONS.get(number, "stopped by request"))
 
-    def _take_template_messages(self) -> None:
-        at, now = time.time(), self._clock()
-        for message in self._channel.receive():
-            if isinstance(message, Ready):
-                self._template_ready = True
-                for fork in self._unsent:
-                    self._channel.send(fork)
-                self._unsent.clear()
-            elif isinstance(message, Forked):
-                self.fences.started(message.node, message.pid)
-                self.send(self.nodes.started(message.node, message.pid, now=now, at=at))
-            elif isinstance(message, Exited):
-                self._node_ended(message.node, message.exit_code, message.detail)
-        if not self._channel.open:
-            self._poller.unregister(self._channel.socket.fileno())
-
-    # --- nodes ------------------------------------------------------------------------------------------------------
-
-    def launch(self, fork: Fork) -> None:
-        """Start a node that is in the book already: at once, or when the template is ready."""
-        if self._template_ready:
-            self._channel.send(fork)
-        else:
-            self._unsent.append(fork)
-
-    def terminate(self, node: str, grace_seconds: float, *, keep_memory: bool = False) -> None:
-        self.send(self.nodes.terminate(node, grace_seconds, now=self._clock(), keep_memory=keep_memory))
-        self._let_go(node)
-        for fork in [fork for fork in self._unsent if fork.spec.id == node]:
-            self._unsent.remove(fork)
-            self._node_ended(node, None)
-
-    def _node_ended(self, node: str, exit_code: int | None, detail: str = "") -> None:
-        over_memory = self.fences.ended(node, now=self._clock())
-        self.nodes.ended(node, exit_code, at=time.time(), detail=detail, over_memory=over_memory)
-        self._let_go(node)
-
-    def _let_go(self, node: str) -> None:
-        """Let go of the memory of a node that has ended and is followed by nobody."""
-        known = self.nodes.by_id[node]
-        if known.phase == "ended" and known.leaves_nothing:
-            self.memory.release(node)
-
-    def send(self, signals: list[SendSignal]) -> None:
-        for due in signals:
-            self._channel.send(Signal(due.node.spec.id, due.number))
-
-    def _spawn_template(self) -> tuple[int | None, Channel[FromTemplate]]:
-        """Start the template. Return its pid, and our end of the channel to it, which the loop listens to from now on."""
-        options = self.options
-        imports = [*options.imports, *(entry.partition(":")[0] for entry in options.entries.values())]
-        channel, template_end = socket.socketpair()
-        with template_end:
-            pid = children.spawn_template(self.job, template_end.fileno(), imports, self._variables)
-        self._poller.register(channel.fileno())
-        return pid, Channel(channel, FromTemplate)
+    def _reap(self) -> None:
+        ended = children.reap()
+        for pid, exit_code in ended:
+            if pid == self.master:
+                self._master_ended(exit_code)
+        if self.nodes is not None:
+            self.nodes.reaped(ended)
 
     # --- the master -------------------------------------------------------------------------------------------------
 
@@ -227,11 +166,11 @@ class Keeper:
         """Start a master again that a signal has killed: it adopts the nodes. Any other has had its say."""
         self.master = None
         self._write_record(master_exit_code=exit_code)
-        log(f"The master has ended ({describe(exit_code)})")
+        log(f"The master has ended ({describe_end(exit_code)})")
         if self.phase != "running" or exit_code >= 0 or self.job.result() is not None:
             return
-        if not self._master_restarts.after_death(self._clock()):
-            log(f"It has been started again {self._master_restarts.most} times: that is enough")
+        if not self._restarts.after_death(self._clock()):
+            log(f"It has been started again {self._restarts.most} times: that is enough")
 
     def _restart_master(self) -> None:
         try:
@@ -259,18 +198,11 @@ class Keeper:
         """End everything now."""
         log(f"Killing: {reason}")
         self._stop_reason = self._stop_reason or reason
-        for pid in (self.master, self.template):
-            if pid is not None:
-                os.kill(pid, signal.SIGKILL)
-        self._kill_nodes()
+        if self.master is not None:
+            os.kill(self.master, signal.SIGKILL)
+        if self.nodes is not None:
+            self.nodes.kill()
         self.phase, self._deadline = "done", None
-
-    def _kill_nodes(self) -> None:
-        """Kill the nodes without the template's help; where the kernel ties nodes to the template this is done already."""
-        for node in self.nodes.alive():
-            if node.pid is not None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(node.pid, signal.SIGKILL)
 
     def _fail(self, message: str, hint: str) -> None:
         """End the job with this result, whatever the master says later."""
@@ -279,6 +211,8 @@ class Keeper:
 
     def _enter(self, phase: Phase, patience_seconds: float) -> None:
         self.phase, self._deadline = phase, self._clock() + patience_seconds
+        if self.nodes is not None:
+            self.nodes.close_to_new("the job is being stopped")
 
     def _advance(self) -> None:
         late = self._deadline is not None and self._clock() >= self._deadline
@@ -286,84 +220,33 @@ class Keeper:
             log(f"The master did not end within {self.options.master_grace_seconds:g} s: killing it")
             os.kill(self.master, signal.SIGKILL)
             self._deadline = None
-        if self.phase == "running":
-            if self._template_restarts.take(self._clock()):
-                self._restart_template()
-            if self._master_restarts.due_at is not None:
-                if self._master_restarts.take(self._clock()):
-                    self._restart_master()
-                return
+        if self.phase == "running" and self._restarts.due_at is not None:
+            if self._restarts.take(self._clock()):
+                self._restart_master()
+            return
         if self.phase in ("running", "stopping") and self.master is None:
             self._enter("draining", self.options.node_grace_seconds + _TO_SEE_NODES_END_SECONDS)
-            for node in self.nodes.alive():
-                self.terminate(node.spec.id, self.options.node_grace_seconds)
-        if self.phase == "draining" and (late or not self.nodes.alive()):
-            self._kill_nodes()
+            if self.nodes is not None:
+                self.nodes.terminate_all(self.options.node_grace_seconds)
+        if self.phase == "draining" and (late or self.nodes is None or not self.nodes.nodes.alive()):
+            if self.nodes is not None:
+                self.nodes.kill_nodes()
             self.phase = "done"
-
-    def _reap(self) -> None:
-        ended = children.reap()
-        if any(pid == self.template for pid, _ in ended):
-            while self._channel.open:  # its last words, up to the end that its death has made
-                self._take_template_messages()
-            self.nodes.taken_along()
-        # The template last: it takes the nodes along, and how they ended must be known before.
-        for pid, exit_code in sorted(ended, key=lambda end: end[0] == self.template):
-            if pid == self.master:
-                self._master_ended(exit_code)
-            elif pid == self.template:
-                self.template = None
-                self._template_ended(exit_code)
-            elif (node := self.nodes.with_pid(pid)) is not None:
-                self._node_ended(node.spec.id, exit_code)
-
-    def _template_ended(self, exit_code: int) -> None:
-        if self.phase in ("running", "stopping"):
-            lines = self.job.last_log_lines("template")
-            what = "while the job ran" if self._template_ready else "before it was ready"
-            log(f"The template has ended {what} ({describe(exit_code)})")
-            again = exit_code < 0 and self.phase == "running" and self._template_restarts.after_death(self._clock())
-            if self.phase == "running" and not again:
-                self._fail(
-                    f"The process that starts this job's nodes ended {what} ({describe(exit_code)})"
-                    + (f":\n{lines}" if lines else "."),
-                    f"Its log: {self.job.log('template')}",
-                )
-        self._template_ready = False
-        for node in self.nodes.alive():
-            if node.phase == "starting":
-                if all(fork.spec.id != node.spec.id for fork in self._unsent):
-                    self._node_ended(node.spec.id, None)
-            elif node.pid is not None:
-                # Linux has killed it already, and made it our child.
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(node.pid, signal.SIGKILL)
-                if not children.is_ours(node.pid):
-                    self._node_ended(node.spec.id, None)
-
-    def _restart_template(self) -> None:
-        """Start the template again. Its nodes have ended with it; those launched from now on wait until it is ready."""
-        self._channel.socket.close()  # heard to its end
-        try:
-            self.template, self._channel = self._spawn_template()
-        except OSError as error:
-            self._fail(f"Can't start the job's template again: {error}", f"Its log: {self.job.log('template')}")
-            return
-        log(f"The template is started again, as process {self.template}")
 
     # --- what remains -----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Leave no process, no socket, and a result. Called however ``run`` ends."""
-        for pid in (self.master, self.template):
-            if pid is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        if self.master is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.master, signal.SIGKILL)
+        if self.nodes is not None:
+            self.nodes.kill_template()
         for pid, exit_code in children.kill_all(spare=self._spared()):
             if pid == self.master:
                 self._write_record(master_exit_code=exit_code)
-        self.fences.close()
-        self.memory.close()
+        if self.nodes is not None:
+            self.nodes.close()
         self._connector.close(linger_seconds=_LAST_WORDS_SECONDS)
         self._record_result(self._own_result())
         self._write_record(state="ended", ended_at=time.time())
@@ -381,7 +264,7 @@ class Keeper:
             return Result("stopped", time.time(), self._stop_reason)
         code = self.record.master_exit_code
         lines = self.job.last_log_lines("master")
-        message = f"The job's master ended without a result ({'unknown' if code is None else describe(code)})"
+        message = f"The job's master ended without a result ({'unknown' if code is None else describe_end(code)})"
         return Result(
             "failed", time.time(), message + (f":\n{lines}" if lines else "."), f"Its log: {self.job.log('master')}"
         )
@@ -399,21 +282,6 @@ class Keeper:
             self.job.write_record(self.record)
         except JobError as error:
             log(error.message)
-
-
-def describe(exit_code: int) -> str:
-    return f"killed by {signal_name(-exit_code)}" if exit_code < 0 else f"exit code {exit_code}"
-
-
-def _signals_as_bytes() -> socket.socket:
-    """Have signals arrive as bytes to read, one by one, in the loop; nothing is interrupted."""
-    reading, writing = socket.socketpair()
-    for end in (reading, writing):
-        end.setblocking(False)
-    for number in _SIGNALS:
-        signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
-    return reading
 
 
 def main(arguments: list[str]) -> int:

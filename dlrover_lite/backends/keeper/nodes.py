@@ -13,7 +13,7 @@ from dlrover_lite.backends.limits.base import OverMemory
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.protocol.nodes import ExitReason, NodeSpec, Observation, Observed
 
-__all__ = ["Node", "Nodes", "SendSignal"]
+__all__ = ["Node", "Nodes", "SendSignal", "describe_end", "signal_name"]
 
 USER_ERROR_EXIT_CODE = 3
 """Exit code by which a node says that the person's own code or data is at fault."""
@@ -39,6 +39,8 @@ class Node:
     observed: Observed = field(default_factory=Observed)
     taken_along: bool = False
     """The node has ended with the process that starts nodes."""
+    preempted: str = ""
+    """Why somebody other than who launched it has it end; empty: nobody does."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,14 @@ class Nodes:
         node.asked_to_end = True
         return self._ask_to_end(node, now) if node.phase == "running" else []
 
+    def preempt(self, why: str, grace_seconds: float, *, now: float) -> list[SendSignal]:
+        """Have all nodes end, though nobody has asked for it who launched them."""
+        signals = []
+        for node in self.alive():
+            node.preempted = node.preempted or why
+            signals += self.terminate(node.spec.id, grace_seconds, now=now)
+        return signals
+
     def _ask_to_end(self, node: Node, now: float) -> list[SendSignal]:
         kill_at = now + node.grace_seconds
         node.kill_at = kill_at if node.kill_at is None else min(node.kill_at, kill_at)
@@ -158,6 +168,8 @@ class Nodes:
 
 
 def _exit_reason(node: Node, exit_code: int | None, over_memory: OverMemory | None) -> tuple[ExitReason, str]:
+    if node.preempted and exit_code in (None, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM):
+        return "Preempted", node.preempted
     if node.taken_along and not node.asked_to_end and exit_code in (None, -signal.SIGKILL):
         return "Preempted", "the process that starts nodes was killed"
     if exit_code is None:
@@ -184,6 +196,10 @@ def _killed_by(node: Node, number: int) -> str:
     if number == signal.SIGKILL and node.sent == signal.SIGKILL:
         return "killed on request" + (f" after {node.grace_seconds:g} s of grace" if node.grace_seconds > 0 else "")
     return f"{signal_name(number)}, sent by the system or another process"
+
+
+def describe_end(exit_code: int) -> str:
+    return f"killed by {signal_name(-exit_code)}" if exit_code < 0 else f"exit code {exit_code}"
 
 
 def signal_name(number: int) -> str:

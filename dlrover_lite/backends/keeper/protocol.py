@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from dlrover_lite.backends.limits.base import Enter
-from dlrover_lite.core.bounds import Count, ExitCode, Items, Name, Pid, Seconds, SignalNumber, Text, Url
+from dlrover_lite.core.bounds import Blob, Bytes, Count, ExitCode, Items, Name, Pid, Seconds, SignalNumber, Text, Url
 from dlrover_lite.core.decoding import json_decoder
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
@@ -54,6 +54,20 @@ class ReadEnforcement(Message, frozen=True):
     pass
 
 
+class ReadLog(Message, frozen=True):
+    """Asks for a part of what a process has printed, whether it runs or has ended."""
+
+    process: Name
+    """Name of a node, or ``template``; of a keeper with a master, ``master`` and ``keeper`` too."""
+    offset: Count
+    """Number of bytes before the part."""
+    most_bytes: Count
+
+
+class Leave(Message, frozen=True):
+    """Asks a keeper without a master to end when its nodes have ended. It launches no more."""
+
+
 class Acknowledged(Message, frozen=True, tag="Done"):
     """What was asked for has been done, or begun. On the wire it is called as in older versions."""
 
@@ -74,8 +88,15 @@ class EnforcementAnswer(Message, frozen=True):
     enforcement: Enforcement
 
 
-KeeperRequests = Launch | Resize | Terminate | Observe | ReadAll | ReadCapacity | ReadEnforcement
-KeeperReplies = Acknowledged | ObserveAnswer | AllAnswer | CapacityAnswer | EnforcementAnswer
+class LogAnswer(Message, frozen=True):
+    data: Blob
+    """Bytes from the offset on: at most as many as were asked for, and none beyond the end."""
+    size: Bytes
+    """Size of the log now."""
+
+
+KeeperRequests = Launch | Resize | Terminate | Observe | ReadAll | ReadCapacity | ReadEnforcement | ReadLog | Leave
+KeeperReplies = Acknowledged | ObserveAnswer | AllAnswer | CapacityAnswer | EnforcementAnswer | LogAnswer
 
 
 # --- keeper and template, over a socket pair -------------------------------------------------------------------------

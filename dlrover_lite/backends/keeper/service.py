@@ -1,40 +1,79 @@
-"""The keeper's side of the wire: what the master asks of the local backend."""
+"""A keeper's side of the wire: what is asked of it by whoever has nodes run here."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from dlrover_lite.backends.host.host_meter import HostMeter
 from dlrover_lite.backends.host.machine import machine_resources
 from dlrover_lite.backends.keeper import protocol
+from dlrover_lite.backends.keeper.supervisor import NodeSupervisor
 from dlrover_lite.core.errors import BackendError, DlroverLiteError
-from dlrover_lite.core.units import Resources
+from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.nodes import NodeSpec, Readings
+from dlrover_lite.recipe.schema import JobCeiling
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.endpoints import listen_endpoint
 from dlrover_lite.transport.frames import Request
+from dlrover_lite.transport.polling import Source
 
-if TYPE_CHECKING:
-    from dlrover_lite.backends.keeper.keeper import Keeper
+__all__ = ["KeeperService", "Place"]
 
-__all__ = ["KeeperService"]
+_MOST_LOG_BYTES = 1 << 20
+"""Most bytes of a log in one answer: the loop that reads them looks after nodes, too."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a keeper's nodes run."""
+
+    name: str = ""
+    """Name of the host; empty: this machine."""
+    listen: str = ""
+    """Address that nodes listen at; empty: beside their master."""
+    ceiling: JobCeiling | None = None
+    """The most that nodes may use together of what there is."""
 
 
 class KeeperService:
-    def __init__(self, keeper: Keeper, endpoint: str, connector: Connector) -> None:
-        self._keeper = keeper
+    """Answers requests about the nodes of ``supervisor``. ``leave`` is called when the keeper is asked to; None: it can't."""
+
+    def __init__(
+        self,
+        supervisor: NodeSupervisor,
+        place: Place,
+        endpoint: str,
+        connector: Connector,
+        *,
+        leave: Callable[[], None] | None = None,
+    ) -> None:
+        self._supervisor = supervisor
+        self._place = place
+        self._leave = leave
         self._server = connector.server(endpoint, protocol.KeeperRequests)
-        self._host = HostMeter()
-        self.socket = self._server.socket
+        self._host = HostMeter(name=place.name)
+        self.requests = 0
+        """Number of requests that were answered."""
+
+    @property
+    def endpoint(self) -> str:
+        return self._server.endpoint
+
+    @property
+    def sockets(self) -> list[Source]:
+        """Sockets that have something to be read when ``serve`` has something to do."""
+        return [*self._server.sockets]
 
     def serve(self) -> None:
         """Answer all requests that are here. Never blocks."""
         while requests := self._server.receive(0):
             for request in requests:
+                self.requests += 1
                 self._answer(request)
 
     def _answer(self, request: Request) -> None:
@@ -46,63 +85,68 @@ class KeeperService:
         if answer is not None:
             self._server.reply(request, answer)
 
-    def _do(self, body: msgspec.Struct) -> msgspec.Struct:
+    def _do(self, body: Any) -> msgspec.Struct:
+        supervisor = self._supervisor
         match body:
             case protocol.Launch(spec):
                 self._launch(spec)
-                return protocol.Acknowledged()
             case protocol.Resize(node, resources):
-                self._keeper.nodes.known(node)
-                _check_resources(node, resources)
-                self._keeper.fences.resize(node, resources)
-                return protocol.Acknowledged()
+                supervisor.resize(node, resources)
             case protocol.Terminate(node, grace_seconds, keep_memory):
-                self._keeper.terminate(node, grace_seconds, keep_memory=keep_memory)
-                return protocol.Acknowledged()
+                supervisor.terminate(node, grace_seconds, keep_memory=keep_memory)
+            case protocol.Leave():
+                self._end()
             case protocol.Observe(after):
-                return protocol.ObserveAnswer(self._keeper.nodes.observe(after))
+                return protocol.ObserveAnswer(supervisor.nodes.observe(after))
             case protocol.ReadAll():
                 return protocol.AllAnswer(self._readings())
             case protocol.ReadCapacity():
                 return protocol.CapacityAnswer([self._capacity()])
             case protocol.ReadEnforcement():
-                return protocol.EnforcementAnswer(self._keeper.fences.enforcement())
-        raise AssertionError(f"no answer to {type(body).__name__}")
+                return protocol.EnforcementAnswer(supervisor.fences.enforcement())
+            case protocol.ReadLog(process, offset, most_bytes):
+                return read_log(supervisor.job, process, offset, most_bytes)
+            case _:
+                raise AssertionError(f"no answer to {type(body).__name__}")
+        return protocol.Acknowledged()
 
     def _launch(self, spec: NodeSpec) -> None:
-        entry = self._keeper.options.entries.get(spec.role)
-        if entry is None:
-            raise BackendError(f"Node {spec.id}: the local backend starts no nodes of role {spec.role}")
-        if spec.id in self._keeper.nodes.by_id:
-            return
-        if self._keeper.phase != "running":
-            raise BackendError(f"Node {spec.id} can't be launched any more: the job is being stopped")
-        if spec.host not in ("", self._host.name):
+        if spec.host not in ("", self._host.name) and spec.id not in self._supervisor.nodes.by_id:
             raise BackendError(
-                f"Node {spec.id} can't be launched on {spec.host}: this job's nodes all run on {self._host.name}",
+                f"Node {spec.id} can't be launched on {spec.host}: nodes that are launched here run on {self._host.name}",
                 hint="Launch it without a host.",
             )
-        spec = msgspec.structs.replace(spec, listen=listen_endpoint(spec.master_endpoint, spec.id))
-        _check_resources(spec.id, spec.resources)
-        self._keeper.nodes.check(spec)
-        enter = self._keeper.fences.create(spec)
-        self._keeper.nodes.launch(spec)
-        self._keeper.memory.take_over(spec.id, spec.follows)
-        self._keeper.launch(protocol.Fork(spec, entry, enter, self._keeper.memory.address))
+        listen = self._place.listen or listen_endpoint(spec.master_endpoint, spec.id)
+        self._supervisor.launch(msgspec.structs.replace(spec, listen=listen))
+
+    def _end(self) -> None:
+        if self._leave is None:
+            raise BackendError("This keeper runs a job: it ends with that", hint="Stop the job: dlrover-lite stop JOB")
+        self._leave()
 
     def _readings(self) -> Readings:
-        usages = {node.spec.id: self._keeper.fences.usage(node.spec.id) for node in self._keeper.nodes.alive()}
-        nodes = {node: usage for node, usage in usages.items() if usage is not None}
+        nodes, fences = self._supervisor.nodes, self._supervisor.fences
+        usages = {node.spec.id: fences.usage(node.spec.id) for node in nodes.alive()}
+        known = {node: usage for node, usage in usages.items() if usage is not None}
         host = self._host.read()
-        return Readings(nodes, dict.fromkeys(nodes, host.host), [host])
+        return Readings(known, dict.fromkeys(known, host.host), [host])
 
     def _capacity(self) -> Host:
-        machine, total = machine_resources(), self._keeper.job.recipe.resources.total
-        return Host(self._host.name, machine if total is None else machine.within(total))
+        machine, ceiling = machine_resources(), self._place.ceiling
+        return Host(self._host.name, machine if ceiling is None else machine.within(ceiling))
 
 
-def _check_resources(node: str, resources: Resources) -> None:
-    if not (resources.cores > 0 and math.isfinite(resources.cores) and resources.memory > 0):
-        raise BackendError(
-            f"Node {node} can't have {resources.cores:g} cores and {resources.memory:,} bytes: both must be above 0"
-        )
+def read_log(job: Job, process: str, offset: int, most_bytes: int) -> protocol.LogAnswer:
+    """Read a part of a process's log. Raises BackendError where there is none."""
+    path = job.log(process)
+    try:
+        with path.open("rb") as file:
+            size, data = file.seek(0, 2), b""
+            if offset < size:
+                file.seek(offset)
+                data = file.read(min(most_bytes, _MOST_LOG_BYTES, size - offset))
+    except FileNotFoundError:
+        raise BackendError(f"There is no log of {process!r} here") from None
+    except OSError as error:
+        raise BackendError(f"The log of {process} can't be read: {path}: {error.strerror}") from error
+    return protocol.LogAnswer(data, size)

@@ -29,6 +29,8 @@ class Enter(msgspec.Struct, frozen=True):
     """The only CPUs that the process runs on; empty: as it is."""
     nice: Nice = 0
     """Number added to the nice value of the process."""
+    killed_first: bool = False
+    """Where memory is short the kernel kills this process rather than what it was started by."""
     more_data: Bytes | None = None
     """Bytes that the process may allocate beyond what it has when it enters; None: no bound."""
 

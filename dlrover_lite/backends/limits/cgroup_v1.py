@@ -20,7 +20,7 @@ from dlrover_lite.backends.limits.cgroup import (
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import Enforcement
 
-__all__ = ["CgroupV1"]
+__all__ = ["CgroupV1", "read_counters"]
 
 _CONTROLLERS = ("cpu", "cpuacct", "memory")
 _SHARES_PER_CORE = 1024
@@ -92,16 +92,21 @@ class _FenceV1(CgroupFence):
         return True
 
     def _counters(self) -> Counters:
-        stat = cgroups.read_fields(self._memory / "memory.stat")
-        used = cgroups.read_number(self._memory / "memory.usage_in_bytes")
-        return Counters(
-            cpu_seconds=cgroups.read_number(self._cpuacct / "cpuacct.usage") / 1e9,
-            throttled_seconds=cgroups.read_fields(self._cpu / "cpu.stat").get("throttled_time", 0) / 1e9,
-            memory=max(0, used - stat.get("total_inactive_file", 0)),
-            shared_memory=stat.get("total_shmem", 0),
-            peak_memory=cgroups.read_number(self._memory / "memory.max_usage_in_bytes"),
-            oom_kills=cgroups.read_fields(self._memory / "memory.oom_control").get("oom_kill", 0),
-        )
+        return read_counters(self._cpu, self._cpuacct, self._memory)
+
+
+def read_counters(cpu: Path, cpuacct: Path, memory: Path) -> Counters:
+    """Read the counters of a group, given its directory in the hierarchy of each controller. Raises OSError when it is gone."""
+    stat = cgroups.read_fields(memory / "memory.stat")
+    used = cgroups.read_number(memory / "memory.usage_in_bytes")
+    return Counters(
+        cpu_seconds=cgroups.read_number(cpuacct / "cpuacct.usage") / 1e9,
+        throttled_seconds=cgroups.read_fields(cpu / "cpu.stat").get("throttled_time", 0) / 1e9,
+        memory=max(0, used - stat.get("total_inactive_file", 0)),
+        shared_memory=stat.get("total_shmem", 0),
+        peak_memory=cgroups.read_number(memory / "memory.max_usage_in_bytes"),
+        oom_kills=cgroups.read_fields(memory / "memory.oom_control").get("oom_kill", 0),
+    )
 
 
 def _has_swap() -> bool:

@@ -24,7 +24,7 @@ from dlrover_lite.backends.limits.cgroup import (
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import Enforcement
 
-__all__ = ["CgroupV2", "is_keepers", "place_in"]
+__all__ = ["CgroupV2", "is_keepers", "place_in", "read_counters"]
 
 _CONTROLLERS = frozenset(("cpu", "memory"))
 _WEIGHT_PER_CORE = 100
@@ -149,13 +149,18 @@ class _FenceV2(CgroupFence):
             cgroups.write(self._group / "cpu.weight", min(10_000, max(1, round(_WEIGHT_PER_CORE * cores))))
 
     def _counters(self) -> Counters:
-        cpu, memory = cgroups.read_fields(self._group / "cpu.stat"), cgroups.read_fields(self._group / "memory.stat")
-        current = cgroups.read_number(self._group / "memory.current")
-        return Counters(
-            cpu_seconds=cpu.get("usage_usec", 0) / 1e6,
-            throttled_seconds=cpu.get("throttled_usec", 0) / 1e6,
-            memory=max(0, current - memory.get("inactive_file", 0)),
-            shared_memory=memory.get("shmem", 0),
-            peak_memory=cgroups.read_number(self._group / "memory.peak", missing=0),  # since Linux 5.19
-            oom_kills=cgroups.read_fields(self._group / "memory.events").get("oom_kill", 0),
-        )
+        return read_counters(self._group)
+
+
+def read_counters(group: Path) -> Counters:
+    """Read the counters of a group. Raises OSError when it is gone."""
+    cpu, memory = cgroups.read_fields(group / "cpu.stat"), cgroups.read_fields(group / "memory.stat")
+    current = cgroups.read_number(group / "memory.current")
+    return Counters(
+        cpu_seconds=cpu.get("usage_usec", 0) / 1e6,
+        throttled_seconds=cpu.get("throttled_usec", 0) / 1e6,
+        memory=max(0, current - memory.get("inactive_file", 0)),
+        shared_memory=memory.get("shmem", 0),
+        peak_memory=cgroups.read_number(group / "memory.peak", missing=0),  # since Linux 5.19
+        oom_kills=cgroups.read_fields(group / "memory.events").get("oom_kill", 0),
+    )

@@ -20,6 +20,7 @@ NODE_VARIABLE = "DLROVER_LITE_NODE"
 """Environment variable with the node's id, for what the node starts."""
 
 _AUTOGROUP = Path("/proc/self/autogroup")
+_OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
 def enter_fence(enter: Enter) -> None:
@@ -32,6 +33,9 @@ def enter_fence(enter: Enter) -> None:
         value = os.nice(enter.nice)
         with suppress(OSError):  # where sessions are scheduled as groups, nice counts within one only
             _AUTOGROUP.write_text(str(value))
+    if enter.killed_first:
+        with suppress(OSError):
+            _OOM_SCORE.write_text("1000")
     if enter.more_data is not None and resource is not None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         set_data_limit(0, enter.more_data)
