@@ -114,6 +114,10 @@ class AgentRig:
         assert self.process is not None
         return psutil.Process(self.process.pid).children(recursive=True)
 
+    def node(self, node: str) -> psutil.Process:
+        """The process of a node that runs its own code."""
+        return next(process for process in self.descendants() if process.name() == f"dl:{node}")
+
     def alive(self) -> list[psutil.Process]:
         """Processes of this agent's nodes, also those that aren't its descendants any more."""
         found = []

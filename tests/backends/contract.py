@@ -29,7 +29,9 @@ class Scripted:
     ``allocate:BYTES,SECONDS`` both;
     ``share:BYTES`` of memory (``shared``); ``parent:BYTES``: a process that it starts allocates them and uses 0.3 s of CPU
     (``child holds``). ``keep:TEXT`` in memory that outlives it, three files of 4 MiB (``kept``); ``look`` at what the node it follows
-    has left (``found N files: TEXTS``). ``fork``: it is there twice (``forked``). These then stay.
+    has left (``found N files: TEXTS``).
+    ``fill:FIRST,THEN`` bytes of an arena that outlives it, THEN after SIGUSR1 (``filled FIRST found F``: F bytes had been left).
+    ``fork``: it is there twice (``forked``). These then stay.
     """
 
     backend: Backend

@@ -60,6 +60,8 @@ def main(spec: NodeSpec, job_directory: Path) -> int | None:
             _start_children(job_directory)
         case "keep":
             _keep(spec.id, argument)
+        case "fill":
+            _fill(spec.id, *map(int, argument.split(",")))
         case "look":
             _look(spec.id)
         case "torch":
@@ -111,6 +113,30 @@ def _keep(node: str, text: str) -> None:
         os.pwrite(descriptor, f"{text} {number}".encode().ljust(_STEP), 0)
     print("kept", flush=True)
     _stay()
+
+
+def _fill(node: str, first: int, then: int) -> None:
+    """An arena that outlives the node: up to ``first`` bytes of it, and, when a signal comes, up to ``then``."""
+    memory = open_memory(node)
+    assert memory is not None
+    descriptor = memory.left().get("arena")
+    found = 0
+    if descriptor is None:
+        descriptor = memory.create("arena", 1 << 40)
+    while os.pread(descriptor, _STEP, found) == _pattern(found):
+        found += _STEP
+    with mmap.mmap(descriptor, 1 << 40) as arena:
+        for until in (first, then):
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+            for at in range(found, until, _STEP):
+                arena[at : at + _STEP] = _pattern(at)
+            print("filled", until, "found", found, flush=True)
+            found = max(found, until)
+            signal.sigwait([signal.SIGUSR1])
+
+
+def _pattern(at: int) -> bytes:
+    return f"{at:016x}".encode() * (_STEP // 16)
 
 
 def _look(node: str) -> None:

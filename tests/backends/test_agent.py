@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from dlrover_lite.backends.host import cgroups
 from dlrover_lite.backends.keeper.agent import Silence
 from dlrover_lite.core.errors import BackendError
-from dlrover_lite.core.units import MIB
+from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.transport.curve import JobKey
 from tests.backends.agent_rig import HOST, AgentRig, agent, make_groups
 from tests.backends.contract import BackendContract, Scripted
@@ -140,12 +141,74 @@ def test_a_template_that_is_killed_is_started_again() -> None:
     with agent() as rig:
         scripted = rig.scripted()
         node = scripted.launch("stay")
-        scripted.event(node, "started")
+        scripted.wait_for_output(node, "node ")  # it is called as the template until it runs
         (template,) = [process for process in rig.descendants() if process.name() == "dl:template"]
         template.kill()
         ended = scripted.event(node, "exited")
         assert (ended.reason, ended.detail) == ("Preempted", "the process that starts nodes was killed")
         assert scripted.event(scripted.launch("exit:3"), "exited").reason == "UserError"
+
+
+def test_a_node_over_its_containers_limit_is_killed_and_the_agent_goes_on() -> None:
+    groups = make_groups(memory_limit=192 * MIB)
+    if isinstance(groups, str):
+        pytest.skip(groups)
+    with agent(groups) as rig:
+        scripted = rig.scripted()
+        small = scripted.launch("kill:9", "ps")
+        assert scripted.event(small, "exited").reason == "Killed"
+        node = scripted.launch(f"allocate:{1024 * MIB}", "ps", follows=small)
+        ended = scripted.event(node, "exited")
+        assert (ended.reason, ended.exit_code) == ("OOMKilled", -9)
+        assert ended.detail.startswith("over its container's memory limit of 192 MiB (peak 19")
+        follower = scripted.launch("kill:9", "ps", follows=node)
+        assert scripted.event(follower, "exited").reason == "Killed"
+
+
+def test_an_arena_outlives_its_node_and_grows_past_the_first_limit_when_that_is_raised() -> None:
+    groups = make_groups(memory_limit=256 * MIB)
+    if isinstance(groups, str):
+        pytest.skip(groups)
+    small, large = 96 * MIB, 384 * MIB
+    with agent(groups) as rig:
+        scripted = rig.scripted()
+        first = scripted.launch(f"fill:{small},{small}", "ps")
+        scripted.wait_for_output(first, f"filled {small} found 0")
+        rig.node(first).kill()
+        assert scripted.event(first, "exited").reason == "Killed"
+        second = scripted.launch(f"fill:{small},{large}", "ps", follows=first)
+        scripted.wait_for_output(second, f"filled {small} found {small}")
+        until(lambda: scripted.usage(second).shared_memory >= small, "the arena to count for the follower")
+        rig.node(second).send_signal(signal.SIGUSR1)  # within the first limit there is no room
+        assert scripted.event(second, "exited").reason == "OOMKilled"
+        cgroups.write(groups["memory"] / "memory.limit_in_bytes", 768 * MIB)  # as the kubelet does
+        third = scripted.launch(f"fill:{small},{large}", "ps", follows=second, memory=768 * MIB)
+        scripted.wait_for_output(third, f"filled {small} found ")
+        rig.node(third).send_signal(signal.SIGUSR1)
+        scripted.wait_for_output(third, f"filled {large} found ")
+        assert scripted.usage(third).memory >= large
+        scripted.end(third)
+        assert cgroups.read_number(groups["memory"] / "memory.usage_in_bytes") < large
+
+
+def test_a_limit_raised_while_a_node_runs_lets_its_arena_grow() -> None:
+    groups = make_groups(memory_limit=256 * MIB)
+    if isinstance(groups, str):
+        pytest.skip(groups)
+    with agent(groups) as rig:
+        scripted = rig.scripted()
+        node = scripted.launch(f"fill:{64 * MIB},{384 * MIB}", "ps", memory=256 * MIB)
+        scripted.wait_for_output(node, "filled")
+        (host,) = scripted.backend.capacity()
+        assert host.resources.memory == 256 * MIB
+        cgroups.write(groups["memory"] / "memory.limit_in_bytes", 768 * MIB)
+        scripted.backend.resize(node, Resources(1.0, 768 * MIB))
+        rig.node(node).send_signal(signal.SIGUSR1)
+        scripted.wait_for_output(node, f"filled {384 * MIB} found {64 * MIB}")
+        (host,) = scripted.backend.capacity()
+        assert host.resources.memory == 768 * MIB
+        with pytest.raises(BackendError, match="limited to 256 MiB of memory"):
+            scripted.backend.resize(node, Resources(1.0, 256 * MIB))
 
 
 def test_a_template_that_cannot_be_started_is_told_of_each_node() -> None:

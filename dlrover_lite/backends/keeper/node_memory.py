@@ -1,5 +1,13 @@
 """What the keeper holds of its nodes' memory: descriptors of files without a name. A follower finds what its predecessor has left;
 when the keeper ends, however it does, the kernel frees it all.
+
+What is charged where: a page of such a file counts for the control group of whoever touches it first, and goes on counting there until
+nobody holds the file any more, whichever process has ended. On a machine that is the node's own group, which is kept for its follower. In a
+pod it is the container's, one for the keeper, the template and all nodes: what a node has left still counts while nothing runs, and a
+follower needs no memory for it but the limit that it was written under. Address space is reserved as large as the machine's memory, and
+costs nothing: raising the container's limit in place is all that an arena needs to grow. (A volume in memory wouldn't do: it keeps the size
+that the pod's limit was at its start.) Without room, the kernel kills the node, which asks for that (``Enter.killed_first``), rather than
+the template or the keeper; with cgroup v2 it may kill the container as a whole, as the kubelet has it by default, and the memory is lost.
 """
 
 from __future__ import annotations
