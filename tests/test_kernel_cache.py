@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dlrover_lite.core.kernels import cache as kernel_cache
+from dlrover_lite.core.kernels import compile as compile_module
 from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.core.kernels.files import damaged_files, is_whole
 
@@ -121,3 +122,19 @@ def test_kernels_are_not_loaded_where_others_can_write(cache: Path, capfd: pytes
         assert compiled() and compiled()
         assert capfd.readouterr().err.count(f"Other users can write to {place}") == 1
         os.chown(place, 0, -1)
+
+
+def test_a_cache_begins_with_kernels_that_were_compiled_before(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose image can't be written to."""
+    assert compiled()
+    shipped = tmp_path / "shipped"
+    cache.rename(shipped)
+    for path in [shipped, *shipped.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    monkeypatch.setenv("DLROVER_LITE_COMPILED_KERNELS", str(shipped))
+    compile_module._cache_is_writable.cache_clear()
+    assert compile_module._cache_is_writable()
+    assert not compiled() and compiled(0.5), "and others can be added"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

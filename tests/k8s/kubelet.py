@@ -323,7 +323,7 @@ class Cluster:
     def _description(self, pod: Pod, directory: Path) -> dict[str, Any]:
         container, spec = pod.container, pod.seen.spec
         volumes = {one["name"]: self._volume(pod, one, directory) for one in spec.get("volumes", [])}
-        mounts: list[tuple[str, str, bool]] = [(str(REPOSITORY), str(REPOSITORY), False)]
+        mounts = [(place, place, True) for place in (str(REPOSITORY), sys.base_prefix, sys.prefix)]
         for one in container.get("volumeMounts", []):
             source = volumes[one["name"]] / one.get("subPath", "")
             mounts.append((str(source), one["mountPath"], bool(one.get("readOnly"))))

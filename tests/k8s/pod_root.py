@@ -16,7 +16,8 @@ from typing import Any
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
 MS_RDONLY, MS_NOSUID, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 32, 4096, 16384, 1 << 18
 PR_SET_PDEATHSIG = 1
-OWN = ("tmp", "run", "proc")
+DEVICES = ("dev", "sys")
+OWN = ("tmp", "run", "proc", "root", "home")
 """Directories of the machine that a container has its own of."""
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -62,7 +63,7 @@ def make_root(container: dict[str, Any]) -> None:
         elif entry.is_dir():
             (root / entry.name).mkdir()
             if entry.name not in OWN:
-                bind(str(entry), str(root / entry.name))
+                bind(str(entry), str(root / entry.name), read_only=entry.name not in DEVICES)
     mount("proc", str(root / "proc"), "proc")
     for source, target, read_only in container["mounts"]:
         bind(source, make_place(root, source, target), read_only=read_only)

@@ -20,6 +20,10 @@ _KEPT_SECONDS = 30 * 24 * 3600.0
 """Seconds for which kernels that were compiled from other sources are kept after they were last used: somebody may go back."""
 
 
+COMPILED_VARIABLE = "DLROVER_LITE_COMPILED_KERNELS"
+"""Environment variable with a directory of kernels that were compiled already, as an image has them, which need not be writable."""
+
+
 @cache
 def _cache_is_writable() -> bool:
     """Point numba at our own cache directory, which it reads when it is imported: to be called before. Return False where none can be
@@ -33,6 +37,8 @@ def _cache_is_writable() -> bool:
             make_cache("kernels")
             _use(ours, time.time())
     directory = Path(os.environ["NUMBA_CACHE_DIR"])
+    if (compiled := os.environ.get(COMPILED_VARIABLE)) and not directory.exists():
+        _copy(Path(compiled), directory)
     try:
         if (
             not directory.is_dir()
@@ -42,6 +48,17 @@ def _cache_is_writable() -> bool:
             return True
     except OSError:
         return False
+
+
+def _copy(compiled: Path, directory: Path) -> None:
+    """Begin a cache with these kernels; where that can't be they are compiled. Another process may do the same meanwhile."""
+    with suppress(OSError, shutil.Error):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".kernels-") as scratch:
+            copied = Path(scratch) / "kernels"
+            shutil.copytree(compiled, copied)
+            copied.chmod(0o700)
+            copied.rename(directory)
 
 
 def _use(directory: Path, now: float) -> None:

@@ -24,7 +24,7 @@ def scratch_environment() -> dict[str, str]:
     """Return the variables by which everything is written below ``SCRATCH``: the user may be any, without a home."""
     return {
         "HOME": SCRATCH,
-        "TMPDIR": f"{SCRATCH}/tmp",
+        "TMPDIR": SCRATCH,  # one that is there
         "NUMBA_CACHE_DIR": f"{SCRATCH}/numba",
         "XDG_CACHE_HOME": f"{SCRATCH}/cache",
         "XDG_CONFIG_HOME": f"{SCRATCH}/config",

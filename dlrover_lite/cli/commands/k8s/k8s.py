@@ -78,6 +78,54 @@ def _checks(context: str, namespace: str, image: str, storage_class: str) -> Ite
     yield from check_cluster(calls, Wanted(image, storage_class))
 
 
+@k8s.group(cls=CommandGroup, short_help="Make the image that pods run.")
+def image() -> None:
+    """Make the image that all pods of a job run."""
+
+
+@image.command("build", short_help="Build the image of this version.")
+@click.argument("tag", required=False, default="")
+@click.option("--push", is_flag=True, help="Push it then.")
+@click.option(
+    "--with", "builder", default="", metavar="NAME", help="docker, podman or buildah (default: the first there is)."
+)
+@click.option(
+    "--base",
+    default="",
+    metavar="REF",
+    help="Image to start from, with Python 3.11 or later (default: python:3.11-slim-bookworm).",
+)
+@click.option(
+    "--argument", "arguments", multiple=True, metavar="ARG", help="A further argument for the builder (repeatable)."
+)
+@click.option("--context", "directory", metavar="DIR", help="Write what it is built from into a new directory instead.")
+def build_image(
+    tag: str, push: bool, builder: str, base: str, arguments: tuple[str, ...], directory: str | None
+) -> int:
+    """Build the image of this version of dlrover-lite, with the other packages' versions that it runs with here, and PyTorch
+    without CUDA:
+
+        dlrover-lite k8s image build registry.example.com/ads/dlrover-lite:1 --push
+
+    The image runs as any user, on a root file system that can't be written to. A recipe names it as backend.k8s.image.
+    """
+    from pathlib import Path
+
+    from dlrover_lite.backends.k8s.image.build import build
+    from dlrover_lite.backends.k8s.image.context import write_context
+
+    if directory is not None:
+        if Path(directory).exists():
+            raise UsageError(f"{directory} exists already", hint="Name a new directory.")
+        click.echo(f"Written: {write_context(Path(directory))}")
+        return 0
+    if not tag:
+        raise UsageError("Which image?", hint="Give it a name: dlrover-lite k8s image build REGISTRY/NAME:TAG")
+    build(tag, push=push, builder=builder, base=base, arguments=arguments, say=lambda line: click.echo(f"+ {line}"))
+    click.echo(f"{tag} is {'pushed' if push else 'built'}. Use it: backend: {{k8s: {{image: {tag}}}}}")
+    return 0
+
+
 def _need_client() -> None:
     """Raise UsageError where the client of Kubernetes isn't installed."""
     if find_spec("kubernetes") is None:
