@@ -23,12 +23,13 @@ from __future__ import annotations
 import difflib
 import errno
 import fcntl
+import itertools
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -51,7 +52,7 @@ from dlrover_lite.core.files.durable import (
 from dlrover_lite.core.files.locks import held_by
 from dlrover_lite.core.files.paths import make_state, state_directory
 from dlrover_lite.core.files.regular import read_file
-from dlrover_lite.core.processes import ProcessIdentity
+from dlrover_lite.core.processes import ProcessIdentity, identify
 from dlrover_lite.core.units import MIB
 from dlrover_lite.core.version import __version__
 from dlrover_lite.recipe.schema import Recipe
@@ -66,8 +67,13 @@ __all__ = [
     "abandoned_directories",
     "create_job",
     "find_job",
+    "job_ids",
     "job_of",
     "list_jobs",
+    "match_id",
+    "short_id",
+    "take_up_job",
+    "this_process",
     "unwritable",
 ]
 
@@ -244,7 +250,7 @@ class Job:
     @property
     def short_id(self) -> str:
         """The id without the recipe's name; sorts by creation."""
-        return self.id.rpartition("-")[2]
+        return short_id(self.id)
 
     def log(self, process: str) -> Path:
         """Return the log of ``keeper``, ``master``, ``template`` or a node. Raises JobError for a name that no process has."""
@@ -374,22 +380,14 @@ def create_job(
 
     Raises JobError, naming the path, when it can't be written.
     """
-    from dlrover_lite.recipe.load import resolved_yaml
-
     now = clock()
     record = JobRecord("starting", now, _versions(), launcher, detached)
     jobs = _jobs_directory()
     made: Path | None = None
     try:
         make_state(jobs.name)
-        made = Path(tempfile.mkdtemp(prefix=".new-", dir=jobs))
-        for name in ("logs", "export"):
-            make_private(made / name)
-        _write(made / "recipe.yaml", resolved_yaml(recipe).encode())
-        _write(made / "recipe.json", _json(recipe))
-        _write(made / _RESERVE, os.urandom(_RESERVE_BYTES))
-        _write(made / "job.json", _json(record))
-        job = _name(made, recipe.name, int((now - _EPOCH_SECONDS) * 1000))
+        made = _filled(jobs, recipe, record)
+        job = _name(made, recipe.name, now)
         made = None
         sync_directory(jobs)
         return job
@@ -400,16 +398,72 @@ def create_job(
             shutil.rmtree(made, ignore_errors=True)
 
 
-def _name(made: Path, name: str, milliseconds: int) -> Job:
-    """Move a finished directory to its id: the recipe's name and the time, moved on while another job has it."""
-    while True:
+def this_process() -> ProcessIdentity:
+    """Return this process as a job's launcher."""
+    found = identify(os.getpid())
+    assert found is not None
+    return found
+
+
+def take_up_job(directory: Path, recipe: Recipe, *, created_at: float) -> Job:
+    """Return the job with this directory, which is made if it isn't there: whoever runs it finds it where it left it. ``created_at``: in
+    seconds since the epoch. Raises JobError when it can't be written."""
+    made: Path | None = None
+    try:
+        if not (directory / "job.json").exists():
+            make_private(directory.parent)
+            record = JobRecord("starting", created_at, _versions(), this_process(), True)
+            made = _filled(directory.parent, recipe, record)
+            made.rename(directory)
+            made = None
+            sync_directory(directory.parent)
+        return Job(directory)
+    except OSError as error:
+        raise unwritable(directory, error) from error
+    finally:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _filled(place: Path, recipe: Recipe, record: JobRecord) -> Path:
+    """Make a directory in ``place`` with all that a new job has, under a name that no job has."""
+    from dlrover_lite.recipe.load import resolved_yaml
+
+    made = Path(tempfile.mkdtemp(prefix=".new-", dir=place))
+    try:
+        for name in ("logs", "export"):
+            make_private(made / name)
+        _write(made / "recipe.yaml", resolved_yaml(recipe).encode())
+        _write(made / "recipe.json", _json(recipe))
+        _write(made / _RESERVE, os.urandom(_RESERVE_BYTES))
+        _write(made / "job.json", _json(record))
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return made
+
+
+def job_ids(name: str, at: float) -> Iterator[str]:
+    """Yield ids for a new job of this name, the first of them by the time in seconds since the epoch: one is free sooner or later."""
+    for milliseconds in itertools.count(int((at - _EPOCH_SECONDS) * 1000)):
         suffix = "".join(_DIGITS[milliseconds >> 5 * i & 31] for i in reversed(range(_SUFFIX_LENGTH)))
+        yield f"{name}-{suffix}"
+
+
+def short_id(job: str) -> str:
+    """Return a job's id without the recipe's name; it sorts by creation."""
+    return job.rpartition("-")[2]
+
+
+def _name(made: Path, name: str, at: float) -> Job:
+    """Move a finished directory to its id: the recipe's name and the time, moved on while another job has it."""
+    for job in job_ids(name, at):
         try:
-            return Job(made.rename(made.parent / f"{name}-{suffix}"))
+            return Job(made.rename(made.parent / job))
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-        milliseconds += 1
+    raise AssertionError("there are always more ids")
 
 
 def list_jobs() -> list[Job]:
@@ -438,24 +492,28 @@ def find_job(reference: str) -> Job:
 
     Raises JobError naming the nearest ids.
     """
-    jobs = list_jobs()
-    if not jobs:
-        raise JobError(f"There are no jobs in {_jobs_directory()}.", hint="Start one: dlrover-lite run recipe.yaml")
+    return job_of(match_id(reference, [job.id for job in list_jobs()], str(_jobs_directory())))
+
+
+def match_id(reference: str, ids: Sequence[str], where: str) -> str:
+    """Return the id that is meant, as ``find_job``. ``ids``: all, oldest first; ``where`` they are, in words."""
+    if not ids:
+        raise JobError(f"There are no jobs in {where}.", hint="Start one: dlrover-lite run recipe.yaml")
     if reference == "last":
-        return jobs[-1]
-    matches = [job for job in jobs if job.id == reference] or [
-        job for job in jobs if reference and (job.id.startswith(reference) or job.short_id.startswith(reference))
+        return ids[-1]
+    matches = [job for job in ids if job == reference] or [
+        job for job in ids if reference and (job.startswith(reference) or short_id(job).startswith(reference))
     ]
     if len(matches) == 1:
         return matches[0]
     if matches:
-        shown = ", ".join(job.id for job in reversed(matches[-5:]))
+        shown = ", ".join(reversed(matches[-5:]))
         raise JobError(
             f"{len(matches)} jobs start with {reference!r}: {shown}{', …' if len(matches) > 5 else ''}",
             hint="Write more of the id, or 'last' for the newest job.",
         )
-    ids = [job.id for job in reversed(jobs)]
-    nearest = difflib.get_close_matches(reference, ids, n=3, cutoff=0.5) or ids[:3]
+    newest = list(reversed(ids))
+    nearest = difflib.get_close_matches(reference, newest, n=3, cutoff=0.5) or newest[:3]
     raise JobError(f"No job is called {reference!r}; the nearest: {', '.join(nearest)}", hint="All: dlrover-lite jobs")
 
 

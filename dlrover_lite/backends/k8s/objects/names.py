@@ -23,8 +23,8 @@ NODE_ACCOUNT = "dlrover-lite-node"
 """Service account of parameter servers and workers: it has no rights, and no token."""
 USER_ROLE = "dlrover-lite-user"
 """Role of people who run jobs from their workstation."""
-MASTER_PORT, NODE_PORT, FILES_PORT = 7070, 7071, 7072
-"""Ports of a master, of what speaks for its nodes, and of its files."""
+MASTER_PORT, NODE_PORT, FILES_PORT, DIRECTORY_PORT = 7070, 7071, 7072, 7073
+"""Ports of a master, of what speaks for its nodes, of the files that nodes write, and of the job's directory as people read it."""
 
 
 def job_labels(job: str) -> dict[str, str]:

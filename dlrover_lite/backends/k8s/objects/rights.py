@@ -24,6 +24,7 @@ MASTER_RIGHTS = (
     Right("", "pods/resize", ("patch",), "gives a running node more or less, without a restart", optional=True),
     Right("apps", "statefulsets", ("get",), "owns its pods, so that nothing is left of a job that is deleted"),
     Right("apps", "statefulsets/scale", ("get", "patch"), "ends itself when the job is over"),
+    Right("apps", "statefulsets/status", ("patch",), "writes there how the job is, and how it has ended"),
     Right("", "events", ("create",), "tells its decisions where `kubectl describe` shows them", optional=True),
     Right("", "resourcequotas", ("list",), "asks for no more than the namespace may have", optional=True),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from dlrover_lite.backends.local.jobs.job_logs import LogFile
 from dlrover_lite.backends.local.jobs.launching import check_process_limits, release_ended, start_keeper
 from dlrover_lite.backends.local.jobs.leftovers import sweep
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
+from dlrover_lite.core.processes import ProcessIdentity, is_alive, send_signal, wait_for_end
 from dlrover_lite.jobs import store
 from dlrover_lite.jobs.backend import Address, JobSummary, RunOptions, StopCause
 from dlrover_lite.jobs.store import Beginning, Job, JobRecord, Result, State
@@ -62,7 +61,7 @@ class LocalJobs:
         sweep()
         found = _known(job)
         found.start_again(
-            beginning, launcher=_this_process(), detached=detached, is_over=lambda: _is_over(found.record())
+            beginning, launcher=store.this_process(), detached=detached, is_over=lambda: _is_over(found.record())
         )
         start_keeper(found, detach=detached, options=self._keeper_options(found.recipe, options))
 
@@ -139,7 +138,7 @@ class LocalJobs:
 
 def create_job(recipe: Recipe, *, detached: bool = False, clock: Callable[[], float] = time.time) -> Job:
     """Create a directory for a new job, which this process is about to launch. Raises as ``jobs.store.create_job``."""
-    return store.create_job(recipe, launcher=_this_process(), detached=detached, clock=clock)
+    return store.create_job(recipe, launcher=store.this_process(), detached=detached, clock=clock)
 
 
 def summary_of(job: Job) -> JobSummary:
@@ -173,12 +172,6 @@ def _known(job_id: str) -> Job:
     except OSError as error:
         raise JobError(f"Can't read {path}: {error.strerror}") from error
     return job
-
-
-def _this_process() -> ProcessIdentity:
-    found = identify(os.getpid())
-    assert found is not None
-    return found
 
 
 def _runner(record: JobRecord) -> ProcessIdentity | None:

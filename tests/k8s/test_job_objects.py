@@ -1,0 +1,234 @@
+"""The objects of a job are taken by a real API server from somebody with no rights but those of users; what fails leaves nothing."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from dlrover_lite.backends.k8s.api.calls import Calls
+from dlrover_lite.backends.k8s.api.connection import connect
+from dlrover_lite.backends.k8s.jobs import submission
+from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
+from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
+from dlrover_lite.backends.k8s.objects.job import JobObjects, access_mode, reader_pod
+from dlrover_lite.backends.k8s.objects.manifests import as_yaml, manifests
+from dlrover_lite.core.errors import BackendError, DlroverLiteError, JobError, RecipeError
+from dlrover_lite.jobs.backend import RunOptions
+from dlrover_lite.recipe.load import parse_recipe
+from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.transport.curve import JobKey
+from tests.k8s.cluster import ApiServer, needs_cluster
+from tests.k8s.proxy import Fault, Proxy
+
+KINDS = ("StatefulSet", "Secret", "ConfigMap", "Service", "PersistentVolumeClaim")
+_numbers = itertools.count()
+
+
+def recipe(more: str = "", backend: str = "{k8s: {image: example.org/x}}") -> Recipe:
+    data = "data: {format: synthetic, samples: 1000}\n"
+    return parse_recipe(f"version: 1\nname: clicks\nmodel: dcn\n{data}backend: {backend}\n{more}")
+
+
+def wish(one: Recipe | None = None) -> submission.Wish:
+    one = one or recipe()
+    assert one.kubernetes is not None
+    return submission.Wish(one, one.kubernetes, PodOptions(), None, JobKey.generate().text())
+
+
+class Namespace:
+    def __init__(self, server: ApiServer, directory: Path) -> None:
+        self.name = f"objects-{next(_numbers)}"
+        self._server, self._directory = server, directory
+        self.admin = self.calls("admin")
+        for one in YAML(typ="safe").load_all(as_yaml(manifests(self.name, users=["ann"], create_namespace=True))):
+            self.admin.create(one)
+
+    def calls(self, user: str, **more: Any) -> Calls:
+        file = self._server.kubeconfig(self._directory / f"{user}-{self.name}", user=user, namespace=self.name, **more)
+        return Calls(connect(environment={"KUBECONFIG": str(file)}), clock=time.monotonic, sleep=lambda _: None)
+
+    def objects(self) -> dict[str, list[str]]:
+        """Names of what is there, and isn't being deleted: volumes have a finalizer that a controller removes."""
+        found = {kind: [one["metadata"] for one in self.admin.list(kind)["items"]] for kind in KINDS}
+        names = {kind: [one["name"] for one in all_ if "deletionTimestamp" not in one] for kind, all_ in found.items()}
+        return {kind: some for kind, some in names.items() if some}
+
+
+@pytest.fixture
+def namespace(api_server: ApiServer, tmp_path: Path) -> Namespace:
+    return Namespace(api_server, tmp_path)
+
+
+@pytest.fixture
+def proxy(api_server: ApiServer) -> Iterator[Proxy]:
+    one = Proxy(api_server, "ann")
+    yield one
+    one.stop()
+
+
+@needs_cluster
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "{k8s: {image: x}}",
+        "{k8s: {image: x, image_pull_policy: Never, image_pull_secrets: [a], python_path: [/code], env: {A: b}, storage_class: fast, "
+        "node_selector: {disk: ssd}, tolerations: [{operator: Exists}], "
+        "volumes: [{name: d, emptyDir: {}}], volume_mounts: [{name: d, mountPath: /data}]}}",
+    ],
+)
+def test_a_restricted_namespace_takes_them_from_somebody_with_the_rights_of_users(
+    namespace: Namespace, backend: str
+) -> None:
+    one = recipe(backend=backend)
+    submission.check(wish(one), namespace.calls("ann"), time.time())
+    assert one.kubernetes is not None
+    made = JobObjects(job="clicks-1", namespace=namespace.name, kubernetes=one.kubernetes, name=one.name)
+    namespace.calls("ann").create(reader_pod(made), dry_run=True)
+    assert namespace.objects() == {}
+
+
+@needs_cluster
+def test_all_is_there_before_its_master_is_started(namespace: Namespace, proxy: Proxy) -> None:
+    calls = Calls(proxy.connection(namespace.name), clock=time.monotonic, sleep=lambda _: None)
+    kept: list[str] = []
+    job = submission.create(wish(), calls, time.time(), kept.append)
+    assert kept == [job]
+    assert namespace.objects() == {kind: [job] for kind in KINDS}
+    one = namespace.admin.get("StatefulSet", job)
+    assert one["spec"]["replicas"] == 1
+    for kind in ("Secret", "ConfigMap", "Service"):
+        (owner,) = namespace.admin.get(kind, job)["metadata"]["ownerReferences"]
+        assert owner["uid"] == one["metadata"]["uid"] and "controller" not in owner
+    assert "ownerReferences" not in namespace.admin.get("PersistentVolumeClaim", job)["metadata"]
+    changes = [line for line in proxy.requests if not line.startswith("GET")]
+    assert changes[0].endswith("/statefulsets") and changes[-1].endswith("/scale")
+    submission.remove(calls, job, claim=True)
+    assert namespace.objects() == {}
+
+
+@needs_cluster
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "persistentvolumeclaims"),
+        ("POST", "secrets"),
+        ("POST", "configmaps"),
+        ("POST", "services"),
+        ("PATCH", "scale"),
+    ],
+)
+def test_whatever_is_refused_nothing_is_left(namespace: Namespace, proxy: Proxy, method: str, path: str) -> None:
+    calls = Calls(proxy.connection(namespace.name), clock=time.monotonic, sleep=lambda _: None)
+    proxy.faults.append(Fault(method, path, status=403, reason="Forbidden"))
+    with pytest.raises(BackendError, match="the test says Forbidden"):
+        submission.create(wish(), calls, time.time(), lambda _: None)
+    assert namespace.objects() == {}
+
+
+@needs_cluster
+def test_a_volume_of_a_job_that_is_gone_is_never_taken(namespace: Namespace) -> None:
+    calls, at = namespace.calls("ann"), time.time()
+    first = submission.create(wish(), calls, at, lambda _: None)
+    submission.remove(calls, first, claim=False)
+    second = submission.create(wish(), calls, at, lambda _: None)
+    assert second != first
+    assert namespace.objects()["PersistentVolumeClaim"] == sorted([first, second])
+    assert namespace.objects()["StatefulSet"] == [second]
+
+
+@needs_cluster
+def test_two_jobs_of_one_moment_are_two(namespace: Namespace) -> None:
+    calls, at = namespace.calls("ann"), time.time()
+    jobs = {submission.create(wish(), calls, at, lambda _: None) for _ in range(2)}
+    assert sorted(jobs) == namespace.objects()["StatefulSet"]
+
+
+def refused(jobs: KubeJobs, one: Recipe | None = None) -> DlroverLiteError:
+    """Submit a job; return why that isn't possible."""
+    with pytest.raises(DlroverLiteError) as caught:
+        jobs.dry_run(one or recipe())
+    assert "\n" not in caught.value.message and caught.value.hint
+    return caught.value
+
+
+@needs_cluster
+def test_a_missing_right_is_named_before_anything_is_made(namespace: Namespace) -> None:
+    namespace.admin.delete("RoleBinding", "dlrover-lite-user", propagation="Background")
+    error = refused(KubeJobs(namespace.calls("ann")))
+    assert isinstance(error, JobError) and "k8s manifests" in error.hint
+    assert namespace.objects() == {}
+
+
+@needs_cluster
+def test_a_quota_that_is_used_up_is_named_before_anything_is_made(namespace: Namespace) -> None:
+    hard = {"pods": "0"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": hard}}
+    namespace.admin.create(quota)
+    status = {"status": {"hard": hard, "used": {"pods": "0"}}}
+    namespace.admin.patch("ResourceQuota", "few", status, subresource="status", how="merge")
+    error = refused(KubeJobs(namespace.calls("ann")))
+    assert "exceeded quota" in error.message and "few" in error.hint
+    assert namespace.objects() == {}
+
+
+@needs_cluster
+def test_a_token_that_is_over_and_a_namespace_that_isnt_there_are_told_apart(namespace: Namespace) -> None:
+    assert "log in again" in refused(KubeJobs(namespace.calls("ann", token="over"))).hint
+    admin = namespace.calls("admin")
+    elsewhere = Calls(admin.connection._replace(namespace="nowhere"), clock=time.monotonic, sleep=lambda _: None)
+    error = refused(KubeJobs(elsewhere))
+    assert "nowhere" in error.message and "namespace" in error.hint
+
+
+@needs_cluster
+def test_a_claim_that_isnt_there_is_named(namespace: Namespace) -> None:
+    one = recipe(backend="{k8s: {image: x, volume_claim: mine}}")
+    error = refused(KubeJobs(namespace.calls("ann")), one)
+    assert "mine" in error.message
+
+
+def test_without_a_cluster_or_an_image_it_is_said_how_to_have_one(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="no kubeconfig") as caught:
+        connect(environment={"KUBECONFIG": str(tmp_path / "none")})
+    assert "KUBECONFIG" in caught.value.hint
+    with pytest.raises(RecipeError, match=r"backend\.k8s\.image: missing"):
+        recipe(backend="k8s")
+
+
+def test_code_beside_the_model_goes_along_up_to_a_limit(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("class Net: pass\n")
+    (tmp_path / "layers.py").write_text("x = 1\n")
+    text = (
+        "version: 1\nname: a\nmodel: net.py:Net\ndata: {format: synthetic, samples: 10}\nbackend: {k8s: {image: x}}\n"
+    )
+    one = parse_recipe(text, directory=tmp_path)
+    files = wish(one).files()
+    assert {"net.py", "layers.py", "recipe.json", "options.json"} <= files.keys()
+    assert b'"directory":"/dlrover-lite/job"' in files["recipe.json"]
+    (tmp_path / "layers.py").write_text("# " + "x" * (900 << 10))
+    with pytest.raises(RecipeError, match="python_path"):
+        wish(one).files()
+
+
+@pytest.mark.parametrize(
+    ("provisioner", "mode"),
+    [("ebs.csi.aws.com", "ReadWriteOncePod"), ("csi.vsphere.vmware.com", "ReadWriteOncePod")]
+    + [(name, "ReadWriteOnce") for name in ("kubernetes.io/aws-ebs", "rancher.io/local-path", "", "physics")],
+)
+def test_only_drivers_that_can_see_to_it_are_asked_for_a_single_pod(provisioner: str, mode: str) -> None:
+    assert access_mode(provisioner) == mode
+
+
+@needs_cluster
+def test_a_dry_run_shows_every_object_and_makes_none(namespace: Namespace) -> None:
+    jobs = KubeJobs(namespace.calls("ann"))
+    shown = jobs.objects(recipe(), RunOptions())
+    assert sorted(one["kind"] for one in shown) == sorted(KINDS)
+    assert list(YAML(typ="safe").load_all(as_yaml(shown))) == shown
+    assert namespace.objects() == {}
