@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dlrover_lite.backends.k8s.api.connection import connect
 from dlrover_lite.backends.k8s.api.problems import ApiProblem
 from dlrover_lite.backends.k8s.check.check import Wanted, check_cluster
 from dlrover_lite.backends.k8s.objects.manifests import as_yaml, manifests
-from dlrover_lite.backends.k8s.objects.rights import MASTER_RIGHTS, USER_RIGHTS
+from dlrover_lite.backends.k8s.objects.rights import MASTER_RIGHTS, USER_RIGHTS, Right
 from dlrover_lite.cli.main import main
 from tests.k8s.cluster import ApiServer, needs_cluster
 
@@ -83,3 +84,11 @@ def test_an_admin_finds_all_well(api_server: ApiServer, tmp_path: Path, namespac
     assert found["resize"].level == "ok" and found["storage"].level == "warning"
     assert "example.org/dlrover-lite:1" in found["pods"].text
     assert admin.list("Pod")["items"] == [], "nothing is left"
+
+
+@pytest.mark.parametrize("rights", [MASTER_RIGHTS, USER_RIGHTS])
+def test_the_documentation_explains_each_right(rights: Sequence[Right]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text("utf-8")
+    for one in rights:
+        optional = " (*optional*)" if one.optional else ""
+        assert f"| {one.resource} | {', '.join(one.verbs)} | {one.purpose}{optional} |" in page
