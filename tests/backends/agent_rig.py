@@ -44,8 +44,9 @@ _numbers = itertools.count(2)
 class AgentRig:
     """One agent, which runs scripted nodes. ``groups``: control groups of version 1 to be started in, by controller."""
 
-    def __init__(self, groups: dict[str, Path] | None = None, **options: Any) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="agent-"))
+    def __init__(self, groups: dict[str, Path] | None = None, *, beneath: str | None = None, **options: Any) -> None:
+        """``beneath``: directory for its files; None: the temp directory of this process, which others can't enter."""
+        self.directory = Path(tempfile.mkdtemp(prefix="agent-", dir=beneath))
         self.ip = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.{next(_numbers)}"
         self.key = JobKey.generate()
         self.groups = groups or {}

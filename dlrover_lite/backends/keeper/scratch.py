@@ -40,5 +40,6 @@ def make_places(scratch: Path) -> None:
     except KeyError:  # libraries that ask for the user's name look here first
         os.environ.setdefault("LOGNAME", str(os.geteuid()))
     for name in _PLACES:
-        if (place := Path(os.environ[name])).is_relative_to(scratch):
+        place = Path(os.environ[name])
+        if place.is_relative_to(scratch) and place != scratch and name != "NUMBA_CACHE_DIR":  # made with kernels in it
             make_private(place)
