@@ -21,6 +21,10 @@ KEY_FILE_VARIABLE = "DLROVER_LITE_KEY_FILE"
 """Holds the path of the job's key in the environment of its processes, where they talk over TCP."""
 
 
+_MOST_SOCKETS = 16384
+"""The most sockets of a process: a master has one for each pod of its job."""
+
+
 class Connector:
     """Makes the servers and clients of one process. Over TCP they need the job's ``key``: without it they are refused, so that nothing is
     ever said in the open by mistake."""
@@ -30,6 +34,8 @@ class Connector:
         self._key = key
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
         self._owns_context = context is None
+        if self._owns_context:
+            self._context.set(zmq.MAX_SOCKETS, _MOST_SOCKETS)
 
     @classmethod
     def of_this_process(cls) -> Connector:
@@ -46,8 +52,15 @@ class Connector:
     def client(
         self, endpoint: str, replies: Any, *, peer: str = "", clock: Callable[[], float] = time.monotonic
     ) -> Client:
-        """Connect to ``endpoint``, whether or not anybody listens there yet. Raises WireError for TCP without a key."""
-        return Client(endpoint, replies, context=self._context, peer=peer, clock=clock, key=self._key_for(endpoint))
+        """Connect to ``endpoint``, whether or not anybody listens there yet. Raises WireError for TCP without a key, and where no more
+        connections can be had."""
+        key = self._key_for(endpoint)
+        try:
+            return Client(endpoint, replies, context=self._context, peer=peer, clock=clock, key=key)
+        except zmq.ZMQError as error:
+            raise WireError(
+                f"{endpoint} can't be connected to: {error}", hint="`ulimit -n` says how many may be."
+            ) from error
 
     def _key_for(self, endpoint: str) -> JobKey | None:
         if is_guarded(endpoint) and self._key is None:

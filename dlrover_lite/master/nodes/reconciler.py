@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.errors import BackendError, ResizeUnderWay
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.units import Resources
 from dlrover_lite.master.events import EventLog
@@ -51,6 +51,8 @@ USAGE_SECONDS, LEAST_USAGE_SECONDS = 1.0, 0.25
 """Seconds from one reading of what nodes have used to the next, and the least where somebody waits for it."""
 RESIZE_AGAIN_SECONDS = 1.0
 """Seconds before the next try after the backend couldn't give a node more."""
+UNDER_WAY_SECONDS = 0.25
+"""Seconds until it is asked again whether a node has been given what it is to have."""
 _UNSEEN = 1.25
 """How many times the most that was seen a node may have used between two readings, a second apart."""
 
@@ -240,6 +242,9 @@ class Reconciler:
         if step.resources != node.resources:
             try:
                 self.backend.resize(node.id, step.resources)
+            except ResizeUnderWay:
+                self._resize_at = self.clock() + UNDER_WAY_SECONDS
+                return told
             except BackendError as error:
                 return told + self._not_resized(node, step.resources, error)
             told += self._noted(self.fleet.resized(node.id, step.resources))

@@ -170,6 +170,7 @@ class Placement:
     def forget(self, pod: Pod) -> None:
         self.pods.pop(pod.name, None)
         self._idle.pop(pod.name, None)
+        self.touch(pod)
 
     # --- what has changed -----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -62,6 +62,7 @@ class PodBook(Placement):
         super().__init__(job, cant_resize)
         self._agent_memory = agent_memory
         self._listed = False
+        self._touched: dict[str, None] = {}
 
     # --- what the master wants ------------------------------------------------------------------------------------------
 
@@ -179,6 +180,10 @@ class PodBook(Placement):
         there = {view.metadata.name: view for view in views}
         for view in there.values():
             self.seen(view, now=now, at=at)
+        self.only(there.keys(), now=now, at=at)
+
+    def only(self, there: Collection[str], *, now: float, at: float) -> None:
+        """Take in that there are no other pods than these, all of which were seen."""
         for pod in list(self.pods.values()):
             unseen = pod.view is None and pod.create == "done" and now > pod.created_at + UNSEEN_SECONDS
             if pod.name not in there and (pod.view is not None or unseen):
@@ -488,11 +493,17 @@ class PodBook(Placement):
         self.make_spares(now)
         while self.due:
             due, self.due = self.due, {}
+            self._touched |= due
             for name in due:
                 if (pod := self.pods.get(name)) is not None:
                     self._judge(pod, now, at)
                     found += self._act(pod, now)
         return found
+
+    def take_touched(self) -> list[str]:
+        """Return the pods of which something may be new to their agents, or to who asks them."""
+        touched, self._touched = list(self._touched), {}
+        return touched
 
     def _act(self, pod: Pod, now: float) -> Iterator[Action]:
         """Decide what is to be asked of the API for a pod."""

@@ -1,0 +1,415 @@
+"""The backend that runs a job's nodes in pods: the book of pods; and threads for the API's calls, for its watch, and for asking agents."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from dlrover_lite.backends.k8s.api.calls import Calls
+from dlrover_lite.backends.k8s.api.connection import Connection
+from dlrover_lite.backends.k8s.api.watch import Change, Watch
+from dlrover_lite.backends.k8s.nodes.agents import Agents, LogWish
+from dlrover_lite.backends.k8s.nodes.api_thread import (
+    ApiCaller,
+    Closing,
+    Created,
+    Deleted,
+    Outcome,
+    ReadHosts,
+    Resized,
+    There,
+    read_hosts,
+)
+from dlrover_lite.backends.k8s.nodes.capacity import capacity_of, left_by
+from dlrover_lite.backends.k8s.nodes.entries import Action, Order, Record
+from dlrover_lite.backends.k8s.nodes.log_files import LogFiles
+from dlrover_lite.backends.k8s.nodes.pod_book import PodBook
+from dlrover_lite.backends.k8s.nodes.records import read_records, write_records
+from dlrover_lite.backends.k8s.objects.names import job_labels
+from dlrover_lite.backends.k8s.objects.node_pod import PodSettings
+from dlrover_lite.backends.k8s.objects.pod_view import PodView
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import Resources
+from dlrover_lite.jobs.store import Job
+from dlrover_lite.protocol.hosts import Host, sum_of
+from dlrover_lite.protocol.nodes import Enforcement, HostUsage, NodeSpec, Observation, Readings, Usage
+from dlrover_lite.transport.connector import Connector
+from dlrover_lite.transport.polling import Poller
+
+__all__ = ["KubeBackend"]
+
+RECORDS = "pods.jsonl"
+"""File of the job's directory in which its pods are written down."""
+LIST_SECONDS = 60.0
+"""How long the first list of pods may take."""
+HOSTS_SECONDS = 60.0
+"""Seconds between two looks at nodes and quotas."""
+SHORT_SECONDS = 60.0
+"""How long a pod finds no room until what has found some counts as all there is."""
+DISK_SECONDS = 1.0
+"""Seconds until a write is tried again that the disk has refused."""
+_AT_ONCE = 50
+"""Pods of a list that are taken in at once: the master's loop waits no longer than for these."""
+_LONGEST_SLEEP_SECONDS = 1.0
+
+
+class KubeBackend:
+    """``protocol.nodes.Backend`` over the pods of a job.
+
+    Launching, resizing and terminating only note what is wanted; what comes of it shows in ``observe``. A node whose pod the API refuses
+    ends with the API's words. While a node waits, its detail says for what: pending, pulling, starting.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: PodSettings,
+        job: Job,
+        *,
+        connector: Connector,
+        say: Callable[[str], None],
+        ceiling: Resources | None = None,
+        spares: Resources | None = None,
+    ) -> None:
+        """``ceiling``: what the recipe lets all nodes have together. ``spares``: size of the pods that wait for nodes, as many as the
+        settings say. ``say`` is told what a person should know beside how nodes are."""
+        self._settings, self._ceiling, self._say = settings, ceiling, say
+        self._stopped = threading.Event()
+        self._clock = time.monotonic
+        self.calls = Calls(connection, clock=self._clock, sleep=self._pause)
+        self._records_path = job.directory / RECORDS
+        self._cant_write = False
+        self._logs = LogFiles(job.log, say)
+        self._lock = threading.Lock()
+        self.book = PodBook(settings.job, agent_memory=settings.agent_memory)
+        if settings.kubernetes.spares and spares is not None:
+            self.book.keep_spares(settings.kubernetes.spares, spares)
+        self._connector = connector
+        self._readings: dict[str, Readings] = {}
+        """What was measured last, by pod."""
+        self._used: dict[str, Usage] = {}
+        """What each node has used last."""
+        self._there = There(None, [])
+        self._hosts_at = 0.0
+        self._listed = threading.Event()
+        self._rounds = itertools.count()
+        self.round = 0
+        """Number of times that agents were asked."""
+        self._caller = ApiCaller(self.calls, settings, self._came, say)
+        self._watch: Watch[PodView] = Watch(
+            self.calls, "Pod", PodView, job_labels(settings.job), wait=self._stopped.wait, say=say
+        )
+        self._wake_end, self._waker = socket.socketpair()
+        for end in (self._wake_end, self._waker):
+            end.setblocking(False)
+        self._threads: list[threading.Thread] = []
+
+    # --- beginning and end ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Look at what there is, and begin to follow it. Raises BackendError where the API server can't be reached."""
+        self.book.cant_resize = self._why_no_resize()
+        self._there = read_hosts(self.calls)
+        self._hosts_at = self._clock() + HOSTS_SECONDS
+        try:
+            self.book.restore(read_records(self._records_path))
+        except OSError as error:
+            raise BackendError(f"What was written down of the job's pods can't be read: {error}") from error
+        for name, run in (("pods", self._follow), ("api", self._caller.run), ("agents", self._look_after)):
+            thread = threading.Thread(target=run, name=f"k8s-{name}")
+            self._threads.append(thread)
+            thread.start()
+        if not self._listed.wait(LIST_SECONDS):
+            self.close()
+            raise BackendError(
+                f"The pods of job {self._settings.job} can't be listed",
+                hint="`dlrover-lite k8s check` tells what is missing.",
+            )
+
+    def _why_no_resize(self) -> str:
+        found = self.calls.read_path("/api/v1", _ApiResources)
+        if any(one.name == "pods/resize" for one in found.resources):
+            return ""
+        return "this cluster can't resize running pods, as Kubernetes 1.35 and later can"
+
+    def remove_pods(self, timeout_seconds: float) -> bool:
+        """End the job: delete all its nodes' pods. Return whether they were gone in time."""
+        with self._woken():
+            self.book.remove_all(self._clock())
+        end = self._clock() + timeout_seconds
+        while self.book.pods and self._clock() < end and not self._stopped.wait(0.05):
+            pass
+        return not self.book.pods
+
+    def close(self) -> None:
+        """Stop looking after the job's pods: they stay as they are, for a master that comes later."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        self._caller.stop()
+        self._watch.stop()
+        self._wake()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        for end in (self._wake_end, self._waker):
+            end.close()
+
+    # --- the master's side --------------------------------------------------------------------------------------------------
+
+    def capacity(self) -> list[Host]:
+        with self._lock:
+            own = sum_of(pod.wanted for pod in self.book.pods.values())
+            there, short = self._there, self._found_room()
+        return capacity_of(there.hosts, self._settings.kubernetes, [self._ceiling, left_by(there.quotas, own), short])
+
+    def _found_room(self) -> Resources | None:
+        """Return what has found room, if there is none left; None: nothing says so."""
+        now, pods = self._clock(), self.book.pods.values()
+        if all(one.unschedulable_since is None or now < one.unschedulable_since + SHORT_SECONDS for one in pods):
+            return None
+        return sum_of(pod.wanted for pod in pods if pod.view is not None and pod.view.host)
+
+    def launch(self, spec: NodeSpec) -> None:
+        hosts = self._there.hosts
+        if spec.host and hosts is not None and all(host.metadata.name != spec.host for host in hosts):
+            raise BackendError(
+                f"Node {spec.id} can't be launched on {spec.host}: the cluster has no such node",
+                hint="Launch it without a host.",
+            )
+        with self._woken():
+            self.book.launch(spec, self._clock())
+
+    def resize(self, node: str, resources: Resources) -> None:
+        with self._woken():
+            self.book.resize(node, resources, used=self._memory_of(node), now=self._clock())
+
+    def _memory_of(self, node: str) -> int:
+        """Return the memory that a node uses, or that is kept of it, in bytes, as it was measured last."""
+        used, known = self._used.get(node), self.book.nodes.get(node)
+        if used is None or known is None:
+            return 0
+        if not known.ended:
+            return used.memory
+        return used.shared_memory if self.book.keeps(known) else 0
+
+    def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
+        with self._woken():
+            self.book.terminate(node, grace_seconds, keep_memory=keep_memory, now=self._clock(), at=time.time())
+
+    def observe(self, *, after: int | None = None) -> Observation | None:
+        with self._lock:
+            return self.book.observe(after)
+
+    def readings(self) -> Readings:
+        with self._lock:
+            nodes: dict[str, Usage] = {}
+            on: dict[str, str] = {}
+            hosts: dict[str, HostUsage] = {}
+            for pod, told in self._readings.items():
+                hosts |= {host.host: host for host in told.hosts}
+                for node, usage in told.nodes.items():
+                    known = self.book.nodes.get(node)
+                    if known is not None and not known.ended and known.pod == pod:
+                        nodes[node], on[node] = usage, told.on[node]
+        return Readings(nodes, on, list(hosts.values()))
+
+    def enforcement(self) -> Enforcement:
+        why = self.book.cant_resize
+        return Enforcement("control groups of pods", ["changes of a running node"] if why else [], why)
+
+    # --- the thread that watches ----------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        with suppress(Closing):
+            self._follow_until_closed()
+
+    def _follow_until_closed(self) -> None:
+        for change in self._watch:
+            if change.whole:
+                self._take_list(change)
+            else:
+                with self._woken():
+                    for view in change.there:
+                        self.book.seen(view, now=self._clock(), at=time.time())
+                    for view in change.gone:
+                        self.book.gone(view, now=self._clock(), at=time.time())
+            if self._stopped.is_set():
+                return
+
+    def _take_list(self, change: Change[PodView]) -> None:
+        for at in range(0, len(change.there), _AT_ONCE):
+            with self._lock:
+                for view in change.there[at : at + _AT_ONCE]:
+                    self.book.seen(view, now=self._clock(), at=time.time())
+        with self._woken():
+            self.book.only({view.metadata.name for view in change.there}, now=self._clock(), at=time.time())
+        self._listed.set()
+
+    # --- the thread that makes calls ------------------------------------------------------------------------------------------
+
+    def _came(self, outcome: Outcome) -> None:
+        """Take in what came of a call."""
+        now, book = self._clock(), self.book
+        with self._woken():
+            match outcome:
+                case Created(pod, uid, "", _):
+                    book.created(pod, uid, now)
+                case Created(pod, _, problem, final):
+                    book.create_failed(pod, problem, final=final, now=now, at=time.time())
+                case Deleted(pod, problem) if problem:
+                    book.delete_failed(pod, now)
+                case Resized(pod, resources, ""):
+                    book.resized(pod, resources)
+                case Resized(pod, resources, problem):
+                    book.resize_failed(pod, resources, problem, now)
+                case There() if not outcome.problem:
+                    self._there = outcome
+
+    # --- the thread that asks agents ------------------------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        poller = Poller()
+        poller.register(self._wake_end.fileno())
+        agents = Agents(self._connector, _Listener(self), poller, self._clock)
+        unwritten: list[Record] = []
+        held_back: list[Action] = []
+        while not self._stopped.is_set():
+            with self._lock:
+                held_back += self.book.take(self._clock(), time.time())
+                unwritten += self.book.records
+                self.book.records.clear()
+                touched = self.book.take_touched()
+                pods = {name: self._address(name) for name in touched}
+                for name, found in pods.items():
+                    if found is None:
+                        self._readings.pop(name, None)
+                due = min(self.book.next_due() or float("inf"), agents.next_due())
+            if self._write_down(unwritten):
+                for action in held_back:
+                    self._caller.put(action)
+                held_back.clear()
+            self._look_at_hosts()
+            agents.follow(pods)
+            agents.ask()
+            self._sleep(poller, agents, due, waits_for_disk=bool(unwritten))
+        agents.close()
+
+    def _address(self, name: str) -> tuple[str, str] | None:
+        """Return uid and address of a pod whose agent can be asked."""
+        pod = self.book.pods.get(name)
+        return (pod.uid, pod.view.status.pod_ip) if pod is not None and pod.runs and pod.view is not None else None
+
+    def _sleep(self, poller: Poller, agents: Agents, due: float, *, waits_for_disk: bool) -> None:
+        due = min(due, agents.next_due(), self._clock() + (DISK_SECONDS if waits_for_disk else _LONGEST_SLEEP_SECONDS))
+        ready: list[Any] = poller.poll(max(0, int(1000 * (due - self._clock())) + 1))
+        if self._wake_end.fileno() in ready:
+            with suppress(BlockingIOError):
+                self._wake_end.recv(1 << 16)
+        agents.hear(ready)
+        self.round = next(self._rounds)
+
+    def _write_down(self, records: list[Record]) -> bool:
+        """Write down what a later master has to know, before anything is done of it. Return whether that was possible."""
+        if not records:
+            return True
+        try:
+            write_records(self._records_path, records)
+        except OSError as error:
+            if not self._cant_write:
+                self._say(
+                    f"No pod is made or deleted for now, as it can't be written down: {self._records_path}: {error}"
+                )
+            self._cant_write = True
+            return False
+        self._cant_write = False
+        records.clear()
+        return True
+
+    def _look_at_hosts(self) -> None:
+        if self._clock() >= self._hosts_at:
+            self._hosts_at = self._clock() + HOSTS_SECONDS
+            self._caller.put(ReadHosts())
+
+    # --- of all threads -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _woken(self) -> Iterator[None]:
+        """Change the book, and have what follows from it done."""
+        with self._lock:
+            yield
+        self._wake()
+
+    def _pause(self, seconds: float) -> None:
+        """Wait between two tries of a call. Raises Closing."""
+        if self._stopped.wait(seconds):
+            raise Closing("nobody looks after the job's pods any more")
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # it is awake, or closed
+            self._waker.send(b"!")
+
+
+class _ApiResources(msgspec.Struct):
+    class Resource(msgspec.Struct):
+        name: str = ""
+
+    resources: list[Resource] = []
+
+
+class _Listener:
+    """What agents say, taken into the book."""
+
+    def __init__(self, backend: KubeBackend) -> None:
+        self._backend, self._book, self._lock = backend, backend.book, backend._lock
+
+    def orders(self, pod: str) -> list[Order]:
+        with self._lock:
+            return self._book.orders(pod)
+
+    def heard(self, pod: str) -> None:
+        with self._lock:
+            self._book.heard(pod)
+
+    def silent(self, pod: str, seconds: float) -> None:
+        with self._lock:
+            self._book.silent(pod, seconds)
+
+    def acknowledged(self, pod: str, order: Order) -> None:
+        with self._lock:
+            self._book.acknowledged(pod, order)
+
+    def refused(self, pod: str, order: Order, why: str) -> None:
+        with self._lock:
+            self._book.refused(pod, order, why, now=time.monotonic(), at=time.time())
+
+    def observed(self, pod: str, observation: Observation) -> None:
+        with self._lock:
+            self._book.observed(pod, observation, now=time.monotonic(), at=time.time())
+
+    def measured(self, pod: str, readings: Readings) -> None:
+        with self._lock:
+            self._backend._readings[pod] = readings
+            self._backend._used |= readings.nodes
+
+    def logs(self, pod: str) -> list[LogWish]:
+        with self._lock:
+            known = self._book.pods.get(pod)
+            nodes = [(name, self._book.nodes[name]) for name in known.nodes] if known is not None else []
+            states = [(name, node.ended) for name, node in nodes if node.launch == "done"]
+        return [wish for name, ended in states if (wish := self._backend._logs.wish(name, ended=ended)) is not None]
+
+    def logged(self, pod: str, wish: LogWish, data: bytes, size: int) -> None:
+        logs = self._backend._logs
+        logs.add(wish, data, size)
+        with self._lock:
+            known = self._book.pods.get(pod)
+            if known is not None and known.node == wish.node and all(logs.is_whole(name) for name in known.nodes):
+                self._book.logs_copied(pod, time.monotonic())
