@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -89,6 +88,8 @@ def overrides(settings: Sequence[str] = (), data: Sequence[str] = ()) -> dict[st
 
     Raises click.UsageError for a setting that isn't KEY=VALUE.
     """
+    from dlrover_lite.core.files.data_file import spelled
+
     result: dict[str, Any] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -96,5 +97,5 @@ def overrides(settings: Sequence[str] = (), data: Sequence[str] = ()) -> dict[st
             raise click.UsageError(f"--set {setting}: write it as KEY=VALUE, as in --set training.epochs=2")
         result[key.strip()] = value
     if data:
-        result["data.train"] = [str(Path(path).expanduser().absolute()) for path in data]
+        result["data.train"] = [spelled(path) for path in data]
     return result

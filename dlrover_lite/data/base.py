@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -47,6 +48,9 @@ class Dataset(Protocol):
 
     def read(self, numbers: NDArray[np.int64]) -> Batch:
         """Return the samples with these numbers (0 <= number < ``samples``), in this order. Raises DataError."""
+
+    def expect(self, ranges: Sequence[range]) -> None:
+        """Be told which samples will be read soon, in which order: what comes from far is fetched meanwhile."""
 
     def look_at_ids(self) -> list[FileIds]:
         """Return what the first lines of each file show of its categorical columns: see ``recipe.id_kinds.reconcile``."""

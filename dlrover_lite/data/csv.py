@@ -7,12 +7,12 @@ a bad line. Categories are hashed by their bytes (quotes taken off), so 7 and 07
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.data_file import DataFile
 from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.data.base import Schema
 from dlrover_lite.data.fields import FNV_START, fnv_finish, fnv_step, is_nan, parse_float
@@ -33,7 +33,7 @@ _LONGEST_HEADER = 1 << 20
 class CsvParser:
     """See ``text.LineParser``. Each file's own header says where its columns are."""
 
-    def __init__(self, data: CsvData, files: Sequence[Path]) -> None:
+    def __init__(self, data: CsvData, files: Sequence[DataFile]) -> None:
         self.schema = Schema(tuple(data.dense), tuple(data.categorical))
         self.header_lines = 0 if data.columns else 1
         self._data = data
@@ -77,7 +77,7 @@ def check_columns(data: CsvData | ParquetData, columns: Sequence[str], where: st
         raise DataError(finding.message, hint="Name each column as it is called in the files, where it is there once.")
 
 
-def _read_header(path: Path, delimiter: str) -> list[str]:
+def _read_header(path: DataFile, delimiter: str) -> list[str]:
     head = open_head(path, _LONGEST_HEADER).removeprefix(BOM)
     try:
         return csv_columns(head.split(b"\n", 1)[0].removesuffix(b"\r"), delimiter)

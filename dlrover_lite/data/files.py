@@ -1,4 +1,4 @@
-"""Data files as a recipe names them (paths and globs), and files that appear whole or not at all."""
+"""Data files as a recipe names them (paths, globs, URLs), and files that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,35 +6,64 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
 from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.data_file import DataFile, located
 from dlrover_lite.core.files.durable import sync_directory
+from dlrover_lite.core.files.paths import make_cache
+from dlrover_lite.core.files.remote import RemoteFile
 from dlrover_lite.recipe.data_files import file_problem, files_of
 
-__all__ = ["Progress", "atomic_file", "is_disk_full", "resolve", "unnamed_file"]
+__all__ = ["Progress", "atomic_file", "is_disk_full", "resolve", "scratch_directory", "unnamed_file"]
 
 Progress = Callable[[str, int, int], None]
 """Callback, called as ``progress(what, done, total)`` now and then during long work; done and total are bytes or samples."""
 
 
-def resolve(patterns: Sequence[str], directory: Path) -> list[Path]:
-    """Return the files that ``patterns`` name, absolute: in the order of the patterns, sorted within a glob.
+_ASKED_AT_ONCE = 16
+"""Number of files under URLs that the store is asked about at the same time."""
+
+
+def resolve(patterns: Sequence[str], directory: Path) -> list[DataFile]:
+    """Return the files that ``patterns`` name, absolute: in the order of the patterns, sorted within a glob. Those under URLs know their
+    version from here on.
 
     Relative patterns start at ``directory``. Raises DataError for a glob that matches no file, and for a path that is missing, empty, a
     directory or otherwise not a readable file.
     """
-    files: list[Path] = []
+    files: list[DataFile] = []
     for pattern in patterns:
-        # Not Path.resolve: a link keeps its name, in messages and in the cache.
-        path = Path(os.path.abspath(os.path.join(directory, os.path.expanduser(pattern))))  # noqa: PTH100, PTH111, PTH118
-        for file in files_of(path) or [path]:
-            if problem := file_problem(file):
-                raise DataError(problem, hint=f"Check the path; relative ones are taken from {directory}.")
-            files.append(file)
+        path = located(pattern, directory)
+        if isinstance(path, Path):
+            # Not Path.resolve: a link keeps its name, in messages and in the cache.
+            path = Path(os.path.abspath(path))  # noqa: PTH100
+        files += _checked(files_of(path) or [path], directory)
     return files
+
+
+def _checked(files: Sequence[DataFile], directory: Path) -> Sequence[DataFile]:
+    problems: Iterable[str] = map(file_problem, files)
+    if len(files) > 1 and isinstance(files[0], RemoteFile):
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
+            problems = list(threads.map(file_problem, files))
+    for file, problem in zip(files, problems, strict=True):
+        if problem:
+            path = f"Check the path; relative ones are taken from {directory}."
+            raise DataError(problem, hint="Check the URL." if isinstance(file, RemoteFile) else path)
+    return files
+
+
+def scratch_directory() -> Path:
+    """Return where there is most likely room on a disk: the cache, else where temporary files go."""
+    with contextlib.suppress(OSError):
+        directory = make_cache()
+        if os.access(directory, os.W_OK):
+            return directory
+    return Path(tempfile.gettempdir())
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -1,15 +1,16 @@
 """Offset indexes of text files: where every 1,024th line starts, and how many lines there are.
 
-Built in one pass, kept in the cache directory under the file's absolute path, and used as long as the file's size and
-modification time are those it was built for. A .gz file (known by its first bytes) is unpacked there in the same pass;
-the unpacked text has a checksum for every 32,768 lines, which readers compare (``lines``): nobody else would notice that
-it was damaged.
+Built in one pass, kept in the cache directory under the file's absolute path or URL, and used as long as the file's
+version (size and modification time, or tag) is that which it was built for. A
+.gz file (known by its first bytes) is unpacked there in the same pass; the unpacked text has a checksum for every
+32,768 lines, which readers compare (``lines``): nobody else would notice that it was damaged.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import shutil
 import tempfile
@@ -24,10 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.data_file import DataFile, open_stream, version_of
 from dlrover_lite.core.files.paths import cache_directory, make_cache
-from dlrover_lite.core.files.regular import open_descriptor, open_regular, read_file
+from dlrover_lite.core.files.regular import open_descriptor, read_file
+from dlrover_lite.core.files.remote import RemoteFile, Version
 from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.core.units import format_bytes
+from dlrover_lite.data.block_cache import CACHE_VARIABLE, cache_bytes, process_cache
 from dlrover_lite.data.files import Progress, atomic_file, is_disk_full, unnamed_file
 
 __all__ = ["LINES_PER_CHECKSUM", "LINES_PER_MARK", "TextIndex", "find_index", "index_text", "open_head", "unpack_again"]
@@ -36,10 +40,12 @@ LINES_PER_MARK = 1024
 LINES_PER_CHECKSUM = 32 * LINES_PER_MARK
 _CHUNK_BYTES = 4 << 20
 _SAMPLE_BYTES = 4 << 20
+_AHEAD_BYTES = 16 << 20
+"""Bytes of a file under a URL that are fetched before they are read, while it is indexed."""
 _MOST_INDEX_BYTES = 1 << 30
 """Size of the index of 128 billion lines."""
 _FORMAT = 0x314C4449  # "IDL1"
-_HEADER = 7  # format, source size, source mtime_ns, text size, text mtime_ns, lines, CRC of what follows
+_HEADER = 7  # format, source size, source stamp, text size, text stamp, lines, CRC of what follows
 _LATER_NANOSECONDS = 2_000_000_000
 """Age difference in nanoseconds of an unpacked text to what it was unpacked from: not equal, and the same whoever unpacks it, so that who
 has an index of it can go on with the text that another process has unpacked anew."""
@@ -50,12 +56,12 @@ _GZIP_MAGIC = b"\x1f\x8b"
 class TextIndex:
     """Positions of the lines of ``source`` in ``text``: the file itself, or what it holds unpacked."""
 
-    source: Path
-    text: Path
+    source: DataFile
+    text: DataFile
     size: int
     """Bytes of ``text``."""
-    mtime_ns: int
-    """Modification time of ``text``, to notice when it is changed."""
+    stamp: int
+    """Modification time of ``text`` in nanoseconds, or what a store has instead, to notice when it is changed."""
     lines: int
     offsets: NDArray[np.int64]
     """Byte offsets [ceil(lines / 1024)] in ``text`` at which line 1024 * i starts."""
@@ -64,10 +70,15 @@ class TextIndex:
     unnamed: BinaryIO | None = None
     """The unpacked text where no cache can be written: a file without a name, gone with this object."""
 
+    @property
+    def remote(self) -> RemoteFile | None:
+        """Return the file under a URL that lines are read from; None where the text is on this machine."""
+        return self.text if isinstance(self.text, RemoteFile) and self.unnamed is None else None
+
     def open(self) -> int:
         """Return a descriptor of the text, to be closed by the caller. Raises DataError when the text isn't as indexed."""
         try:
-            descriptor = os.dup(self.unnamed.fileno()) if self.unnamed else open_descriptor(self.text)
+            descriptor = os.dup(self.unnamed.fileno()) if self.unnamed else open_descriptor(str(self.text))
         except OSError as error:
             raise DataError(f"data file {self.text} can't be read: {error.strerror}") from None
         try:
@@ -88,13 +99,13 @@ class TextIndex:
     def check(self, descriptor: int) -> None:
         """Check that the open text wasn't changed since it was indexed. Raises DataError when it was."""
         status = os.fstat(descriptor)
-        if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
+        if (status.st_size, status.st_mtime_ns) != (self.size, self.stamp):
             raise _changed(self.text)
 
 
-def find_index(source: Path) -> TextIndex | None:
+def find_index(source: DataFile) -> TextIndex | None:
     """Return the cached index of a file, if there is one that still fits. Raises OSError when ``source`` can't be read."""
-    status = source.stat()
+    version = version_of(source)
     try:
         stored = np.frombuffer(_whole_words(read_file(_index_path(source), _MOST_INDEX_BYTES)), np.int64)
         if len(stored) < _HEADER or stored[0] != _FORMAT or stored[6] != zlib.crc32(stored[_HEADER:].tobytes()):
@@ -102,16 +113,16 @@ def find_index(source: Path) -> TextIndex | None:
         _, source_size, source_mtime, size, mtime, lines, _ = (int(value) for value in stored[:_HEADER])
         # A text that was unpacked has a modification time of its own.
         unpacked = (size, mtime) != (source_size, source_mtime)
-        text = _unpacked_path(source, status) if unpacked else source
+        text = _unpacked_path(source, version) if unpacked else source
         offsets, checksums = np.split(stored[_HEADER:], [_marks(lines)])
-        fits = (source_size, source_mtime) == _version(status) and (size, mtime) == _version(text.stat())
+        fits = (source_size, source_mtime) == version and (size, mtime) == version_of(text)
     except OSError:
         return None
     fits = fits and len(offsets) == _marks(lines) and len(checksums) == (_windows(lines) if unpacked else 0)
     return TextIndex(source, text, size, mtime, lines, offsets, checksums) if fits else None
 
 
-def index_text(source: Path, progress: Progress | None = None) -> TextIndex:
+def index_text(source: DataFile, progress: Progress | None = None) -> TextIndex:
     """Return the index of a text file or .gz, cached or built now. Several processes may build the same one at once.
 
     ``progress(what, done, total)`` is called in bytes of ``source``. Raises DataError.
@@ -136,24 +147,41 @@ def unpack_again(damaged: TextIndex) -> TextIndex:
     return found
 
 
-def _build(source: Path, progress: Progress | None) -> TextIndex:
+def _build(source: DataFile, progress: Progress | None) -> TextIndex:
     """Build the index of a file. Raises DataError and OSError."""
-    with open_regular(source) as file:
-        status = os.fstat(file.fileno())
+    with _open(source) as file:
+        version = _version(source, file)
         packed = file.read(2) == _GZIP_MAGIC
         file.seek(0)
-        index = _unpack(source, file, status, progress) if packed else _scan(source, file, status, progress)
-        if _version(os.fstat(file.fileno())) != _version(status):
+        index = _unpack(source, file, version, progress) if packed else _scan(source, file, version, progress)
+        if isinstance(source, RemoteFile):
+            source.check()
+        elif _version(source, file) != version:
             raise _changed(source)
     if index.unnamed is None:
-        _store(index, status)
+        _store(index, version)
     return index
 
 
-def open_head(source: Path, byte_count: int) -> bytes:
+def _open(source: DataFile) -> io.BufferedReader:
+    """Open a file that is to be read from its beginning to its end."""
+    if isinstance(source, RemoteFile):
+        return io.BufferedReader(process_cache().stream(source, _AHEAD_BYTES), _CHUNK_BYTES)
+    return open_stream(source)
+
+
+def _version(source: DataFile, file: io.BufferedReader) -> Version:
+    """Return the version of an open file."""
+    if isinstance(source, RemoteFile):
+        return source.version()
+    status = os.fstat(file.fileno())
+    return Version(status.st_size, status.st_mtime_ns)
+
+
+def open_head(source: DataFile, byte_count: int) -> bytes:
     """Return the first bytes of a text file, or of what a .gz holds: at most ``byte_count``. Raises DataError."""
     try:
-        with open_regular(source) as file:
+        with open_stream(source) as file:
             if file.peek(2)[:2] != _GZIP_MAGIC:
                 return file.read(byte_count)
             return b"".join(_unpacked_chunks(source, file, byte_count))
@@ -236,30 +264,32 @@ def _mark_lines(piece, newlines, base, marks):  # type: ignore[no-untyped-def]
     return newlines, found
 
 
-def _scan(source: Path, file: BinaryIO, status: os.stat_result, progress: Progress | None) -> TextIndex:
+def _scan(source: DataFile, file: io.BufferedReader, version: Version, progress: Progress | None) -> TextIndex:
     builder = _Builder()
     buffer = np.empty(_CHUNK_BYTES, np.uint8)
-    while count := file.readinto(buffer):  # type: ignore[attr-defined]
+    while count := file.readinto(buffer.data):
         builder.feed(buffer[:count])
         if progress:
-            progress(f"indexing {source.name}", builder.size, status.st_size)
-    if builder.size != status.st_size:
+            progress(f"indexing {source.name}", builder.size, version.size)
+    if builder.size != version.size:
         raise _changed(source)
-    return TextIndex(source, source, status.st_size, status.st_mtime_ns, *builder.finish())
+    return TextIndex(source, source, version.size, version.stamp, *builder.finish())
 
 
-def _unpack(source: Path, file: BinaryIO, status: os.stat_result, progress: Progress | None) -> TextIndex:
+def _unpack(source: DataFile, file: BinaryIO, version: Version, progress: Progress | None) -> TextIndex:
     """Unpack into the cache directory, or where that can't be written into a file without a name."""
-    needed = _unpacked_size(source, file, status.st_size)
-    text = _unpacked_path(source, status)
+    needed = _unpacked_size(source, file, version.size)
+    most = _most_unpacked(source, needed)
+    text = _unpacked_path(source, version)
     if _writable(text.parent):
         _check_space(source, text.parent, needed)
         try:
             _remove_other_versions(source, text)
             with atomic_file(text, private=True) as target:
-                marks = _unpack_to(target, source, file, status, progress)
+                marks = _unpack_to(target, source, file, version, most, progress)
                 target.flush()
-                os.utime(target.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns + _LATER_NANOSECONDS))
+                later = version.stamp + _LATER_NANOSECONDS
+                os.utime(target.fileno(), ns=(later, later))
                 unpacked = os.fstat(target.fileno())
         except OSError as error:
             raise _write_error(error, source, text.parent, needed) from error
@@ -268,7 +298,7 @@ def _unpack(source: Path, file: BinaryIO, status: os.stat_result, progress: Prog
     _check_space(source, directory, needed)
     try:
         target = unnamed_file(directory)
-        marks = _unpack_to(target, source, file, status, progress)
+        marks = _unpack_to(target, source, file, version, most, progress)
         target.flush()
         unpacked = os.fstat(target.fileno())
     except OSError as error:
@@ -277,19 +307,21 @@ def _unpack(source: Path, file: BinaryIO, status: os.stat_result, progress: Prog
 
 
 def _unpack_to(
-    target: BinaryIO, source: Path, file: BinaryIO, status: os.stat_result, progress: Progress | None
+    target: BinaryIO, source: DataFile, file: BinaryIO, version: Version, most: int | None, progress: Progress | None
 ) -> _Marks:
     file.seek(0)
     builder = _Builder(with_checksums=True)
     for chunk in _unpacked_chunks(source, file):
+        if most is not None and builder.size + len(chunk) > most:
+            raise _too_large(source, builder.size + len(chunk), most)
         target.write(chunk)
         builder.feed(np.frombuffer(chunk, np.uint8))
         if progress:
-            progress(f"unpacking {source.name}", file.tell(), status.st_size)
+            progress(f"unpacking {source.name}", file.tell(), version.size)
     return builder.finish()
 
 
-def _unpacked_chunks(source: Path, file: BinaryIO, limit: int | None = None) -> Iterator[bytes]:
+def _unpacked_chunks(source: DataFile, file: BinaryIO, limit: int | None = None) -> Iterator[bytes]:
     try:
         with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
             while chunk := unpacked.read(_CHUNK_BYTES if limit is None else min(limit, _CHUNK_BYTES)):
@@ -302,7 +334,7 @@ def _unpacked_chunks(source: Path, file: BinaryIO, limit: int | None = None) -> 
         raise DataError(f"{source} is not intact gzip data: {error}", hint="Fetch it again.") from None
 
 
-def _unpacked_size(source: Path, file: BinaryIO, packed_size: int) -> int:
+def _unpacked_size(source: DataFile, file: BinaryIO, packed_size: int) -> int:
     """Estimate the unpacked size from how the first few MB unpack (the size stored in a .gz is wrong above 4 GiB, or with several
     members)."""
     file.seek(0)
@@ -310,7 +342,25 @@ def _unpacked_size(source: Path, file: BinaryIO, packed_size: int) -> int:
     return unpacked if unpacked < _SAMPLE_BYTES else int(unpacked * (packed_size / min(file.tell(), packed_size)))
 
 
-def _check_space(source: Path, directory: Path, needed: int) -> None:
+def _most_unpacked(source: DataFile, needed: int) -> int | None:
+    """Return how large the text in a packed file under a URL may be: what this machine may keep of such data. Raises DataError when it
+    ``needed`` more; None for a file that is here anyway."""
+    if not isinstance(source, RemoteFile):
+        return None
+    most = cache_bytes()
+    if needed > most:
+        raise _too_large(source, needed, most)
+    return most
+
+
+def _too_large(source: DataFile, size: int, most: int) -> DataError:
+    return DataError(
+        f"{source} is compressed, and unpacked it takes {format_bytes(size)} or more: of data under URLs {format_bytes(most)} may be kept",
+        hint=f"Store it unpacked (it is then read where it is), or in smaller files; or allow for more: {CACHE_VARIABLE}=SIZE.",
+    )
+
+
+def _check_space(source: DataFile, directory: Path, needed: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise DataError(
@@ -319,7 +369,7 @@ def _check_space(source: Path, directory: Path, needed: int) -> None:
         )
 
 
-def _write_error(error: OSError, source: Path, directory: Path, needed: int) -> DataError:
+def _write_error(error: OSError, source: DataFile, directory: Path, needed: int) -> DataError:
     if is_disk_full(error):
         return DataError(
             f"the disk of {directory} is full: unpacking {source} needs about {format_bytes(needed)}",
@@ -328,15 +378,15 @@ def _write_error(error: OSError, source: Path, directory: Path, needed: int) -> 
     return DataError(f"unpacking {source} into {directory} failed: {error.strerror or error}")
 
 
-def _remove_other_versions(source: Path, current: Path) -> None:
+def _remove_other_versions(source: DataFile, current: Path) -> None:
     for old in current.parent.glob(f"{_key(source)}-*.txt"):
         if old != current:
             old.unlink(missing_ok=True)
 
 
-def _store(index: TextIndex, status: os.stat_result) -> None:
+def _store(index: TextIndex, version: Version) -> None:
     body = index.offsets.tobytes() + index.checksums.tobytes()
-    header = [_FORMAT, *_version(status), index.size, index.mtime_ns, index.lines, zlib.crc32(body)]
+    header = [_FORMAT, *version, index.size, index.stamp, index.lines, zlib.crc32(body)]
     path = _index_path(index.source)
     # Without a cache the index is built again next time: slower, but nothing is lost.
     with suppress(OSError):
@@ -354,12 +404,8 @@ def _writable(directory: Path) -> bool:
         return False
 
 
-def _changed(path: Path) -> DataError:
+def _changed(path: DataFile) -> DataError:
     return DataError(f"{path} was changed while it was being read", hint="Start again once nothing writes to it.")
-
-
-def _version(status: os.stat_result) -> tuple[int, int]:
-    return status.st_size, status.st_mtime_ns
 
 
 def _whole_words(data: bytes) -> bytes:
@@ -375,13 +421,14 @@ def _windows(lines: int) -> int:
     return -(-lines // LINES_PER_CHECKSUM)
 
 
-def _key(source: Path) -> str:
-    return hashlib.blake2b(os.fsencode(source.absolute()), digest_size=16).hexdigest()
+def _key(source: DataFile) -> str:
+    name = source.url if isinstance(source, RemoteFile) else source.absolute()
+    return hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
 
 
-def _index_path(source: Path) -> Path:
+def _index_path(source: DataFile) -> Path:
     return cache_directory() / "indexes" / f"{_key(source)}.index"
 
 
-def _unpacked_path(source: Path, status: os.stat_result) -> Path:
-    return cache_directory() / "indexes" / f"{_key(source)}-{status.st_size}-{status.st_mtime_ns}.txt"
+def _unpacked_path(source: DataFile, version: Version) -> Path:
+    return cache_directory() / "indexes" / f"{_key(source)}-{version.size}-{version.stamp}.txt"

@@ -1,4 +1,5 @@
-"""Where given lines of indexed files are: maps the files into memory and scans newlines a window at a time."""
+"""Where given lines of indexed files are: maps the files into memory, or fetches ranges of those under URLs, and scans newlines a window at
+a time."""
 
 from __future__ import annotations
 
@@ -13,13 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.remote import RemoteFile
 from dlrover_lite.core.kernels.compile import kernel
+from dlrover_lite.data.block_cache import process_cache
 from dlrover_lite.data.index import LINES_PER_CHECKSUM, LINES_PER_MARK, TextIndex, unpack_again
 
 __all__ = ["LineReader", "Spans", "line_starts"]
 
 _WINDOW_LINES = LINES_PER_CHECKSUM
 _KEPT_LINES = 4 * _WINDOW_LINES
+_REMOTE_WINDOW_LINES = 8 * LINES_PER_MARK
+"""Lines of a file under a URL that are in memory together. A shuffled block of samples begins anywhere in the first of five."""
+_KEPT_BYTES = 64 << 20
+"""Bytes of such lines in memory; the two windows used last are kept all the same."""
 _KEPT_FILES = 64
 _BOM = b"\xef\xbb\xbf"
 
@@ -51,7 +58,13 @@ class _OpenFile:
 class _Window(NamedTuple):
     starts: NDArray[np.int64]
     """Positions [lines + 1] where each line starts; the last one is where the next would."""
-    file: _OpenFile
+    buffer: NDArray[np.uint8]
+    file: _OpenFile | None
+    """The mapped file that is the buffer; None for lines that were fetched."""
+
+    @property
+    def fetched_bytes(self) -> int:
+        return 0 if self.file else len(self.buffer)
 
 
 class LineReader:
@@ -65,20 +78,27 @@ class LineReader:
         self._indexes = list(indexes)
         self._files: OrderedDict[int, _OpenFile] = OrderedDict()
         self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
-        self._kept_lines = 0
+        self._kept_lines = self._kept_bytes = 0
 
     def find(self, file: int, lines: NDArray[np.int64]) -> Iterator[Spans]:
         """Yield spans that together cover ``lines`` (which exist) of file number ``file``. Raises DataError."""
-        mapped = self._open(file)
-        mapped.index.check(mapped.descriptor)
-        windows = lines // _WINDOW_LINES
+        size = _REMOTE_WINDOW_LINES if self._is_remote(file) else _WINDOW_LINES
+        if not self._is_remote(file):
+            mapped = self._open(file)
+            mapped.index.check(mapped.descriptor)
+        windows = lines // size
         first = int(windows[0])
         for number in [first] if (windows == first).all() else np.unique(windows).tolist():
             rows = np.flatnonzero(windows == number)
             window = self._window(file, number)
             starts = window.starts
-            local = lines[rows] - number * _WINDOW_LINES
-            yield Spans(window.file.buffer, rows, starts[local], starts[local + 1] - 1)
+            local = lines[rows] - number * size
+            yield Spans(window.buffer, rows, starts[local], starts[local + 1] - 1)
+
+    def byte_range(self, file: int, first: int, stop: int) -> tuple[RemoteFile, int, int] | None:
+        """Return where lines [first, stop) will be read from; None for a file on this machine."""
+        index = self._indexes[file]
+        return None if index.remote is None else (index.remote, *_marked_range(index, first, stop))
 
     def line(self, file: int, line: int) -> bytes:
         """Return one line without its newline, of which at most 64 KiB."""
@@ -88,7 +108,7 @@ class LineReader:
     def close(self) -> None:
         """Let go of the files. Reading again opens them again."""
         self._windows.clear()
-        self._kept_lines = 0
+        self._kept_lines = self._kept_bytes = 0
         while self._files:
             self._files.popitem()[1].close()
 
@@ -133,23 +153,55 @@ class LineReader:
         if key in self._windows:
             self._windows.move_to_end(key)
             return self._windows[key]
+        window = self._fetched(file, number) if self._is_remote(file) else self._mapped(file, number)
+        self._windows[key] = window
+        self._kept_lines += len(window.starts) - 1
+        self._kept_bytes += window.fetched_bytes
+        while (self._kept_lines > _KEPT_LINES or self._kept_bytes > _KEPT_BYTES) and len(self._windows) > 2:
+            old = self._windows.popitem(last=False)[1]
+            self._kept_lines -= len(old.starts) - 1
+            self._kept_bytes -= old.fetched_bytes
+            _give_back_pages(old)
+        return window
+
+    def _mapped(self, file: int, number: int) -> _Window:
         mapped = self._open_whole(file, number)
         index = mapped.index
         first = number * _WINDOW_LINES
         count = min(_WINDOW_LINES, index.lines - first)
         offset = int(index.offsets[first // LINES_PER_MARK])
-        starts = line_starts(mapped.buffer, offset, count)
-        if starts is None:
-            raise DataError(f"{index.text} was changed while it was being read", hint="Start the job again.")
+        starts = _starts_of(index, mapped.buffer, offset, count)
         if number == 0:
             starts[0] = min(mapped.first, starts[1] - 1)
-        window = self._windows[key] = _Window(starts, mapped)
-        self._kept_lines += count
-        while self._kept_lines > _KEPT_LINES and len(self._windows) > 2:
-            old = self._windows.popitem(last=False)[1]
-            self._kept_lines -= len(old.starts) - 1
-            _give_back_pages(old)
-        return window
+        return _Window(starts, mapped.buffer, mapped)
+
+    def _fetched(self, file: int, number: int) -> _Window:
+        index = self._indexes[file]
+        assert index.remote is not None
+        first = number * _REMOTE_WINDOW_LINES
+        count = min(_REMOTE_WINDOW_LINES, index.lines - first)
+        buffer = process_cache().read(index.remote, *_marked_range(index, first, first + count))
+        starts = _starts_of(index, buffer, 0, count)
+        if number == 0 and buffer[: len(_BOM)].tobytes() == _BOM:
+            starts[0] = min(len(_BOM), starts[1] - 1)
+        return _Window(starts, buffer, None)
+
+    def _is_remote(self, file: int) -> bool:
+        return self._indexes[file].remote is not None
+
+
+def _starts_of(index: TextIndex, buffer: NDArray[np.uint8], offset: int, count: int) -> NDArray[np.int64]:
+    starts = line_starts(buffer, offset, count)
+    if starts is None:
+        raise DataError(f"{index.text} was changed while it was being read", hint="Start the job again.")
+    return starts
+
+
+def _marked_range(index: TextIndex, first: int, stop: int) -> tuple[int, int]:
+    """Return the range of bytes between marks that has lines [first, stop)."""
+    after = -(-stop // LINES_PER_MARK)
+    end = int(index.offsets[after]) if after < len(index.offsets) else index.size
+    return int(index.offsets[first // LINES_PER_MARK]), end
 
 
 def line_starts(buffer: NDArray[np.uint8], offset: int, count: int) -> NDArray[np.int64] | None:
@@ -203,7 +255,7 @@ def _line_starts(buffer, words, offset, starts):  # type: ignore[no-untyped-def]
 
 
 def _give_back_pages(window: _Window) -> None:
-    if not hasattr(mmap, "MADV_DONTNEED"):
+    if window.file is None or not hasattr(mmap, "MADV_DONTNEED"):
         return
     begin = int(window.starts[0]) // mmap.PAGESIZE * mmap.PAGESIZE
     end = min(int(window.starts[-1]), window.file.index.size)

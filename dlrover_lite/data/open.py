@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.data_file import DataFile, version_of
 from dlrover_lite.data.base import Batch, Dataset, Schema, checked_numbers
 from dlrover_lite.data.files import Progress, resolve
 from dlrover_lite.recipe.id_kinds import FileIds
@@ -38,7 +39,7 @@ class Description(NamedTuple):
     """Number of samples to evaluate on; None until the files have been indexed; 0 when there is nothing to evaluate on."""
     schema: Schema
     fingerprint: str
-    """Text that changes when the settings that decide what a sample holds, or a file's name, size or modification time, do."""
+    """Text that changes when the settings that decide what a sample holds, or a file's name or version, do."""
 
 
 class View:
@@ -53,6 +54,9 @@ class View:
     def read(self, numbers: NDArray[np.int64]) -> Batch:
         numbers = checked_numbers(numbers, self.samples)
         return self._dataset.read(numbers + self._first)
+
+    def expect(self, ranges: Sequence[range]) -> None:
+        self._dataset.expect([range(one.start + self._first, one.stop + self._first) for one in ranges])
 
     def look_at_ids(self) -> list[FileIds]:
         return self._dataset.look_at_ids()
@@ -147,7 +151,7 @@ def estimate_samples(data: CriteoData | CsvData, directory: Path, heads: Sequenc
     DataError."""
     files = resolve(data.train, directory)
     line_bytes = sum(head.bytes for head in heads) / max(1, sum(head.lines for head in heads))
-    size = sum(path.stat().st_size * (_UNPACKED_TIMES if path.suffix == ".gz" else 1) for path in files)
+    size = sum(version_of(path).size * (_UNPACKED_TIMES if path.suffix == ".gz" else 1) for path in files)
     share = 1.0 if data.eval else 1.0 - data.eval_share
     return max(1, round(size / line_bytes * share))
 
@@ -171,7 +175,7 @@ def _open_files(data: FileData, patterns: Sequence[str], directory: Path, progre
     return TextDataset(files, _parser(data, files), progress)
 
 
-def _parser(data: CriteoData | CsvData, files: Sequence[Path]) -> LineParser:
+def _parser(data: CriteoData | CsvData, files: Sequence[DataFile]) -> LineParser:
     if isinstance(data, CriteoData):
         from dlrover_lite.data.criteo import CriteoParser
 
@@ -181,7 +185,7 @@ def _parser(data: CriteoData | CsvData, files: Sequence[Path]) -> LineParser:
     return CsvParser(data, files)
 
 
-def _examine(data: FileData, files: Sequence[Path]) -> tuple[Schema, int | None]:
+def _examine(data: FileData, files: Sequence[DataFile]) -> tuple[Schema, int | None]:
     if isinstance(data, ParquetData):
         from dlrover_lite.data.parquet import parquet_samples
 
@@ -204,11 +208,11 @@ def _split(data: FileData, samples: int) -> tuple[int, int]:
     return samples - held_out, held_out
 
 
-def _fingerprint(settings: Data, *parts: Sequence[Path]) -> str:
+def _fingerprint(settings: Data, *parts: Sequence[DataFile]) -> str:
     digest = hashlib.blake2b(msgspec.json.encode(settings, order="deterministic"), digest_size=16)
     for files in parts:
         digest.update(b"\1")
         for path in files:
-            status = path.stat()
-            digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode() + os.fsencode(path.name))
+            size, stamp = version_of(path)
+            digest.update(f"\0{size}\0{stamp}\0".encode() + os.fsencode(path.name))
     return digest.hexdigest()

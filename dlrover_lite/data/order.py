@@ -56,6 +56,19 @@ class EpochOrder:
             place += 1
         return np.concatenate(parts)
 
+    def blocks(self, start: int, stop: int) -> list[range]:
+        """Return the blocks of samples, as they lie in the files, that hold positions [start, stop) of the order. Costs nothing."""
+        if not self._shuffle or start >= stop:
+            return [range(start, stop)] if start < stop else []
+        found = []
+        place = self._place(start)
+        while start < stop:
+            first = int(self._blocks[place]) * self._block_size
+            found.append(range(first, min(first + self._block_size, self.samples)))
+            start = self._first_position(place) + len(found[-1])
+            place += 1
+        return found
+
     def _first_position(self, place: int) -> int:
         return place * self._block_size - (self._lacking if place > self._short_place else 0)
 

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.data_file import DataFile
 from dlrover_lite.core.files.regular import check_regular
+from dlrover_lite.core.files.remote import RangeStream, RemoteFile
 from dlrover_lite.data.base import BadLine, Batch, Schema, checked_numbers
 from dlrover_lite.data.csv import check_columns
 from dlrover_lite.data.fields import category_id, hash_strings, integer_ids
@@ -35,6 +37,7 @@ _SPILLED_BYTES = 4 << 30
 """Bytes of row groups kept on the disk, at most; two groups are kept all the same."""
 _BUFFER_BYTES = 1 << 16
 """Bytes of a column's data that are read ahead of the decoder."""
+_REMOTE_BUFFER_BYTES = 1 << 20
 _KEPT_FILES = 64
 _HEAD_ROWS = 1000
 _LABEL, _FIRST_DENSE = 1, 2  # codes: a bad label, or (2 + number) a dense value that float32 can't hold
@@ -51,7 +54,7 @@ def _pyarrow() -> Any:
     return pa
 
 
-def parquet_samples(files: Sequence[Path], data: ParquetData) -> int:
+def parquet_samples(files: Sequence[DataFile], data: ParquetData) -> int:
     """Return the number of rows of all the files, from their footers. Raises DataError, also for columns that are missing, of a type that
     can't be used, or of another kind than in the files before."""
     total = 0
@@ -66,7 +69,7 @@ def parquet_samples(files: Sequence[Path], data: ParquetData) -> int:
     return total
 
 
-def read_head(path: Path, data: ParquetData) -> Head:
+def read_head(path: DataFile, data: ParquetData) -> Head:
     """Return the first 1,000 rows of a file. Raises DataError, also when none of them can be used."""
     dataset = ParquetDataset([path], data)
     try:
@@ -100,7 +103,7 @@ class ParquetDataset:
     """See ``base.Dataset``. The pieces of row groups used last are kept, decoded, up to 64 MiB and at least four (two blocks of samples
     lie in them); those of large groups come from a file, see ``SpilledGroup``."""
 
-    def __init__(self, files: Sequence[Path], data: ParquetData) -> None:
+    def __init__(self, files: Sequence[DataFile], data: ParquetData) -> None:
         self.samples = parquet_samples(files, data)
         if self.samples == 0:
             raise DataError(f"{files[0]} holds no rows", hint="Check that it is the right file.")
@@ -145,6 +148,9 @@ class ParquetDataset:
                 (int(rows[i]), self._bad_line(piece, int(local[i]), decoded)) for i in np.flatnonzero(codes).tolist()
             ]
         return keep_good(columns, [line for _, line in sorted(bad)])
+
+    def expect(self, ranges: Sequence[range]) -> None:
+        pass  # a row group is read as a whole
 
     def look_at_ids(self) -> list[FileIds]:
         return list(look_at_files(self._paths, self._data))
@@ -198,10 +204,12 @@ class ParquetDataset:
         pa = _pyarrow()
         try:
             path = self._paths[piece.file]
-            with pa.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
+            buffer = _REMOTE_BUFFER_BYTES if isinstance(path, RemoteFile) else _BUFFER_BYTES
+            with pa.parquet.ParquetFile(_input(path), pre_buffer=False, buffer_size=buffer) as file:
                 batches = file.iter_batches(PIECE_ROWS, [piece.group], columns=self._columns(), use_threads=False)
                 for batch in batches:
                     yield self._columns_of(pa.Table.from_batches([batch]))
+                    _check_version(path)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(piece, error) from error
 
@@ -218,6 +226,7 @@ class ParquetDataset:
         pa = _pyarrow()
         try:
             table = self._file(piece.file).read_row_group(piece.group, columns=self._columns(), use_threads=False)
+            _check_version(self._paths[piece.file])
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(piece, error) from error
         if table.num_rows != piece.group_rows:
@@ -253,18 +262,30 @@ def _bytes(columns: Columns) -> int:
     return sum(array.nbytes for array in columns)
 
 
-def _open(path: Path) -> Any:
+def _open(path: DataFile) -> Any:
     pa = _pyarrow()
     if wrong := other_format(path, "parquet"):
         raise DataError(wrong, hint="Files are read as data.format says, also by evaluate: write it as Parquet.")
     try:
-        check_regular(path)
-        return pa.parquet.ParquetFile(path)
+        if isinstance(path, Path):
+            check_regular(path)
+        return pa.parquet.ParquetFile(_input(path), pre_buffer=isinstance(path, RemoteFile))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} can't be read as Parquet: {error}", hint="Check that it is the right file.") from None
 
 
-def _check_types(path: Path, found: pa.Schema, data: ParquetData) -> None:
+def _input(path: DataFile) -> Path | RangeStream:
+    """Return what pyarrow is to read: of a file under a URL the ranges that it wants."""
+    return RangeStream(path.version().size, path.read) if isinstance(path, RemoteFile) else path
+
+
+def _check_version(path: DataFile) -> None:
+    """Check, after a part of a file under a URL was read, that it belongs to the same file as what was read before. Raises DataError."""
+    if isinstance(path, RemoteFile):
+        path.check()
+
+
+def _check_types(path: DataFile, found: pa.Schema, data: ParquetData) -> None:
     check_columns(data, found.names, str(path))
     for finding in parquet_types(path, data, found):
         raise DataError(finding.message)

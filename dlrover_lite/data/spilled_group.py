@@ -4,20 +4,16 @@ back from there in whatever order samples are shuffled in. Memory holds one piec
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
-from dlrover_lite.core.files.paths import make_cache
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.data.base import Schema
-from dlrover_lite.data.files import is_disk_full, unnamed_file
+from dlrover_lite.data.files import is_disk_full, scratch_directory, unnamed_file
 from dlrover_lite.data.text import Columns, new_columns
 
 __all__ = ["PIECE_ROWS", "SpilledGroup"]
@@ -35,7 +31,7 @@ class SpilledGroup:
         self._parts: Iterator[Columns] | None = parts
         self._rest = new_columns(schema, 0)
         self._piece_bytes = sum(array.nbytes for array in new_columns(schema, min(rows, PIECE_ROWS)))
-        self._directory = _directory()
+        self._directory = scratch_directory()
         self._file = unnamed_file(self._directory)
         self._written = 0
 
@@ -136,12 +132,3 @@ def _cut(columns: Columns, start: int, stop: int) -> Columns:
 def _bytes_of(array: NDArray[Any]) -> memoryview:
     """Return the memory of a contiguous array."""
     return memoryview(array.reshape(-1).view(np.uint8).data)
-
-
-def _directory() -> Path:
-    """Return where there is most likely room on a disk: the cache, else where temporary files go."""
-    with suppress(OSError):
-        directory = make_cache()
-        if os.access(directory, os.W_OK):
-            return directory
-    return Path(tempfile.gettempdir())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.data_file import DataFile
+from dlrover_lite.core.files.remote import RemoteFile
 from dlrover_lite.data.base import BadLine, Batch, Schema, checked_numbers
+from dlrover_lite.data.block_cache import process_cache
 from dlrover_lite.data.files import Progress
 from dlrover_lite.data.index import find_index, index_text, open_head
 from dlrover_lite.data.lines import LineReader, Spans, line_starts
@@ -78,7 +80,7 @@ def keep_good(columns: Columns, bad: list[BadLine]) -> Batch:
     return Batch(columns.labels[good], columns.dense[good], columns.ids[:, good], bad)
 
 
-def cached_samples(files: Sequence[Path], header_lines: int) -> int | None:
+def cached_samples(files: Sequence[DataFile], header_lines: int) -> int | None:
     """Return how many samples the files hold, if all of them have been indexed already."""
     total = 0
     for path in files:
@@ -101,7 +103,7 @@ class Head(NamedTuple):
     """Length of the lines in bytes, with their ends; 0 where lines have none."""
 
 
-def check_head(path: Path, file: int, parser: LineParser) -> Head:
+def check_head(path: DataFile, file: int, parser: LineParser) -> Head:
     """Read the first 1,000 lines of a file, or fewer if they are long. Raises DataError when none of them can be used: it isn't what the
     recipe says."""
     size = _HEAD_BYTES
@@ -143,7 +145,7 @@ def check_head(path: Path, file: int, parser: LineParser) -> Head:
 class TextDataset:
     """The lines of several text files, one after the other. See ``base.Dataset``."""
 
-    def __init__(self, files: Sequence[Path], parser: LineParser, progress: Progress | None = None) -> None:
+    def __init__(self, files: Sequence[DataFile], parser: LineParser, progress: Progress | None = None) -> None:
         self.schema = parser.schema
         self._parser = parser
         for number, path in enumerate(files):
@@ -167,6 +169,20 @@ class TextDataset:
             for spans in self._reader.find(file, lines):
                 bad += self._parser.parse(file, spans, rows[spans.rows], columns)
         return keep_good(columns, self._bad_lines(numbers, owners, columns) if bad else [])
+
+    def expect(self, ranges: Sequence[range]) -> None:
+        wanted = [found for samples in ranges for found in self._byte_ranges(samples)]
+        if wanted:
+            process_cache().expect(wanted)
+
+    def _byte_ranges(self, samples: range) -> Iterator[tuple[RemoteFile, int, int]]:
+        """Give where these samples are in files under URLs."""
+        for file in range(len(self._indexes)):
+            first = max(samples.start, int(self._first[file])) - int(self._first[file])
+            stop = min(samples.stop, int(self._first[file + 1])) - int(self._first[file])
+            header = self._parser.header_lines
+            if first < stop and (found := self._reader.byte_range(file, first + header, stop + header)):
+                yield found
 
     def look_at_ids(self) -> list[FileIds]:
         return list(look_at_files([index.source for index in self._indexes], self._parser.data()))

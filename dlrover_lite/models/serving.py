@@ -57,6 +57,8 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 _SHOWN = 4
+_EXPECTED_SAMPLES = 100_000
+"""Number of samples that the dataset is told of before they are read."""
 """Maximum number of columns in a message."""
 
 
@@ -302,6 +304,7 @@ def evaluate_model(
     with torch.no_grad():
         for start in range(0, dataset.samples, batch_size):
             end = min(start + batch_size, dataset.samples)
+            dataset.expect([range(start, min(start + _EXPECTED_SAMPLES, dataset.samples))])
             batch = dataset.read(np.arange(start, end, dtype=np.int64))
             if len(batch.labels):
                 with user_code(f"{type(model.network).__name__}.forward", code):

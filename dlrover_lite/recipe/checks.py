@@ -7,7 +7,10 @@ import importlib.util
 from collections import Counter
 from pathlib import Path
 
+from dlrover_lite.core.files.data_file import located
 from dlrover_lite.core.files.regular import MOST_SOURCE_BYTES, read_file
+from dlrover_lite.core.files.retries import QUICK
+from dlrover_lite.core.files.urls import credentials_problem
 from dlrover_lite.core.problems import Place, nearest
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.recipe.census import census_problems
@@ -74,9 +77,11 @@ def section_checks(
             given.add("eval_share", "nothing would be left to train on; expected a share below 1")
         if isinstance(value, CsvData | ParquetData):
             _columns(value, given)
-        if check_files and not in_cluster:
-            _files(value, "train", given, tree, directory)
-            _files(value, "eval", given, tree, directory)
+        fields = ("train", "eval")
+        secrets = [field for field in fields if _secrets(value, field, given, tree)]
+        if check_files and not in_cluster and not secrets:
+            for field in fields:
+                _files(value, field, given, tree, directory)
             _kinds_of_ids(value, given, tree, directory)
             if isinstance(value, ParquetData):
                 _needs_pyarrow("format", "reading Parquet", given)
@@ -205,6 +210,9 @@ def _needs_pyarrow(field: str, what: str, given: Given) -> None:
 def _destination(written: str, directory: Path, given: Given, *, check: bool) -> None:
     """Check where checkpoints go: a path that is or may become a directory, or a URL for which there is a package."""
     scheme, colon, rest = written.partition("://")
+    if problem := credentials_problem(written):
+        given.add("directory", problem)
+        return
     if colon and scheme != "file":
         from fsspec.registry import get_filesystem_class, known_implementations
 
@@ -230,11 +238,12 @@ def _files(data: CriteoData | CsvData | ParquetData, field: str, given: Given, t
     hint = _DATA_HINT if field == "train" and not _overridden(given.keys.get(field)) else ""
     for number, pattern in enumerate(getattr(data, field)):
         place = _place(tree, field, number)
-        problem = file_problem(directory / pattern)
+        file = located(pattern, directory, QUICK)
+        problem = file_problem(file)
         if problem:
             given.add(field, problem, place=place, hint=hint)
             continue
-        for path in files_of(directory / pattern)[:_MOST_HEADS]:
+        for path in files_of(file)[:_MOST_HEADS]:
             findings = list(examine(path, data))
             for finding in findings:
                 _add_finding(finding, data, given, tree, field, place)
@@ -242,11 +251,21 @@ def _files(data: CriteoData | CsvData | ParquetData, field: str, given: Given, t
                 break  # those of one file are enough
 
 
+def _secrets(data: CriteoData | CsvData | ParquetData, field: str, given: Given, tree: Node) -> bool:
+    """Refuse URLs with credentials, wherever the files are; return whether there are any."""
+    found = [(number, credentials_problem(pattern)) for number, pattern in enumerate(getattr(data, field))]
+    for number, problem in found:
+        if problem:
+            given.add(field, problem, place=_place(tree, field, number))
+    return any(problem for _, problem in found)
+
+
 def _kinds_of_ids(data: CriteoData | CsvData | ParquetData, given: Given, tree: Node, directory: Path) -> None:
     """Check the kinds of ids of Parquet files, which may differ from file to file; in text they follow from the format."""
     if not isinstance(data, ParquetData):
         return
-    files = [path for pattern in (*data.train, *data.eval) for path in files_of(directory / pattern)[:_MOST_HEADS]]
+    named = [located(pattern, directory, QUICK) for pattern in (*data.train, *data.eval)]
+    files = [path for file in named for path in files_of(file)[:_MOST_HEADS]]
     agreement = reconcile(look_at_files(files, data), whose="the recipe")
     for column, message in agreement.problems:
         place = _place(tree, "categorical", data.categorical.index(column))

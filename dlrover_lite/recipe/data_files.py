@@ -1,4 +1,4 @@
-"""Data files as a recipe names them: paths and globs."""
+"""Data files as a recipe names them: paths, globs and URLs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,31 @@ import glob
 import os
 from pathlib import Path
 
+from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.data_file import DataFile
 from dlrover_lite.core.files.regular import check_regular
+from dlrover_lite.core.files.remote import RemoteFile
 from dlrover_lite.core.problems import nearest
 
 __all__ = ["file_problem", "files_of"]
 
 
-def files_of(path: Path) -> list[Path]:
-    """Return the files that a path or glob names, sorted; a path that is there is no glob. Whether they can be read is for others to
+def files_of(path: DataFile) -> list[DataFile]:
+    """Return the files that a path, glob or URL names, sorted; a path that is there is no glob. Whether they can be read is for others to
     say."""
+    if isinstance(path, RemoteFile):
+        try:
+            return [*path.matches()] if path.is_glob else [path]
+        except DataError:
+            return []
     found = [path] if path.exists() else map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
     return [file for file in found if not file.is_dir()]
 
 
-def file_problem(path: Path) -> str:
-    """Say why this path or glob can't be read as data; "" when it can."""
+def file_problem(path: DataFile) -> str:
+    """Say why this path, glob or URL can't be read as data; "" when it can."""
+    if isinstance(path, RemoteFile):
+        return _remote_problem(path)
     if path.is_dir():
         return f"{path} is a directory; name its files, as in {path.name}/*.tsv"
     if not path.exists():
@@ -32,6 +42,16 @@ def file_problem(path: Path) -> str:
     except OSError as error:
         return f"{path} can't be used: {error.strerror}"
     return f"{path} is empty" if path.stat().st_size == 0 else ""
+
+
+def _remote_problem(file: RemoteFile) -> str:
+    """Ask the store about a file, or glob. Its answer is one message: there is nothing to look at otherwise."""
+    try:
+        if file.is_glob:
+            return "" if file.matches() else f"no object matches {file}"
+        return f"{file} is empty" if file.version().size == 0 else ""
+    except DataError as error:
+        return f"{error.message}. {error.hint}" if error.hint else error.message
 
 
 def _absent(path: Path) -> str:

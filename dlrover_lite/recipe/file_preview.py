@@ -8,10 +8,14 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from dlrover_lite.core.files.regular import open_regular
+from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.data_file import DataFile, open_stream
+from dlrover_lite.core.files.remote import RemoteFile
 from dlrover_lite.core.problems import nearest
 from dlrover_lite.recipe.line_problems import criteo_problem, csv_columns, csv_problem
 from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
@@ -24,6 +28,7 @@ __all__ = [
     "kind_of_type",
     "missing_columns",
     "other_format",
+    "parquet_input",
     "parquet_types",
     "read_head",
     "whole_lines",
@@ -46,11 +51,11 @@ class Finding(NamedTuple):
     column: str = ""
 
 
-def examine(path: Path, data: CriteoData | CsvData | ParquetData) -> Iterator[Finding]:
+def examine(path: DataFile, data: CriteoData | CsvData | ParquetData) -> Iterator[Finding]:
     """Find what shows in the first lines that this regular file isn't what ``data`` says. Nothing about files that can't be read."""
     try:
         head = read_head(path)
-    except (OSError, EOFError, zlib.error):
+    except (OSError, EOFError, zlib.error, DataError):
         return  # the readers say why
     if wrong := wrong_format(path, head, data.__struct_config__.tag):
         yield Finding(wrong)
@@ -65,7 +70,7 @@ def examine(path: Path, data: CriteoData | CsvData | ParquetData) -> Iterator[Fi
         yield from _csv(path, data, lines)
 
 
-def wrong_format(path: Path, head: bytes, data_format: object) -> str:
+def wrong_format(path: DataFile, head: bytes, data_format: object) -> str:
     """Say why a file that begins with ``head`` isn't of a recipe's ``data.format``: Parquet where text is expected, or the reverse; else
     ""."""
     is_parquet = head.startswith(PARQUET_MAGIC)
@@ -74,17 +79,17 @@ def wrong_format(path: Path, head: bytes, data_format: object) -> str:
     return f"{path} is a Parquet file, not {data_format}" if is_parquet else f"{path} is no Parquet file"
 
 
-def other_format(path: Path, data_format: str) -> str:
+def other_format(path: DataFile, data_format: str) -> str:
     """Say the same as ``wrong_format`` of a file that may not be there: then ""."""
     try:
-        with open_regular(path) as file:
+        with open_stream(path) as file:
             return wrong_format(path, file.read(len(PARQUET_MAGIC)), data_format)
-    except OSError:
+    except (OSError, DataError):
         return ""  # the readers say why
 
 
-def read_head(path: Path) -> bytes:
-    with open_regular(path) as file:
+def read_head(path: DataFile) -> bytes:
+    with open_stream(path) as file:
         if file.peek(2)[:2] != _GZIP_MAGIC:
             return file.read(_HEAD_BYTES)
         with gzip.GzipFile(fileobj=file) as unpacked:
@@ -100,7 +105,7 @@ def whole_lines(head: bytes) -> list[bytes]:
 
 
 def _unusable(
-    path: Path, lines: list[bytes], first: int, kind: str, problem_of: Callable[[bytes], str]
+    path: DataFile, lines: list[bytes], first: int, kind: str, problem_of: Callable[[bytes], str]
 ) -> Iterator[Finding]:
     """Give a finding unless one of the lines, the first of which has this number, can be used."""
     seen = lines[:_HEAD_LINES]
@@ -115,7 +120,7 @@ def _unusable(
         yield Finding(f"{path} isn't {kind} data as described: line {first}: {why}{none}")
 
 
-def _csv(path: Path, data: CsvData, lines: list[bytes]) -> Iterator[Finding]:
+def _csv(path: DataFile, data: CsvData, lines: list[bytes]) -> Iterator[Finding]:
     columns, first = data.columns, 1
     if not columns:
         try:
@@ -142,22 +147,33 @@ def missing_columns(where: str, data: CsvData | ParquetData, columns: Sequence[s
                 yield Finding(f"{where} has no column {name!r}; {more}", field, name)
 
 
-def _parquet(path: Path, data: ParquetData) -> Iterator[Finding]:
+def _parquet(path: DataFile, data: ParquetData) -> Iterator[Finding]:
     try:
         import pyarrow as pa
         import pyarrow.parquet
     except ImportError:
         return  # another check says so
     try:
-        schema = pa.parquet.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
+        with parquet_input(path) as source:
+            schema = pa.parquet.read_schema(source)
+    except (pa.ArrowException, OSError, DataError) as error:
         yield Finding(f"{path} can't be read as Parquet: {error}")
         return
     missing = list(missing_columns(str(path), data, schema.names))
     yield from missing or parquet_types(path, data, schema)
 
 
-def parquet_types(path: Path, data: ParquetData, schema: Any) -> Iterator[Finding]:
+@contextmanager
+def parquet_input(path: DataFile) -> Iterator[Path | BufferedReader]:
+    """Give what pyarrow is to open: a path, or a stream of ranges of a file under a URL. Raises DataError for the latter."""
+    if isinstance(path, RemoteFile):
+        with open_stream(path) as stream:
+            yield stream
+    else:
+        yield path
+
+
+def parquet_types(path: DataFile, data: ParquetData, schema: Any) -> Iterator[Finding]:
     """Find the columns of a pyarrow schema, which has them all, that are of a type that can't be used."""
     import pyarrow as pa
 

@@ -8,9 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.data_file import DataFile, located
 from dlrover_lite.core.files.regular import check_regular
+from dlrover_lite.core.files.retries import QUICK
 from dlrover_lite.recipe.data_files import files_of
-from dlrover_lite.recipe.file_preview import BOM, kind_of_type, read_head, whole_lines
+from dlrover_lite.recipe.file_preview import BOM, kind_of_type, parquet_input, read_head, whole_lines
 from dlrover_lite.recipe.id_kinds import (
     CRITEO_COLUMNS,
     Agreement,
@@ -31,7 +34,7 @@ together."""
 _CRITEO_FIRST = 14
 
 
-def look_at_files(files: Sequence[Path], data: CriteoData | CsvData | ParquetData) -> Iterator[FileIds]:
+def look_at_files(files: Sequence[DataFile], data: CriteoData | CsvData | ParquetData) -> Iterator[FileIds]:
     """Return the categorical columns of each file, with the values in its first lines. Nothing of what can't be read: the readers say
     why."""
     lines = max(_LEAST_LINES, min(_MOST_LINES, _ALL_LINES // max(1, len(files))))
@@ -45,9 +48,9 @@ def look_at_recipe(data: Data, directory: Path) -> Agreement:
     """Say what the files of a recipe say together: those to train on first."""
     if not isinstance(data, CriteoData | CsvData | ParquetData):
         return reconcile([])
-    files: list[Path] = []
+    files: list[DataFile] = []
     for pattern in (*data.train, *data.eval):
-        files += files_of(directory / Path(pattern).expanduser())
+        files += files_of(located(pattern, directory, QUICK))
     return reconcile(look_at_files(files, data))
 
 
@@ -60,15 +63,16 @@ def types_of_ids(data: ParquetData, schema: Any) -> dict[str, SeenColumn]:
     return found
 
 
-def _parquet(path: Path, data: ParquetData, lines: int) -> dict[str, SeenColumn]:
+def _parquet(path: DataFile, data: ParquetData, lines: int) -> dict[str, SeenColumn]:
     try:
         import pyarrow as pa
         import pyarrow.parquet
     except ImportError:
         return {}
     try:
-        check_regular(path)
-        with pa.parquet.ParquetFile(path) as file:
+        if isinstance(path, Path):
+            check_regular(path)
+        with parquet_input(path) as source, pa.parquet.ParquetFile(source) as file:
             columns = types_of_ids(data, file.schema_arrow)
             texts = [name for name, seen in columns.items() if seen.kind == "text"]
             for batch in islice(
@@ -77,7 +81,7 @@ def _parquet(path: Path, data: ParquetData, lines: int) -> dict[str, SeenColumn]
                 for name in texts:
                     values = map(_as_text, batch.column(name).to_pylist())
                     columns[name] = columns[name]._replace(values=text_values(values))
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, DataError):
         return {}
     return columns
 
@@ -86,10 +90,10 @@ def _as_text(value: str | bytes | None) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value or ""
 
 
-def _text(path: Path, data: CriteoData | CsvData, lines: int) -> dict[str, SeenColumn]:
+def _text(path: DataFile, data: CriteoData | CsvData, lines: int) -> dict[str, SeenColumn]:
     try:
         head = whole_lines(read_head(path).removeprefix(BOM))
-    except (OSError, EOFError, zlib.error):
+    except (OSError, EOFError, zlib.error, DataError):
         return {}
     rows = [line.decode("utf-8", "replace") for line in head[: lines + 1]]
     if isinstance(data, CriteoData):

@@ -18,7 +18,7 @@ from dlrover_lite.core.bounds import clipped
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.data.base import Batch, Dataset
-from dlrover_lite.data.order import EpochOrder
+from dlrover_lite.data.order import BLOCK_SIZE, EpochOrder
 from dlrover_lite.models.user import exit_error, user_traceback
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.worker.compute import ComputeThread
@@ -42,6 +42,8 @@ UNPIPELINED_MINIBATCHES = 64
 values that miss the last one costs more there than all later ones together."""
 
 _IDLE_SECONDS = 0.2
+_EXPECTED_SAMPLES = 3 * BLOCK_SIZE
+"""Number of samples of a lease that the dataset is told of before they are read."""
 _LONGEST_EXAMPLE = 2000
 """Maximum number of characters in a bad line's description."""
 
@@ -269,8 +271,12 @@ class TrainingLoop:
         if held.lease.kind == "eval":
             if self.evaluation is None:
                 raise DlroverLiteError("the master asks for an evaluation, but there is no data to evaluate on")
+            stop = min(held.lease.stop * size, k * size + _EXPECTED_SAMPLES, self.evaluation.samples)
+            self.evaluation.expect([range(k * size, stop)])
             return self.evaluation.read(np.arange(k * size, min((k + 1) * size, self.evaluation.samples)))
         order = self._order(held.lease.index)
+        stop = min(held.lease.stop * size, k * size + _EXPECTED_SAMPLES, self.train.samples)
+        self.train.expect(order.blocks(k * size, stop))
         return self.train.read(order.numbers(k * size, min((k + 1) * size, self.train.samples)))
 
     def _order(self, epoch: int) -> EpochOrder:

@@ -332,6 +332,7 @@ class Rows:
         self.schema, self.samples = schema, len(labels)
         self.dense, self.ids, self.labels = dense, ids, labels
         self.files: list[FileIds] = []
+        self.expect = list
 
     def read(self, numbers: np.ndarray) -> Batch:
         good = numbers[numbers != 7]

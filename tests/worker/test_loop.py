@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,8 @@ class Samples:
     def read(self, numbers: NDArray[np.int64]) -> Batch:
         n = len(numbers)
         return Batch(np.zeros(n, np.float32), np.zeros((n, 1), np.float32), (numbers % 5).astype(np.uint64)[None], [])
+
+    def expect(self, ranges: Sequence[range]) -> None: ...
 
     def close(self) -> None: ...
 

@@ -1,0 +1,249 @@
+"""Data in an object store, read through a proxy that throttles, cuts connections and leaves bytes out."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import s3fs
+
+from dlrover_lite.core.errors import DataError, RecipeError
+from dlrover_lite.core.files import data_file
+from dlrover_lite.core.files.remote import RemoteFile
+from dlrover_lite.core.files.retries import Retries
+from dlrover_lite.data.base import Batch, Dataset
+from dlrover_lite.data.block_cache import CACHE_VARIABLE, process_cache
+from dlrover_lite.data.open import describe, open_data
+from dlrover_lite.data.order import EpochOrder
+from dlrover_lite.recipe import checks
+from dlrover_lite.recipe.load import load_recipe
+from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
+from tests.data.criteo_lines import generated_lines
+from tests.data.object_store import CREDENTIALS, FaultyProxy, ObjectStore, store_process
+
+SEED = random.Random().randrange(10_000)
+EAGER = Retries(30, 0.0, 0.0, sleep=lambda seconds: None)
+"""Tries again at once."""
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    with store_process() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def proxy_process(store: ObjectStore) -> Iterator[FaultyProxy]:
+    found = FaultyProxy(store, SEED)
+    yield found
+    found.close()
+    s3fs.S3FileSystem.clear_instance_cache()  # they would ask it in other tests, too
+
+
+@pytest.fixture
+def proxy(proxy_process: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    found = proxy_process
+    found.troubles, found.share = [], 0.0
+    found.met.clear()
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": found.url}.items():
+        monkeypatch.setenv(name, value)
+    for module, name in ((data_file, "PATIENT"), (checks, "QUICK")):
+        monkeypatch.setattr(module, name, EAGER)
+    yield found
+    process_cache().close()
+    process_cache.__globals__["_cache"].cache_clear()
+
+
+def csv_text() -> bytes:
+    rows = [f"{n % 2},{n / 7:.3f},item {n % 50}" for n in range(3000)]
+    rows[17] = "oops"
+    return "\n".join(["label,price,item", *rows]).encode()
+
+
+def parquet_bytes() -> bytes:
+    n = np.arange(4000)
+    table = pa.table({"label": n % 2, "price": n / 3, "item": n * 7, "unused": [str(i) * 20 for i in n]})
+    target = io.BytesIO()
+    pq.write_table(table, target, row_group_size=900)
+    return target.getvalue()
+
+
+def equal(a: Batch, b: Batch) -> bool:
+    bad = [(line.line, line.why) for line in a.bad] == [(line.line, line.why) for line in b.bad]
+    return bad and all(np.array_equal(x, y) for x, y in zip(a[:3], b[:3], strict=True))
+
+
+def assert_every_sample_once(far: Dataset, near: Dataset) -> None:
+    """As a worker reads an epoch: in its order, told before of what is next."""
+    assert far.samples == near.samples
+    order = EpochOrder(far.samples, seed=SEED, epoch=0, block_size=700)
+    numbers: list[int] = []
+    for start in range(0, far.samples, 128):
+        stop = min(start + 128, far.samples)
+        far.expect(order.blocks(start, min(stop + 2000, far.samples)))
+        wanted = order.numbers(start, stop)
+        assert equal(far.read(wanted), near.read(wanted))
+        numbers += wanted.tolist()
+    assert sorted(numbers) == list(range(near.samples))
+
+
+COLUMNS: dict[str, Any] = {"label": "label", "dense": ["price"], "categorical": ["item"]}
+CASES = {
+    "criteo": ("tsv", b"\n".join(generated_lines(20_000)), lambda files: CriteoData(train=files, eval_share=0)),
+    "criteo.gz": (
+        "tsv.gz",
+        gzip.compress(b"\n".join(generated_lines(2000))),
+        lambda files: CriteoData(train=files, eval_share=0),
+    ),
+    "csv": ("csv", csv_text(), lambda files: CsvData(train=files, eval_share=0, **COLUMNS)),
+    "parquet": ("parquet", parquet_bytes(), lambda files: ParquetData(train=files, eval_share=0, **COLUMNS)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_sample_comes_once_and_is_that_of_the_local_file(
+    case: str, store: ObjectStore, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    suffix, data, recipe = CASES[case]
+    (tmp_path / f"a.{suffix}").write_bytes(data)
+    (tmp_path / f"b.{suffix}").write_bytes(data)
+    for name in "ab":
+        store.put(f"{case}/{name}.{suffix}", data)
+    proxy.troubles, proxy.share = ["busy", "too many", "cut", "short"], 0.25
+    far = open_data(recipe([f"s3://clicks/{case}/*.{suffix}"]), directory=tmp_path, part="train")
+    near = open_data(recipe([f"*.{suffix}"]), directory=tmp_path, part="train")
+    assert far is not None
+    assert near is not None
+    assert_every_sample_once(far, near)
+    assert sum(proxy.met.values()) > proxy.met["none"], f"seed {SEED} has met no trouble"
+    far.close()
+    near.close()
+
+
+def test_an_index_is_kept_for_the_version_it_was_built_of(
+    store: ObjectStore, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    url = store.put("versions.tsv", b"\n".join(generated_lines(3000)))
+    recipe = CriteoData(train=[url], eval_share=0)
+
+    def opened() -> tuple[int, bool]:
+        told: list[str] = []
+        data = open_data(recipe, directory=tmp_path, part="train", progress=lambda *step: told.append(step[0]))
+        assert data is not None
+        data.close()
+        return data.samples, bool(told)
+
+    assert opened() == (3000, True)
+    assert opened() == (3000, False)
+    store.put("versions.tsv", b"\n".join(generated_lines(2000)))
+    assert opened() == (2000, True)
+
+
+def test_a_change_of_an_object_changes_the_fingerprint(store: ObjectStore, proxy: FaultyProxy, tmp_path: Path) -> None:
+    lines = generated_lines(40)
+    recipe = CriteoData(train=[store.put("print.tsv", b"\n".join(lines))])
+    first = describe(recipe, tmp_path).fingerprint
+    assert describe(recipe, tmp_path).fingerprint == first
+    store.put("print.tsv", b"\n".join(lines[::-1]))  # of the same size
+    assert describe(recipe, tmp_path).fingerprint != first
+
+
+@pytest.mark.parametrize("kind", ["tsv", "parquet"])
+def test_an_object_that_changes_while_it_is_read_is_an_error(
+    kind: str, store: ObjectStore, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suffix, data, recipe = CASES["criteo" if kind == "tsv" else kind]
+    url = store.put(f"changing.{suffix}", data)
+    opened = open_data(recipe([url]), directory=tmp_path, part="train")
+    assert opened is not None
+    if kind == "tsv":
+        process_cache().close()  # or else all of it is here already
+        process_cache.__globals__["_cache"].cache_clear()
+    store.put(f"changing.{suffix}", data[: len(data) // 2] + b"\n" + data[len(data) // 2 + 1 :])
+    with pytest.raises(DataError, match=r"changing.* was changed while it was being read"):
+        opened.read(np.arange(100))
+
+
+def test_a_packed_object_that_is_too_large_for_the_cache_is_refused(
+    store: ObjectStore, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, data, recipe = CASES["criteo.gz"]
+    url = store.put("packed.tsv.gz", data)
+    monkeypatch.setenv(CACHE_VARIABLE, "100KiB")
+    with pytest.raises(DataError, match=r"s3://clicks/packed.tsv.gz is compressed.*(?s:.*)Store it unpacked"):
+        open_data(recipe([url]), directory=tmp_path, part="train")
+
+
+def test_a_store_that_only_throttles_is_told_of_with_what_to_do(store: ObjectStore, proxy: FaultyProxy) -> None:
+    url = store.put("busy.tsv", b"x")
+    proxy.troubles, proxy.share = ["busy"], 1.0
+    pauses: list[float] = []
+    file = RemoteFile(url, Retries(4, 1.0, 9.0, sleep=pauses.append, chance=lambda: 1.0))
+    with pytest.raises(
+        DataError, match=r"s3://clicks/busy.tsv can't be read: .*(?s:.*)Start again, or resume"
+    ) as caught:
+        file.read(0, 1)
+    assert "tried 4 times" in str(caught.value)
+    assert pauses == [1, 2, 4]
+    assert proxy.met["busy"] == 4  # nobody but us tries again
+
+
+RECIPE = """
+version: 1
+name: far
+model: wide_deep
+data: {{format: criteo, train: "{url}"}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3://clicks/none.tsv", "s3://clicks/none.tsv: no such object"),
+        ("s3://elsewhere/none.tsv", "s3://elsewhere/none.tsv: no such object, and no such bucket"),
+        ("s3://clicks/none/*.tsv", "no object matches s3://clicks/none/*.tsv"),
+        ("s3://clicks/here", "s3://clicks/here is a folder; name its files, as in s3://clicks/here/*.tsv"),
+        ("gs://clicks/a.tsv", "gs://clicks/a.tsv needs a package: pip install gcsfs"),
+        ("nowhere://a.tsv", "nowhere:// is nothing that fsspec knows"),
+        ("s3://reader:hidden-secret@clicks/a.tsv", "s3://…@clicks/a.tsv has credentials in it"),
+        ("https://a.org/a.tsv?X-Amz-Signature=hidden-secret", "https://a.org/a.tsv?… has credentials in it"),
+        ("zip://a.tsv::s3://clicks/a.zip", "URLs in URLs can't be read"),
+        ("s3://clicks/empty.tsv", "s3://clicks/empty.tsv is empty"),
+        ("s3://clicks/table.tsv", "s3://clicks/table.tsv is a Parquet file, not criteo"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said_before_a_job_starts(
+    url: str, message: str, store: ObjectStore, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    store.put("here/a.tsv", b"x")
+    store.put("empty.tsv", b"")
+    store.put("table.tsv", parquet_bytes())
+    (tmp_path / "r.yaml").write_text(RECIPE.format(url=url))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(tmp_path / "r.yaml")
+    assert message in str(caught.value)
+    assert "hidden-secret" not in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+def test_a_missing_right_is_said_before_a_job_starts(store: ObjectStore, proxy: FaultyProxy, tmp_path: Path) -> None:
+    proxy.troubles, proxy.share = ["refused"], 1.0
+    (tmp_path / "r.yaml").write_text(RECIPE.format(url=store.put("closed.tsv", b"x")))
+    with pytest.raises(RecipeError, match=r"s3://clicks/closed.tsv may not be read: .*Credentials come from"):
+        load_recipe(tmp_path / "r.yaml")
+    assert proxy.met["refused"] == 1  # another try wouldn't help
+
+
+def test_credentials_are_refused_wherever_the_data_are(tmp_path: Path) -> None:
+    """A recipe that is checked for another machine isn't kept with secrets, either."""
+    (tmp_path / "r.yaml").write_text(RECIPE.format(url="s3://reader:hidden-secret@clicks/a.tsv"))
+    with pytest.raises(RecipeError, match="credentials"):
+        load_recipe(tmp_path / "r.yaml", check_files=False)
