@@ -89,6 +89,16 @@ class AgentRig:
                 [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self.environment
             )
 
+    def start_with(self, key: JobKey) -> None:
+        """Start it with the key of a job."""
+        self.key = key
+        (self.directory / "key").write_text(key.text())
+        self.start()
+
+    def logs(self) -> list[str]:
+        """Names of the processes that have a log in the pod."""
+        return [path.stem for path in (self.scratch / "job" / "logs").glob("*.log")]
+
     def printed(self) -> str:
         return (self.directory / "output").read_text()
 

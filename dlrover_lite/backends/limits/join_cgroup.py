@@ -21,6 +21,10 @@ NODE_VARIABLE = "DLROVER_LITE_NODE"
 
 _AUTOGROUP = Path("/proc/self/autogroup")
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
+_HIGHEST_OOM_SCORE = 1000
+_MORE_OOM_SCORE = 20
+"""Thousandths of all memory that count for a node beyond what it has. A node has the pages of its template, too, so that little is enough;
+and where a whole machine is short of memory, it is to stay in the rank that its pod has there."""
 
 
 def enter_fence(enter: Enter) -> None:
@@ -35,7 +39,7 @@ def enter_fence(enter: Enter) -> None:
             _AUTOGROUP.write_text(str(value))
     if enter.killed_first:
         with suppress(OSError):
-            _OOM_SCORE.write_text("1000")
+            _OOM_SCORE.write_text(str(min(_HIGHEST_OOM_SCORE, int(_OOM_SCORE.read_text()) + _MORE_OOM_SCORE)))
     if enter.more_data is not None and resource is not None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         set_data_limit(0, enter.more_data)
