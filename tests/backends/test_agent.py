@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +150,23 @@ def test_a_template_that_is_killed_is_started_again() -> None:
         assert scripted.event(scripted.launch("exit:3"), "exited").reason == "UserError"
 
 
+def test_a_node_that_waited_while_the_template_was_killed_ends_for_its_own_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "gate")
+    (tmp_path / "slow.py").write_text(f"open({str(tmp_path / 'gate')!r}).read()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with agent(imports=["slow"]) as rig:
+        scripted = rig.scripted()
+        node = scripted.launch("kill:9")
+        template = until(rig.descendants, "the template")[0]
+        template.kill()
+        until(lambda: "The template is started again" in rig.printed(), "another template")
+        (tmp_path / "gate").write_text("")
+        ended = scripted.event(node, "exited")
+        assert (ended.reason, ended.detail) == ("Killed", "SIGKILL, sent by the system or another process")
+
+
 def test_a_node_over_its_containers_limit_is_killed_and_the_agent_goes_on() -> None:
     groups = make_groups(memory_limit=192 * MIB)
     if isinstance(groups, str):
@@ -211,13 +229,19 @@ def test_a_limit_raised_while_a_node_runs_lets_its_arena_grow() -> None:
             scripted.backend.resize(node, Resources(1.0, 256 * MIB))
 
 
-def test_a_template_that_cannot_be_started_is_told_of_each_node() -> None:
-    with agent(imports=["surely_not_installed"]) as rig:
+def test_a_template_that_cannot_be_started_is_told_of_each_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "gate")
+    (tmp_path / "broken.py").write_text(f"open({str(tmp_path / 'gate')!r}).read()\nimport surely_not_installed\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with agent(imports=["broken"]) as rig:
         scripted = rig.scripted()
-        ended = scripted.event(scripted.launch("stay"), "exited") if not rig.printed().count("No more") else None
-        if ended is not None:
-            assert "No module named 'surely_not_installed'" in ended.detail
-        until(lambda: "No module named" in rig.printed(), "the reason")
+        node = scripted.launch("stay")
+        (tmp_path / "gate").write_text("")  # when it is there to read it
+        ended = scripted.event(node, "exited")
+        assert ended.reason == "Unknown"
+        assert "No module named 'surely_not_installed'" in ended.detail
         with pytest.raises(BackendError, match="No module named 'surely_not_installed'"):
             scripted.launch("stay")
 

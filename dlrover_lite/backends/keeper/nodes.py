@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -107,10 +108,11 @@ class Nodes:
         reason, why = _exit_reason(node, exit_code, over_memory)
         self._change(node, ended_at=at, reason=reason, exit_code=exit_code, detail=detail or why)
 
-    def taken_along(self) -> None:
-        """Note that the process that starts nodes has ended: whatever runs has been killed with it."""
+    def taken_along(self, waiting: Collection[str]) -> None:
+        """Note that the process that starts nodes has ended: whatever runs has been killed with it. ``waiting``: nodes that it hadn't been
+        told of; the next one starts them."""
         for node in self.alive():
-            node.taken_along = True
+            node.taken_along = node.spec.id not in waiting
 
     def terminate(
         self, node_id: str, grace_seconds: float, *, now: float, keep_memory: bool = False

@@ -96,7 +96,7 @@ class NodeSupervisor:
                 self._channel is not None and self._channel.open
             ):  # its last words, up to the end that its death has made
                 self._take_template_messages(self._channel)
-            self.nodes.taken_along()
+            self.nodes.taken_along([fork.spec.id for fork in self._unsent])
         # The template last: it takes the nodes along, and how they ended must be known before.
         for pid, exit_code in sorted(ended, key=lambda end: end[0] == self.template):
             if pid == self.template:
