@@ -31,7 +31,7 @@ def _command(target: str, text: str) -> LazyCommand:
 
 COMMANDS = {
     "run": _command("job.run:run", "Train a recipe."),
-    "jobs": _command("job.jobs:jobs", "List the jobs of this machine."),
+    "jobs": _command("job.jobs:jobs", "List the jobs of this machine, and of clusters."),
     "status": _command("job.jobs:status", "Show how a job is doing."),
     "logs": _command("job.logs:logs", "Print what a job's processes wrote."),
     "story": _command("job.story:story", "Tell what has happened to a node or minibatch."),
@@ -45,6 +45,7 @@ COMMANDS = {
     "slots": _command("job.slots:slots", "Show which slots keep parameter servers busy."),
     "profile": _command("job.profile:profile", "Show what nodes spend their time on."),
     "stop": _command("job.jobs:stop", "Stop a job."),
+    "fetch": _command("job.fetch:fetch", "Copy the files of a cluster's job to this machine."),
     "checkpoints": _command("job.checkpoints:checkpoints", "List the checkpoints of a job."),
     "checkpoint": _command("job.checkpoints:checkpoint", "Take a checkpoint, or check those there are."),
     "tui": _command("tui:tui", "Watch jobs and decisions as they are made."),

@@ -13,6 +13,7 @@ from dlrover_lite.core.words import compact, count, duration, metric, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.store import Job, Result
+    from dlrover_lite.protocol.hosts import Host
     from dlrover_lite.protocol.questions import EvaluationResult, Status
     from dlrover_lite.recipe.schema import Recipe
 
@@ -134,13 +135,14 @@ def _without_epochs(again: Sequence[str]) -> list[str]:
     return kept
 
 
-def what_runs(recipe: Recipe, samples: int) -> str:
-    """Say in one line what a job that is about to start runs."""
+def what_runs(recipe: Recipe, samples: int | None) -> str:
+    """Say in one line what a job that is about to start runs. ``samples``: None: not known here."""
     from dlrover_lite.client.handle import these_hosts
     from dlrover_lite.protocol.demands import autoscale_of
     from dlrover_lite.protocol.plans import initial_plan
 
-    plan, limits = initial_plan(recipe.resources, these_hosts()), recipe.resources
+    hosts = these_hosts() if recipe.kubernetes is None else _boundless()
+    plan, limits = initial_plan(recipe.resources, hosts), recipe.resources
     servers = f"{plan.ps.count} PS x {plan.ps.each.cores:g}"
     workers = f"{plural(plan.worker.count, 'worker')} x {plan.worker.each.cores:g} cores"
     if autoscale_of(recipe) == "off" or (limits.ps and limits.worker):
@@ -151,4 +153,13 @@ def what_runs(recipe: Recipe, samples: int) -> str:
     else:
         nodes = "the brain chooses the plan"
     model = recipe.model.use if ":" not in recipe.model.use else Path(recipe.model.use).name
-    return f"{model} on {plural(samples, 'sample')}, {plural(recipe.training.epochs, 'epoch')}; {nodes}"
+    data = "samples of a volume" if samples is None else plural(samples, "sample")
+    return f"{model} on {data}, {plural(recipe.training.epochs, 'epoch')}; {nodes}"
+
+
+def _boundless() -> list[Host]:
+    """Return a host with room for anything: what a cluster has isn't asked for a line of text."""
+    from dlrover_lite.core.units import MOST_CORES, MOST_MEMORY, Resources
+    from dlrover_lite.protocol.hosts import Host
+
+    return [Host("cluster", Resources(MOST_CORES, MOST_MEMORY))]

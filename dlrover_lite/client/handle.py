@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from dlrover_lite.brain_server.brain_process import begin
-from dlrover_lite.client import scaling
+from dlrover_lite.client import job_sources, scaling
 from dlrover_lite.core.errors import JobError, RemoteError, UsageError, WireError
 from dlrover_lite.jobs import events, final_status, profiles
 from dlrover_lite.jobs.backend import JobBackend, JobSummary, Log, RunOptions
@@ -90,11 +90,11 @@ def dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{key}", value
 
 
-def job_backend() -> JobBackend:
-    """Return what runs the jobs of this machine."""
-    from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
-
-    return LocalJobs()
+def job_backend(recipe: Recipe | None = None) -> JobBackend:
+    """Return what runs jobs of a recipe; None: those of this machine. Raises BackendError for a cluster that can't be found."""
+    if recipe is not None and recipe.kubernetes is not None:
+        return job_sources.cluster_jobs(recipe.kubernetes)
+    return job_sources.local_jobs()
 
 
 def these_hosts() -> list[Host]:
@@ -110,16 +110,22 @@ def this_machine() -> Resources:
 class JobHandle:
     """One job, started here or found again. Works in notebooks: no signal handlers, no threads, no event loop."""
 
-    def __init__(self, job: str, backend: JobBackend | None = None) -> None:
-        """``job``: its id, whole. ``backend``: what runs the job; None: this machine."""
+    def __init__(self, job: str, backend: JobBackend | None = None, source: str = job_sources.LOCAL) -> None:
+        """``job``: its id, whole. ``backend``: what runs the job; None: this machine. ``source``: name of where that is."""
         self.id = job
+        self.source = source
         self._backend = job_backend() if backend is None else backend
 
     @classmethod
     def find(cls, reference: str = "last") -> JobHandle:
-        """Return a handle on the job with this id, unique start of one, or the newest; it need not have been started here."""
-        backend = job_backend()
-        return cls(backend.find(reference), backend)
+        """Return a handle on the job with this id, unique start of one, or the newest; it need not have been started here, and may be in
+        a cluster that jobs were submitted to from here."""
+        return cls(*job_sources.find(reference))
+
+    @property
+    def backend(self) -> JobBackend:
+        """What runs the job."""
+        return self._backend
 
     @cached_property
     def job(self) -> Job:
@@ -413,10 +419,11 @@ def launch(
 
     Raises JobError, with its last words, when it doesn't come up.
     """
-    backend = job_backend() if backend is None else backend
+    backend = job_backend(recipe) if backend is None else backend
     options = options or RunOptions(brain_mode())
     backend.dry_run(recipe)  # before anything is started for it
-    begin(options.brain, say)
+    if recipe.kubernetes is None:  # else its brain is in the cluster
+        begin(options.brain, say)
     job = backend.submit(recipe, options=options, detached=detach, beginning=beginning)
     return JobHandle(job, backend)
 
@@ -435,8 +442,9 @@ def resume(
     """
     from dlrover_lite.client import resuming
 
-    job = JobHandle.find(reference).job
-    return go_on(job, resuming.chosen_for(job, cut), detach=detach, options=options, backend=backend)
+    found = JobHandle.find(reference)
+    chosen = resuming.chosen_for(found.job, cut)
+    return go_on(found.job, chosen, detach=detach, options=options, backend=backend or found.backend)
 
 
 def go_on(
@@ -454,6 +462,7 @@ def go_on(
     backend = job_backend() if backend is None else backend
     options = options or RunOptions(brain_mode())
     backend.dry_run(job.recipe)
-    begin(options.brain, say)
+    if job.recipe.kubernetes is None:
+        begin(options.brain, say)
     backend.resume(job.id, resuming.next_beginning(job, chosen, options), options=options, detached=detach)
     return JobHandle(job.id, backend)

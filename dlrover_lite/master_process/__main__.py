@@ -7,8 +7,10 @@ import shutil
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dlrover_lite.backends.keeper.client import KeeperClient
 from dlrover_lite.core.errors import DlroverLiteError
@@ -21,7 +23,7 @@ from dlrover_lite.jobs import events as stories
 from dlrover_lite.jobs.checkpoint_location import destination
 from dlrover_lite.jobs.store import Job, JobRecord, Result
 from dlrover_lite.master.autoscale.brain_link import BrainLink
-from dlrover_lite.master.edge import Edge
+from dlrover_lite.master.edge import Edge, as_the_master
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.master import Master
 from dlrover_lite.master.outcome import Outcome
@@ -42,6 +44,9 @@ from dlrover_lite.transport.interface import MessageClient
 from dlrover_lite.transport.polling import Source, wait_for_messages
 from dlrover_lite.transport.server import Server
 
+if TYPE_CHECKING:
+    from dlrover_lite.backends.k8s.nodes.backend import KubeBackend
+
 PACE_VARIABLE = "DLROVER_LITE_PROFILE_SECONDS"
 """Environment variable with the length of intervals in seconds. By shorter ones the brain decides sooner, and by less."""
 
@@ -52,13 +57,30 @@ def run(job: Job) -> Outcome:
     connector = Connector.of_this_process()
     record = job.record()
     server = _listen(record, connector)
-    backend = KeeperClient(record.keeper_endpoint, connector=connector)
+    backend = _backend(job, record, connector)
     try:
         return _run(job, server, backend, stop, connector)
     finally:
         server.close()
         backend.close()
         connector.close(linger_seconds=1.0)
+
+
+def _backend(job: Job, record: JobRecord, connector: Connector) -> KeeperClient | KubeBackend:
+    """Return what runs the job's nodes: the keeper of this machine, or the cluster that this pod is in."""
+    if job.recipe.kubernetes is None:
+        return KeeperClient(record.keeper_endpoint, connector=connector)
+    from dlrover_lite.backends.k8s.jobs.pod_backend import pod_backend
+
+    return pod_backend(job, connector=connector, say=log)
+
+
+def _url_for_nodes(job: Job) -> Callable[[str], str]:
+    if job.recipe.kubernetes is None:
+        return as_the_master
+    from dlrover_lite.backends.k8s.jobs.pod_backend import url_for_nodes
+
+    return url_for_nodes(job)
 
 
 def _listen(record: JobRecord, connector: Connector) -> Server:
@@ -88,6 +110,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: StopSignals, connecto
         wall_clock=time.time,
         free=lambda directory: shutil.disk_usage(directory).free,
         pace=_pace(),
+        url_for_nodes=_url_for_nodes(job),
     )
     demand = demand_of(recipe, hosts, samples=data.plan.samples)
 

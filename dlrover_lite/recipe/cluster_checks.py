@@ -46,14 +46,20 @@ def cluster_problems(recipe: Recipe, settings: Kubernetes) -> Iterator[tuple[str
     if isinstance(data, CriteoData | CsvData | ParquetData):
         for field in ("train", "eval"):
             for path in getattr(data, field):
-                if not _mounted(path, settings):
-                    yield f"data.{field}", f"{path} is a file of this machine, which pods don't have: {_MOUNT}"
+                if not _is_url(path) and not _mounted(path, settings):
+                    yield (
+                        f"data.{field}",
+                        f"{path} is a file of this machine, which pods don't have: write a URL, or {_MOUNT}",
+                    )
     if isinstance(recipe.checkpoint, Checkpoint):
         where = recipe.checkpoint.directory
-        elsewhere = "://" in where and not where.startswith("file://")
-        if where and not elsewhere and not _mounted(where.removeprefix("file://"), settings):
+        if where and not _is_url(where) and not _mounted(where.removeprefix("file://"), settings):
             message = f"{where} is a directory of this machine, which pods don't have: write a URL, or {_MOUNT}"
             yield "checkpoint.directory", message
+
+
+def _is_url(path: str) -> bool:
+    return "://" in path and not path.startswith("file://")
 
 
 def _mounted(path: str, settings: Kubernetes) -> bool:

@@ -10,9 +10,14 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.transport.connector import Connector
+from dlrover_lite.transport.endpoints import MASTER_ENDPOINT_FILE
+
+if TYPE_CHECKING:
+    from dlrover_lite.protocol.nodes import NodeSpec
 
 
 def main(what: str, *arguments: str) -> int:
@@ -40,24 +45,42 @@ def _listen(job: Job) -> None:
     from dlrover_lite.protocol.messages import MasterRequests
 
     with Connector.of_this_process() as connector:
-        server = connector.server(job.record().master_endpoint, MasterRequests)
+        record = job.record()
+        server = connector.server(record.listen or record.master_endpoint, MasterRequests)
+        if record.listen:
+            Path(record.runtime_directory, MASTER_ENDPOINT_FILE).write_text(server.endpoint)
         while True:
             for request in server.receive(1.0):
                 server.reply(request, starting(job))
 
 
 def _launch(job: Job, count: int) -> None:
-    import zmq
-
     from dlrover_lite.backends.keeper.client import KeeperClient
     from dlrover_lite.core.units import Resources
     from dlrover_lite.protocol.nodes import NodeSpec
 
-    with zmq.Context() as context:
-        backend = KeeperClient(job.record().keeper_endpoint, connector=Connector(context=context))
-        for i in range(count):
-            backend.launch(NodeSpec(f"worker-{i}", "worker", Resources(1, 1 << 28), "children" if i == 0 else "stay"))
+    specs = [
+        NodeSpec(f"worker-{i}", "worker", Resources(1, 1 << 28), "children" if i == 0 else "stay") for i in range(count)
+    ]
+    if job.recipe.kubernetes is not None:
+        _launch_pods(job, specs)
+    with Connector() as connector:
+        backend = KeeperClient(job.record().keeper_endpoint, connector=connector)
+        for spec in specs:
+            backend.launch(spec)
         backend.close()
+
+
+def _launch_pods(job: Job, specs: list[NodeSpec]) -> NoReturn:
+    """Launch nodes in pods, and look after them: who has launched them asks their agents."""
+    from dlrover_lite.backends.k8s.jobs.pod_backend import pod_backend
+
+    with Connector.of_this_process() as connector:
+        backend = pod_backend(job, connector=connector, say=print)
+        for spec in specs:
+            backend.launch(spec)
+        while True:
+            signal.pause()
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ class Pod:
     restarts: int = 0
     ended: bool = False
     kill_at: float | None = None
+    grace: float = 0.0
     groups: PodGroups | None = None
     pulls: bool = False
     told: dict[str, Any] = field(default_factory=dict)
@@ -296,9 +297,12 @@ class Cluster:
         grace = pod.seen.metadata.deletion_grace_period_seconds
         if pod.process is not None and pod.process.poll() is None:
             now = time.monotonic()
+            patience = 30 if grace is None else grace
             if pod.kill_at is None:
-                pod.kill_at = now + (30 if grace is None else grace)
+                pod.kill_at, pod.grace = now + patience, patience
                 pod.process.send_signal(signal.SIGTERM)
+            elif patience < pod.grace:  # deleted again, with less grace
+                pod.kill_at, pod.grace = min(pod.kill_at, now + patience), patience
             elif now < pod.kill_at:
                 return
             else:

@@ -74,7 +74,7 @@ def problems(text: str) -> list[str]:
 def test_files_of_this_machine_are_refused_with_what_to_do() -> None:
     (line,) = problems(CRITEO + "backend: {k8s: {image: x}}\n")
     assert line.startswith(
-        "r.yaml:4: data.train: /data/day.tsv is a file of this machine, which pods don't have: mount the volume"
+        "r.yaml:4: data.train: /data/day.tsv is a file of this machine, which pods don't have: write a URL, or mount"
     )
     (line,) = problems(GOOD + "checkpoint: {directory: cuts}\nbackend: {k8s: {image: x}}\n")
     assert line.startswith("r.yaml:5: checkpoint.directory: cuts is a directory of this machine")

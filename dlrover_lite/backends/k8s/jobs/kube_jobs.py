@@ -222,12 +222,9 @@ class KubeJobs:
         with _job_errors():
             one = self._known(job)
             self._pods.copy(one, place, whole=False)
-            copy = Job(place)
-            if (result := summary_of(one, time.time()).result) is None or result.state == "lost":
-                return
-            with suppress(JobError):
-                if copy.result() is None:
-                    copy.write_result(result)
+            result = summary_of(one, time.time()).result
+            if result is not None and result.state != "lost":
+                _settle_result(Job(place), result)
 
     def log_names(self, job: str) -> Sequence[str]:
         with _job_errors():
@@ -309,6 +306,17 @@ class KubeJobs:
         summary = self.state(job)
         if summary.started_at is None and summary.result is not None and summary.result.state == "failed":
             raise JobError(summary.result.message, hint=summary.result.hint)
+
+
+def _settle_result(copy: Job, told: Result) -> None:
+    """Have a copy of a job's directory say how the job has ended, and where the model is in the copy. ``told``: what the StatefulSet
+    says."""
+    known = copy.result() or told
+    inside = f"{STORAGE}/jobs/{copy.id}"
+    export = known.export and known.export.replace(inside, str(copy.directory), 1)
+    if export != known.export or copy.result() is None:
+        (copy.directory / "result.json").unlink(missing_ok=True)
+        copy.write_result(msgspec.structs.replace(known, export=export))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from dlrover_lite.core.words import at_time, cleaned, count, duration, metric, n
 
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.client.job_sources import ListedJob
     from dlrover_lite.jobs.store import Result
     from dlrover_lite.protocol.questions import NodeStatus, Status
 
@@ -24,22 +25,28 @@ _LEAST_FIRST = ("peak", "throttled", "cores", "samples/s", "slots", "memory")
 """Columns of the table of nodes that give way on a narrow terminal."""
 
 
-@click.command(short_help="List the jobs of this machine.")
+@click.command(short_help="List the jobs of this machine, and of clusters.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def jobs(as_json: bool) -> None:
-    """List all jobs, the newest last."""
+    """List all jobs, the newest last: those of this machine, and of the clusters that jobs were submitted to from here."""
     from dlrover_lite.client.handle import list_jobs
+    from dlrover_lite.client.job_sources import listed
+    from dlrover_lite.jobs.store import short_id
 
+    elsewhere = [_listed_json(one) for one in listed(note)]
     found = [_job_json(handle) for handle in list_jobs()]
+    found = sorted([*found, *elsewhere], key=lambda job: (short_id(job["id"]), job["id"]))
     if as_json:
         emit_json({"jobs": found})
         return
     if not found:
         note("There are no jobs. Start one: dlrover-lite run recipe.yaml")
         return
+    sources = bool(elsewhere)
     rows = [
         (
             job["id"],
+            *([job["source"]] * sources),
             job["state"],
             None if job["started_at"] is None else at_time(job["started_at"]),
             duration(job["seconds"]),
@@ -48,8 +55,26 @@ def jobs(as_json: bool) -> None:
         )
         for job in found
     ]
-    columns = ("job", "state", "started", "duration", "samples", "auc")
+    columns = ("job", *(["source"] * sources), "state", "started", "duration", "samples", "auc")
     table(columns, rows, drop=("duration", "started", "auc", "samples"))
+
+
+def _listed_json(one: ListedJob) -> dict[str, Any]:
+    """Return the entry of a job of a cluster: what its list tells, without asking for each job."""
+    summary, last = one.summary, (one.summary.result.status if one.summary.result else None) or {}
+    began = summary.started_at or summary.created_at
+    return {
+        "id": summary.id,
+        "source": one.source,
+        "state": summary.state,
+        "started_at": began,
+        "ended_at": summary.ended_at,
+        "seconds": (summary.ended_at or time.time()) - began if summary.state != "lost" else None,
+        "samples": last.get("samples"),
+        "total_samples": last.get("total_samples"),
+        "auc": summary.result.auc if summary.result else None,
+        "directory": None,
+    }
 
 
 def _job_json(handle: JobHandle) -> dict[str, Any]:
@@ -57,9 +82,15 @@ def _job_json(handle: JobHandle) -> dict[str, Any]:
     from dlrover_lite.jobs import final_status
 
     entry: dict[str, Any] = dict.fromkeys(
-        ("id", "state", "started_at", "ended_at", "seconds", "samples", "total_samples")
+        ("id", "source", "state", "started_at", "ended_at", "seconds", "samples", "total_samples")
     )
-    entry |= {"id": handle.id, "state": "unreadable", "auc": None, "directory": str(handle.directory)}
+    entry |= {
+        "id": handle.id,
+        "source": handle.source,
+        "state": "unreadable",
+        "auc": None,
+        "directory": str(handle.directory),
+    }
     try:
         known = handle.known()
         result, lost = known.result, known.state == "lost"
@@ -178,7 +209,10 @@ def _node_row(node: NodeStatus, elapsed_seconds: float) -> tuple[object, ...]:
 @job_argument
 @click.option("--now", is_flag=True, help="Without a last checkpoint.")
 @click.option("--kill", is_flag=True, help="End it at once, instead of after the minibatches under way.")
-def stop(job: str, now: bool, kill: bool) -> None:
+@click.option(
+    "--purge", is_flag=True, help="Of a cluster's job: remove all that is left of it then, its storage with it."
+)
+def stop(job: str, now: bool, kill: bool, purge: bool) -> None:
     """Take a last checkpoint of JOB and stop it; wait until nothing of it runs any more. JOB is an id, the start of one, or
     "last" (default).
 
@@ -187,9 +221,27 @@ def stop(job: str, now: bool, kill: bool) -> None:
     from dlrover_lite.client.handle import JobHandle
 
     handle = JobHandle.find(job)
+    if purge and handle.source == "local":
+        raise click.UsageError(
+            "--purge is for jobs of clusters: a job of this machine is its directory, which is yours to delete."
+        )
     if handle.known().over:
         click.echo(f"{handle.id} has ended already ({handle.state()}).")
-        return
+    else:
+        _stop(handle, now, kill)
+    if purge:
+        _purge(handle)
+
+
+def _purge(handle: JobHandle) -> None:
+    from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
+
+    assert isinstance(handle.backend, KubeJobs)
+    handle.backend.purge(handle.id)
+    click.echo(f"Nothing is left of {handle.id}.")
+
+
+def _stop(handle: JobHandle, now: bool, kill: bool) -> None:
     note(f"{'Killing' if kill else 'Stopping'} {handle.id}")
     while (result := _stopped(handle, kill, now)) is None:
         pass  # there was nothing to tell yet

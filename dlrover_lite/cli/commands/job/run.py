@@ -55,6 +55,15 @@ EXIT_FAILED = 1
     default="unix",
     help="How the job's processes reach each other: unix sockets, or TCP on this machine, encrypted with a key of the job's own.",
 )
+@click.option(
+    "--backend",
+    type=click.Choice(["local", "k8s"]),
+    help="Where the job runs: on this machine, or in the cluster of the kubeconfig (default: as the recipe says).",
+)
+@click.option("--image", metavar="REF", help="Image of the job's pods, in a cluster (backend.k8s.image).")
+@click.option(
+    "--dry-run", is_flag=True, help="In a cluster: print every object that the job would be made of, and return."
+)
 @click.option("--detach", is_flag=True, help="Start the job, print its id and return.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def run(
@@ -69,6 +78,9 @@ def run(
     check_index: str | None,
     no_daemon: bool,
     transport: TransportKind,
+    backend: str | None,
+    image: str | None,
+    dry_run: bool,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -98,8 +110,9 @@ def run(
     from dlrover_lite.jobs.backend import RunOptions
     from dlrover_lite.protocol.brain_mode import brain_mode
 
-    if autoscale is not None:
-        settings = (*settings, f"autoscale={autoscale}")
+    for key, value in (("autoscale", autoscale), ("backend", backend), ("backend.k8s.image", image)):
+        if value is not None:
+            settings = (*settings, f"{key}={value}")
     _refuse_if(
         (
             check_index is not None and (resume or origin is not None or recipe is None),
@@ -121,12 +134,14 @@ def run(
         start = _to_begin_with(origin, cut, recipe, overrides(settings, data), only_parameters, options)
     else:
         start = _to_run(recipe or "", overrides(settings, data), options)
+    if dry_run:
+        return _print_objects(start.recipe, options)
     for warning in warnings(start.recipe):
         note(f"Warning: {warning}")
     for line in start.said:
         note(line)
-    samples = prepare_data(start.recipe)
-    if check_index is not None:
+    samples = prepare_data(start.recipe) if _is_here(start.recipe) else None
+    if check_index is not None and samples is not None:
         _check_index(start.recipe, samples, check_index)
     note(what_runs(start.recipe, samples))
     with Signals(sys.stderr) as signals:
@@ -142,6 +157,22 @@ def run(
     again += [word for path in data for word in ("--data", path)]
     again += [word for setting in settings for word in ("--set", setting)]
     return _report(handle, result, again, as_json, signals.first)
+
+
+def _is_here(recipe: Recipe) -> bool:
+    """Return whether the samples can be counted on this machine."""
+    return recipe.kubernetes is None or recipe.data.__struct_config__.tag in ("synthetic", "census")
+
+
+def _print_objects(recipe: Recipe, options: RunOptions) -> int:
+    """Print what a job in a cluster would be made of, as `kubectl apply` takes it. Raises click.UsageError for one of this machine."""
+    if recipe.kubernetes is None:
+        raise click.UsageError("--dry-run shows what a job in a cluster is made of: add --backend k8s.")
+    from dlrover_lite.backends.k8s.objects.manifests import as_yaml
+    from dlrover_lite.client.job_sources import cluster_jobs
+
+    click.echo(as_yaml(cluster_jobs(recipe.kubernetes).objects(recipe, options)), nl=False)
+    return 0
 
 
 class _Start(NamedTuple):
@@ -171,10 +202,13 @@ def _to_resume(reference: str, cut: int | None, options: RunOptions) -> _Start:
     from dlrover_lite.client import resuming
     from dlrover_lite.client.handle import JobHandle, go_on
 
-    job = JobHandle.find(reference).job
+    found = JobHandle.find(reference)
+    job, backend = found.job, found.backend
     chosen = resuming.chosen_for(job, cut)
     said = _said(chosen, f"{job.id} goes on from")
-    return _Start(job.recipe, said, lambda detach: go_on(job, chosen, detach=detach, options=options, say=note))
+    return _Start(
+        job.recipe, said, lambda detach: go_on(job, chosen, detach=detach, options=options, backend=backend, say=note)
+    )
 
 
 def _to_begin_with(

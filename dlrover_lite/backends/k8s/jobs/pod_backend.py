@@ -1,0 +1,85 @@
+"""What a master needs in its pod: the backend of its nodes, and the address by which nodes reach its files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from dlrover_lite.backends.k8s.api.calls import Calls
+from dlrover_lite.backends.k8s.api.connection import connect
+from dlrover_lite.backends.k8s.api.watch import Followed
+from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
+from dlrover_lite.backends.k8s.nodes.backend import KubeBackend
+from dlrover_lite.backends.k8s.objects.names import FILES_PORT
+from dlrover_lite.backends.k8s.objects.node_pod import JOB_FILES, PodSettings
+from dlrover_lite.backends.keeper.agent import OPTIONS_VARIABLE
+from dlrover_lite.core.decoding import from_json
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import MIB, Resources
+from dlrover_lite.jobs.store import Job
+from dlrover_lite.recipe.schema import ResourceLimits
+from dlrover_lite.transport.connector import Connector
+
+__all__ = ["ceiling_of", "pod_backend", "url_for_nodes"]
+
+AGENT_MEMORY = 512 * MIB
+"""Bytes that each pod has beside what its node is given: for the agent, and the process that nodes are forked from, which has torch."""
+
+
+def pod_backend(job: Job, *, connector: Connector, say: Callable[[str], None]) -> KubeBackend:
+    """Start the backend of the nodes of a job whose master runs in this pod. Raises BackendError."""
+    connection = connect()
+    calls = Calls(connection, clock=time.monotonic, sleep=time.sleep)
+    owner: Followed = calls.get("StatefulSet", job.id, Followed)
+    recipe, settings = job.recipe, job.recipe.kubernetes
+    if settings is None:
+        raise BackendError(f"The recipe of {job.id} says that it doesn't run in a cluster")
+    options = from_json(Path(JOB_FILES, "options.json").read_bytes(), PodOptions)
+    if options.agent:
+        settings = msgspec.structs.replace(settings, env={**settings.env, OPTIONS_VARIABLE: options.agent})
+    pods = PodSettings(
+        job=job.id,
+        namespace=connection.namespace,
+        owner_uid=owner.metadata.uid,
+        kubernetes=settings,
+        name=recipe.name,
+        agent_memory=AGENT_MEMORY,
+    )
+    worker = recipe.resources.worker
+    backend = KubeBackend(
+        connection,
+        pods,
+        job,
+        connector=connector,
+        say=say,
+        ceiling=ceiling_of(recipe.resources),
+        spares=Resources(worker.cores, worker.memory) if worker is not None else None,
+    )
+    backend.start()
+    return backend
+
+
+def ceiling_of(limits: ResourceLimits) -> Resources | None:
+    """Return what the recipe lets all nodes have together: its total, or the sum of nodes that it fixes all. None: it doesn't say."""
+    if limits.total is not None:
+        return limits.total
+    if limits.ps is None or limits.worker is None:
+        return None
+    roles = (limits.ps, limits.worker)
+    return Resources(sum(one.count * one.cores for one in roles), sum(one.count * one.memory for one in roles))
+
+
+def url_for_nodes(job: Job) -> Callable[[str], str]:
+    """Return what turns the master's paths into URLs by which nodes reach the same: those in the job's directory."""
+    served = f"dlrover-lite://{job.id}.{os.environ['DLROVER_LITE_NAMESPACE']}.svc:{FILES_PORT}"
+    own = PurePosixPath(job.directory)
+
+    def turned(url: str) -> str:
+        path = PurePosixPath(url.removeprefix("file://"))
+        return f"{served}/{path.relative_to(own)}" if path.is_relative_to(own) else url
+
+    return turned

@@ -1,0 +1,102 @@
+"""Where jobs are: on this machine, and in the clusters that jobs were submitted to from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from dlrover_lite.core.errors import DlroverLiteError, JobError, UsageError
+from dlrover_lite.core.files.paths import state_directory
+from dlrover_lite.jobs.backend import JobBackend, JobSummary
+from dlrover_lite.jobs.store import match_id, short_id
+from dlrover_lite.recipe.kubernetes import Kubernetes
+
+if TYPE_CHECKING:
+    from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
+
+__all__ = ["LOCAL", "ListedJob", "cluster_jobs", "find", "listed", "local_jobs"]
+
+LOCAL = "local"
+"""Name of this machine among the sources of jobs."""
+_PATIENCE_SECONDS = 5.0
+"""How long a cluster that gives no answer is asked again."""
+
+
+class ListedJob(NamedTuple):
+    """A job of a cluster, as its list tells."""
+
+    source: str
+    summary: JobSummary
+    backend: JobBackend
+
+
+def local_jobs() -> JobBackend:
+    """Return what runs the jobs of this machine."""
+    from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
+
+    return LocalJobs()
+
+
+def cluster_jobs(settings: Kubernetes) -> KubeJobs:
+    """Return what runs the jobs of a cluster. Raises UsageError where the client isn't installed, BackendError where none is known."""
+    return _connected(settings.context, settings.namespace)
+
+
+@cache
+def _connected(context: str, namespace: str) -> KubeJobs:
+    """Connect once for each cluster: what reaches its pods is kept."""
+    from importlib.util import find_spec
+
+    if find_spec("kubernetes") is None:
+        raise UsageError(
+            "Clusters need the package kubernetes, which isn't installed", hint="pip install 'dlrover-lite[k8s]'"
+        )
+    from dlrover_lite.backends.k8s.jobs.kube_jobs import connected
+
+    return connected(context, namespace, patience_seconds=_PATIENCE_SECONDS)
+
+
+def listed(say: Callable[[str], None]) -> list[ListedJob]:
+    """List the jobs of all clusters that are known here, by a call for each, the oldest first. ``say`` is told, in a line each, of clusters
+    that can't be asked."""
+    found = [one for listing in _listings(say) for one in listing]
+    return sorted(found, key=lambda one: (short_id(one.summary.id), one.summary.id))
+
+
+def _listings(say: Callable[[str], None]) -> Iterator[list[ListedJob]]:
+    if not (state_directory() / "clusters").is_dir():
+        return  # nor is anything imported for it
+    from dlrover_lite.backends.k8s.jobs.known_clusters import known_clusters
+
+    for name in known_clusters():
+        try:
+            backend = _connected(name.context, name.namespace)
+            yield [ListedJob(str(name), summary, backend) for summary in backend.summaries()]
+        except DlroverLiteError as error:
+            say(f"The jobs of {name} aren't known: {error.message.partition(chr(10))[0]}")
+
+
+def find(reference: str) -> tuple[str, JobBackend, str]:
+    """Return the id that is meant, what runs that job, and the name of where it is: this machine goes before clusters, but for the newest
+    of all. Raises JobError, naming the nearest ids."""
+    here = local_jobs()
+    ids = list(here.list())
+    if reference != "last" and _matches(reference, ids):
+        return match_id(reference, ids, "this machine"), here, LOCAL
+    unknown: list[str] = []
+    elsewhere = {one.summary.id: one for one in listed(unknown.append)}
+    if not elsewhere and not unknown:
+        return here.find(reference), here, LOCAL
+    everything = sorted({*ids, *elsewhere}, key=lambda job: (short_id(job), job))
+    try:
+        job = match_id(reference, everything, "any place that is known here")
+    except JobError as error:
+        raise JobError(error.message, hint="\n".join([*unknown, error.hint])) from None
+    if job in elsewhere:
+        return job, elsewhere[job].backend, elsewhere[job].source
+    return job, here, LOCAL
+
+
+def _matches(reference: str, ids: list[str]) -> bool:
+    return bool(reference) and any(job.startswith(reference) or short_id(job).startswith(reference) for job in ids)

@@ -1,0 +1,179 @@
+"""Jobs of a cluster: a real API server, pods as processes, and somebody who has no rights but those of users."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dlrover_lite.backends.k8s.api.calls import Calls
+from dlrover_lite.backends.k8s.api.connection import connect
+from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
+from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
+from dlrover_lite.backends.k8s.objects.manifests import manifests
+from dlrover_lite.backends.keeper.options import AgentOptions, KeeperOptions
+from dlrover_lite.client.census import check
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.jobs.backend import RunOptions
+from dlrover_lite.recipe.kubernetes import Kubernetes
+from dlrover_lite.recipe.load import load_recipe
+from dlrover_lite.recipe.schema import Cluster as InCluster
+from dlrover_lite.recipe.schema import Recipe
+from tests.backends.job_contract import JobBackendContract, ScriptedJobs
+from tests.backends.support import NODES, PATIENCE_SECONDS, recipe, until
+from tests.backends.test_local_jobs import MASTERS
+from tests.k8s.cluster import ApiServer, needs_cluster
+from tests.k8s.kubelet import Cluster, namespace, needs_root
+
+pytestmark = [needs_cluster, needs_root]
+ROOT = Path(__file__).parents[2]
+MASTER = ROOT / "tests" / "backends" / "scripted_master.py"
+
+
+@pytest.fixture
+def cluster(api_server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
+    """A namespace where ann may run jobs."""
+    with namespace(lambda name: calls_of(api_server, tmp_path, "admin", name), tmp_path / "nodes") as found:
+        for one in manifests(found.calls.namespace, users=["ann"]):
+            found.calls.create(one)
+        yield found
+
+
+def calls_of(server: ApiServer, directory: Path, user: str, name: str) -> Calls:
+    file = server.kubeconfig(directory / f"{user}-{name}", user=user, namespace=name)
+    return Calls(connect(environment={"KUBECONFIG": str(file)}), clock=time.monotonic, sleep=time.sleep)
+
+
+@pytest.fixture
+def backend_for(cluster: Cluster, api_server: ApiServer, tmp_path: Path) -> Iterator[Callable[[str], KubeJobs]]:
+    made: list[KubeJobs] = []
+
+    def backend(behaviour: str) -> KubeJobs:
+        arguments = MASTERS.get(behaviour, (behaviour,))
+        keeper = KeeperOptions(
+            master=[sys.executable, str(MASTER), *arguments], node_grace_seconds=0.3, master_grace_seconds=1000
+        )
+        entry = f"{NODES}:main"
+        agent = AgentOptions(entries={"worker": entry, "ps": entry}, imports=[])
+        given = PodOptions(keeper=keeper, agent=msgspec.json.encode(agent).decode())
+        made.append(KubeJobs(calls_of(api_server, tmp_path, "ann", cluster.calls.namespace), given=given))
+        return made[-1]
+
+    yield backend
+    for one in made:
+        one.close()
+
+
+def in_cluster(one: Recipe) -> Recipe:
+    return msgspec.structs.replace(one, backend=InCluster(k8s=Kubernetes(image="any")))
+
+
+class KubeScripted(ScriptedJobs):
+    def submit(self, behaviour: str, name: str = "scripted") -> str:
+        job = self.backend_for(behaviour).submit(in_cluster(recipe(name)), options=RunOptions(), detached=True)
+        self.submitted.append(job)
+        return job
+
+
+@pytest.fixture
+def scripted(backend_for: Callable[[str], KubeJobs], cluster: Cluster) -> ScriptedJobs:
+    def lose(job: str) -> None:
+        cluster.calls.patch("StatefulSet", job, {"spec": {"replicas": 0}}, subresource="scale", how="merge")
+        cluster.kill_container(f"{job}-0")
+        cluster.calls.delete("Pod", f"{job}-0", propagation="Background", grace_seconds=0)
+
+    return KubeScripted(backend_for, kill_master=lambda job: cluster.kill_container(f"{job}-0"), lose=lose)
+
+
+class TestKubeJobs(JobBackendContract):
+    def test_a_dry_run_starts_and_stores_nothing(self, jobs: ScriptedJobs) -> None:
+        before = jobs.backend.list()
+        for _ in range(2):
+            jobs.backend.dry_run(in_cluster(recipe()))
+        assert jobs.backend.list() == before
+
+
+def test_a_masters_pod_that_is_deleted_comes_back_with_its_job(scripted: ScriptedJobs, cluster: Cluster) -> None:
+    job = scripted.submit("idle")
+    first = scripted.backend.state(job)
+    pod = cluster.calls.get("Pod", f"{job}-0")["metadata"]["uid"]
+    cluster.calls.delete("Pod", f"{job}-0", propagation="Background")
+
+    def is_back() -> bool:
+        found = cluster.calls.find("Pod", f"{job}-0")
+        return found is not None and found["metadata"]["uid"] != pod
+
+    until(is_back, "another pod")
+    until(lambda: (scripted.backend.state(job).started_at or 0) > (first.started_at or 0), "its keeper")
+    assert scripted.backend.state(job).state == "running"
+    scripted.backend.stop(job)
+    ended = scripted.ended(job)
+    assert (ended.state, ended.created_at) == ("stopped", first.created_at)
+
+
+@pytest.mark.parametrize("why", ["image", "room"])
+def test_what_cant_be_started_says_why_and_leaves_nothing(
+    backend_for: Callable[[str], KubeJobs], cluster: Cluster, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr("dlrover_lite.backends.k8s.jobs.submission.UNSCHEDULABLE_SECONDS", 0.5)
+    if why == "image":
+        cluster.missing_images.add("any")
+    else:
+        cluster.unschedulable = "0/3 nodes are available: 3 Insufficient memory."
+    expected = {"image": 'failed to pull image "any"', "room": "3 Insufficient memory"}[why]
+    with pytest.raises(JobError, match=expected) as caught:
+        backend_for("idle").submit(in_cluster(recipe()), options=RunOptions())
+    assert caught.value.hint
+    for kind in ("StatefulSet", "Secret", "ConfigMap", "Service", "PersistentVolumeClaim"):
+        left = [one["metadata"] for one in cluster.calls.list(kind)["items"]]
+        assert [one["name"] for one in left if "deletionTimestamp" not in one] == [], kind
+
+
+def test_a_purged_job_leaves_nothing(scripted: ScriptedJobs, cluster: Cluster) -> None:
+    job = scripted.submit("succeed")
+    backend = scripted.backend
+    assert isinstance(backend, KubeJobs)
+    scripted.ended(job)
+    backend.purge(job)
+    for kind in ("StatefulSet", "Secret", "ConfigMap", "Service", "Pod", "PersistentVolumeClaim"):
+        left = [one["metadata"] for one in cluster.calls.list(kind)["items"]]
+        assert [one["name"] for one in left if "deletionTimestamp" not in one] == [], kind
+    with pytest.raises(JobError, match="no job"):
+        backend.state(job)
+    scripted.submitted.clear()
+
+
+def test_a_whole_job_trains_in_pods_and_counts_every_sample_once(
+    cluster: Cluster, api_server: ApiServer, tmp_path: Path
+) -> None:
+    jobs = KubeJobs(calls_of(api_server, tmp_path, "ann", cluster.calls.namespace))
+    one = load_recipe(
+        ROOT / "recipes" / "census.yaml",
+        {
+            "backend": "k8s",
+            "backend.k8s.image": "any",
+            "data.samples": 16_384,
+            "training.epochs": 2,
+            "model.options.dense_values": 10_000,
+        },
+    )
+    job = jobs.submit(one, options=RunOptions(brain="daemon"), detached=True)
+    try:
+        assert jobs.wait(job, 3 * PATIENCE_SECONDS), cluster.said
+        summary = jobs.state(job)
+        assert summary.result is not None
+        assert summary.state == "succeeded", (summary.result, cluster.output(f"{job}-0"))
+        assert summary.result.status is not None and summary.result.status["samples"] == 2 * 16_384
+        names = jobs.log_names(job)
+        assert {"master", "worker-0", "worker-1"} <= set(names)
+        found = check(jobs.files(job))
+        assert found.exact, found
+        left = [pod["metadata"]["name"] for pod in cluster.calls.list("Pod")["items"]]
+        assert left in ([], [f"{job}-reader"])
+    finally:
+        jobs.kill(job)
+        jobs.close()
