@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 import pytest
 
-from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.errors import BackendError, ResizeUnderWay
 from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.protocol.nodes import Backend, NodeSpec, Observed, Role, Usage
 from tests.backends.support import until
@@ -56,6 +56,18 @@ class Scripted:
         self.backend.launch(spec)
         return spec.id
 
+    def resize(self, node: str, resources: Resources, backend: Backend | None = None) -> None:
+        """Resize a node, and wait until it has its new limits."""
+
+        def done() -> bool:
+            try:
+                (backend or self.backend).resize(node, resources)
+            except ResizeUnderWay:
+                return False
+            return True
+
+        until(done, f"{node} to be resized")
+
     def usage(self, node: str) -> Usage:
         return self.backend.readings().nodes[node]
 
@@ -82,6 +94,12 @@ class Scripted:
         seen = self.backend.observe()
         assert seen is not None
         return seen.version
+
+
+def _nodes_of(backend: Backend) -> dict[str, Observed]:
+    seen = backend.observe()
+    assert seen is not None
+    return dict(seen.nodes)
 
 
 class BackendContract:
@@ -267,15 +285,15 @@ class BackendContract:
 
     def test_memory_can_be_raised_in_place(self, scripted: Scripted) -> None:
         node = scripted.launch("stay", memory=64 * MIB)
-        scripted.backend.resize(node, Resources(1.0, 256 * MIB))
-        scripted.backend.resize(node, Resources(1.0, 256 * MIB))
+        scripted.resize(node, Resources(1.0, 256 * MIB))
+        scripted.resize(node, Resources(1.0, 256 * MIB))
         scripted.end(node)
         node = scripted.launch(f"allocate:{96 * MIB + GIVEN_BACK}", memory=1024 * MIB)
         scripted.wait_for_output(node, "allocated")
         with pytest.raises(BackendError, match=r"limited to 64 MiB of memory: .* MiB are in use"):
             scripted.backend.resize(node, Resources(1.0, 64 * MIB))
         assert scripted.usage(node).memory >= 96 * MIB  # it is still there
-        scripted.backend.resize(node, Resources(1.0, 192 * MIB + self.counted_beside))
+        scripted.resize(node, Resources(1.0, 192 * MIB + self.counted_beside))
         scripted.end(node)
 
     def test_cores_can_be_changed_in_place(self, scripted: Scripted) -> None:
@@ -301,9 +319,9 @@ class BackendContract:
 
         until(lambda: scripted.usage(node).throttled_seconds > 0, "being held back")
         until(lambda: use() < 0.2, "a tenth of a core")
-        scripted.backend.resize(node, Resources(1.0, 256 * MIB))
+        scripted.resize(node, Resources(1.0, 256 * MIB))
         until(lambda: share() > 0.3, "a core")
-        scripted.backend.resize(node, Resources(0.1, 256 * MIB))
+        scripted.resize(node, Resources(0.1, 256 * MIB))
         held_back = scripted.usage(node).throttled_seconds
         until(lambda: scripted.usage(node).throttled_seconds > held_back, "being held back again")
         until(lambda: use() < 0.2, "a tenth of a core again")
@@ -314,7 +332,7 @@ class BackendContract:
             scripted.backend.resize("nobody", Resources(1.0, 1 << 28))
         node = scripted.launch("exit:0")
         scripted.event(node, "exited")
-        scripted.backend.resize(node, Resources(2.0, 1 << 28))
+        scripted.resize(node, Resources(2.0, 1 << 28))
 
     @pytest.mark.parametrize("resources", [Resources(0.0, 1 << 28), Resources(1.0, 0), Resources(-1.0, 1 << 28)])
     def test_resources_of_zero_or_less_are_refused(self, scripted: Scripted, resources: Resources) -> None:
@@ -330,7 +348,7 @@ class BackendContract:
         self.needs_limits_of_each_node()
         first = scripted.launch(f"allocate:{256 * MIB}", role, memory=96 * MIB)
         assert scripted.event(first, "exited").reason == "OOMKilled"
-        scripted.backend.resize(first, Resources(1.0, 128 * MIB))
+        scripted.resize(first, Resources(1.0, 128 * MIB))
         second = scripted.launch(f"allocate:{128 * MIB + GIVEN_BACK},0.3", role, memory=256 * MIB, follows=first)
         scripted.wait_for_output(second, "measured")
         usage = scripted.usage(second)
@@ -371,7 +389,7 @@ class BackendContract:
         assert scripted.usage(follower).memory >= 12 * MIB
         scripted.end(follower)
         if not self.counted_beside:
-            scripted.backend.resize(follower, Resources(1.0, 8 * MIB))
+            scripted.resize(follower, Resources(1.0, 8 * MIB))
 
     @pytest.mark.parametrize("when", ["asked to end", "ended"])
     def test_kept_memory_is_freed_when_the_node_is_terminated_for_good(self, scripted: Scripted, when: str) -> None:
@@ -406,15 +424,14 @@ class BackendContract:
         scripted.backend.launch(spec)
         scripted.event(spec.id, "started")
         other = scripted.another()
-        assert other.observe() == scripted.backend.observe()
+        until(lambda: _nodes_of(other) == _nodes_of(scripted.backend), "both to see the same")
         other.launch(spec)
-        assert spec.id in other.readings().nodes
-        other.resize(spec.id, Resources(0.5, 128 * MIB))
+        until(lambda: spec.id in other.readings().nodes, "its usage")
+        scripted.resize(spec.id, Resources(0.5, 128 * MIB + self.counted_beside), other)
         other.terminate(spec.id, grace_seconds=0)
         ended = scripted.event(spec.id, "exited")
         other.launch(spec)
-        seen = other.observe()
-        assert seen is not None and seen.nodes[spec.id] == ended
+        until(lambda: _nodes_of(other)[spec.id] == ended, "its end")
 
     def test_enforcement_of_limits_is_reported(self, scripted: Scripted) -> None:
         enforcement = scripted.backend.enforcement()

@@ -18,10 +18,10 @@ class PodGroups:
     """A group for CPU and one for memory."""
 
     def __init__(self, name: str) -> None:
-        self.paths = [str(_ROOT / controller / f"pods-{name}") for controller in ("cpu", "memory")]
+        self.paths = [str(_ROOT / controller / f"pods-{name}") for controller in ("cpu", "memory", "cpuacct")]
         for path in self.paths:
             Path(path).mkdir(exist_ok=True)
-        self._cpu, self._memory = map(Path, self.paths)
+        self._cpu, self._memory, _ = map(Path, self.paths)
 
     def limit(self, cores: float, memory: int) -> None:
         """Limit them; 0: no limit."""

@@ -17,11 +17,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from dlrover_lite.backends.host import linux
 from dlrover_lite.backends.keeper import children
 from dlrover_lite.backends.keeper.loop import milliseconds_until, signals_as_bytes
 from dlrover_lite.backends.keeper.node_output import COPY_SECONDS, NodeOutput
-from dlrover_lite.backends.keeper.options import AgentOptions
+from dlrover_lite.backends.keeper.options import MEMORY_VARIABLE, AgentOptions
 from dlrover_lite.backends.keeper.scratch import make_places
 from dlrover_lite.backends.keeper.service import KeeperService, Place
 from dlrover_lite.backends.keeper.supervisor import NodeSupervisor, start_error
@@ -81,7 +83,7 @@ class Agent:
         self._wakeup = signals_as_bytes()
         self._poller = Poller()
         self._connector = Connector.of_this_process()
-        limiter = ContainerLimits(container_group())
+        limiter = ContainerLimits(container_group(), beside=options.memory)
         self.supervisor = NodeSupervisor(self.job, runtime, options, limiter, variables={})
         place = Place(host, f"tcp://{ip}:*")
         endpoint = f"tcp://{ip}:{options.port}"
@@ -203,6 +205,10 @@ def read_environment(environment: Mapping[str, str]) -> tuple[AgentOptions, str,
         options = from_json(environment.get(OPTIONS_VARIABLE) or "{}", AgentOptions)
     except ValueError as error:
         raise UsageError(f"{OPTIONS_VARIABLE} can't be understood: {error}") from error
+    if given := environment.get(MEMORY_VARIABLE):
+        if not given.isdecimal():
+            raise UsageError(f"{MEMORY_VARIABLE} is no number of bytes: {given!r}")
+        options = msgspec.structs.replace(options, memory=int(given))
     return options, environment[POD_IP_VARIABLE], environment[HOST_VARIABLE]
 
 

@@ -11,7 +11,10 @@ from dlrover_lite.protocol.brain_mode import BrainMode
 from dlrover_lite.protocol.nodes import Role
 from dlrover_lite.transport.endpoints import TransportKind
 
-__all__ = ["AgentOptions", "KeeperOptions", "KeeperReady", "NodeOptions"]
+__all__ = ["MEMORY_VARIABLE", "AgentOptions", "KeeperOptions", "KeeperReady", "NodeOptions"]
+
+MEMORY_VARIABLE = "DLROVER_LITE_AGENT_MEMORY"
+"""Environment variable with ``AgentOptions.memory``, which whoever makes the pod knows."""
 
 
 class NodeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -68,6 +71,8 @@ class AgentOptions(NodeOptions, frozen=True, forbid_unknown_fields=True, kw_only
     """Directory with the job's ``recipe.json``."""
     scratch: str = "/scratch"
     """The directory that may be written to."""
+    memory: int = 0
+    """Bytes of memory that the container has beside what its node was given."""
     port: int = 7071
     """Port of the pod's IP to listen at."""
     idle_seconds: float = 600.0

@@ -1,8 +1,8 @@
 """Limits that are those of the container around us: whoever runs it sets and changes them, the kernel enforces them.
 
 What nodes use is read from the container's own control group, as far as nobody else is in it: all that is in it counts for the node
-that runs, the keeper and the template too, as it is the sum that is limited. Where several run at the same time, or the group can't be
-read, each node's own processes count.
+that runs, as it is the sum that is limited; except what the keeper and the template take, as far as the container was given that beside.
+Where several nodes run at the same time, or the group can't be read, each node's own processes count.
 """
 
 from __future__ import annotations
@@ -79,8 +79,10 @@ class ContainerLimits:
 
     watch_seconds: float | None = None
 
-    def __init__(self, group: ContainerGroup | str) -> None:
-        """``group``: that of the container; or why there is none, as a phrase."""
+    def __init__(self, group: ContainerGroup | str, *, beside: int = 0) -> None:
+        """``group``: that of the container; or why there is none, as a phrase. ``beside``: bytes that the container has beside what its
+        node was given, for the keeper and the template."""
+        self.beside = beside
         self.group = group if isinstance(group, ContainerGroup) else None
         self._why = "" if isinstance(group, ContainerGroup) else group
         self.running: set[_ContainerFence] = set()
@@ -117,6 +119,7 @@ class _ContainerFence:
         self._resources = resources
         self._processes = self._limits.processes(node, resources)
         self._before = Counters()
+        self._beside = 0
         self._seen_memory = 0
         self._cpu_seconds = 0.0
 
@@ -129,12 +132,14 @@ class _ContainerFence:
         self._limits.running.add(self)
         if self._limits.group is not None:
             self._before = self._limits.group.read()
+            kept = self._before.shared_memory  # by an earlier node, for this one
+            self._beside = min(self._limits.beside, max(0, self._before.memory - kept))
 
     def resize(self, resources: Resources) -> None:
         """Take note of limits that are changed by whoever runs the container."""
         group = self._group()
         usage = self._processes.usage() if group is None else None
-        used = group.read().memory if group is not None else usage.memory if usage is not None else 0
+        used = self._own(group.read().memory) if group is not None else usage.memory if usage is not None else 0
         if resources.memory < used:
             raise too_small(self._node, resources.memory, used)
         self._resources = resources
@@ -157,14 +162,18 @@ class _ContainerFence:
             now, before = group.read(), self._before
             usage = Usage(
                 now.cpu_seconds - before.cpu_seconds,
-                now.memory,
-                self._peak(now),
+                self._own(now.memory),
+                self._own(self._peak(now)),
                 now.shared_memory,
                 now.throttled_seconds - before.throttled_seconds,
             )
         # It doesn't fall when another node begins, and processes count in place of the group.
         self._cpu_seconds = max(self._cpu_seconds, usage.cpu_seconds)
         return msgspec.structs.replace(usage, cpu_seconds=self._cpu_seconds)
+
+    def _own(self, memory: int) -> int:
+        """Return what counts for the node of what the container uses, in bytes."""
+        return max(0, memory - self._beside)
 
     def _peak(self, now: Counters) -> int:
         """Return the kernel's high-water mark; where that is still an earlier node's, the most that was seen of this one."""

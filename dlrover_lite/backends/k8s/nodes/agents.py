@@ -22,7 +22,7 @@ from dlrover_lite.transport.polling import Poller
 __all__ = ["Agents", "Listener", "LogWish"]
 
 ASK_SECONDS = 0.5
-MOST_A_SECOND = 2000
+MOST_A_SECOND = 1000
 """The most agents that are asked in a second: of many, each is asked less often."""
 REPEAT_SECONDS = 2.0
 """A request that wasn't answered for so long is sent again."""

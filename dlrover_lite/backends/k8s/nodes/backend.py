@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -86,7 +86,7 @@ class KubeBackend:
         self.calls = Calls(connection, clock=self._clock, sleep=self._pause)
         self._records_path = job.directory / RECORDS
         self._cant_write = False
-        self._logs = LogFiles(job.log, say)
+        self.logs = LogFiles(job.log, say)
         self._lock = threading.Lock()
         self.book = PodBook(settings.job, agent_memory=settings.agent_memory)
         if settings.kubernetes.spares and spares is not None:
@@ -99,9 +99,8 @@ class KubeBackend:
         self._there = There(None, [])
         self._hosts_at = 0.0
         self._listed = threading.Event()
-        self._rounds = itertools.count()
-        self.round = 0
-        """Number of times that agents were asked."""
+        self.measured: Counter[str] = Counter()
+        """Number of times that what nodes use was measured, by pod."""
         self._caller = ApiCaller(self.calls, settings, self._came, say)
         self._watch: Watch[PodView] = Watch(
             self.calls, "Pod", PodView, job_labels(settings.job), wait=self._stopped.wait, say=say
@@ -314,7 +313,6 @@ class KubeBackend:
             with suppress(BlockingIOError):
                 self._wake_end.recv(1 << 16)
         agents.hear(ready)
-        self.round = next(self._rounds)
 
     def _write_down(self, records: list[Record]) -> bool:
         """Write down what a later master has to know, before anything is done of it. Return whether that was possible."""
@@ -397,6 +395,7 @@ class _Listener:
     def measured(self, pod: str, readings: Readings) -> None:
         with self._lock:
             self._backend._readings[pod] = readings
+            self._backend.measured[pod] += 1
             self._backend._used |= readings.nodes
 
     def logs(self, pod: str) -> list[LogWish]:
@@ -404,10 +403,10 @@ class _Listener:
             known = self._book.pods.get(pod)
             nodes = [(name, self._book.nodes[name]) for name in known.nodes] if known is not None else []
             states = [(name, node.ended) for name, node in nodes if node.launch == "done"]
-        return [wish for name, ended in states if (wish := self._backend._logs.wish(name, ended=ended)) is not None]
+        return [wish for name, ended in states if (wish := self._backend.logs.wish(name, ended=ended)) is not None]
 
     def logged(self, pod: str, wish: LogWish, data: bytes, size: int) -> None:
-        logs = self._backend._logs
+        logs = self._backend.logs
         logs.add(wish, data, size)
         with self._lock:
             known = self._book.pods.get(pod)

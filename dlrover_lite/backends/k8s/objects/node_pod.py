@@ -17,6 +17,7 @@ from dlrover_lite.backends.k8s.objects.pod_security import (
     scratch_volume,
 )
 from dlrover_lite.backends.k8s.objects.quantities import write_cores
+from dlrover_lite.backends.keeper.options import MEMORY_VARIABLE
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.recipe.kubernetes import Kubernetes
@@ -154,7 +155,7 @@ def _environment(settings: PodSettings) -> list[KubeObject]:
         **scratch_environment(),
         KEY_FILE_VARIABLE: f"{KEY_FILES}/key",
         "DLROVER_LITE_JOB": settings.job,
-        "DLROVER_LITE_AGENT_MEMORY": str(settings.agent_memory),
+        MEMORY_VARIABLE: str(settings.agent_memory),
     }
     if settings.kubernetes.python_path:
         values["PYTHONPATH"] = ":".join(settings.kubernetes.python_path)
