@@ -11,6 +11,8 @@ __all__ = ["GRACE_WITH_CHECKPOINT_SECONDS", "PodOptions", "pod_options"]
 
 GRACE_WITH_CHECKPOINT_SECONDS = 90.0
 """Seconds that a master gets which is to stop: it takes a last checkpoint, for at most a minute, then ends its nodes."""
+_MASTER = ["python", "-P", "-m", "dlrover_lite.master_process"]
+"""Command of the master, by the image's Python: the one of the workstation is another."""
 
 
 class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +27,6 @@ def pod_options(given: PodOptions | None, options: RunOptions, *, takes_checkpoi
     chosen = given
     if chosen is None:
         grace = GRACE_WITH_CHECKPOINT_SECONDS if takes_checkpoints else KeeperOptions().master_grace_seconds
-        chosen = PodOptions(keeper=KeeperOptions(master_grace_seconds=grace))
+        chosen = PodOptions(keeper=KeeperOptions(master=_MASTER, master_grace_seconds=grace))
     brain = "off" if options.brain == "off" else "embedded"
     return msgspec.structs.replace(chosen, keeper=msgspec.structs.replace(chosen.keeper, brain=brain))
