@@ -6,11 +6,14 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from dlrover_lite.backends.k8s.api.calls import Calls
-from dlrover_lite.backends.k8s.api.watch import Change, Followed, Watch
+from dlrover_lite.backends.k8s.api.watch import Change, Followed, Meta, Watch
+from dlrover_lite.backends.k8s.objects.pod_view import PodView
 from tests.k8s.cluster import ApiServer, needs_cluster
 from tests.k8s.proxy import Fault, Proxy
 
@@ -148,3 +151,33 @@ def test_a_server_that_has_no_time_is_said_once_and_asked_again(maps: Maps, foll
     follower.sees(first="after")
     assert len(follower.said) <= 2  # the cut itself may be one
     assert all("trying again" in one for one in follower.said)
+
+
+class _Enough(Exception):
+    pass
+
+
+class Scripted:
+    """Calls that answer with what a server has sent, once."""
+
+    def __init__(self, *lines: bytes) -> None:
+        self.lines, self.versions = lines, list[str]()
+
+    def list(self, _: str, of: Any, **__: Any) -> Any:
+        return of(Meta(resource_version="5"), [])
+
+    def stream(self, _: str, query: Any, **__: Any) -> Any:
+        self.versions.append(dict(query)["resourceVersion"])
+        if len(self.versions) > 1:
+            raise _Enough
+        return iter(self.lines)
+
+
+def test_a_bookmark_is_understood_though_its_object_is_empty() -> None:
+    empty = b'{"kind": "Pod", "metadata": {"resourceVersion": "7"}, "spec": {"containers": null}}'
+    calls, said = Scripted(b'{"type": "BOOKMARK", "object": ' + empty + b"}"), list[str]()
+    watch: Watch[PodView] = Watch(calls, "Pod", PodView, {}, wait=lambda _: None, say=said.append)  # type: ignore[arg-type]
+    with suppress(_Enough):
+        for _ in watch:
+            pass
+    assert calls.versions == ["5", "7"] and said == []

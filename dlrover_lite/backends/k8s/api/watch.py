@@ -125,7 +125,7 @@ class Watch(Generic[T]):
     def _changes(self, version: str) -> Iterator[tuple[Change[T] | None, str]]:
         """Watch from a version on; yield what changes, if anything, with the version up to which all is known. Raises ApiProblem of status
         410 when that is too old."""
-        events, objects = json_decoder(_Event), json_decoder(self._of)
+        events, objects, bookmarks = json_decoder(_Event), json_decoder(self._of), json_decoder(Followed)
         query = [
             ("labelSelector", ",".join(f"{name}={value}" for name, value in sorted(self._labels.items()))),
             ("resourceVersion", version),
@@ -141,13 +141,15 @@ class Watch(Generic[T]):
                 if event.type == "ERROR":
                     failure = json_decoder(_Failure).decode(event.object)
                     raise ApiProblem(failure.message, status=failure.code, reason=failure.reason)
+                if event.type == "BOOKMARK":  # of the kind, with a version and nothing else
+                    version = bookmarks.decode(event.object).metadata.resource_version or version
+                    yield None, version
+                    continue
                 one = objects.decode(event.object)
             except msgspec.DecodeError as error:
                 raise Unreachable(f"The watch of {self._kind} sends what can't be understood: {error}") from error
             version = one.metadata.resource_version or version
             match event.type:
-                case "BOOKMARK":
-                    yield None, version
                 case "DELETED":
                     yield Change([], [one]), version
                 case _:
