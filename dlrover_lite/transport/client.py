@@ -13,6 +13,7 @@ import zmq
 
 from dlrover_lite.core.errors import DeadlineExceeded, RemoteError
 from dlrover_lite.transport.curve import JobKey, is_guarded, present_key
+from dlrover_lite.transport.endpoints import may_be_ipv6
 from dlrover_lite.transport.frames import (
     MAX_FRAME_BYTES,
     Failure,
@@ -57,6 +58,7 @@ class Client:
         self.socket.setsockopt(zmq.RCVHWM, 0)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        self.socket.setsockopt(zmq.IPV6, may_be_ipv6(endpoint))
         self._guarded = is_guarded(endpoint)
         if key is not None and self._guarded:
             present_key(self.socket, key)

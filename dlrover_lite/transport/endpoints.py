@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Literal
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "MASTER_SOCKET",
     "TransportKind",
     "listen_endpoint",
+    "may_be_ipv6",
+    "tcp_address",
 ]
 
 KEEPER_SOCKET = "keeper.sock"
@@ -30,3 +33,14 @@ def listen_endpoint(master_endpoint: str, node: str) -> str:
         return f"ipc://{os.path.dirname(master_endpoint.removeprefix('ipc://'))}/{node}.sock"  # noqa: PTH120
     host = master_endpoint.removeprefix("tcp://").rpartition(":")[0]
     return f"tcp://{host}:*"
+
+
+def tcp_address(host: str) -> str:
+    """Return the endpoint of a host, given by name or IP, up to its port."""
+    return f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
+
+
+def may_be_ipv6(endpoint: str) -> bool:
+    """Say whether IPv6 has to be on for ``endpoint``: for an address of it, and for a name, which may stand for one."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+    return endpoint.startswith("tcp://") and not re.fullmatch(r"[\d.]+|\*", host)

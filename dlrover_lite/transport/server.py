@@ -16,6 +16,7 @@ from dlrover_lite.core.errors import WireError
 from dlrover_lite.core.process_log import log
 from dlrover_lite.transport.answering import Answering, without_repeats
 from dlrover_lite.transport.curve import Gate, JobKey, is_guarded
+from dlrover_lite.transport.endpoints import may_be_ipv6
 from dlrover_lite.transport.frames import MAX_FRAME_BYTES, MalformedMessage, Request, is_readable, receive_frames
 
 ZERO_COPY_BYTES = 1 << 20
@@ -47,6 +48,7 @@ class Server(Answering):
         self.socket.setsockopt(zmq.SNDHWM, 0)
         self.socket.setsockopt(zmq.RCVHWM, 0)
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self.socket.setsockopt(zmq.IPV6, may_be_ipv6(endpoint))
         self._gate: Gate | None = None
         try:
             if key is not None and is_guarded(endpoint):

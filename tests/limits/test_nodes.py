@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from dlrover_lite.backends.keeper.nodes import Nodes
@@ -64,6 +66,39 @@ def test_our_own_kill_is_not_taken_for_an_oom_kill() -> None:
     nodes = running()
     nodes.terminate("ps-0", 0.0, now=0.0)
     assert end(nodes, -9, OVER) == ("Killed", "killed on request")
+
+
+@pytest.mark.parametrize("exit_code", [-15, 143, -9])
+def test_a_node_whose_pod_ends_is_preempted(exit_code: int) -> None:
+    nodes = running()
+    (sent,) = nodes.preempt("the pod ends", 5.0, now=1.0)
+    assert sent.number == signal.SIGTERM
+    assert [due.number for due in nodes.due(6.0)] == [signal.SIGKILL]
+    assert end(nodes, exit_code) == ("Preempted", "the pod ends")
+
+
+def test_a_node_that_ends_by_itself_while_its_pod_ends_has_its_own_reason() -> None:
+    for exit_code, over, reason in ((0, None, "Succeeded"), (3, None, "UserError"), (-9, OVER, "OOMKilled")):
+        nodes = running()
+        nodes.preempt("the pod ends", 5.0, now=1.0)
+        assert end(nodes, exit_code, over)[0] == reason
+
+
+def test_a_node_that_was_asked_to_end_before_its_pod_was_is_killed_on_request() -> None:
+    nodes = running()
+    nodes.terminate("ps-0", 5.0, now=1.0)
+    assert nodes.preempt("the pod ends", 20.0, now=2.0) == []
+    assert end(nodes, -15) == ("Killed", "ended on request (SIGTERM)")
+
+
+def test_nodes_that_wait_for_a_template_are_not_taken_along_by_the_one_before() -> None:
+    nodes = running()
+    nodes.launch(NodeSpec("ps-1", "ps", Resources(1.0, 1), ""))
+    nodes.taken_along(["ps-1"])
+    assert end(nodes, -9)[0] == "Preempted"
+    nodes.started("ps-1", 18, now=1.0, at=1.0)
+    nodes.ended("ps-1", -9, at=2.0)
+    assert nodes.by_id["ps-1"].observed.reason == "Killed"
 
 
 def test_a_node_that_cannot_be_followed_is_not_recorded() -> None:

@@ -10,6 +10,7 @@ from dlrover_lite.core.errors import UsageError, WireError
 from dlrover_lite.protocol.messages import Ack, Hello, MasterReplies, MasterRequests
 from dlrover_lite.transport.connector import KEY_FILE_VARIABLE, Connector, read_key
 from dlrover_lite.transport.curve import JobKey
+from dlrover_lite.transport.endpoints import may_be_ipv6, tcp_address
 from dlrover_lite.transport.polling import Poller, wait_for_messages
 from tests.transport.support import one, taken
 
@@ -26,6 +27,39 @@ def test_a_server_and_a_client_of_one_job_understand_each_other(tmp_path: Path, 
         assert taken(client).body == Ack()
         client.close()
         server.close()
+
+
+@pytest.mark.parametrize(("listen", "known_as"), [("::1", "::1"), ("127.0.0.1", "localhost")])
+def test_a_server_is_reached_at_an_address_of_ipv6_and_by_name(listen: str, known_as: str) -> None:
+    key = JobKey.generate()
+    with Connector(key) as here, Connector(key) as there:
+        try:
+            server = here.server(f"{tcp_address(listen)}:*", MasterRequests)
+        except WireError as error:
+            pytest.skip(error.message)
+        assert server.endpoint.startswith(f"{tcp_address(listen)}:")
+        port = server.endpoint.rpartition(":")[2]
+        client = there.client(f"{tcp_address(known_as)}:{port}", MasterReplies)
+        client.send(Hello("ps-0", "ps"))
+        server.reply(one(server), Ack())
+        assert taken(client).body == Ack()
+        client.close()
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "may_be"),
+    [
+        ("tcp://10.1.2.3:7070", False),
+        ("tcp://127.0.0.1:*", False),
+        ("tcp://*:7070", False),
+        ("tcp://[fd00::1]:7070", True),
+        ("tcp://job.ns.svc:7070", True),
+        ("ipc:///tmp/job/master.sock", False),
+    ],
+)
+def test_ipv6_is_on_only_where_it_may_be_needed(endpoint: str, may_be: bool) -> None:
+    assert may_be_ipv6(endpoint) == may_be
 
 
 @pytest.mark.parametrize("made", ["server", "client"])

@@ -35,6 +35,7 @@ from dlrover_lite.core.files.log_stream import pass_over_full_disk
 from dlrover_lite.core.process_log import log, log_to
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.transport.connector import KEY_FILE_VARIABLE, Connector
+from dlrover_lite.transport.endpoints import tcp_address
 from dlrover_lite.transport.polling import Poller
 
 __all__ = ["Agent", "Silence", "main"]
@@ -85,8 +86,8 @@ class Agent:
         self._connector = Connector.of_this_process()
         limiter = ContainerLimits(container_group(), beside=options.memory)
         self.supervisor = NodeSupervisor(self.job, runtime, options, limiter, variables={})
-        place = Place(host, f"tcp://{ip}:*")
-        endpoint = f"tcp://{ip}:{options.port}"
+        place = Place(host, f"{tcp_address(ip)}:*")
+        endpoint = f"{tcp_address(ip)}:{options.port}"
         self.service = KeeperService(self.supervisor, place, endpoint, self._connector, leave=self.leave)
         try:
             self.supervisor.start(self._poller, lambda why, _: log(f"No more nodes are started here: {why}"))

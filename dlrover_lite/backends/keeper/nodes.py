@@ -125,10 +125,11 @@ class Nodes:
         return self._ask_to_end(node, now) if node.phase == "running" else []
 
     def preempt(self, why: str, grace_seconds: float, *, now: float) -> list[SendSignal]:
-        """Have all nodes end, though nobody has asked for it who launched them."""
+        """Have all nodes end, though nobody has asked for it who launched them; those that were asked before end for that."""
         signals = []
         for node in self.alive():
-            node.preempted = node.preempted or why
+            if not node.asked_to_end:
+                node.preempted = why
             signals += self.terminate(node.spec.id, grace_seconds, now=now)
         return signals
 
@@ -170,13 +171,18 @@ class Nodes:
 
 
 def _exit_reason(node: Node, exit_code: int | None, over_memory: OverMemory | None) -> tuple[ExitReason, str]:
-    if node.preempted and exit_code in (None, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM):
+    out_of_memory = over_memory is not None and exit_code == -signal.SIGKILL and node.sent != signal.SIGKILL
+    if (
+        node.preempted
+        and not out_of_memory
+        and exit_code in (None, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)
+    ):
         return "Preempted", node.preempted
     if node.taken_along and not node.asked_to_end and exit_code in (None, -signal.SIGKILL):
         return "Preempted", "the process that starts nodes was killed"
     if exit_code is None:
         return ("Killed", "ended on request before it started") if node.asked_to_end else ("Unknown", "never started")
-    if over_memory is not None and exit_code == -signal.SIGKILL and node.sent != signal.SIGKILL:
+    if over_memory is not None and out_of_memory:
         return "OOMKilled", over_memory.detail
     # Some libraries turn the signal into the exit code that a shell would show.
     if exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM):
