@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
-from typing import Any
 
-from kubernetes import client, stream
+from kubernetes.stream import ws_client
+from websocket import WebSocketException
 
+from dlrover_lite.backends.k8s.api.calls import KINDS
 from dlrover_lite.backends.k8s.api.connection import Connection
 
 __all__ = ["PortForward"]
@@ -73,15 +74,26 @@ class PortForward:
         near.close()
         far.close()
 
-    def _forward(self) -> Any:
-        # A client of its own: the stream replaces the request function of the one that it is given.
-        api = client.CoreV1Api(client.ApiClient(self._connection.client.configuration))
-        return stream.portforward(
-            api.connect_get_namespaced_pod_portforward,
-            self._pod,
-            self._connection.namespace,
-            ports=str(self._port),
-        )
+    def _forward(self) -> Forward:
+        api = self._connection.client
+        headers: dict[str, str] = {}
+        query = [("ports", str(self._port))]
+        api.update_params_for_auth(headers, query, ["BearerToken"])
+        path = KINDS["Pod"].path(self._connection.namespace, self._pod, "portforward")
+        url = ws_client.get_websocket_url(f"{self._connection.server}{path}", query)
+        return Forward(ws_client.create_websocket(api.configuration, url, headers), [self._port])
+
+
+class Forward(ws_client.PortForward):  # type: ignore[misc]
+    """The client's own, whose thread ends when the pod does: else it prints a traceback, and leaves who reads waiting for ever."""
+
+    def _proxy(self) -> None:
+        with suppress(OSError, RuntimeError, WebSocketException):
+            super()._proxy()
+        for port in self.local_ports.values():
+            port.python.close()
+        with suppress(OSError, WebSocketException):
+            self.websocket.close()
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:
