@@ -2,8 +2,9 @@
 
 ``k8s.calls_per_node``: calls of the API for each node that is launched and ended. ``k8s.calls_per_minute``: calls in a minute in
 which nothing happens. ``k8s.launch_s``: from a plan change of twenty nodes until all their pods exist; ``k8s.resize_s``: from a resize
-until the node has it. ``k8s.thousand_pods_s``: until a job of 1,000 nodes has all its pods running and accounted for; in its detail the
-longest time that any call of the master's loop took, and the cores that the backend has used.
+until the node has it. ``k8s.thousand_pods_s``: until a job of 1,000 nodes has all its pods running and accounted for;
+``k8s.loop_held_ms``: the longest that any call of the master's loop took meanwhile, and until they have all ended; ``k8s.cores``: what
+the backend has used until they ran.
 """
 
 from __future__ import annotations
@@ -179,20 +180,24 @@ def _end(one: Bench, nodes: list[str]) -> None:
     one.until(lambda: not one.backend.book.pods, "the pods to be gone")
 
 
-def many(server: ApiServer, directory: Path, count: int) -> Figure:
+def many(server: ApiServer, directory: Path, count: int) -> list[Figure]:
     with bench(server, directory, "many") as one:
         began, cpu = time.perf_counter(), time.process_time()
         for number in range(count):
             one.launch(number)
         one.until(lambda: one.run() == count, f"{count} pods to run")
         seconds, cores = time.perf_counter() - began, time.process_time() - cpu
-        detail = {"pods": count, "longest_call_ms": 1000 * one.longest, "cores": cores / seconds, "calls": one.calls()}
+        detail = {"pods": count, "calls": one.calls()}
         say(
             f"{count} pods: {seconds:.1f} s, the loop held for {1000 * one.longest:.0f} ms, {cores / seconds:.2f} cores"
         )
         _end(one, [f"worker-{number}" for number in range(count)])
-        detail["longest_call_with_end_ms"] = 1000 * one.longest
-    return Figure("k8s.thousand_pods_s", seconds * 1000 / count, "s", detail=detail)
+        held = 1000 * one.longest
+    return [
+        Figure("k8s.thousand_pods_s", seconds * 1000 / count, "s", detail=detail),
+        Figure("k8s.loop_held_ms", held, "ms", "<= 50", detail={"pods": count}),
+        Figure("k8s.cores", cores / seconds, "cores", "<= 1", detail={"pods": count}),
+    ]
 
 
 def say(text: str) -> None:
@@ -205,7 +210,7 @@ def main() -> None:
         raise SystemExit(f"bench/k8s.py {HOW}")
     with tempfile.TemporaryDirectory() as path, running(Path(path)) as server:
         figures = few(server, Path(path), 2 if options.quick else 5, 20.0 if options.quick else 180.0)
-        figures.append(many(server, Path(path), 100 if options.quick else 1000))
+        figures += many(server, Path(path), 100 if options.quick else 1000)
     emit(options, figures)
 
 

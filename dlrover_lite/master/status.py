@@ -68,6 +68,7 @@ def describe(run: GenerationRun) -> Status:
                 progress.node_rate(node.id, now=now),
                 counts,
                 run.reconciler.waits_for.get(node.id, ""),
+                run.reconciler.awaited(node.id),
             )
             for node in run.fleet.by_id.values()
         ],
@@ -98,11 +99,11 @@ def describe(run: GenerationRun) -> Status:
     )
 
 
-def _node(node: Node, usage: Usage, rate: float, slots: dict[str, int], waits_for: str) -> NodeStatus:
+def _node(node: Node, usage: Usage, rate: float, slots: dict[str, int], waits_for: str, awaited: str) -> NodeStatus:
     return NodeStatus(
         id=node.id,
         role=node.role,
-        state=node.state if node.state != "ended" else f"ended ({describe_end(node)})",
+        state=_state_of(node, awaited),
         cores=node.resources.cores,
         memory=node.resources.memory,
         samples_per_second=rate,
@@ -115,6 +116,12 @@ def _node(node: Node, usage: Usage, rate: float, slots: dict[str, int], waits_fo
         wanted_memory=node.wanted.memory if node.wanted else None,
         waits_for=waits_for if node.wanted else "",
     )
+
+
+def _state_of(node: Node, awaited: str) -> str:
+    if node.state == "ended":
+        return f"ended ({describe_end(node)})"
+    return f"launched ({awaited})" if node.state == "launched" and awaited else node.state
 
 
 def _shards(shards: ShardService) -> ShardsStatus:

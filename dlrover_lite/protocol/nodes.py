@@ -46,6 +46,7 @@ class Observed(msgspec.Struct, frozen=True):
     """Why it ended; None while it hasn't."""
     exit_code: ExitCode | None = None
     detail: Text = ""
+    """Why it ended, in words; of one that has neither started nor ended what it waits for, as "pending: …" and "pulling: …"."""
 
 
 class Observation(msgspec.Struct, frozen=True):

@@ -82,6 +82,8 @@ class Backend:
         self.refuses = False
         self.on: dict[str, str] = {}
         """Host of a node, where it isn't the only one."""
+        self.awaited: dict[str, str] = {}
+        """What nodes wait for before they start."""
         self.unknown_host = ""
         """Host on which it launches nothing."""
         self.is_slow_to_end = False
@@ -113,7 +115,11 @@ class Backend:
             raise BackendError(f"there is no host {spec.host}")
         if spec.id not in [other.id for other in self.launched]:
             self.launched.append(spec)
-            self._change(spec.id, Observed(started_at=0.0))
+            self.starts(spec.id)
+
+    def starts(self, node: str) -> None:
+        awaited = self.awaited.get(node, "")
+        self._change(node, Observed(detail=awaited) if awaited else Observed(started_at=0.0))
 
     def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
         if keep_memory:

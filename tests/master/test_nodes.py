@@ -126,6 +126,20 @@ def test_nodes_that_never_come_up_are_given_up(make: Any) -> None:
     assert states["worker-0"] == "up"
 
 
+def test_a_node_that_waits_for_a_host_or_an_image_isnt_given_up_and_says_so(make: Any) -> None:
+    rig = make(samples=400, clock=VirtualClock(), health=msgspec.structs.replace(PATIENT, startup_seconds=0.3))
+    rig.backend.awaited["worker-2"] = "pending: 0/3 nodes are available"
+    rig.up("ps-0", "worker-0")
+    pass_time(rig, until=lambda: is_launched(rig, "worker-2"))
+    later = rig.clock.now + 5.0
+    pass_time(rig, until=lambda: rig.clock.now > later)
+    states = {node.id: node.state for node in rig.ask("cli", StatusRequest()).nodes}
+    assert states["worker-2"] == "launched (pending: 0/3 nodes are available)"
+    rig.backend.awaited.clear()
+    rig.backend.starts("worker-2")
+    pass_time(rig, until=lambda: is_launched(rig, "worker-3"))
+
+
 def test_hosts_that_come_or_change_are_told_to_the_brain_and_bound_what_nodes_get(make: Any) -> None:
     rig = make(samples=4000)
     rig.up("ps-0", "worker-0")

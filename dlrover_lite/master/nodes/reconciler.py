@@ -120,6 +120,12 @@ class Reconciler:
         """Host of each node, as far as the backend says."""
         return self.readings[1].on if self.readings is not None else {}
 
+    def awaited(self, node: str) -> str:
+        """Return what a node waits for until its process can begin, in its backend's words; empty: for nothing that is known. Nobody is
+        blamed for that: hosts are found, and images pulled, within minutes."""
+        seen = self._observed.get(node)
+        return seen.detail if seen is not None and seen.started_at is None and seen.ended_at is None else ""
+
     def scale(self, workers: int, *, places: Places = ANYWHERE) -> list[str]:
         """Scale to a number of workers on these ``places``; return what follows from it, in words."""
         return self._told(self.fleet.scale(workers, self.clock(), places=places))
@@ -196,6 +202,9 @@ class Reconciler:
         self.observe()
         now = self.clock()
         self._take(self.fleet.tick(now))
+        for node in self.fleet.running:
+            if self.awaited(node.id):
+                self._liveness.heard(node.id)
         for finding in self._liveness.judge(self.fleet.running, now):
             self._take(self.fleet.give_up(*finding, now))
         if now >= self._resize_at and any(node.wanted is not None for node in self.fleet.running):

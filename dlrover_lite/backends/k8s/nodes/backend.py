@@ -341,9 +341,11 @@ class KubeBackend:
     @contextmanager
     def _woken(self) -> Iterator[None]:
         """Change the book, and have what follows from it done."""
-        with self._lock:
-            yield
-        self._wake()
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._wake()  # a resize that is begun raises an error
 
     def _pause(self, seconds: float) -> None:
         """Wait between two tries of a call. Raises Closing."""

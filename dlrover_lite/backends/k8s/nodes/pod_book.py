@@ -213,7 +213,7 @@ class PodBook(Placement):
         if view.has_ended:
             self._pod_ended(pod, now, at)
         elif node is not None and not node.ended and node.observed.started_at is None:
-            self.change(node, detail="starting" if pod.heard else view.phase_words)
+            self.change(node, detail="" if pod.heard else view.phase_words)
         elif (node is None or node.ended) and pod.delete_at is None and not self._is_kept(pod, node):
             self.let_go(pod, now, linger=LINGER_SECONDS)
         self._see_resize(pod, view)
@@ -401,7 +401,7 @@ class PodBook(Placement):
         pod.heard, pod.silent_seconds = True, 0.0
         node = self.nodes.get(pod.node)
         if not was and node is not None and not node.ended:
-            self.change(node, detail="starting" if node.observed.started_at is None else "")
+            self.change(node, detail="")
 
     def silent(self, name: str, seconds: float) -> None:
         """Take in that an agent was asked, and hasn't answered for so many seconds more."""
@@ -457,8 +457,7 @@ class PodBook(Placement):
             if told.ended_at is not None:
                 self._end_as_told(pod, node, told, now, at)
             else:
-                detail = told.detail or ("starting" if told.started_at is None else "")
-                self.change(node, started_at=told.started_at, detail=detail)
+                self.change(node, started_at=told.started_at, detail=told.detail)
 
     def _end_as_told(self, pod: Pod, node: Node, told: Observed, now: float, at: float) -> None:
         reason, detail = told.reason or "Unknown", told.detail
