@@ -1,0 +1,96 @@
+"""What a job may use in a cluster: of hosts, quotas and the recipe's ceiling what each leaves, and nothing that its pods can't have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlrover_lite.backends.k8s.nodes.capacity import HostView, QuotaView, capacity_of, left_by
+from dlrover_lite.core.decoding import convert
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.hosts import Host, total_of
+from dlrover_lite.recipe.kubernetes import Kubernetes
+
+ANY = Kubernetes(image="one")
+TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+
+
+def host(name: str, cores: str = "8", memory: str = "16Gi", **spec: Any) -> HostView:
+    labels = {"pool": name[0]}
+    ready = {"type": "Ready", "status": str(spec.pop("ready", True))}
+    status = {"allocatable": {"cpu": cores, "memory": memory}, "conditions": [ready]}
+    return convert({"metadata": {"name": name, "labels": labels}, "spec": spec, "status": status}, HostView)
+
+
+def quota(hard: dict[str, str], used: dict[str, str]) -> QuotaView:
+    return convert({"status": {"hard": hard, "used": used}}, QuotaView)
+
+
+def test_hosts_that_pods_cant_be_on_count_for_nothing() -> None:
+    hosts = [
+        host("a-1"),
+        host("a-2", unschedulable=True),
+        host("a-3", ready=False),
+        host("a-4", taints=[TAINT]),
+        host("a-5", taints=[{**TAINT, "effect": "PreferNoSchedule"}]),
+        host("b-1"),
+    ]
+    chosen = Kubernetes(image="one", node_selector={"pool": "a"})
+    assert [one.name for one in capacity_of(hosts, chosen, [])] == ["a-1", "a-5"]
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerated"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": "gpu", "operator": "Equal", "value": "yes"}, True),
+        ({"key": "gpu", "value": "no"}, False),
+        ({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+    ],
+)
+def test_what_the_recipe_tolerates_keeps_no_pod_away(toleration: dict[str, Any], tolerated: bool) -> None:
+    settings = Kubernetes(image="one", tolerations=[toleration])
+    assert bool(capacity_of([host("a", taints=[TAINT])], settings, [])) is tolerated
+
+
+@given(
+    st.lists(st.integers(1, 64), min_size=1, max_size=6),
+    st.floats(0.5, 200.0),
+    st.integers(1, 400),
+)
+def test_no_host_has_more_than_it_has_and_all_together_no_more_than_the_limit(
+    sizes: list[int], cores: float, gib: int
+) -> None:
+    hosts = [host(f"a-{number}", str(size), f"{2 * size}Gi") for number, size in enumerate(sizes)]
+    found = capacity_of(hosts, ANY, [Resources(cores, gib * GIB), None])
+    by_name = {one.metadata.name: one.resources for one in hosts}
+    for one in found:
+        assert one.resources == one.resources.within(by_name[one.name]) and one.resources.cores > 0
+    total = total_of(found)
+    assert total.cores <= cores + 1e-6 and total.memory <= gib * GIB
+    assert found[0].resources == by_name[found[0].name].within(Resources(cores, gib * GIB)), (
+        "the largest node still fits"
+    )
+
+
+def test_without_the_right_to_read_nodes_limits_are_all_that_is_known() -> None:
+    limit = Resources(4.0, 8 * GIB)
+    assert capacity_of(None, ANY, [limit, Resources(100.0, GIB)]) == [Host("", Resources(4.0, GIB))]
+    with pytest.raises(BackendError, match="isn't known") as caught:
+        capacity_of(None, ANY, [None])
+    assert "resources: {total:" in caught.value.hint
+
+
+def test_quotas_leave_what_others_dont_use() -> None:
+    own = Resources(2.0, 4 * GIB)
+    tight = quota({"limits.cpu": "10", "requests.memory": "32Gi"}, {"limits.cpu": "7500m", "requests.memory": "12Gi"})
+    wide = quota({"cpu": "100", "pods": "5"}, {"cpu": "50"})
+    assert left_by([tight, wide], own) == Resources(4.5, 24 * GIB)
+    assert left_by([], own) is None and left_by([quota({"pods": "5"}, {})], own) is None
+    assert left_by([quota({"limits.cpu": "1"}, {"limits.cpu": "3"})], own) == Resources(2.0, 1 << 53), "over it already"
