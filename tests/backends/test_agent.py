@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dlrover_lite.backends.host import cgroups
@@ -106,6 +108,22 @@ def test_a_deaf_node_is_killed_after_its_grace_when_its_pod_is_ended() -> None:
         rig.process.send_signal(signal.SIGTERM)
         assert rig.wait() == 0
         assert f"{node}: killed after 0.3 s of grace" in rig.printed()
+
+
+def test_an_agent_whose_nodes_have_their_grace_sleeps_whoever_is_silent() -> None:
+    with agent(grace_seconds=1000.0, idle_seconds=3.0) as rig:
+        assert rig.process is not None
+        scripted = rig.scripted()
+        node = scripted.launch("ignore")
+        scripted.wait_for_output(node, "deaf")
+        rig.process.send_signal(signal.SIGTERM)
+        until(lambda: "Ending: " in rig.printed(), "the signal to be heeded")
+        of_agent, began = psutil.Process(rig.process.pid), time.monotonic()
+        before = sum(of_agent.cpu_times()[:2])
+        until(lambda: time.monotonic() - began > 4.0, "more than its patience")
+        assert sum(of_agent.cpu_times()[:2]) - before < 0.2
+        rig.node(node).kill()
+        assert rig.wait() == 0
 
 
 def test_nodes_of_a_pod_that_is_ended_were_preempted() -> None:
@@ -266,11 +284,14 @@ def test_silence_lasts_from_the_last_request() -> None:
     assert not silence.is_over(1199.9) and silence.is_over(1200.0)
 
 
-def test_an_agent_that_nobody_asks_ends_and_its_nodes_with_it() -> None:
-    with agent(idle_seconds=1.5) as rig:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_an_agent_that_nobody_asks_ends_and_its_nodes_with_it(leaves: bool) -> None:
+    with agent(idle_seconds=3.0) as rig:
         scripted = rig.scripted()
         node = scripted.launch("ignore")
         scripted.wait_for_output(node, "deaf")
+        if leaves:
+            scripted.backend.leave()
         assert rig.wait() == 0
-        assert "Nobody has asked for anything for 1.5 s" in rig.printed()
+        assert "Nobody has asked for anything for 3 s" in rig.printed()
         assert not rig.alive()

@@ -111,10 +111,15 @@ class Agent:
             self.service.serve()
             self._advance(self._clock())
 
+    @property
+    def _heeds_silence(self) -> bool:
+        return self.phase in ("running", "leaving")
+
     def _next_due(self) -> float | None:
         nodes = self.supervisor.nodes
         copy = self._copy_at if self._output.has_more(nodes.by_id.values()) else None
-        due = (self._deadline, self._silence.ends_at, self.supervisor.next_due(), copy)
+        silence = self._silence.ends_at if self._heeds_silence else None
+        due = (self._deadline, silence, self.supervisor.next_due(), copy)
         return min((at for at in due if at is not None), default=None)
 
     def _advance(self, now: float) -> None:
@@ -123,7 +128,7 @@ class Agent:
             self._output.copy(self.supervisor.nodes.by_id.values())
             self._copy_at = now + COPY_SECONDS
         self._silence.note(self.service.requests, now)
-        if self.phase == "running" and self._silence.is_over(now):
+        if self._heeds_silence and self._silence.is_over(now):
             log(
                 f"Nobody has asked for anything for {self.options.idle_seconds:g} s: the pod ends, and its nodes with it"
             )
