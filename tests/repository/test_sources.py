@@ -18,6 +18,7 @@ ONLY_UNDER = {"kubernetes": PACKAGE / "backends" / "k8s", "textual": PACKAGE / "
 
 MAY_NAME_FILES = {
     "core/files/durable.py",
+    "core/kernels/compile.py",
     "checkpoint/local.py",
     "data/files.py",
     "backends/keeper/runtime_directories.py",
@@ -26,8 +27,8 @@ MAY_NAME_FILES = {
     "models/export.py",
     "ps/memory/node_memory_client.py",
 }
-"""What gives files their names: tests of each record that they were synced before (sockets' directories and node memory, which end with
-the machine, aside). All others use ``durable.write_whole``."""
+"""What gives files their names: tests of each record that they were synced before (aside from sockets' directories and node memory,
+which end with the machine, and compiled kernels, which are checked when they are read). All others use ``durable.write_whole``."""
 
 
 def _at(path: Path, line: int) -> str:
