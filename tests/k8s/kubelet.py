@@ -366,6 +366,8 @@ class Cluster:
         for one in pod.container.get("env", []):
             source = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
             found[one["name"]] = fields[source] if source else one.get("value", "")
+        if "DLROVER_LITE_LISTEN" in found:
+            found["DLROVER_LITE_LISTEN"] = pod.address  # all pods share the addresses of this machine
         return found
 
     def _volume(self, pod: Pod, volume: dict[str, Any], directory: Path) -> Path:

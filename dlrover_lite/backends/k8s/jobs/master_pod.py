@@ -62,12 +62,13 @@ class Surroundings(msgspec.Struct, frozen=True):
 
     job: str
     pod: str
-    ip: str
+    listen: str
+    """Address that its servers listen at: all that the pod has, as a port-forward comes to loopback."""
     namespace: str
 
     @classmethod
     def of_this_process(cls) -> Surroundings:
-        names = ("JOB", "POD", "POD_IP", "NAMESPACE")
+        names = ("JOB", "POD", "LISTEN", "NAMESPACE")
         return cls(*(os.environ[f"DLROVER_LITE_{name}"] for name in names))
 
 
@@ -76,12 +77,12 @@ class _Pods(msgspec.Struct):
 
 
 def keeper_options(options: PodOptions, around: Surroundings) -> KeeperOptions:
-    """Return how the keeper runs the master: alone, at the pod's address, which nodes know by the Service's name."""
+    """Return how the keeper runs the master: alone, at the pod's addresses, of which nodes know one by the Service's name."""
     return msgspec.structs.replace(
         options.keeper,
         runs_nodes=False,
         transport="tcp",
-        listen=f"tcp://{around.ip}:{MASTER_PORT}",
+        listen=f"tcp://{around.listen}:{MASTER_PORT}",
         advertised=f"tcp://{around.job}.{around.namespace}.svc:{MASTER_PORT}",
     )
 
@@ -276,7 +277,7 @@ class MasterPod:
 
     def _keep_file_service(self, job: Job, stop: threading.Event) -> None:
         """Keep up the process by which nodes write checkpoints and models to the job's directory."""
-        endpoint = f"tcp://{self._around.ip}:{FILES_PORT}"
+        endpoint = f"tcp://{self._around.listen}:{FILES_PORT}"
         command = [
             sys.executable,
             "-P",
@@ -297,7 +298,7 @@ class MasterPod:
     def _serve_directory(self, job: Job, stop: threading.Event) -> None:
         try:
             with Connector.of_this_process() as connector:
-                server = FileServer(job, f"tcp://{self._around.ip}:{DIRECTORY_PORT}", connector)
+                server = FileServer(job, f"tcp://{self._around.listen}:{DIRECTORY_PORT}", connector)
                 while not stop.is_set():
                     server.serve(0.2)
                 server.close()

@@ -29,7 +29,7 @@ def main() -> int:
     job = Job(Path(STORAGE, "jobs", os.environ["DLROVER_LITE_JOB"]))
     try:
         with Connector.of_this_process() as connector:
-            server = FileServer(job, f"tcp://{os.environ['DLROVER_LITE_POD_IP']}:{DIRECTORY_PORT}", connector)
+            server = FileServer(job, f"tcp://{os.environ['DLROVER_LITE_LISTEN']}:{DIRECTORY_PORT}", connector)
             log(f"The files of {job.id} are served at {server.endpoint}")
             while not told and time.monotonic() - server.asked_at < IDLE_SECONDS:
                 server.serve(1.0)

@@ -245,6 +245,7 @@ def _environment(made: JobObjects) -> list[KubeObject]:
         # The brain's history, and indexes of data: no two masters may write to one database.
         "DLROVER_LITE_HOME": f"{STORAGE}/home/{made.job}" if settings.volume_claim else f"{STORAGE}/home",
         "DLROVER_LITE_JOB": made.job,
+        "DLROVER_LITE_LISTEN": "*",
     }
     if settings.python_path:
         values["PYTHONPATH"] = ":".join(settings.python_path)
