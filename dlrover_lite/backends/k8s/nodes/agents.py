@@ -116,8 +116,9 @@ class Agents:
                 f"tcp://{host}:{NODE_PORT}", protocol.KeeperReplies, peer=f"the agent of {pod}"
             )
         except WireError as error:  # no descriptors or sockets are left for now
+            if not self._unconnected:
+                self.problem = f"{pod}: {error.message}"
             self._unconnected[pod] = uid, address
-            self.problem = f"{pod}: {error.message}"
             return
         self._unconnected.pop(pod, None)
         self._agents[pod] = agent = _Agent(pod, uid, client, next_at=now, asked_at=now)

@@ -36,6 +36,7 @@ from dlrover_lite.backends.k8s.objects.names import job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import PodSettings
 from dlrover_lite.backends.k8s.objects.pod_view import PodView
 from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.process_limits import raise_descriptors
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.hosts import Host, sum_of
@@ -58,6 +59,8 @@ DISK_SECONDS = 1.0
 _AT_ONCE = 50
 """Pods of a list that are taken in at once: the master's loop waits no longer than for these."""
 _LONGEST_SLEEP_SECONDS = 1.0
+_DESCRIPTORS_FOR = 256
+"""Number of a machine's nodes that need as many open files as the connections to some 1,400 pods."""
 
 
 class KubeBackend:
@@ -114,6 +117,7 @@ class KubeBackend:
 
     def start(self) -> None:
         """Look at what there is, and begin to follow it. Raises BackendError where the API server can't be reached."""
+        raise_descriptors(_DESCRIPTORS_FOR)
         self.book.cant_resize = self._why_no_resize()
         self._there = read_hosts(self.calls)
         self._hosts_at = self._clock() + HOSTS_SECONDS
@@ -298,6 +302,9 @@ class KubeBackend:
             self._look_at_hosts()
             agents.follow(pods)
             agents.ask()
+            if agents.problem:
+                self._say(f"An agent can't be asked: {agents.problem}")
+                agents.problem = ""
             self._sleep(poller, agents, due, waits_for_disk=bool(unwritten))
         agents.close()
 
