@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from dlrover_lite.core.errors import JobError, UsageError
+from dlrover_lite.core.files.data_file import spelled
 from dlrover_lite.core.progress import Report, Steps, no_steps
 from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, ParquetData, Recipe, SyntheticData
 
@@ -113,14 +114,14 @@ def evaluate(
     checkpoint: str | None = None,
     display: Display | None = None,
 ) -> Evaluation:
-    """Evaluate a trained model on all samples of the ``data`` files, or on the recipe's evaluation data; bad lines are left out.
+    """Evaluate a trained model on all samples of the ``data`` (files or URLs), or on the recipe's evaluation data; bad lines are left out.
 
     ``model`` is a job (its id, the start of one, or "last"), or a directory that was exported to. With ``checkpoint`` (``"JOB"``,
     ``"JOB:12"``, a path or URL) it is the one in there, also while the job runs. Raises UsageError, JobError, ModelError or DataError.
     """
     display = display or _Silent()
     named = [data] if isinstance(data, str | Path) else data
-    files = [str(Path(file).expanduser().absolute()) for file in named]
+    files = [spelled(str(file)) for file in named]
     if checkpoint is not None:
         return _evaluate_cut(_cut_of(checkpoint, display), files, display)
     source = _exported(Path(model), files) if _is_directory(str(model)) else _of_job(str(model), files)
@@ -369,11 +370,12 @@ def _evaluate(
 def _check_format(source: _Source) -> None:
     """Check the format of the files. Raises DataError for a file of another format than the model was trained on."""
     from dlrover_lite.core.errors import DataError
+    from dlrover_lite.core.files.data_file import located
     from dlrover_lite.recipe.file_preview import other_format
 
     data_format = str(source.data.__struct_config__.tag)
     for file in getattr(source.data, "train", ()) if source.files_given else ():
-        if wrong := other_format(Path(file), data_format):
+        if wrong := other_format(located(file, source.data_directory), data_format):
             spelled = {"csv": "CSV", "parquet": "Parquet", "criteo": "Criteo's format"}[data_format]
             raise DataError(
                 f"{source.name} was trained on {spelled}, and {wrong}.",

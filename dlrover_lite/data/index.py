@@ -9,7 +9,6 @@ version (size and modification time, or tag) is that which it was built for. A
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import os
 import shutil
@@ -33,8 +32,17 @@ from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.data.block_cache import CACHE_VARIABLE, cache_bytes, process_cache
 from dlrover_lite.data.files import Progress, atomic_file, is_disk_full, unnamed_file
+from dlrover_lite.data.index_store import MOST_INDEX_BYTES, index_file, index_name, keep_index
 
-__all__ = ["LINES_PER_CHECKSUM", "LINES_PER_MARK", "TextIndex", "find_index", "index_text", "open_head", "unpack_again"]
+__all__ = [
+    "LINES_PER_CHECKSUM",
+    "LINES_PER_MARK",
+    "TextIndex",
+    "find_index",
+    "index_text",
+    "open_head",
+    "unpack_again",
+]
 
 LINES_PER_MARK = 1024
 LINES_PER_CHECKSUM = 32 * LINES_PER_MARK
@@ -42,8 +50,6 @@ _CHUNK_BYTES = 4 << 20
 _SAMPLE_BYTES = 4 << 20
 _AHEAD_BYTES = 16 << 20
 """Bytes of a file under a URL that are fetched before they are read, while it is indexed."""
-_MOST_INDEX_BYTES = 1 << 30
-"""Size of the index of 128 billion lines."""
 _FORMAT = 0x314C4449  # "IDL1"
 _HEADER = 7  # format, source size, source stamp, text size, text stamp, lines, CRC of what follows
 _LATER_NANOSECONDS = 2_000_000_000
@@ -107,7 +113,7 @@ def find_index(source: DataFile) -> TextIndex | None:
     """Return the cached index of a file, if there is one that still fits. Raises OSError when ``source`` can't be read."""
     version = version_of(source)
     try:
-        stored = np.frombuffer(_whole_words(read_file(_index_path(source), _MOST_INDEX_BYTES)), np.int64)
+        stored = np.frombuffer(_whole_words(read_file(index_file(index_name(source)), MOST_INDEX_BYTES)), np.int64)
         if len(stored) < _HEADER or stored[0] != _FORMAT or stored[6] != zlib.crc32(stored[_HEADER:].tobytes()):
             return None
         _, source_size, source_mtime, size, mtime, lines, _ = (int(value) for value in stored[:_HEADER])
@@ -379,7 +385,7 @@ def _write_error(error: OSError, source: DataFile, directory: Path, needed: int)
 
 
 def _remove_other_versions(source: DataFile, current: Path) -> None:
-    for old in current.parent.glob(f"{_key(source)}-*.txt"):
+    for old in current.parent.glob(f"{index_name(source)}-*.txt"):
         if old != current:
             old.unlink(missing_ok=True)
 
@@ -387,12 +393,9 @@ def _remove_other_versions(source: DataFile, current: Path) -> None:
 def _store(index: TextIndex, version: Version) -> None:
     body = index.offsets.tobytes() + index.checksums.tobytes()
     header = [_FORMAT, *version, index.size, index.stamp, index.lines, zlib.crc32(body)]
-    path = _index_path(index.source)
     # Without a cache the index is built again next time: slower, but nothing is lost.
     with suppress(OSError):
-        make_cache(path.parent.name)
-        with atomic_file(path, private=True) as file:
-            file.write(np.array(header, np.int64).tobytes() + body)
+        keep_index(index.source, np.array(header, np.int64).tobytes() + body)
 
 
 def _writable(directory: Path) -> bool:
@@ -421,14 +424,5 @@ def _windows(lines: int) -> int:
     return -(-lines // LINES_PER_CHECKSUM)
 
 
-def _key(source: DataFile) -> str:
-    name = source.url if isinstance(source, RemoteFile) else source.absolute()
-    return hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
-
-
-def _index_path(source: DataFile) -> Path:
-    return cache_directory() / "indexes" / f"{_key(source)}.index"
-
-
 def _unpacked_path(source: DataFile, version: Version) -> Path:
-    return cache_directory() / "indexes" / f"{_key(source)}-{version.size}-{version.stamp}.txt"
+    return cache_directory() / "indexes" / f"{index_name(source)}-{version.size}-{version.stamp}.txt"

@@ -22,6 +22,7 @@ from dlrover_lite.protocol.messages import (
     ExportFailed,
     Heartbeat,
     Hello,
+    IndexRequest,
     LeaseRequest,
     NodeFailed,
     PsReport,
@@ -135,7 +136,7 @@ def answer_meanwhile(
             return None  # it reports again
         case StopRequest():
             return Ack()
-        case LeaseRequest() | Hello() | NodeFailed() | Exported() | ExportFailed():
+        case LeaseRequest() | IndexRequest() | Hello() | NodeFailed() | Exported() | ExportFailed():
             return LATER
         case TopologyRequest() if request.body.node:  # people ask for it without a name
             return LATER

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from dlrover_lite.core.errors import BackendError, DiskFull, DlroverLiteError, JobError, ModelError
+from dlrover_lite.data.index_store import index_piece
 from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.answer_points import AnswerPoints
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
@@ -52,6 +53,8 @@ from dlrover_lite.protocol.messages import (
     ExportFailed,
     Heartbeat,
     Hello,
+    IndexPiece,
+    IndexRequest,
     Lease,
     LeaseRequest,
     NodeFailed,
@@ -357,6 +360,8 @@ class GenerationRun:
                 return Welcome(self.job, self.recipe)
             case TopologyRequest(node):
                 return self._topology.answer(node, request, self.fleet)
+            case IndexRequest(_, index, offset):
+                return IndexPiece(*index_piece(index, offset))
             case NodeFailed() as failed:
                 self._node_failed(failed)
                 return Ack()

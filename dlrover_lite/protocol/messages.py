@@ -66,6 +66,22 @@ class Topology(Message, frozen=True):
     slots: Owners = b""
 
 
+class IndexRequest(Message, frozen=True):
+    """Ask for the index of a text file under a URL, which the master has built: ``data.shared_index``. Answer IndexPiece."""
+
+    node: Name
+    index: Name
+    """The name it is kept under."""
+    offset: Bytes
+
+
+class IndexPiece(Message, frozen=True):
+    """Bytes of an index from the offset on; none at its end, or where there is no such index."""
+
+    total: Bytes = 0
+    data: Blob = b""
+
+
 _MOST_COUNTED = 1 << 53
 
 
@@ -396,6 +412,7 @@ class PsOrders(Message, frozen=True):
 MasterRequests = (
     Hello
     | TopologyRequest
+    | IndexRequest
     | LeaseRequest
     | Heartbeat
     | Exported
@@ -404,4 +421,4 @@ MasterRequests = (
     | PsReport
     | OperatorRequests
 )
-MasterReplies = Ack | Welcome | Topology | PsOrders | Lease | Wait | Export | Finished | OperatorReplies
+MasterReplies = Ack | Welcome | Topology | IndexPiece | PsOrders | Lease | Wait | Export | Finished | OperatorReplies

@@ -19,11 +19,13 @@ from dlrover_lite.core.errors import (
     JobError,
     ModelError,
     RecipeError,
+    WireError,
 )
 from dlrover_lite.core.process_log import log
 from dlrover_lite.core.this_process import StopSignals
 from dlrover_lite.data.base import Dataset, Schema
 from dlrover_lite.data.open import open_data
+from dlrover_lite.data.shared_index import take_indexes
 from dlrover_lite.models.check import fields_of_model
 from dlrover_lite.models.matmul import use_onednn
 from dlrover_lite.models.registry import build_model
@@ -32,6 +34,8 @@ from dlrover_lite.protocol.messages import (
     Export,
     ExportFailed,
     Hello,
+    IndexPiece,
+    IndexRequest,
     MasterReplies,
     NodeFailed,
     Topology,
@@ -61,6 +65,7 @@ LEFT_EARLY = 128 + signal.SIGTERM
 
 _PS_DEADLINE_SECONDS = 300.0
 _ASK_SECONDS = 2.0
+_INDEX_SECONDS = 30.0
 _LEAVE_SECONDS = 5.0
 
 
@@ -115,6 +120,7 @@ def _train(
 ) -> bool:
     """Train until the master needs nothing more, and return True; False when asked to end before."""
     directory = Path(recipe.directory)
+    _take_indexes(spec, recipe, master)
     train = open_data(recipe.data, directory=directory, part="train")
     evaluation = open_data(recipe.data, directory=directory, part="eval")
     if train is None:
@@ -157,6 +163,21 @@ def _train(
         return book.finished
     finally:
         _close(train, evaluation, book, ps)
+
+
+def _take_indexes(spec: NodeSpec, recipe: Recipe, master: Client) -> None:
+    """Take the indexes of data under URLs that the master has built; without an answer they are built here."""
+
+    def ask(name: str, offset: int) -> tuple[int, bytes]:
+        try:
+            body = master.call(IndexRequest(spec.id, name, offset), deadline_seconds=_INDEX_SECONDS).body
+        except WireError as error:
+            log(f"An index of the data is built here: {error.message}")
+            return 0, b""
+        return (body.total, body.data) if isinstance(body, IndexPiece) else (0, b"")
+
+    if taken := take_indexes(recipe.data, Path(recipe.directory), ask):
+        log(f"Indexes of the data are taken from the master: {taken}")
 
 
 def _exported(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dlrover_lite.core.errors import RemoteError
+from dlrover_lite.data.index_store import index_file
 from dlrover_lite.master.nodes.unknown_nodes import UNKNOWN_NODE
 from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.protocol.messages import (
@@ -19,6 +20,8 @@ from dlrover_lite.protocol.messages import (
     Finished,
     Heartbeat,
     Hello,
+    IndexPiece,
+    IndexRequest,
     Lease,
     LeaseRequest,
     NodeFailed,
@@ -289,7 +292,20 @@ STRANGE = [
     Hello("worker-7", "worker"),
     Hello("worker-0", "ps", "inproc://nowhere"),
     TopologyRequest("worker-7"),
+    IndexRequest("worker-7", "0" * 32, 0),
 ]
+
+
+def test_a_worker_is_given_an_index_that_the_master_has_built(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
+    kept = index_file("0" * 32)
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"offsets")
+    rig.up("ps-0", "worker-0")
+    assert rig.ask("worker-0", IndexRequest("worker-0", "0" * 32, 3)) == IndexPiece(7, b"sets")
+    assert rig.ask("worker-0", IndexRequest("worker-0", "1" * 32, 0)) == IndexPiece()
 
 
 def test_unknown_nodes_get_no_work_and_are_not_believed(rig: Rig) -> None:

@@ -16,6 +16,7 @@ from dlrover_lite.protocol.messages import (
     ExportFailed,
     Heartbeat,
     Hello,
+    IndexRequest,
     LeaseRequest,
     NodeFailed,
     PsReport,
@@ -57,7 +58,7 @@ class UnknownNodes:
         """Return who has sent a message, and what is wrong with that; None if nothing is."""
         roles: tuple[Role, ...]
         match body:
-            case LeaseRequest() | Heartbeat() | Exported() | ExportFailed():
+            case LeaseRequest() | IndexRequest() | Heartbeat() | Exported() | ExportFailed():
                 roles = ("worker",)
             case PsReport():
                 roles = ("ps",)
