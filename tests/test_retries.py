@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from aiohttp import ServerDisconnectedError
 from aiohttp.http_exceptions import ContentLengthError
 
 from dlrover_lite.core.files.retries import Kind, Refused, Retries, kind_of, retrying
@@ -26,11 +27,22 @@ def s3_error(status: int) -> OSError:
     return error
 
 
+def missing_for(cause: Exception) -> FileNotFoundError:
+    error = FileNotFoundError("as fsspec says it")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
         (FileNotFoundError(), "missing"),
         (Told(status=404), "missing"),
+        (missing_for(KeyError()), "missing"),
+        (missing_for(Told(status=404)), "missing"),
+        (missing_for(Told(status=503)), "passing"),
+        (missing_for(Told(status=403)), "forbidden"),
+        (missing_for(ServerDisconnectedError()), "passing"),
         (PermissionError(), "forbidden"),
         (Told(status_code=401), "forbidden"),
         (NoCredentialsError(), "forbidden"),

@@ -49,9 +49,9 @@ class ObjectStore:
         )
         self._system.mkdir(self.bucket)
 
-    def put(self, key: str, data: bytes) -> str:
-        """Store an object; return its URL."""
-        self._system.pipe_file(f"{self.bucket}/{key}", data)
+    def put(self, key: str, data: bytes, *, public: bool = False) -> str:
+        """Store an object, for everybody if it is ``public``; return its URL."""
+        self._system.pipe_file(f"{self.bucket}/{key}", data, **({"ACL": "public-read"} if public else {}))
         return f"s3://{self.bucket}/{key}"
 
 

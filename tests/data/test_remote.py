@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import random
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +129,38 @@ def test_every_sample_comes_once_and_is_that_of_the_local_file(
     assert sum(proxy.met.values()) > proxy.met["none"], f"seed {SEED} has met no trouble"
     far.close()
     near.close()
+
+
+@pytest.mark.parametrize("case", ["csv", "parquet"])
+def test_a_web_server_that_serves_ranges_is_a_store_too(
+    case: str, store: ObjectStore, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    suffix, data, recipe = CASES[case]
+    (tmp_path / f"near.{suffix}").write_bytes(data)
+    store.put(f"web.{suffix}", data, public=True)
+    proxy.troubles, proxy.share = ["busy", "too many", "cut", "short"], 0.25
+    far = open_data(recipe([f"{proxy.url}/clicks/web.{suffix}?as=is"]), directory=tmp_path, part="train")
+    near = open_data(recipe([f"near.{suffix}"]), directory=tmp_path, part="train")
+    assert far is not None
+    assert near is not None
+    assert_every_sample_once(far, near)
+    far.close()
+    near.close()
+
+
+def test_a_web_server_without_ranges_is_refused(proxy: FaultyProxy, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_bytes(b"\n".join(generated_lines(20_000)))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/a.tsv"
+        try:
+            with pytest.raises(DataError, match=f"{url} can't be read: the server sends all of it"):
+                open_data(CriteoData(train=[url]), directory=tmp_path, part="train")
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_an_index_is_kept_for_the_version_it_was_built_of(

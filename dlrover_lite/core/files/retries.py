@@ -75,6 +75,9 @@ def retrying(call: Callable[[], T], retries: Retries) -> T:
 def kind_of(error: BaseException) -> Kind:
     """Judge by an error of a file system whether another try may help."""
     status = next(_statuses(error), None)
+    cause = error.__cause__
+    if isinstance(error, FileNotFoundError) and cause is not None and (status is not None or _is_of_network(cause)):
+        return kind_of(cause)  # fsspec says so of whatever a web server answers but its file
     if isinstance(error, FileNotFoundError) or status == 404:
         return "missing"
     name = type(error).__name__
@@ -89,6 +92,10 @@ def kind_of(error: BaseException) -> Kind:
     if isinstance(error, TypeError | AttributeError | NotImplementedError | IsADirectoryError):
         return "unusable"
     return "passing"
+
+
+def _is_of_network(error: BaseException) -> bool:
+    return isinstance(error, OSError | TimeoutError) or type(error).__module__.startswith("aiohttp")
 
 
 def _statuses(error: BaseException | None) -> Iterator[int]:

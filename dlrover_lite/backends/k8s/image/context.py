@@ -17,7 +17,7 @@ from dlrover_lite.core.version import __version__
 __all__ = ["EXTRAS", "pinned", "write_context"]
 
 PACKAGE = "dlrover-lite"
-EXTRAS = ("k8s", "parquet")
+EXTRAS = ("k8s", "parquet", "s3")
 """Extras that an image has."""
 _CONTAINERFILE = "Containerfile"
 Requirements = Callable[[str], tuple[str, Iterable[str]]]
