@@ -573,9 +573,11 @@ def _decoded(data: dict[str, str]) -> dict[str, bytes]:
 
 
 def _with_compiled_kernels(scratch: Path) -> None:
-    """Have kernels compiled already, as an image has."""
-    for kept in (cache_directory() / "kernels").glob("*"):
-        shutil.copytree(kept, scratch / "numba", dirs_exist_ok=True)
+    """Have kernels compiled already, as an image has: those of this process."""
+    kept = os.environ.get("NUMBA_CACHE_DIR", "")
+    for directory in [Path(kept)] if kept else (cache_directory() / "kernels").glob("*"):
+        if directory.is_dir():
+            shutil.copytree(directory, scratch / "numba", dirs_exist_ok=True)
 
 
 def _now() -> str:

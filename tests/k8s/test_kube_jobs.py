@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
 from dlrover_lite.backends.k8s.objects.manifests import manifests
 from dlrover_lite.backends.keeper.options import AgentOptions, KeeperOptions
+from dlrover_lite.cli.main import main
+from dlrover_lite.client import job_sources
 from dlrover_lite.client.census import check
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.backend import RunOptions
@@ -147,33 +150,74 @@ def test_a_purged_job_leaves_nothing(scripted: ScriptedJobs, cluster: Cluster) -
     scripted.submitted.clear()
 
 
+CENSUS = {
+    "backend": "k8s",
+    "backend.k8s.image": "any",
+    "data.samples": 16_384,
+    "training.epochs": 2,
+    "model.options.dense_values": 10_000,
+}
+
+
+@pytest.mark.timeout(600)
 def test_a_whole_job_trains_in_pods_and_counts_every_sample_once(
     cluster: Cluster, api_server: ApiServer, tmp_path: Path
 ) -> None:
     jobs = KubeJobs(calls_of(api_server, tmp_path, "ann", cluster.calls.namespace))
-    one = load_recipe(
-        ROOT / "recipes" / "census.yaml",
-        {
-            "backend": "k8s",
-            "backend.k8s.image": "any",
-            "data.samples": 16_384,
-            "training.epochs": 2,
-            "model.options.dense_values": 10_000,
-        },
-    )
+    one = load_recipe(ROOT / "recipes" / "census.yaml", CENSUS)
     job = jobs.submit(one, options=RunOptions(brain="daemon"), detached=True)
     try:
-        assert jobs.wait(job, 3 * PATIENCE_SECONDS), cluster.said
-        summary = jobs.state(job)
-        assert summary.result is not None
-        assert summary.state == "succeeded", (summary.result, cluster.output(f"{job}-0"))
-        assert summary.result.status is not None and summary.result.status["samples"] == 2 * 16_384
-        names = jobs.log_names(job)
-        assert {"master", "worker-0", "worker-1"} <= set(names)
-        found = check(jobs.files(job))
-        assert found.exact, found
-        left = [pod["metadata"]["name"] for pod in cluster.calls.list("Pod")["items"]]
-        assert left in ([], [f"{job}-reader"])
+        ends_exact(jobs, job, cluster, samples=2 * 16_384)
+        assert {"master", "worker-0", "worker-1"} <= set(jobs.log_names(job))
     finally:
         jobs.kill(job)
         jobs.close()
+
+
+def ends_exact(jobs: KubeJobs, job: str, cluster: Cluster, *, samples: int) -> None:
+    """Wait for the end of a census, and check what it says; of its pods none is left but a reader."""
+    assert jobs.wait(job, 3 * PATIENCE_SECONDS), cluster.said
+    summary = jobs.state(job)
+    assert summary.result is not None
+    assert summary.state == "succeeded", (summary.result, cluster.output(f"{job}-0"))
+    assert summary.result.status is not None and summary.result.status["samples"] == samples
+    found = check(jobs.files(job))
+    assert found.exact, found
+    left = [pod["metadata"]["name"] for pod in cluster.calls.list("Pod")["items"]]
+    assert left in ([], [f"{job}-reader"])
+
+
+@pytest.mark.timeout(600)
+def test_commands_run_watch_and_remove_a_job_of_a_cluster(
+    cluster: Cluster,
+    api_server: ApiServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = api_server.kubeconfig(tmp_path / "config", user="ann", namespace=cluster.calls.namespace)
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    job_sources._connected.cache_clear()
+
+    def command(*arguments: str, code: int = 0) -> str:
+        assert main(list(arguments)) == code, capsys.readouterr()
+        return capsys.readouterr().out
+
+    settings = [word for key, value in CENSUS.items() if "backend" not in key for word in ("--set", f"{key}={value}")]
+    recipe_file = str(ROOT / "recipes" / "census.yaml")
+    start = ["run", recipe_file, "--backend", "k8s", "--image", "any", *settings]
+    try:
+        assert "kind: StatefulSet" in command(*start, "--dry-run")
+        ran = json.loads(command(*start, "--json"))
+        job = ran["job"]
+        assert (ran["state"], ran["samples"]) == ("succeeded", 2 * 16_384)
+        assert json.loads(command("status", job, "--json"))["state"] == "succeeded"
+        assert "worker-0" in command("logs", job, "--node", "worker-0")
+        assert json.loads(command("census", "check", job, "--json"))["exact"]
+        command("fetch", job, "--to", str(tmp_path / "copy"))
+        assert (tmp_path / "copy" / "export" / "model.json").is_file()
+        assert "Nothing is left" in command("stop", job, "--purge")
+        assert job not in command("jobs", "--json")
+    finally:
+        job_sources.cluster_jobs(Kubernetes()).close()
+        job_sources._connected.cache_clear()
