@@ -20,6 +20,7 @@ from dlrover_lite.backends.keeper.options import AgentOptions, KeeperOptions
 from dlrover_lite.cli.main import main
 from dlrover_lite.client import job_sources
 from dlrover_lite.client.census import check
+from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.recipe.kubernetes import Kubernetes
@@ -185,6 +186,32 @@ def ends_exact(jobs: KubeJobs, job: str, cluster: Cluster, *, samples: int) -> N
     assert found.exact, found
     left = [pod["metadata"]["name"] for pod in cluster.calls.list("Pod")["items"]]
     assert left in ([], [f"{job}-reader"])
+
+
+@pytest.mark.timeout(600)
+def test_a_census_is_exact_though_pods_are_deleted(cluster: Cluster, api_server: ApiServer, tmp_path: Path) -> None:
+    jobs = KubeJobs(calls_of(api_server, tmp_path, "ann", cluster.calls.namespace))
+    one = load_recipe(ROOT / "recipes" / "census.yaml", {**CENSUS, "data.samples": 131_072})
+    job = jobs.submit(one, options=RunOptions(brain="off"), detached=True)
+    handle = JobHandle(job, jobs)
+
+    def has_trained(samples: int) -> bool:
+        try:
+            return handle.status().samples > samples or jobs.state(job).over
+        except JobError:  # its master is just coming back
+            return False
+
+    try:
+        until(lambda: has_trained(0), "first samples")
+        cluster.calls.delete("Pod", f"{job}-0", propagation="Background")
+        before = handle.known().started_at
+        until(lambda: handle.known().started_at != before, "another master")
+        until(lambda: has_trained(20_000), "more samples")
+        cluster.calls.delete("Pod", f"{job}-worker-0", propagation="Background")
+        ends_exact(jobs, job, cluster, samples=2 * 131_072)
+    finally:
+        jobs.kill(job)
+        jobs.close()
 
 
 @pytest.mark.timeout(600)
