@@ -35,6 +35,7 @@ class TestAgent(BackendContract):
 
     has_its_own_group = False
     limits_each_node = False
+    starts_all_nodes = False
     overlooks_unmapped_memory = True
 
 
@@ -43,6 +44,7 @@ class TestAgentInItsOwnGroup(BackendContract):
 
     has_its_own_group = True
     limits_each_node = False
+    starts_all_nodes = False
     counted_beside = 192 * MIB
 
 

@@ -58,6 +58,8 @@ class World:
     def __post_init__(self) -> None:
         self._uids = itertools.count(1)
         self.calls: deque[Any] = deque()
+        self.told: dict[str, NodeSpec] = {}
+        """Each node as its agent was told to start it."""
         self.book = self._new_book()
         self.relist()
 
@@ -178,7 +180,8 @@ class World:
     def _tell(self, pod: str, agent: Agent, order: Order) -> None:
         match order:
             case protocol.Launch(spec):
-                assert not spec.host and (not spec.follows or spec.follows in agent.nodes)
+                assert not spec.host and spec.follows == self.book.nodes[spec.id].spec.follows
+                self.told[spec.id] = spec
                 if spec.id not in agent.nodes:
                     assert all(one.ended_at is not None for one in agent.nodes.values()), "one node at a time"
                     self.started[spec.id] += 1

@@ -188,10 +188,27 @@ def ends_exact(jobs: KubeJobs, job: str, cluster: Cluster, *, samples: int) -> N
     assert left in ([], [f"{job}-reader"])
 
 
+def has_checkpoint(handle: JobHandle) -> bool:
+    try:
+        status = handle.status()
+    except JobError:
+        return False
+    return status.checkpoints is not None and status.checkpoints.newest is not None
+
+
+def has_gone_back(handle: JobHandle) -> bool:
+    """Whether the job goes on from a checkpoint, as the memory of a parameter server went with its pod."""
+    try:
+        return handle.status().generation > 0
+    except JobError:
+        return False
+
+
 @pytest.mark.timeout(600)
 def test_a_census_is_exact_though_pods_are_deleted(cluster: Cluster, api_server: ApiServer, tmp_path: Path) -> None:
     jobs = KubeJobs(calls_of(api_server, tmp_path, "ann", cluster.calls.namespace))
-    one = load_recipe(ROOT / "recipes" / "census.yaml", {**CENSUS, "data.samples": 131_072})
+    more = {"data.samples": 131_072, "training.epochs": 16, "checkpoint.every_seconds": 2}
+    one = load_recipe(ROOT / "recipes" / "census.yaml", {**CENSUS, **more})
     job = jobs.submit(one, options=RunOptions(brain="off"), detached=True)
     handle = JobHandle(job, jobs)
 
@@ -208,7 +225,10 @@ def test_a_census_is_exact_though_pods_are_deleted(cluster: Cluster, api_server:
         until(lambda: handle.known().started_at != before, "another master")
         until(lambda: has_trained(20_000), "more samples")
         cluster.calls.delete("Pod", f"{job}-worker-0", propagation="Background")
-        ends_exact(jobs, job, cluster, samples=2 * 131_072)
+        until(lambda: has_checkpoint(handle), "a checkpoint")
+        cluster.calls.delete("Pod", f"{job}-ps-0", propagation="Background")
+        until(lambda: has_gone_back(handle), "parameters of a checkpoint")
+        ends_exact(jobs, job, cluster, samples=16 * 131_072)
     finally:
         jobs.kill(job)
         jobs.close()

@@ -355,6 +355,7 @@ def test_a_follower_gets_a_new_pod_where_its_predecessors_is_gone() -> None:
     other = world.run("ps-1", "ps", LARGE, follows="ps-0")
     assert other != pod and world.node("ps-1").started_at is not None
     assert list(world.pods) == [other]
+    assert world.told["ps-1"].follows == "ps-0", "or it would take itself for one that begins with nothing"
 
 
 def test_a_follower_that_was_never_started_survives_the_loss_of_that_pod() -> None:

@@ -106,3 +106,13 @@ def test_a_node_that_cannot_be_followed_is_not_recorded() -> None:
     with pytest.raises(BackendError, match="has not ended"):
         nodes.launch(NodeSpec("ps-1", "ps", Resources(1.0, 1), "", "ps-0"))
     assert list(nodes.by_id) == ["ps-0"]
+
+
+def test_one_that_follows_a_node_of_elsewhere_is_started_only_where_not_all_are() -> None:
+    follower = NodeSpec("ps-1", "ps", Resources(1.0, 1), "", follows="ps-0")
+    with pytest.raises(BackendError, match="No node 'ps-0' was ever launched"):
+        Nodes().launch(follower)
+    nodes = Nodes(has_all=False)
+    assert nodes.launch(follower) and nodes.by_id["ps-1"].spec.follows == "ps-0"
+    with pytest.raises(BackendError, match="can't follow ps-1 yet"):
+        nodes.launch(NodeSpec("ps-2", "ps", Resources(1.0, 1), "", follows="ps-1"))

@@ -36,6 +36,7 @@ from dlrover_lite.tables.layout import BLOCK, group_tables, groups_of, slots_of
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.frames import NOT_UNDERSTOOD, Failure, Reply
 from dlrover_lite.transport.server import Server
+from tests.ps.rig import Rig
 
 TABLES = [TableSpec("a", 2, 0.0), TableSpec("b", 3, 0.0), TableSpec("c", 2, 0.0)]
 SGD = Optimizer(use="sgd", learning_rate=1.0)
@@ -469,6 +470,17 @@ def test_bad_requests_are_answered_and_the_server_lives_on(served: Served, what:
     assert good.body == Pushed(0, True, map_version=1)
     rows = served.ask(Pull([[1, 0], [0]]), u64(7), u64())
     assert np.frombuffer(rows.buffer(0), np.float32).tolist() == [-1.0, -1.0]
+
+
+def test_a_server_without_orders_and_memory_refuses_and_is_asked_again() -> None:
+    """Of one that follows another whose memory is lost, workers may hear before it does what it is to own."""
+    rig = Rig(1, SGD)
+    try:
+        rig.services[0].orders = PsOrders(0)
+        assert rig.push(0, 0, 0, rig.owned(0), {"a": {1: 1.0}}) is False
+        assert rig.pull(0, "a", [1]) is None
+    finally:
+        rig.close()
 
 
 @pytest.mark.parametrize("bytes_before", range(8))

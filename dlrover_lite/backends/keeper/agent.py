@@ -85,7 +85,7 @@ class Agent:
         self._poller = Poller()
         self._connector = Connector.of_this_process()
         limiter = ContainerLimits(container_group(), beside=options.memory)
-        self.supervisor = NodeSupervisor(self.job, runtime, options, limiter, variables={})
+        self.supervisor = NodeSupervisor(self.job, runtime, options, limiter, variables={}, has_all=False)
         place = Place(host, f"{tcp_address(ip)}:*")
         endpoint = f"{tcp_address(ip)}:{options.port}"
         self.service = KeeperService(self.supervisor, place, endpoint, self._connector, leave=self.leave)

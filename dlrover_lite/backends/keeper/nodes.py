@@ -57,8 +57,11 @@ class Nodes:
     ``at`` seconds since the epoch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_all: bool = True) -> None:
+        """``has_all``: all nodes of the job are launched here; else one may follow another that has run elsewhere, and finds nothing of its
+        memory, which it has to know."""
         self.by_id: dict[str, Node] = {}
+        self._has_all = has_all
         self._version = 0
 
     def launch(self, spec: NodeSpec) -> bool:
@@ -74,7 +77,7 @@ class Nodes:
         """Check a new node. Raises BackendError for one with an unusable id, or that follows one which can't be followed."""
         if not _NODE_ID.match(spec.id) or spec.id in _RESERVED:
             raise BackendError(f"{spec.id!r} can't be a node's id: up to 27 letters, digits, '.', '_' and '-' can")
-        if not spec.follows:
+        if not spec.follows or (not self._has_all and spec.follows not in self.by_id):
             return
         followed = self.known(spec.follows)
         if followed.spec.role != spec.role:

@@ -40,12 +40,20 @@ class NodeSupervisor:
     """
 
     def __init__(
-        self, job: Job, runtime: Path, options: NodeOptions, limiter: Limiter, *, variables: dict[str, str]
+        self,
+        job: Job,
+        runtime: Path,
+        options: NodeOptions,
+        limiter: Limiter,
+        *,
+        variables: dict[str, str],
+        has_all: bool = True,
     ) -> None:
-        """``runtime``: a directory that only this user can enter. ``variables`` of the environment are given to all nodes."""
+        """``runtime``: a directory that only this user can enter. ``variables`` of the environment are given to all nodes. ``has_all``: all
+        nodes of the job are started here."""
         self.job = job
         self.options = options
-        self.nodes = Nodes()
+        self.nodes = Nodes(has_all=has_all)
         self.fences = NodeLimits(limiter)
         self.memory = NodeMemory(runtime, self.nodes)
         self.template: int | None = None

@@ -188,6 +188,8 @@ class PsService:
         engine = self.engine
         if self.to_restore is not None:
             raise NotOwned  # its rows aren't here yet
+        if not self.orders.version and engine.configuration is None and isinstance(request.body, Pull | Push):
+            raise NotOwned  # workers know it by now, and it hasn't heard yet that it follows one of whose memory nothing is here
         match request.body:
             case Pull(counts, with_unknown):
                 keys = [(_array(request, g, np.uint64), of_group) for g, of_group in enumerate(counts)]

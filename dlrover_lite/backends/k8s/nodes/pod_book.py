@@ -389,9 +389,9 @@ class PodBook(Placement):
         return node.launch_by is None or self._actual(pod.view).memory >= node.spec.resources.memory
 
     def _told_spec(self, pod: Pod, node: Node) -> NodeSpec:
-        """Return a node as its agent is to start it: it knows neither other hosts, nor who has run elsewhere."""
-        follows = node.spec.follows if node.spec.follows in pod.nodes else ""
-        return msgspec.structs.replace(node.spec, follows=follows, host="", resources=pod.wanted)
+        """Return a node as its agent is to start it: it knows no other hosts. Whom it follows it is told wherever that one has run: a
+        parameter server that finds nothing of its predecessor's memory says that the parameters are lost."""
+        return msgspec.structs.replace(node.spec, host="", resources=pod.wanted)
 
     def heard(self, name: str) -> None:
         """Take in that an agent has answered something."""
