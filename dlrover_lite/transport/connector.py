@@ -25,6 +25,14 @@ _MOST_SOCKETS = 16384
 """The most sockets of a process: a master has one for each pod of its job."""
 
 
+class _Context(zmq.Context[Any]):
+    """One that is never ended by the garbage collector: it would wait for sockets that were lost together with it, and that the collector
+    hasn't got to yet, for ever. Who forgets to close a ``Connector`` leaves two idle threads behind."""
+
+    def __del__(self) -> None:
+        pass
+
+
 class Connector:
     """Makes the servers and clients of one process. Over TCP they need the job's ``key``: without it they are refused, so that nothing is
     ever said in the open by mistake."""
@@ -32,7 +40,7 @@ class Connector:
     def __init__(self, key: JobKey | None = None, *, context: zmq.Context[Any] | None = None) -> None:
         """``context``: one that belongs to somebody else; by default one of its own."""
         self._key = key
-        self._context: zmq.Context[Any] = zmq.Context() if context is None else context
+        self._context: zmq.Context[Any] = _Context() if context is None else context
         self._owns_context = context is None
         if self._owns_context:
             self._context.set(zmq.MAX_SOCKETS, _MOST_SOCKETS)
