@@ -46,10 +46,10 @@ _ROW_HEAD, _ROW_COUNT = 12, 4
 state."""
 _BUCKET, _FIRST_BUCKETS = 64, 64
 """Bytes of a bucket of the index, and how many there are at first."""
-_FULLEST = 12 * 0.86
+_FULLEST = 12 * 0.84
 """The most rows in a bucket, on average."""
 _BUCKET_ROWS = _FULLEST / 1.125
-"""Least number of rows in a bucket: beyond 0.86 of its 12 entries the index grows, by an eighth. (One of fewer than 2,048 buckets, 128 KiB,
+"""Least number of rows in a bucket: beyond 0.84 of its 12 entries the index grows, by an eighth. (One of fewer than 2,048 buckets, 128 KiB,
 doubles: that isn't worth a word.)"""
 _LARGEST_INDEX = (_ROW_HEAD + 4 + _BUCKET / _BUCKET_ROWS) / (_ROW_HEAD + 4 + _BUCKET / _FULLEST)
 """Memory of rows with an index that has just grown over that of as many with one that is about to, at most: where rows have one value
