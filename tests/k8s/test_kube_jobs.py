@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -204,6 +205,7 @@ def has_gone_back(handle: JobHandle) -> bool:
         return False
 
 
+@pytest.mark.skipif(os.environ.get("CHAOS") != "long", reason="takes a minute: CHAOS=long")
 @pytest.mark.timeout(600)
 def test_a_census_is_exact_though_pods_are_deleted(cluster: Cluster, api_server: ApiServer, tmp_path: Path) -> None:
     jobs = KubeJobs(calls_of(api_server, tmp_path, "ann", cluster.calls.namespace))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from dlrover_lite.backends.k8s.api.problems import ApiProblem
 from dlrover_lite.backends.k8s.jobs import submission
 from dlrover_lite.backends.k8s.jobs.capacity import capacity_of
 from dlrover_lite.backends.k8s.jobs.code_files import recipe_in_pod
-from dlrover_lite.backends.k8s.jobs.files.client import RemoteLog
+from dlrover_lite.backends.k8s.jobs.files.client import Files, RemoteLog
 from dlrover_lite.backends.k8s.jobs.files.job_copy import JobCopy
 from dlrover_lite.backends.k8s.jobs.files.protocol import Part
 from dlrover_lite.backends.k8s.jobs.job_pods import JobPods
@@ -44,6 +44,8 @@ from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.curve import JobKey
 
 __all__ = ["KubeJobs", "connected"]
+
+T = TypeVar("T")
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _LIST_LABELS = {"app.kubernetes.io/name": APP, "app.kubernetes.io/component": "master"}
@@ -227,10 +229,7 @@ class KubeJobs:
                 _settle_result(Job(place), result)
 
     def log_names(self, job: str) -> Sequence[str]:
-        with _job_errors():
-            one = self._known(job)
-            with self._pods.files(one) as files:
-                found = [] if files is None else files.listing("logs").files
+        found = self._from_files(job, lambda files: [] if files is None else files.listing("logs").files)
         return sorted(Path(entry.path).stem for entry in found if entry.path.endswith(".log"))
 
     def log(self, job: str, node: str, *, last_lines: int | None = None) -> Log:
@@ -239,10 +238,21 @@ class KubeJobs:
         Job(Path(job)).log(node)  # raises for a name that no node has
 
         def part(path: str, offset: int, most_bytes: int) -> Part:
-            with _job_errors(), self._pods.files(self._known(job)) as files:
-                return Part(b"", offset) if files is None else files.part(path, offset, most_bytes)
+            return self._from_files(
+                job, lambda files: Part(b"", offset) if files is None else files.part(path, offset, most_bytes)
+            )
 
         return RemoteLog(f"logs/{node}.log", part, last_lines=last_lines)
+
+    def _from_files(self, job: str, read: Callable[[Files | None], T]) -> T:
+        """Read a job's files, from another pod if the one that has them ends meanwhile, as a master's does with its job."""
+        with _job_errors():
+            try:
+                with self._pods.files(self._known(job)) as files:
+                    return read(files)
+            except JobError:
+                with self._pods.files(self._known(job)) as files:
+                    return read(files)
 
     @contextmanager
     def address(self, job: str) -> Iterator[Address | None]:
