@@ -473,7 +473,7 @@ def test_bad_requests_are_answered_and_the_server_lives_on(served: Served, what:
 
 
 def test_a_server_without_orders_and_memory_refuses_and_is_asked_again() -> None:
-    """Of one that follows another whose memory is lost, workers may hear before it does what it is to own."""
+    """Workers may know a server that follows another, whose memory is lost, before it hears what it is to own."""
     rig = Rig(1, SGD)
     try:
         rig.services[0].orders = PsOrders(0)
