@@ -4,11 +4,13 @@
 which nothing happens. ``k8s.launch_s``: from a plan change of twenty nodes until all their pods exist; ``k8s.resize_s``: from a resize
 until the node has it. ``k8s.thousand_pods_s``: until a job of 1,000 nodes has all its pods running and accounted for;
 ``k8s.loop_held_ms``: the longest that any call of the master's loop took meanwhile, and until they have all ended; ``k8s.cores``: what
-the backend has used until they ran.
+the backend has used until they ran. ``k8s.tcp_ratio``: samples/s of ``train.ratio``'s job
+whose processes talk over TCP with CURVE, as those in pods of one host do, over the same by Unix sockets.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -21,7 +23,9 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common import Figure, arguments, emit, line_of, start_process
+from _train_worker import make_batches
+from common import Figure, arguments, emit, line_of, medians, start_process
+from train import job_samples_per_second
 
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.connection import connect
@@ -200,6 +204,18 @@ def many(server: ApiServer, directory: Path, count: int) -> list[Figure]:
     ]
 
 
+def over_tcp(directory: Path, rounds: int, samples: int) -> Figure:
+    """Real jobs on this machine: without a cluster nothing else takes its cores."""
+    make_batches(directory / "batches.npz")
+    os.environ["DLROVER_LITE_HOME"] = str(directory / "home")
+    bench = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [bench, os.environ.get("PYTHONPATH", "")]))
+    data = {"format": "synthetic", "samples": samples, "eval_samples": 0}
+    train = partial(job_samples_per_second, directory, data, 1, samples)
+    rates = medians({"tcp": partial(train, transport="tcp"), "unix": train}, rounds, warm_up=min(1, rounds - 1))
+    return Figure("k8s.tcp_ratio", rates["tcp"] / rates["unix"], "x", ">= 0.8", rates["unix"], {"rounds": rounds})
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr)
 
@@ -211,6 +227,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as path, running(Path(path)) as server:
         figures = few(server, Path(path), 2 if options.quick else 5, 20.0 if options.quick else 180.0)
         figures += many(server, Path(path), 100 if options.quick else 1000)
+    with tempfile.TemporaryDirectory() as path:
+        figures.append(over_tcp(Path(path), 1 if options.quick else 5, 400_000 if options.quick else 1_200_000))
     emit(options, figures)
 
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -27,7 +27,13 @@ WARM_UP_SECONDS = 2.0
 
 
 def job_samples_per_second(
-    directory: Path, data: dict[str, Any], workers: int, samples: int, *, servers: int = 1
+    directory: Path,
+    data: dict[str, Any],
+    workers: int,
+    samples: int,
+    *,
+    servers: int = 1,
+    transport: Literal["unix", "tcp"] = "unix",
 ) -> float:
     """Of a job of ``samples`` over the time in which all its workers were at work, without its first seconds."""
     from dlrover_lite.backends.keeper.options import KeeperOptions
@@ -55,7 +61,7 @@ def job_samples_per_second(
     )
     entries = {"ps": "dlrover_lite.ps.server.main:main", "worker": "_train_worker:main"}
     backend = LocalJobs(KeeperOptions(entries=entries))  # type: ignore[arg-type]
-    handle = launch(recipe, options=RunOptions(), backend=backend)
+    handle = launch(recipe, options=RunOptions(transport=transport), backend=backend)
     result = handle.wait()
     if not result.ok:
         raise SystemExit(f"{result.message}\n{result.hint}\n{result.traceback}")
