@@ -15,7 +15,7 @@ from dlrover_lite.recipe.kubernetes import Kubernetes
 if TYPE_CHECKING:
     from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
 
-__all__ = ["LOCAL", "ListedJob", "cluster_jobs", "find", "listed", "local_jobs"]
+__all__ = ["LOCAL", "ListedJob", "cluster_jobs", "find", "listed", "local_jobs", "remember"]
 
 LOCAL = "local"
 """Name of this machine among the sources of jobs."""
@@ -55,6 +55,14 @@ def _connected(context: str, namespace: str) -> KubeJobs:
     from dlrover_lite.backends.k8s.jobs.kube_jobs import connected
 
     return connected(context, namespace, patience_seconds=_PATIENCE_SECONDS)
+
+
+def remember(context: str, namespace: str) -> None:
+    """Know a cluster's namespace from now on, as if jobs had been submitted to it from here; empty: the kubeconfig's. Raises UsageError,
+    BackendError, JobError where its jobs can't be listed."""
+    backend = cluster_jobs(Kubernetes(context=context, namespace=namespace))
+    backend.summaries()
+    backend.remember()
 
 
 def listed(say: Callable[[str], None]) -> list[ListedJob]:

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import threading
 import time
-from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -32,9 +31,10 @@ import pytest
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.problems import ApiProblem, Unreachable
 from dlrover_lite.backends.k8s.api.watch import Change, Meta, Watch
-from dlrover_lite.core.files.paths import cache_directory
+from tests.k8s.exec_server import ExecServer
 from tests.k8s.pod_cgroups import PodGroups
 from tests.k8s.quantities import bytes_of, cores_of
+from tests.k8s.volume_files import decoded, with_compiled_kernels, write_files
 
 REPOSITORY = Path(__file__).parents[2]
 _addresses = itertools.count(os.getpid() * 250)
@@ -120,6 +120,7 @@ class Cluster:
     def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._write_hosts()
+        self.exec = ExecServer(self.directory, self._first_process)
         for host, (cores, memory) in self.hosts.items():
             self._make_node(host, cores, memory)
         for kind, take in (("Pod", self._pods), ("StatefulSet", self._sets), ("Service", self._services)):
@@ -156,6 +157,7 @@ class Cluster:
             assert not thread.is_alive()
         for pod in self.pods.values():
             self._end(pod)
+        self.exec.stop()
         for host in self.hosts:
             self.calls.delete("Node", self.node_name(host), propagation="Background")
 
@@ -170,6 +172,8 @@ class Cluster:
         self.calls.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
         status = {"capacity": sizes, "allocatable": sizes, "conditions": [ready]}
+        status["addresses"] = [{"type": "InternalIP", "address": "127.0.0.1"}]
+        status["daemonEndpoints"] = {"kubeletEndpoint": {"Port": self.exec.port}}
         self.calls.patch("Node", name, {"status": status}, subresource="status", how="merge")
         self.calls.patch("Node", name, {"spec": {"taints": None}}, how="merge")
 
@@ -185,6 +189,14 @@ class Cluster:
         process = self.pods[pod].process
         assert process is not None
         process.kill()
+
+    def _first_process(self, pod: str) -> int | None:
+        """Return the process id of a container's first process, once it has its root."""
+        process = self.pods[pod].process if pod in self.pods else None
+        with suppress(OSError, ValueError):  # it has ended meanwhile, or has just begun
+            pid = 0 if process is None else int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+            return pid if pid and Path(f"/proc/{pid}/root").readlink() != Path("/") else None
+        return None
 
     # --- pods -------------------------------------------------------------------------------------------------------------
 
@@ -376,13 +388,13 @@ class Cluster:
         place.chmod(0o777)
         if "configMap" in volume:
             found = self.calls.get("ConfigMap", volume["configMap"]["name"])
-            _write_files(
+            write_files(
                 place, {name: text.encode() for name, text in found.get("data", {}).items()}, volume["configMap"]
             )
-            _write_files(place, _decoded(found.get("binaryData", {})), volume["configMap"])
+            write_files(place, decoded(found.get("binaryData", {})), volume["configMap"])
         elif "secret" in volume:
             found = self.calls.get("Secret", volume["secret"]["secretName"])
-            _write_files(place, _decoded(found.get("data", {})), volume["secret"])
+            write_files(place, decoded(found.get("data", {})), volume["secret"])
         elif "persistentVolumeClaim" in volume:
             place = self._claim(volume["persistentVolumeClaim"]["claimName"])
         elif "hostPath" in volume:
@@ -392,7 +404,7 @@ class Cluster:
         elif "emptyDir" not in volume:
             raise KeyError(f"volumes of {', '.join(sorted(volume))} can't be had here")
         elif volume["name"] == "scratch":
-            _with_compiled_kernels(place)
+            with_compiled_kernels(place)
         return place
 
     def _claim(self, name: str) -> Path:
@@ -556,28 +568,6 @@ def _another_address() -> str:
 def _requests(pod: Pod) -> tuple[float, int]:
     requests = pod.container.get("resources", {}).get("requests", {})
     return cores_of(requests.get("cpu", "0")), bytes_of(requests.get("memory", "0"))
-
-
-def _write_files(place: Path, files: dict[str, bytes], volume: dict[str, Any]) -> None:
-    items = {one["key"]: one["path"] for one in volume.get("items", [])} or {name: name for name in files}
-    for name, data in files.items():
-        if name in items:
-            file = place / items[name]
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
-            file.chmod(volume.get("defaultMode", 0o644))
-
-
-def _decoded(data: dict[str, str]) -> dict[str, bytes]:
-    return {name: b64decode(text) for name, text in data.items()}
-
-
-def _with_compiled_kernels(scratch: Path) -> None:
-    """Have kernels compiled already, as an image has: those of this process."""
-    kept = os.environ.get("NUMBA_CACHE_DIR", "")
-    for directory in [Path(kept)] if kept else (cache_directory() / "kernels").glob("*"):
-        if directory.is_dir():
-            shutil.copytree(directory, scratch / "numba", dirs_exist_ok=True)
 
 
 def _now() -> str:

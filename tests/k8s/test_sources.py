@@ -86,6 +86,24 @@ def test_a_list_of_any_number_of_jobs_is_one_call(namespace: Namespace, api_serv
 
 
 @needs_cluster
+def test_a_cluster_is_known_once_its_jobs_were_listed_here(
+    namespace: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = submitted(namespace)
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "another"))
+
+    def listed(*more: str) -> list[str]:
+        assert main(["jobs", "--json", *more]) == 0
+        return [job["id"] for job in json.loads(capsys.readouterr().out)["jobs"]]
+
+    assert listed() == []
+    assert listed("--namespace", namespace.name) == listed() == [there]
+    assert main(["jobs", "--context", "gone"]) == 1
+    assert "has no context gone" in capsys.readouterr().err
+    assert listed() == [there]
+
+
+@needs_cluster
 def test_a_reference_finds_jobs_of_clusters_too_and_the_newest_of_all(namespace: Namespace) -> None:
     here = create_job(recipe("local"))
     there = submitted(namespace)

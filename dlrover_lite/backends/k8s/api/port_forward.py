@@ -9,8 +9,8 @@ from contextlib import suppress
 from kubernetes.stream import ws_client
 from websocket import WebSocketException
 
-from dlrover_lite.backends.k8s.api.calls import KINDS
 from dlrover_lite.backends.k8s.api.connection import Connection
+from dlrover_lite.backends.k8s.api.websocket import open_websocket
 
 __all__ = ["PortForward"]
 
@@ -75,13 +75,8 @@ class PortForward:
         far.close()
 
     def _forward(self) -> Forward:
-        api = self._connection.client
-        headers: dict[str, str] = {}
         query = [("ports", str(self._port))]
-        api.update_params_for_auth(headers, query, ["BearerToken"])
-        path = KINDS["Pod"].path(self._connection.namespace, self._pod, "portforward")
-        url = ws_client.get_websocket_url(f"{self._connection.server}{path}", query)
-        return Forward(ws_client.create_websocket(api.configuration, url, headers), [self._port])
+        return Forward(open_websocket(self._connection, self._pod, "portforward", query), [self._port])
 
 
 class Forward(ws_client.PortForward):  # type: ignore[misc]

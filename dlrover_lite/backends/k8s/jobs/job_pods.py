@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from dlrover_lite.backends.k8s.api.calls import Calls
+from dlrover_lite.backends.k8s.api.exec import read_by_exec
 from dlrover_lite.backends.k8s.api.problems import ApiProblem
 from dlrover_lite.backends.k8s.jobs.files.client import FileClient, Files, copy_files
 from dlrover_lite.backends.k8s.jobs.files.protocol import FileEntry
@@ -20,6 +21,7 @@ from dlrover_lite.backends.k8s.jobs.known_clusters import KnownCluster
 from dlrover_lite.backends.k8s.jobs.reach import Reach
 from dlrover_lite.backends.k8s.objects.job import JobObjects, reader_pod
 from dlrover_lite.backends.k8s.objects.names import DIRECTORY_PORT, job_labels
+from dlrover_lite.backends.k8s.objects.node_pod import KEY_FILES
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.units import MIB
@@ -27,6 +29,7 @@ from dlrover_lite.jobs.store import Job
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.connector import Connector
+from dlrover_lite.transport.curve import JobKey
 
 __all__ = ["JobPods"]
 
@@ -35,6 +38,7 @@ _FRESH_SECONDS = 2.0
 """Seconds for which a pod is taken to be where it was."""
 _MOST_COPIED_BYTES = 64 * MIB
 """Size of a job's directory up to which all of it is copied when somebody looks into it."""
+_EXEC_SECONDS = 20.0
 _LARGE = ("checkpoints/", "export/")
 
 
@@ -72,18 +76,29 @@ class JobPods:
                 self._calls.delete("Pod", f"{job}-reader", propagation="Background", grace_seconds=1)
             self._readers.clear()
 
-    def connector(self, job: str) -> Connector:
-        """Return what makes clients with the job's key. Raises JobError where the key isn't here."""
+    def connector(self, one: JobSet) -> Connector:
+        """Return what makes clients with the job's key: the one kept here; of a job that was submitted elsewhere the one that its pod has.
+        Raises JobError where neither can be had, ApiProblem for who mayn't read it."""
         with self._lock:
-            if job not in self._connectors:
-                key = self._kept.key(job)
-                if key is None:
-                    raise JobError(
-                        f"The key of {job} isn't on this machine: it was submitted from another one",
-                        hint="Ask from there, or copy the key from the job's Secret, if you may, to DLROVER_LITE_HOME there.",
-                    )
-                self._connectors[job] = Connector(key)
-            return self._connectors[job]
+            if one.job not in self._connectors:
+                self._connectors[one.job] = Connector(self._kept.key(one.job) or self._key_in_pod(one))
+            return self._connectors[one.job]
+
+    def _key_in_pod(self, one: JobSet) -> JobKey:
+        """Read the key where the job's pod has it, and keep it."""
+        pod = self._pod(one)
+        if pod is None:
+            raise JobError(
+                f"The key of {one.job} isn't known here, and no pod of the job runs that has it",
+                hint="It was submitted from another machine: ask again when its pod runs.",
+            )
+        command = ["cat", f"{KEY_FILES}/key"]
+        told = read_by_exec(
+            self._calls.connection, pod.metadata.name, pod.component, command, timeout_seconds=_EXEC_SECONDS
+        )
+        key = JobKey.parse(told.decode("ascii", "replace"), f"{KEY_FILES}/key of {pod.metadata.name}")
+        self._kept.keep_key(one.job, key)
+        return key
 
     def endpoint(self, one: JobSet, port: int) -> str | None:
         """Return where a port of the pod with the job's files is; None: there is no such pod so far."""
@@ -101,7 +116,7 @@ class JobPods:
             client = self._clients.get(endpoint)
             if client is None:
                 client = self._clients[endpoint] = FileClient(
-                    endpoint, self.connector(one.job), has_ended=lambda: self._is_gone(one.job)
+                    endpoint, self.connector(one), has_ended=lambda: self._is_gone(one.job)
                 )
             try:
                 yield client

@@ -150,6 +150,10 @@ class KubeJobs:
         now = time.time()
         return sorted((summary_of(one, now) for one in found.items), key=lambda one: (short_id(one.id), one.id))
 
+    def remember(self) -> None:
+        """Keep, for other processes, that there are jobs here. Raises JobError."""
+        self._kept.note()
+
     def find(self, reference: str) -> str:
         return match_id(
             reference, self.list(), f"the namespace {self._calls.namespace} of {self.name.context or 'this cluster'}"
@@ -256,6 +260,7 @@ class KubeJobs:
 
     @contextmanager
     def address(self, job: str) -> Iterator[Address | None]:
+        connector = None
         with _job_errors():
             one = self._known(job)
             listens = not summary_of(one, time.time()).over
@@ -263,10 +268,9 @@ class KubeJobs:
                 with self._pods.files(one) as files:
                     listens = files is not None and files.listing("-").has_master
             found = self._pods.endpoint(one, MASTER_PORT) if listens else None
-        if found is None:
-            yield None
-        else:
-            yield Address(found, self._pods.connector(job))
+            if found is not None:
+                connector = self._pods.connector(one)
+        yield None if found is None or connector is None else Address(found, connector)
 
     # --- this process ---------------------------------------------------------------------------------------------------
 

@@ -53,7 +53,13 @@ USER_RIGHTS = (
     ),
     Right("", "pods/log", ("get",), "shows why a pod didn't start", optional=True),
     Right("", "pods/portforward", ("get", "create"), "reaches a job's master from the workstation"),
-    Right("", "pods/exec", ("get", "create"), "fetches logs and results"),
+    Right(
+        "",
+        "pods/exec",
+        ("get", "create"),
+        "reads a job's key in its pod, where it was submitted from another machine",
+        optional=True,
+    ),
     Right("", "events", ("list",), "passes on why a pod isn't scheduled", optional=True),
     Right("", "resourcequotas", ("list",), "says beforehand that a job wouldn't fit", optional=True),
 )

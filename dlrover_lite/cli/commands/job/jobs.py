@@ -26,13 +26,21 @@ _LEAST_FIRST = ("peak", "throttled", "cores", "samples/s", "slots", "memory")
 
 
 @click.command(short_help="List the jobs of this machine, and of clusters.")
+@click.option("--context", metavar="NAME", help="Also those of this context of the kubeconfig, from now on.")
+@click.option("--namespace", "-n", metavar="NAME", help="Also those of this namespace of it (default: the context's).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def jobs(as_json: bool) -> None:
-    """List all jobs, the newest last: those of this machine, and of the clusters that jobs were submitted to from here."""
+def jobs(context: str | None, namespace: str | None, as_json: bool) -> None:
+    """List all jobs, the newest last: those of this machine, and of the clusters that jobs were submitted to from here.
+
+    With --context or --namespace, those of another cluster, too. All commands know it then, and find its jobs: they can be watched
+    and ended by whoever has the rights, wherever they were submitted.
+    """
     from dlrover_lite.client.handle import list_jobs
-    from dlrover_lite.client.job_sources import listed
+    from dlrover_lite.client.job_sources import listed, remember
     from dlrover_lite.jobs.store import short_id
 
+    if context is not None or namespace is not None:
+        remember(context or "", namespace or "")
     elsewhere = [_listed_json(one) for one in listed(note)]
     found = [_job_json(handle) for handle in list_jobs()]
     found = sorted([*found, *elsewhere], key=lambda job: (short_id(job["id"]), job["id"]))
