@@ -92,11 +92,13 @@ def begin(mode: BrainMode, say: Callable[[str], None]) -> None:
         say(said)
 
 
-def serve(idle_seconds: float | None, *, ready: Callable[[Brain], None], say: Callable[[str], None]) -> str:
+def serve(
+    idle_seconds: float | None, *, listen: str = "", ready: Callable[[Brain], None], say: Callable[[str], None]
+) -> str:
     """Be the brain in this process, until a signal or until it is told to end; return why, in words. One that is older hands over.
 
-    ``idle_seconds`` without a job end it; None: they don't. Raises BrainError when one of this version or a newer one runs, HistoryError
-    when the database can't be used.
+    ``idle_seconds`` without a job end it; None: they don't. ``listen``: endpoint over TCP for jobs of a cluster; empty: a unix socket.
+    Raises BrainError when one of this version or a newer one runs, HistoryError when the database can't be used.
     """
     from dlrover_lite.brain_server import daemon
 
@@ -113,7 +115,7 @@ def serve(idle_seconds: float | None, *, ready: Callable[[Brain], None], say: Ca
             lock.close()
             ready(Brain(said.pid, __version__, said.idle_seconds, started=True))
 
-        options = daemon.DaemonOptions(idle_seconds=idle_seconds or 0.0)
+        options = daemon.DaemonOptions(idle_seconds=idle_seconds or 0.0, listen=listen)
         return daemon.serve(options, ready=listens, say=say, stop=daemon.stopped_by_signals())
 
 
@@ -220,7 +222,7 @@ def _ask(record: BrainRecord, question: msgspec.Struct, answer: type[A]) -> A:
     from dlrover_lite.protocol.brain_messages import BrainReplies
     from dlrover_lite.transport.connector import Connector
 
-    connector = Connector()
+    connector = Connector.of_this_process()
     try:
         client = connector.client(record.endpoint, BrainReplies, peer="the brain")
         try:

@@ -40,6 +40,8 @@ class DaemonOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Descriptor of the lock that the daemon's starter holds, and the daemon too until it listens."""
     job_comes: bool = False
     """The daemon is started for a job: it gets ready to plan one at once."""
+    listen: str = ""
+    """Endpoint to listen at over TCP, for jobs of a cluster, with the key that the environment names; empty: a unix socket."""
 
 
 class DaemonReady(msgspec.Struct, frozen=True):
@@ -93,9 +95,9 @@ def serve(
         idle = liked if options.idle_seconds is None else options.idle_seconds or None
         runtime = create_runtime_directory(files.directory, "brain", process)
         stack.callback(remove_runtime_directory, runtime)
-        connector = Connector()
+        connector = Connector.of_this_process() if options.listen else Connector()
         stack.callback(connector.close, linger_seconds=1.0)
-        endpoint = f"ipc://{runtime / _SOCKET}"
+        endpoint = options.listen or f"ipc://{runtime / _SOCKET}"
         server = connector.server(endpoint, BrainRequests, remember_replies=True)
         thinking = DecisionThread(files.database, say=say, runs=lambda directory: look_at(directory) is None)
         stack.callback(thinking.close)
@@ -117,7 +119,14 @@ def serve(
         stack.callback(history.close)
         stack.callback(files.remove_record)
         files.write_record(
-            BrainRecord(process, options.version, endpoint, str(runtime), time.time(), history=history.endpoint)
+            BrainRecord(
+                process,
+                options.version,
+                server.endpoint.replace("//0.0.0.0:", "//127.0.0.1:"),
+                str(runtime),
+                time.time(),
+                history=history.endpoint,
+            )
         )
         ready(DaemonReady(os.getpid(), idle))
 

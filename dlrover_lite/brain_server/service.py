@@ -49,6 +49,9 @@ __all__ = ["Advise", "JobEnd", "Look", "Service"]
 TURN_SECONDS = 0.5
 SILENT_SECONDS = 60.0
 """Seconds without a report after which a job's files are looked at: it may have ended without a word."""
+GONE_SECONDS = 600.0
+"""Seconds without a report after which a job of elsewhere, whose files can't be looked at, counts as lost. Its nodes' pods end after that
+time without a master, too; a master that comes back registers its job again."""
 PRUNE_SECONDS = 3600.0
 _UNENDED = "starting,running,queued"
 
@@ -340,6 +343,12 @@ class Service:
     def _look_after(self, now: float) -> None:
         for job, one in list(self._jobs.items()):
             if now - one.heard_at < SILENT_SECONDS:
+                continue
+            if not one.directory:
+                silent = now - one.heard_at
+                if silent >= GONE_SECONDS:
+                    why = f"its master has said nothing for {GONE_SECONDS / 60:g} minutes"
+                    self._settle(job, one, JobEnd("lost", self.wall_clock() - silent, why))
                 continue
             one.heard_at = now
             if (ended := self.look(one.directory)) is not None:

@@ -16,6 +16,7 @@ from dlrover_lite.jobs.store import Job
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master_process.brain_restart import BrainRestart, start_process
 from dlrover_lite.master_process.embedded_brain import EmbeddedBrain
+from dlrover_lite.master_process.remote_brain import RemoteBrain
 from dlrover_lite.protocol.brain_messages import RegisterJob
 from dlrover_lite.protocol.brain_mode import BrainMode
 from dlrover_lite.protocol.demands import Demand
@@ -41,12 +42,16 @@ def linked(
     if mode == "off":
         yield None
         return
+    told = registration(job, rows, demand)
     embedded = EmbeddedBrain(connector, say=log) if mode == "embedded" else None
+    remote = RemoteBrain.of_this_process() if mode == "daemon" else None
     restart = BrainRestart(BrainFiles(), find_daemon, start=start_process, say=say, clock=time.monotonic)
+    if remote is not None:
+        told = msgspec.structs.replace(told, directory="")  # it is where that brain can't look
     link = BrainLink(
-        registration(job, rows, demand),
-        embedded.find if embedded else restart.find,
-        connector=connector,
+        told,
+        (embedded or remote or restart).find,
+        connector=remote or connector,
         say=say,
         clock=time.monotonic,
         wall_clock=time.time,
@@ -55,8 +60,9 @@ def linked(
         yield link
     finally:
         link.close()
-        if embedded is not None:
-            embedded.close()
+        for one in (embedded, remote):
+            if one is not None:
+                one.close()
 
 
 def find_daemon(files: BrainFiles | None = None) -> str:
@@ -67,6 +73,8 @@ def find_daemon(files: BrainFiles | None = None) -> str:
         raise BrainError("none runs")
     if is_foreign(record.process):
         raise BrainError("it runs in another container")
+    if record.endpoint.startswith("tcp://"):
+        raise BrainError("it serves jobs of a cluster alone")
     return record.endpoint
 
 

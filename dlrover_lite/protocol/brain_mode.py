@@ -8,6 +8,9 @@ from typing import Literal, get_args
 from dlrover_lite.core.errors import UsageError
 
 BRAIN_VARIABLE = "DLROVER_LITE_BRAIN"
+BRAIN_ADDRESS_VARIABLE, BRAIN_KEY_VARIABLE = "DLROVER_LITE_BRAIN_ADDRESS", "DLROVER_LITE_BRAIN_KEY_FILE"
+"""Say, in the environment of a master, where the brain listens that its job shares with others of a cluster, and which file has the key of
+that brain."""
 BrainMode = Literal["daemon", "embedded", "off"]
 """Whom a job asks: one brain for all of the user's jobs; one in each job's master; none, which keeps no history either."""
 

@@ -42,6 +42,8 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     node_selector: dict[str, str] = {}
     tolerations: list[dict[str, Any]] = []
     priority_class: str = ""
+    brain: Annotated[str, Meta(pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?\Z")] = ""
+    """Name of the brain that jobs of the namespace share (``dlrover-lite-brain``); empty: each job has one of its own."""
     queue: str = ""
     """Kueue's local queue; empty: none."""
     spares: Annotated[int, Meta(ge=0, le=64)] = 0

@@ -10,7 +10,7 @@ import pytest
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry, profile_of
-from dlrover_lite.brain_server.service import SILENT_SECONDS, JobEnd
+from dlrover_lite.brain_server.service import GONE_SECONDS, SILENT_SECONDS, JobEnd
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol import brain_messages
 from dlrover_lite.protocol.brain_messages import (
@@ -201,6 +201,24 @@ def test_a_job_that_is_silent_is_looked_at(make):
     assert (job.state, job.ended_at, job.samples, job.message) == ("lost", 70.0, 300, "its supervisor was killed")
     assert job.outcome.samples_per_second == 100.0
     assert isinstance(told[-1], EndJob) and told[-1].state == "lost"  # what it had goes to others
+
+
+def test_a_job_of_elsewhere_counts_as_lost_after_a_long_silence_and_may_come_back(make):
+    told = []
+    rig = make(tell=told.append)
+    rig.ask(registration(directory=""))
+    rig.passes(GONE_SECONDS - 1)
+    assert queries.jobs(rig.store)[0].state == "running"
+    rig.ask(Report("ads-1", 400))
+    rig.passes(GONE_SECONDS - 1)
+    assert queries.jobs(rig.store)[0].state == "running"
+    rig.passes(2.0)
+    (job,) = queries.jobs(rig.store)
+    assert (job.state, job.samples, job.message) == ("lost", 400, "its master has said nothing for 10 minutes")
+    assert isinstance(told[-1], EndJob) and told[-1].state == "lost"  # what it had goes to others
+    assert rig.ask(Report("ads-1", 500)).code == brain_messages.UNKNOWN_JOB
+    rig.ask(registration(directory=""))
+    assert queries.jobs(rig.store)[0].state == "running"
 
 
 def test_jobs_that_ended_without_a_brain_are_found_ended(tmp_path, make):

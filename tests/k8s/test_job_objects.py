@@ -78,7 +78,7 @@ def proxy(api_server: ApiServer) -> Iterator[Proxy]:
     [
         "{k8s: {image: x}}",
         "{k8s: {image: x, image_pull_policy: Never, image_pull_secrets: [a], python_path: [/code], env: {A: b}, storage_class: fast, "
-        "node_selector: {disk: ssd}, tolerations: [{operator: Exists}], "
+        "brain: dlrover-lite-brain, node_selector: {disk: ssd}, tolerations: [{operator: Exists}], "
         "volumes: [{name: d, emptyDir: {}}], volume_mounts: [{name: d, mountPath: /data}]}}",
     ],
 )

@@ -10,6 +10,18 @@ import pytest
 from dlrover_lite.backends.k8s.jobs.pod_options import pod_options
 from dlrover_lite.core.files.paths import state_directory
 from dlrover_lite.jobs.backend import RunOptions
+from dlrover_lite.protocol.brain_mode import BrainMode
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shares", "found"),
+    [("daemon", True, "daemon"), ("daemon", False, "embedded"), ("embedded", True, "embedded"), ("off", True, "off")],
+)
+def test_a_brain_is_in_the_masters_process_unless_the_job_shares_one(
+    wanted: BrainMode, shares: bool, found: BrainMode
+) -> None:
+    made = pod_options(None, RunOptions(wanted), takes_checkpoints=False, shares_brain=shares)
+    assert made.keeper.brain == found
 
 
 @pytest.mark.parametrize("takes_checkpoints", [False, True])

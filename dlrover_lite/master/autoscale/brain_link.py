@@ -298,11 +298,11 @@ class BrainLink:
     def _connect(self, now: float) -> None:
         try:
             endpoint = self.find()
+            self.client = self.connector.client(endpoint, BrainReplies, peer="the brain")
         except BrainError as error:
             self._lose(error.message, now)
             return
         self._endpoint = endpoint
-        self.client = self.connector.client(endpoint, BrainReplies, peer="the brain")
         self.state, self._asked, self._next_at, self._again_at = "greeting", None, now, now + AGAIN_SECONDS
 
     def _next(self, now: float) -> tuple[msgspec.Struct, int] | None:

@@ -54,6 +54,7 @@ KINDS = {
         Kind("v1", "Secret", "secrets"),
         Kind("v1", "Service", "services"),
         Kind("v1", "ServiceAccount", "serviceaccounts"),
+        Kind("apps/v1", "Deployment", "deployments"),
         Kind("apps/v1", "StatefulSet", "statefulsets"),
         Kind("authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
         Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),

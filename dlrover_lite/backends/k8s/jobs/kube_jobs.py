@@ -312,7 +312,12 @@ class KubeJobs:
         if not settings.image:
             raise JobError("The recipe names no image for its pods", hint="backend.k8s.image, or: run --image REF")
         recipe_in_pod(recipe)
-        chosen = pod_options(self._given, options, takes_checkpoints=recipe.checkpoint != "off")
+        chosen = pod_options(
+            self._given,
+            options,
+            takes_checkpoints=recipe.checkpoint != "off",
+            shares_brain=bool(settings.brain),
+        )
         return submission.Wish(recipe, settings, chosen, beginning, JobKey.generate().text())
 
     def _raise_false_start(self, job: str) -> None:

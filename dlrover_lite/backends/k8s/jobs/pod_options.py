@@ -22,11 +22,13 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the agents in nodes' pods, as JSON; empty: the usual ones."""
 
 
-def pod_options(given: PodOptions | None, options: RunOptions, *, takes_checkpoints: bool) -> PodOptions:
-    """Return the options of a job's pods. A brain is in the master's own process: there is no daemon in a pod."""
+def pod_options(
+    given: PodOptions | None, options: RunOptions, *, takes_checkpoints: bool, shares_brain: bool = False
+) -> PodOptions:
+    """Return the options of a job's pods. A brain is in the master's own process, unless the job shares one (``daemon``)."""
     chosen = given
     if chosen is None:
         grace = GRACE_WITH_CHECKPOINT_SECONDS if takes_checkpoints else KeeperOptions().master_grace_seconds
         chosen = PodOptions(keeper=KeeperOptions(master=_MASTER, master_grace_seconds=grace))
-    brain = "off" if options.brain == "off" else "embedded"
+    brain = "embedded" if options.brain == "daemon" and not shares_brain else options.brain
     return msgspec.structs.replace(chosen, keeper=msgspec.structs.replace(chosen.keeper, brain=brain))

@@ -10,20 +10,23 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dlrover_lite.backends.k8s.objects.names import (
+    BRAIN_PORT,
     DIRECTORY_PORT,
     FILES_PORT,
     MASTER_PORT,
     NODE_ACCOUNT,
     component_labels,
 )
-from dlrover_lite.backends.k8s.objects.node_pod import JOB_FILES, KEY_FILES
+from dlrover_lite.backends.k8s.objects.node_pod import BRAIN_FILES, JOB_FILES, KEY_FILES
 from dlrover_lite.backends.k8s.objects.pod_security import (
     CONTAINER_SECURITY,
+    FS_GROUP,
     POD_SECURITY,
     SCRATCH,
     scratch_environment,
     scratch_volume,
 )
+from dlrover_lite.protocol.brain_mode import BRAIN_ADDRESS_VARIABLE, BRAIN_KEY_VARIABLE
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.transport.connector import KEY_FILE_VARIABLE
 
@@ -47,7 +50,6 @@ MASTER_GRACE_SECONDS = 150
 """Grace period of the master's pod in seconds: the master takes a last checkpoint, and ends its nodes."""
 READER_SECONDS = 3600
 """Longest life of a reader pod in seconds."""
-_FS_GROUP = 65532
 _PORTS = {"master": MASTER_PORT, "files": FILES_PORT, "directory": DIRECTORY_PORT}
 _MASTER = ["python", "-P", "-m", "dlrover_lite.backends.k8s.jobs.master_pod"]
 _READER = ["python", "-P", "-m", "dlrover_lite.backends.k8s.jobs.reader_pod"]
@@ -150,6 +152,8 @@ def master_pod(made: JobObjects) -> KubeObject:
     settings = made.kubernetes
     spec = _spec(made, "master", settings.service_account, _MASTER, _MASTER_RESOURCES)
     spec |= {"automountServiceAccountToken": True, "terminationGracePeriodSeconds": MASTER_GRACE_SECONDS}
+    if settings.brain:
+        _share_brain(spec, settings.brain, made.namespace)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _pod_meta(made, f"{made.job}-0", "master"), "spec": spec}
 
 
@@ -164,6 +168,19 @@ def reader_pod(made: JobObjects) -> KubeObject:
     }
     name = f"{made.job}-reader"
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _pod_meta(made, name, "reader"), "spec": spec}
+
+
+def _share_brain(spec: KubeObject, brain: str, namespace: str) -> None:
+    """Let the master of this pod reach the brain that jobs share. Its key may be missing, as the brain may: a job runs without either."""
+    container = spec["containers"][0]
+    values = {
+        BRAIN_ADDRESS_VARIABLE: f"tcp://{brain}.{namespace}.svc:{BRAIN_PORT}",
+        BRAIN_KEY_VARIABLE: f"{BRAIN_FILES}/key",
+    }
+    container["env"] += [{"name": name, "value": value} for name, value in values.items()]
+    container["volumeMounts"].append({"name": "brain", "mountPath": BRAIN_FILES, "readOnly": True})
+    secret = {"secretName": brain, "defaultMode": 0o444, "optional": True}
+    spec["volumes"].append({"name": "brain", "secret": secret})
 
 
 def _meta(made: JobObjects, component: str) -> KubeObject:
@@ -206,7 +223,7 @@ def _spec(made: JobObjects, name: str, account: str, command: list[str], resourc
     return {
         "serviceAccountName": account,
         "enableServiceLinks": False,
-        "securityContext": {**POD_SECURITY, "fsGroup": _FS_GROUP, "fsGroupChangePolicy": "OnRootMismatch"},
+        "securityContext": {**POD_SECURITY, "fsGroup": FS_GROUP, "fsGroupChangePolicy": "OnRootMismatch"},
         "containers": [
             {
                 "name": name,

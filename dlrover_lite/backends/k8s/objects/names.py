@@ -6,6 +6,8 @@ from dlrover_lite.core.version import __version__
 
 __all__ = [
     "APP",
+    "BRAIN",
+    "BRAIN_PORT",
     "JOB_LABEL",
     "MASTER_ACCOUNT",
     "MASTER_PORT",
@@ -23,8 +25,12 @@ NODE_ACCOUNT = "dlrover-lite-node"
 """Service account of parameter servers and workers: it has no rights, and no token."""
 USER_ROLE = "dlrover-lite-user"
 """Role of people who run jobs from their workstation."""
+BRAIN = "dlrover-lite-brain"
+"""Name of the brain that the jobs of a namespace share: of its Deployment, Service and claim, and of the Secret with its key."""
 MASTER_PORT, NODE_PORT, FILES_PORT, DIRECTORY_PORT = 7070, 7071, 7072, 7073
 """Ports of a master, of what speaks for its nodes, of the files that nodes write, and of the job's directory as people read it."""
+BRAIN_PORT = 7074
+"""Port of the brain that jobs share."""
 
 
 def job_labels(job: str) -> dict[str, str]:

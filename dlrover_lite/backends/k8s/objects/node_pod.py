@@ -42,8 +42,8 @@ NODE_ANNOTATION = "dlrover-lite.io/node"
 SPEC_ANNOTATION = "dlrover-lite.io/spec"
 """Annotation with that node as the master wanted it, in JSON: a master that comes later knows by it what to run there."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-JOB_FILES, KEY_FILES = "/dlrover-lite/job", "/dlrover-lite/key"
-"""Where the job's ConfigMap and its Secret are mounted."""
+JOB_FILES, KEY_FILES, BRAIN_FILES = "/dlrover-lite/job", "/dlrover-lite/key", "/dlrover-lite/brain"
+"""Where the job's ConfigMap and its Secret are mounted, and the Secret of a brain that jobs share."""
 AGENT = ["python", "-P", "-m", "dlrover_lite.backends.keeper.agent"]
 GRACE_SECONDS = 30
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CONTAINER_SECURITY", "POD_SECURITY", "SCRATCH", "scratch_environment", "scratch_volume"]
+__all__ = ["CONTAINER_SECURITY", "FS_GROUP", "POD_SECURITY", "SCRATCH", "scratch_environment", "scratch_volume"]
 
 POD_SECURITY: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 CONTAINER_SECURITY: dict[str, Any] = {
@@ -12,6 +12,8 @@ CONTAINER_SECURITY: dict[str, Any] = {
     "capabilities": {"drop": ["ALL"]},
     "readOnlyRootFilesystem": True,
 }
+FS_GROUP = 65532
+"""Group that may write to the volumes of pods that keep files."""
 SCRATCH = "/scratch"
 """Directory in every pod that may be written to, and is gone with the pod."""
 

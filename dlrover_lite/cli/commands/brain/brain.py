@@ -31,15 +31,27 @@ def brain() -> None:
 
 @brain.command(short_help="Be the brain, in the foreground.")
 @click.option("--idle-minutes", type=Number(0, MOST_SECONDS), help="End after so long without a job (default: never).")
-def serve(idle_minutes: float | None) -> int:
-    """Be the brain, in the foreground, until ctrl-C or `brain stop`. An older one that runs hands over."""
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Listen at this TCP port instead, for jobs of a cluster that name it; the key is in the file DLROVER_LITE_KEY_FILE.",
+)
+def serve(idle_minutes: float | None, port: int | None) -> int:
+    """Be the brain, in the foreground, until ctrl-C or `brain stop`. An older one that runs hands over.
+
+    With --port it serves the jobs of a cluster that share a brain (`k8s manifests --brain`), and none of this machine.
+    """
+    import os
+
     from dlrover_lite.brain_server import brain_process
 
     def ready(brain: brain_process.Brain) -> None:
         idle = "" if brain.idle_seconds is None else f", idle exit after {brain.idle_seconds / 60:g} min"
         note(f"the brain listens (pid {brain.pid}{idle})")
 
-    why = brain_process.serve(None if idle_minutes is None else idle_minutes * 60, ready=ready, say=note)
+    idle_seconds = None if idle_minutes is None else idle_minutes * 60
+    listen = "" if port is None else f"tcp://{os.environ.get('DLROVER_LITE_LISTEN') or '*'}:{port}"
+    why = brain_process.serve(idle_seconds, listen=listen, ready=ready, say=note)
     note(f"the brain has ended: {why}")
     return 0
 

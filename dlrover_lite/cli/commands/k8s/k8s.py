@@ -10,6 +10,7 @@ import click
 
 from dlrover_lite.cli.checks import show_checks
 from dlrover_lite.cli.groups import CommandGroup
+from dlrover_lite.cli.output import note
 from dlrover_lite.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,16 +36,38 @@ def k8s() -> None:
     "--user", "users", multiple=True, metavar="NAME", help="Who may run jobs, as the cluster knows them (repeatable)."
 )
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A group that may run jobs (repeatable).")
-def manifests(namespace: str, create_namespace: bool, users: tuple[str, ...], groups: tuple[str, ...]) -> int:
+@click.option("--brain", is_flag=True, help="Add a brain that all jobs of the namespace may share.")
+@click.option("--image", default="", metavar="REF", help="Image of that brain: the one that jobs run.")
+@click.option(
+    "--storage-class", default="", metavar="NAME", help="Storage class of that brain's volume (default: the cluster's)."
+)
+def manifests(
+    namespace: str,
+    create_namespace: bool,
+    users: tuple[str, ...],
+    groups: tuple[str, ...],
+    brain: bool,
+    image: str,
+    storage_class: str,
+) -> int:
     """Print what a namespace needs before it can have jobs: two service accounts, two roles, a network policy. Plain YAML:
 
         dlrover-lite k8s manifests --namespace ads --user ann | kubectl apply -f -
 
     Whoever applies it needs the right to make roles. Nothing here reads Secrets, or reaches beyond the namespace.
+
+    With --brain, a Deployment with a Service and a volume follow. Its key is made once, by the command that is printed to stderr;
+    jobs use it whose recipe says so: `backend: {k8s: {brain: dlrover-lite-brain}}`.
     """
+    from dlrover_lite.backends.k8s.objects.brain import brain_objects, how_to_make_its_key
     from dlrover_lite.backends.k8s.objects.manifests import as_yaml, manifests
 
+    if brain and not image:
+        raise UsageError("Which image does the brain run?", hint="--image REF: the one that jobs run.")
     objects = manifests(namespace, users=users, groups=groups, create_namespace=create_namespace)
+    if brain:
+        objects += brain_objects(namespace, image, storage_class=storage_class)
+        note(f"The brain's key, to be made once: {how_to_make_its_key(namespace)}")
     click.echo(as_yaml(objects), nl=False)
     return 0
 
