@@ -98,9 +98,9 @@ def open_destination(url: str) -> Destination:
 
         return LocalDirectory(rest if colon else url)
     if scheme == "dlrover-lite":
-        from dlrover_lite.checkpoint.file_service.client import ServedDirectory
+        from dlrover_lite.checkpoint.file_service.client import served
 
-        return ServedDirectory(url)
+        return served(url)
     from dlrover_lite.checkpoint.remote import RemoteDirectory
 
     return RemoteDirectory(url)

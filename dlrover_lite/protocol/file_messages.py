@@ -1,11 +1,11 @@
 """What is said to whoever keeps a job's files for processes that don't see its file system (``checkpoint.file_service``).
 
-Names are relative to the directory that is served. Bytes go as a frame beside the message.
+Names are relative to the directory that is served; ``root`` is a directory in it. Bytes go as a frame beside the message.
 """
 
 from __future__ import annotations
 
-from dlrover_lite.core.bounds import ByKey, Bytes, Count, IdBits, Name, Url
+from dlrover_lite.core.bounds import ByKey, Bytes, IdBits, Items, Name, Timestamp, Url
 from dlrover_lite.transport.message import Message
 
 __all__ = [
@@ -15,18 +15,19 @@ __all__ = [
     "CreateDirectory",
     "DirectoryExists",
     "Done",
+    "FileEntry",
     "FileReplies",
     "FileRequests",
-    "FileSize",
     "FinishFile",
     "ListFiles",
+    "ListTree",
     "Listing",
     "MakeDirectory",
-    "Piece",
+    "Part",
     "PutFile",
-    "ReadFile",
+    "ReadPart",
     "RemoveDirectory",
-    "StatFile",
+    "Tree",
     "Whether",
     "WriteFile",
 ]
@@ -85,16 +86,19 @@ class PutFile(Message, frozen=True):
     name: Url
 
 
-class StatFile(Message, frozen=True):
-    root: Url
-    name: Url
+class ListTree(Message, frozen=True):
+    """Asks for all files that may be read, however deep."""
+
+    below: Url = ""
+    """Directory that they are in; empty: all."""
 
 
-class ReadFile(Message, frozen=True):
-    root: Url
-    name: Url
+class ReadPart(Message, frozen=True):
+    """Asks for a part of a file, which may grow meanwhile, or not be there."""
+
+    path: Url
     offset: Bytes
-    length: Bytes
+    most_bytes: Bytes
 
 
 class RemoveDirectory(Message, frozen=True):
@@ -116,14 +120,23 @@ class Listing(Message, frozen=True):
     directories: ByKey[Name, ByKey[Name, Bytes]]
 
 
-class FileSize(Message, frozen=True):
+class FileEntry(Message, frozen=True):
+    path: Url
     size: Bytes
+    changed_at: Timestamp
+    """When it was last written to, in seconds since the epoch."""
 
 
-class Piece(Message, frozen=True):
-    """The bytes asked for are in the frame."""
+class Tree(Message, frozen=True):
+    files: Items[FileEntry]
 
-    length: Count
+
+class Part(Message, frozen=True):
+    """The frame has bytes from the offset on: at most as many as were asked for, and none beyond the end."""
+
+    size: Bytes
+    """Size of the file now; 0 of one that isn't there."""
+    is_there: bool = True
 
 
 FileRequests = (
@@ -136,8 +149,8 @@ FileRequests = (
     | FinishFile
     | AbandonFile
     | PutFile
-    | StatFile
-    | ReadFile
+    | ListTree
+    | ReadPart
     | RemoveDirectory
 )
-FileReplies = Done | Whether | Listing | FileSize | Piece
+FileReplies = Done | Whether | Listing | Tree | Part

@@ -34,7 +34,7 @@ def served(root: Path, patch: pytest.MonkeyPatch) -> Iterator[Served]:
     with Connector(key) as connector:
         server = connector.server("tcp://127.0.0.1:*", FileRequests)
         found = Served(root, server.endpoint)
-        service = FileService(str(root), clock=lambda: found.now)
+        service = FileService(str(root), writable=["checkpoints", "export"], clock=lambda: found.now)
 
         def run() -> None:
             while not stopped.is_set():

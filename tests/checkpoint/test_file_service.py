@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -94,13 +96,13 @@ def test_whoever_has_another_key_gets_nothing(
 
 def test_a_process_without_the_job_s_key_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY_FILE_VARIABLE, raising=False)
-    with pytest.raises(JobError, match=r"dlrover-lite://x:1/c can't be used: .*without the job's key"):
+    with pytest.raises(JobError, match=r"tcp://x:1 can't be used: .*without the job's key"):
         open_destination("dlrover-lite://x:1/c").create()
 
 
 def test_repeated_requests_change_nothing(tmp_path: Path) -> None:
     """As a client sends them again that hasn't heard an answer."""
-    files = FileService(str(tmp_path), clock=lambda: 0.0)
+    files = FileService(str(tmp_path), writable=["c"], clock=lambda: 0.0)
     steps = [
         Asked(messages.CreateDirectory("c")),
         Asked(messages.MakeDirectory("c", "d")),
@@ -116,8 +118,42 @@ def test_repeated_requests_change_nothing(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "c/d").iterdir()] == ["f"]
 
 
+@pytest.mark.parametrize("url", ["", "/logs", "/checkpoints-2", "/ledger.sqlite"])
+def test_only_checkpoints_and_the_model_are_written(directory: Served, url: str) -> None:
+    (directory.root / "ledger.sqlite").write_text("x")
+    files = open_destination(f"{directory.url}{url}")
+    for attempt in (files.create, lambda: files.make("d"), lambda: files.put("f", b"x"), lambda: files.remove("d")):
+        with pytest.raises(JobError, match="isn't written to by others, only: checkpoints and export"):
+            attempt()
+    with pytest.raises(JobError, match="isn't written to by others"):
+        files.writer("f")
+    assert [path.name for path in directory.root.iterdir()] == ["ledger.sqlite"]
+
+
+def test_links_to_elsewhere_are_neither_read_nor_written(directory: Served, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "f").write_text("x")
+    (directory.root / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    files = open_destination(f"{directory.url}/checkpoints")
+    for attempt in (lambda: files.open("f"), lambda: files.put("f", b"y"), files.directories):
+        with pytest.raises(JobError, match="no file of job that can be read"):
+            attempt()
+    assert (tmp_path / "elsewhere" / "f").read_text() == "x"
+
+
+def test_a_process_that_serves_ends_when_nobody_has_asked_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "the key"
+    file.write_text(JobKey.generate().text())
+    monkeypatch.setenv(KEY_FILE_VARIABLE, str(file))
+    command = [sys.executable, "-P", "-m", "dlrover_lite.checkpoint.file_service.server", str(tmp_path)]
+    process = subprocess.Popen([*command, "tcp://127.0.0.1:*", "--idle-seconds", "0.2"], stdout=subprocess.DEVNULL)
+    assert process.wait(60) == 0
+
+
 def test_a_gap_in_a_file_is_refused(tmp_path: Path) -> None:
-    files = FileService(str(tmp_path), clock=lambda: 0.0)
+    files = FileService(str(tmp_path), writable=["c"], clock=lambda: 0.0)
     (tmp_path / "c/d").mkdir(parents=True)
     files.answer(Asked(messages.BeginFile("c", "d/f", 7)))  # type: ignore[arg-type]
     with pytest.raises(JobError, match="from 0 to 3 have not come"):
@@ -130,7 +166,7 @@ def test_a_gap_in_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_whose_writer_has_ended_is_given_up(tmp_path: Path) -> None:
     now = 0.0
-    files = FileService(str(tmp_path), clock=lambda: now)
+    files = FileService(str(tmp_path), writable=["c"], clock=lambda: now)
     (tmp_path / "c/d").mkdir(parents=True)
     files.answer(Asked(messages.BeginFile("c", "d/f", 7)))  # type: ignore[arg-type]
     now = service.IDLE_SECONDS - 1

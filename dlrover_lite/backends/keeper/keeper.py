@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import time
@@ -38,9 +39,10 @@ from dlrover_lite.backends.keeper.supervisor import NodeSupervisor, start_error
 from dlrover_lite.backends.limits.choose import choose
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import DlroverLiteError, JobError
+from dlrover_lite.core.files.durable import make_private
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
 from dlrover_lite.core.process_log import log, log_to
-from dlrover_lite.core.processes import identify
+from dlrover_lite.core.processes import ProcessIdentity, identify
 from dlrover_lite.jobs.store import Job, JobRecord, Result
 from dlrover_lite.protocol.brain_mode import BRAIN_VARIABLE
 from dlrover_lite.transport.connector import KEY_FILE_VARIABLE, Connector
@@ -303,8 +305,9 @@ def main(arguments: list[str]) -> int:
     try:
         identity = identify(os.getpid())
         assert identity is not None
-        runtime = create_runtime_directory(job.directory, job.short_id, identity)
-        keeper = Keeper(job, from_json(parsed.options, KeeperOptions), runtime, parsed.tie)
+        options = from_json(parsed.options, KeeperOptions)
+        runtime = _runtime_directory(job, options, identity)
+        keeper = Keeper(job, options, runtime, parsed.tie)
     except DlroverLiteError as error:
         log(str(error))
         children.kill_all()
@@ -320,6 +323,19 @@ def main(arguments: list[str]) -> int:
     finally:
         keeper.close()
     return 0
+
+
+def _runtime_directory(job: Job, options: KeeperOptions, keeper: ProcessIdentity) -> Path:
+    """Make the directory of what tells where the job's processes are. Raises JobError."""
+    if not options.runtime:
+        return create_runtime_directory(job.directory, job.short_id, keeper)
+    directory = Path(options.runtime)
+    shutil.rmtree(directory, ignore_errors=True)  # of a keeper that was killed
+    try:
+        make_private(directory)
+    except OSError as error:
+        raise JobError(f"Can't make {directory}: {error.strerror}", hint="Is its disk full, or read-only?") from error
+    return directory
 
 
 def _tell(descriptor: int | None, ready: KeeperReady) -> None:

@@ -60,6 +60,8 @@ class KeeperOptions(NodeOptions, frozen=True, forbid_unknown_fields=True, kw_onl
     """Address at which the master listens, where it is over TCP and to be reached from elsewhere; empty: any port of this machine."""
     advertised: str = ""
     """Address by which nodes know the master; empty: where it listens."""
+    runtime: str = ""
+    """Directory of what tells where the job's processes are, made anew; empty: a short path for sockets, outside the job's directory."""
     brain: BrainMode = "off"
     """Brain that the master asks for advice, and tells what happens: the user's daemon, if there is one, or one in its own process."""
 

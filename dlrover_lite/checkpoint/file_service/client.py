@@ -1,26 +1,24 @@
-"""Directories that another process serves, as destination of checkpoints: ``dlrover-lite://HOST:PORT/checkpoints``, with the job's key as
-the environment names it."""
+"""The files of a job that another process serves: read from anywhere with the job's key, and as destination of checkpoints."""
 
 from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from dlrover_lite.checkpoint.destination import Piece, damaged
 from dlrover_lite.checkpoint.file_service.service import DAMAGED
-from dlrover_lite.core.errors import DeadlineExceeded, JobError, RemoteError, UsageError, WireError
+from dlrover_lite.core.errors import JobError, RemoteError, UsageError, WireError
 from dlrover_lite.protocol import file_messages as messages
-from dlrover_lite.protocol.file_messages import MOST_PIECE_BYTES
-from dlrover_lite.transport.client import Client
+from dlrover_lite.protocol.file_messages import MOST_PIECE_BYTES, FileEntry
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Reply
 
-__all__ = ["SCHEME", "ServedDirectory"]
+__all__ = ["SCHEME", "FileClient", "FilePart", "ServedDirectory", "served"]
 
 SCHEME = "dlrover-lite"
 _DEADLINE_SECONDS = 60.0
@@ -29,43 +27,88 @@ _DEADLINE_SECONDS = 60.0
 T = TypeVar("T")
 
 
-class _Peer:
-    """A connection to who serves, for one thread at a time."""
+class FilePart(NamedTuple):
+    data: memoryview
+    """Bytes from the offset on: at most as many as were asked for, and none beyond the end."""
+    size: int
+    """Size of the file now; 0 of one that isn't there."""
+    is_there: bool = True
 
-    def __init__(self, endpoint: str, url: str) -> None:
+
+class FileClient:
+    """A connection to who serves a job's files at ``endpoint``, for one thread at a time. Raises JobError where it can't be had."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        connector: Connector | None = None,
+        *,
+        peer: str = "who keeps the job's files",
+        has_ended: Callable[[], bool] = lambda: False,
+        deadline_seconds: float | None = None,
+    ) -> None:
+        """``connector``: None: one of its own, with the key that the environment names. ``has_ended``: whether nobody can answer any
+        more."""
+        self._has_ended = has_ended
+        self._deadline_seconds = _DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds
+        self._own_connector: Connector | None = None
         try:
-            self._connector = Connector.of_this_process()
-            self._client: Client = self._connector.client(endpoint, messages.FileReplies, peer=f"who keeps {url}")
+            if connector is None:
+                connector = self._own_connector = Connector.of_this_process()
+            self._client = connector.client(endpoint, messages.FileReplies, peer=peer)
         except (UsageError, WireError) as error:
-            raise JobError(f"{url} can't be used: {error.message}", hint=error.hint) from error
+            raise JobError(f"{endpoint} can't be used: {error.message}", hint=error.hint) from error
+
+    def tree(self, below: str = "") -> list[FileEntry]:
+        """List all files that may be read, below a directory."""
+        return self.ask(messages.ListTree(below), messages.Tree)[0].files
+
+    def part(self, path: str, offset: int, most_bytes: int = MOST_PIECE_BYTES) -> FilePart:
+        """Read a part of a file, which may be growing, or not be there."""
+        answer, reply = self.ask(messages.ReadPart(path, offset, most_bytes), messages.Part)
+        data = reply.buffer(0) if len(reply.frames) == 1 else memoryview(b"")
+        if len(data) != min(most_bytes, max(0, answer.size - offset)):
+            raise JobError(f"{path} doesn't come whole: {len(data)} bytes from {offset:,} on", hint="Try again.")
+        return FilePart(data, answer.size, answer.is_there)
 
     def ask(self, request: msgspec.Struct, expected: type[T], frames: Sequence[Any] = ()) -> tuple[T, Reply]:
         """Raises JobError, CheckpointDamaged."""
         try:
-            reply = self._client.call(request, frames, deadline_seconds=_DEADLINE_SECONDS)
+            reply = self._client.call(
+                request, frames, deadline_seconds=self._deadline_seconds, has_ended=self._has_ended
+            )
         except RemoteError as error:
             if error.code == DAMAGED:
                 where, _, what = error.message.partition(" is damaged: ")
                 raise damaged(where, what or error.message) from error
             raise JobError(error.message, hint=error.hint) from error
-        except DeadlineExceeded as error:
-            raise JobError(error.message, hint="Does the job's master run?") from error
+        except WireError as error:
+            raise JobError(
+                f"The job's files can't be reached: {error.message}", hint=error.hint or "Does the job's master run?"
+            ) from error
         if not isinstance(reply.body, expected):
             raise JobError(f"{type(request).__name__} was answered with {type(reply.body).__name__}")
         return reply.body, reply
 
     def close(self) -> None:
         self._client.close()
-        self._connector.close()
+        if self._own_connector is not None:
+            self._own_connector.close()
+
+
+def served(url: str) -> ServedDirectory:
+    """Return the directory of a URL, ``dlrover-lite://HOST:PORT/checkpoints``, with the job's key as the environment names it."""
+    address, _, root = url.rstrip("/").removeprefix(f"{SCHEME}://").partition("/")
+    place = f"{SCHEME}://{address}"
+    return ServedDirectory(url.rstrip("/"), root, lambda: FileClient(f"tcp://{address}", peer=f"who keeps {place}"))
 
 
 class ServedDirectory:
-    """``url``: of the scheme above; its path is the directory below what is served."""
+    """``Destination`` that is the directory ``root`` of what ``connect`` reaches; ``url`` is its name."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        address, _, self._root = self.url.removeprefix(f"{SCHEME}://").partition("/")
-        self._endpoint = f"tcp://{address}"
+    def __init__(self, url: str, root: str, connect: Callable[[], FileClient]) -> None:
+        self.url = url
+        self._root, self._connect = root, connect
 
     def create(self) -> None:
         self._ask(messages.CreateDirectory(self._root), messages.Done)
@@ -80,7 +123,7 @@ class ServedDirectory:
         self._ask(messages.MakeDirectory(self._root, directory), messages.Done)
 
     def writer(self, name: str) -> _Writer:
-        return _Writer(self._peer(), self._root, name)
+        return _Writer(self._connect(), self._root, name)
 
     def put(self, name: str, data: bytes) -> None:
         if len(data) <= MOST_PIECE_BYTES:
@@ -94,17 +137,13 @@ class ServedDirectory:
             writer.abandon()
 
     def open(self, name: str) -> _Reader:
-        size = self._ask(messages.StatFile(self._root, name), messages.FileSize).size
-        return _Reader(self._endpoint, self.url, self._root, name, size)
+        return _Reader(self.url, self._root, name, self._connect)
 
     def remove(self, directory: str, *, first: str = "") -> None:
         self._ask(messages.RemoveDirectory(self._root, directory, first), messages.Done)
 
-    def _peer(self) -> _Peer:
-        return _Peer(self._endpoint, self.url)
-
     def _ask(self, request: msgspec.Struct, expected: type[T], frames: Sequence[Any] = ()) -> T:
-        peer = self._peer()
+        peer = self._connect()
         try:
             return peer.ask(request, expected, frames)[0]
         finally:
@@ -112,8 +151,8 @@ class ServedDirectory:
 
 
 class _Writer:
-    def __init__(self, peer: _Peer, root: str, name: str) -> None:
-        self._peer: _Peer | None = peer
+    def __init__(self, peer: FileClient, root: str, name: str) -> None:
+        self._peer: FileClient | None = peer
         self._token = secrets.randbits(63)
         self._size = 0
         try:
@@ -154,39 +193,47 @@ class _Writer:
 class _Reader:
     read_bytes = MOST_PIECE_BYTES
 
-    def __init__(self, endpoint: str, url: str, root: str, name: str, size: int) -> None:
-        self.url, self.size = f"{url}/{name}", size
-        self._endpoint, self._root, self._name = endpoint, root, name
-        self._free: list[_Peer] = []
+    def __init__(self, url: str, root: str, name: str, connect: Callable[[], FileClient]) -> None:
+        self.url = f"{url}/{name}"
+        self._path, self._connect = f"{root}/{name}", connect
+        self._free: list[FileClient] = []
         self._lock = threading.Lock()
+        try:
+            self.size = self._read(0, 0).size
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, offset: int, length: int) -> memoryview:
-        peer = self._taken()
-        try:
-            if length <= MOST_PIECE_BYTES:
-                return self._piece(peer, offset, length)
-            whole = bytearray(length)
-            for start in range(0, length, MOST_PIECE_BYTES):
-                count = min(MOST_PIECE_BYTES, length - start)
-                whole[start : start + count] = self._piece(peer, offset + start, count)
-            return memoryview(whole)
-        finally:
-            with self._lock:
-                self._free.append(peer)
+        if length <= MOST_PIECE_BYTES:
+            return self._piece(offset, length)
+        whole = bytearray(length)
+        for start in range(0, length, MOST_PIECE_BYTES):
+            count = min(MOST_PIECE_BYTES, length - start)
+            whole[start : start + count] = self._piece(offset + start, count)
+        return memoryview(whole)
 
-    def _piece(self, peer: _Peer, offset: int, length: int) -> memoryview:
-        request = messages.ReadFile(self._root, self._name, offset, length)
-        _, reply = peer.ask(request, messages.Piece)
-        if len(reply.frames) != 1 or len(found := reply.buffer(0)) != length:
-            raise damaged(self.url, f"{length} bytes from {offset:,} on don't come whole")
-        return found
+    def _piece(self, offset: int, length: int) -> memoryview:
+        found = self._read(offset, length)
+        if len(found.data) < length:
+            raise damaged(self.url, f"it ends at byte {offset + len(found.data):,}")
+        return found.data
 
-    def _taken(self) -> _Peer:
-        """Return a connection that no other thread uses."""
+    def _read(self, offset: int, length: int) -> FilePart:
+        """Read on a connection that no other thread uses; one that has failed isn't used again."""
         with self._lock:
-            if self._free:
-                return self._free.pop()
-        return _Peer(self._endpoint, self.url)
+            peer = self._free.pop() if self._free else None
+        peer = peer or self._connect()
+        try:
+            found = peer.part(self._path, offset, length)
+        except BaseException:
+            peer.close()
+            raise
+        with self._lock:
+            self._free.append(peer)
+        if not found.is_there:
+            raise damaged(self.url, "it is missing")
+        return found
 
     def read_once(self) -> None:
         pass

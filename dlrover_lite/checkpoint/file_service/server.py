@@ -1,10 +1,11 @@
-"""The process that serves a job's files, with the job's key as the environment names it. Until SIGTERM.
+"""The process that serves a job's files, with the job's key as the environment names it. Until SIGTERM, or until nobody has asked for long.
 
-``python -P -m dlrover_lite.checkpoint.file_service.server ROOT ENDPOINT``
+``python -P -m dlrover_lite.checkpoint.file_service.server ROOT ENDPOINT [--writable DIRECTORY …] [--idle-seconds SECONDS]``
 """
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 import time
@@ -22,10 +23,13 @@ __all__ = ["main", "serve"]
 _LOOK_SECONDS = 60.0
 
 
-def serve(server: Server, service: FileService, *, timeout_seconds: float) -> None:
-    """Answer what is here, or comes in time."""
+def serve(server: Server, service: FileService, *, timeout_seconds: float) -> bool:
+    """Answer what is here, or comes in time; return whether there was something."""
+    asked = False
     for request in server.receive(timeout_seconds, limit=1):
+        asked = True
         _answer(server, service, request)
+    return asked
 
 
 def _answer(server: Server, service: FileService, request: Request) -> None:
@@ -41,18 +45,26 @@ def _answer(server: Server, service: FileService, request: Request) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    root, endpoint = arguments
+    parser = argparse.ArgumentParser(prog="dlrover-lite file service")
+    parser.add_argument("root")
+    parser.add_argument("endpoint")
+    parser.add_argument("--writable", nargs="*", default=[], help="directories in ROOT that others may write to")
+    parser.add_argument(
+        "--idle-seconds", type=float, default=float("inf"), help="end when nobody has asked for so long"
+    )
+    parsed = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     connector = Connector.of_this_process()
-    service = FileService(root, clock=time.monotonic)
+    service = FileService(parsed.root, writable=parsed.writable, clock=time.monotonic)
     try:
-        server = connector.server(endpoint, FileRequests)
-        log(f"serves files of {root} at {server.endpoint}")
-        looked_at = time.monotonic()
-        while True:
-            serve(server, service, timeout_seconds=_LOOK_SECONDS)
-            if time.monotonic() - looked_at > _LOOK_SECONDS:
-                looked_at = time.monotonic()
+        server = connector.server(parsed.endpoint, FileRequests)
+        log(f"serves files of {parsed.root} at {server.endpoint}")
+        looked_at = asked_at = time.monotonic()
+        while (now := time.monotonic()) - asked_at < parsed.idle_seconds:
+            if serve(server, service, timeout_seconds=min(_LOOK_SECONDS, parsed.idle_seconds)):
+                asked_at = now
+            if now - looked_at > _LOOK_SECONDS:
+                looked_at = now
                 for name in service.give_up_idle():
                     log(f"gives {name} up: nobody has added to it for long")
     except DlroverLiteError as error:
@@ -61,6 +73,7 @@ def main(arguments: list[str]) -> int:
     finally:
         service.close()
         connector.close(linger_seconds=1.0)
+    return 0
 
 
 if __name__ == "__main__":

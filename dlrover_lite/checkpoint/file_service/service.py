@@ -1,19 +1,25 @@
-"""Serves directories to processes that don't see this file system: the pods of a job, whose volume only one of them can have.
+"""Serves a job's directory to whoever has the job's key and doesn't see this file system: commands, and its pods, as only one of them can
+have the volume.
 
-It holds one piece of a file at a time, and files under way by the tokens that their writers have chosen: requests may be repeated.
+All files may be read but the key, and what links lead to elsewhere; checkpoints and the exported model may be written. It holds one piece
+of a file at a time, and files under way by the tokens that their writers have chosen: requests may be repeated.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from dlrover_lite.checkpoint.destination import FileWriter, placed
+from dlrover_lite.checkpoint.destination import FileWriter, damaged, placed, troubled
 from dlrover_lite.checkpoint.local import LocalDirectory
 from dlrover_lite.core.errors import CheckpointDamaged, JobError
+from dlrover_lite.core.files.regular import NotRegularFile, open_regular
 from dlrover_lite.protocol import file_messages as messages
 from dlrover_lite.protocol.file_messages import MOST_PIECE_BYTES
 from dlrover_lite.transport.frames import MalformedMessage, Request
@@ -25,6 +31,8 @@ DAMAGED, REFUSED = "damaged", "refused"
 IDLE_SECONDS = 900.0
 """Seconds after which a file under way is given up that nobody adds to: its writer has ended."""
 _REMEMBERED = 4096
+_HIDDEN = "key"
+"""File that nobody is given: it is what proves who one is."""
 
 
 @dataclass(eq=False)
@@ -36,10 +44,12 @@ class _UnderWay:
 
 
 class FileService:
-    """``root``: the directory below which all is that is served."""
+    """``root``: the directory that is served. ``writable``: directories in it that others may write to."""
 
-    def __init__(self, root: str, *, clock: Callable[[], float]) -> None:
+    def __init__(self, root: str, *, writable: Collection[str] = (), clock: Callable[[], float]) -> None:
         self._root = root
+        self._resolved = os.path.realpath(root)
+        self._writable = writable
         self._clock = clock
         self._under_way: dict[int, _UnderWay] = {}
         self._finished: OrderedDict[int, None] = OrderedDict()
@@ -48,14 +58,18 @@ class FileService:
     def answer(self, request: Request) -> tuple[Any, list[Any]]:
         """Do what is asked; return the reply and its frames. Raises JobError, CheckpointDamaged, MalformedMessage."""
         match request.body:
+            case messages.ListTree(below):
+                return messages.Tree(list(self._tree(below))), []
+            case messages.ReadPart(path, offset, most_bytes):
+                return self._part(path, offset, most_bytes)
             case messages.CreateDirectory(root):
-                self._directory(root).create()
+                self._writable_directory(root).create()
             case messages.DirectoryExists(root):
                 return messages.Whether(self._directory(root).exists()), []
             case messages.ListFiles(root):
                 return messages.Listing(self._directory(root).directories()), []
             case messages.MakeDirectory(root, directory):
-                self._directory(root).make(directory)
+                self._writable_directory(root).make(directory)
             case messages.BeginFile(root, name, token):
                 self._begin(root, name, token)
             case messages.WriteFile(token, offset):
@@ -66,18 +80,9 @@ class FileService:
                 if (file := self._under_way.pop(token, None)) is not None:
                     file.writer.abandon()
             case messages.PutFile(root, name):
-                self._directory(root).put(name, bytes(_frame(request)))
-            case messages.StatFile(root, name):
-                with closing(self._directory(root).open(name)) as reader:
-                    return messages.FileSize(reader.size), []
-            case messages.ReadFile(root, name, offset, length):
-                if length > MOST_PIECE_BYTES:
-                    raise MalformedMessage(f"{length} bytes are asked for at once")
-                with closing(self._directory(root).open(name)) as reader:
-                    piece = reader.read(offset, length)
-                return messages.Piece(length), [piece]
+                self._writable_directory(root).put(name, bytes(_frame(request)))
             case messages.RemoveDirectory(root, directory, first):
-                self._directory(root).remove(directory, first=first)
+                self._writable_directory(root).remove(directory, first=first)
         return messages.Done(), []
 
     def give_up_idle(self) -> list[str]:
@@ -97,12 +102,55 @@ class FileService:
             with suppress(JobError):
                 self._under_way.popitem()[1].writer.abandon()
 
+    def _within(self, path: str) -> str:
+        """Return where a path is. Raises JobError for one that leads out of what is served, or mustn't be read."""
+        found = placed(self._root, path)
+        resolved = os.path.realpath(found)
+        if path == _HIDDEN or not resolved.startswith(f"{self._resolved}/"):
+            raise JobError(f"{path!r} is no file of {Path(self._root).name} that can be read")
+        return found
+
     def _directory(self, root: str) -> LocalDirectory:
-        return LocalDirectory(placed(self._root, root))
+        return LocalDirectory(self._within(root))
+
+    def _writable_directory(self, root: str) -> LocalDirectory:
+        if root.partition("/")[0] not in self._writable:
+            where = " and ".join(self._writable) or "nowhere"
+            raise JobError(f"{root} of {Path(self._root).name} isn't written to by others, only: {where}")
+        return self._directory(root)
+
+    def _tree(self, below: str) -> Iterator[messages.FileEntry]:
+        for place, _, names in os.walk(self._within(below) if below else self._root):
+            for name in names:
+                file = Path(place, name)
+                path = file.relative_to(self._root).as_posix()
+                if path == _HIDDEN or name.startswith(".") or file.is_symlink():
+                    continue
+                with suppress(FileNotFoundError):  # gone meanwhile
+                    status = file.stat()
+                    yield messages.FileEntry(path, status.st_size, status.st_mtime)
+
+    def _part(self, path: str, offset: int, most_bytes: int) -> tuple[messages.Part, list[bytes]]:
+        if most_bytes > MOST_PIECE_BYTES:
+            raise MalformedMessage(f"{most_bytes} bytes are asked for at once")
+        file = self._within(path)
+        try:
+            with open_regular(file) as opened:
+                size = os.fstat(opened.fileno()).st_size
+                data = os.pread(opened.fileno(), min(most_bytes, max(0, size - offset)), min(offset, size))
+                return messages.Part(size), [data]
+        except FileNotFoundError:
+            return messages.Part(0, is_there=False), [b""]
+        except (NotRegularFile, IsADirectoryError) as error:
+            raise damaged(file, str(error.strerror)) from error
+        except OSError as error:
+            if error.errno == errno.EIO:
+                raise damaged(file, "the disk can't read it") from error
+            raise troubled("read", file, error) from error
 
     def _begin(self, root: str, name: str, token: int) -> None:
         if token not in self._under_way:
-            self._under_way[token] = _UnderWay(self._directory(root).writer(name), name)
+            self._under_way[token] = _UnderWay(self._writable_directory(root).writer(name), name)
         self._under_way[token].touched_at = self._clock()
 
     def _write(self, token: int, offset: int, piece: memoryview) -> None:

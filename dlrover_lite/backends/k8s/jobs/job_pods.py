@@ -13,19 +13,20 @@ import msgspec
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.exec import read_by_exec
 from dlrover_lite.backends.k8s.api.problems import ApiProblem
-from dlrover_lite.backends.k8s.jobs.files.client import FileClient, Files, copy_files
-from dlrover_lite.backends.k8s.jobs.files.protocol import FileEntry
+from dlrover_lite.backends.k8s.jobs.files.job_copy import copy_files
 from dlrover_lite.backends.k8s.jobs.job_state import JobSet, summary_of
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod, JobWatch, why_not_up
 from dlrover_lite.backends.k8s.jobs.known_clusters import KnownCluster
 from dlrover_lite.backends.k8s.jobs.reach import Reach
 from dlrover_lite.backends.k8s.objects.job import JobObjects, reader_pod
-from dlrover_lite.backends.k8s.objects.names import DIRECTORY_PORT, job_labels
+from dlrover_lite.backends.k8s.objects.names import FILES_PORT, job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import KEY_FILES
+from dlrover_lite.checkpoint.file_service.client import FileClient
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.units import MIB
 from dlrover_lite.jobs.store import Job
+from dlrover_lite.protocol.file_messages import FileEntry
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.connector import Connector
@@ -34,6 +35,7 @@ from dlrover_lite.transport.curve import JobKey
 __all__ = ["JobPods"]
 
 _READER_SECONDS = 180.0
+_DEADLINE_SECONDS = 20.0
 _FRESH_SECONDS = 2.0
 """Seconds for which a pod is taken to be where it was."""
 _MOST_COPIED_BYTES = 64 * MIB
@@ -106,17 +108,21 @@ class JobPods:
         return None if pod is None else self._reach.endpoint(pod, port)
 
     @contextmanager
-    def files(self, one: JobSet) -> Iterator[Files | None]:
+    def files(self, one: JobSet) -> Iterator[FileClient | None]:
         """Give the job's files; None while no pod has them. Raises JobError where they can't be reached."""
         with self._lock:
-            endpoint = self.endpoint(one, DIRECTORY_PORT)
+            endpoint = self.endpoint(one, FILES_PORT)
             if endpoint is None:
                 yield None
                 return
             client = self._clients.get(endpoint)
             if client is None:
                 client = self._clients[endpoint] = FileClient(
-                    endpoint, self.connector(one), has_ended=lambda: self._is_gone(one.job)
+                    endpoint,
+                    self.connector(one),
+                    peer="the pod with the job's files",
+                    has_ended=lambda: self._is_gone(one.job),
+                    deadline_seconds=_DEADLINE_SECONDS,
                 )
             try:
                 yield client
@@ -125,18 +131,17 @@ class JobPods:
                 self._clients.pop(endpoint, client).close()
                 raise
 
-    def copy(self, one: JobSet, directory: Path, *, whole: bool) -> int:
-        """Copy the job's files; without ``whole`` not those of large checkpoints and models. Return how many there are."""
-        with self.files(one) as files:
-            if files is None:
-                self._copy_recipe(one.job, directory)
-                return 1
-            entries = files.listing().files
-            size = sum(entry.size for entry in entries)
-            if not whole and size > _MOST_COPIED_BYTES:
-                entries = [entry for entry in entries if not entry.path.startswith(_LARGE) or entry.size < MIB]
-            copy_files(files, iter(sorted(entries, key=_order)), directory)
-            return len(entries)
+    def copy(self, job: str, files: FileClient | None, directory: Path, *, whole: bool) -> int:
+        """Copy a job's files; without ``whole`` not those of large checkpoints and models. Return how many there are."""
+        if files is None:
+            self._copy_recipe(job, directory)
+            return 1
+        entries = files.tree()
+        size = sum(entry.size for entry in entries)
+        if not whole and size > _MOST_COPIED_BYTES:
+            entries = [entry for entry in entries if not entry.path.startswith(_LARGE) or entry.size < MIB]
+        copy_files(files, iter(sorted(entries, key=_order)), directory)
+        return len(entries)
 
     def recipe(self, job: str) -> Recipe:
         """Return the recipe as the job's pods have it. Raises ApiProblem, JobError."""

@@ -18,9 +18,8 @@ from dlrover_lite.backends.k8s.api.problems import ApiProblem
 from dlrover_lite.backends.k8s.jobs import submission
 from dlrover_lite.backends.k8s.jobs.capacity import capacity_of
 from dlrover_lite.backends.k8s.jobs.code_files import recipe_in_pod
-from dlrover_lite.backends.k8s.jobs.files.client import Files, RemoteLog
 from dlrover_lite.backends.k8s.jobs.files.job_copy import JobCopy
-from dlrover_lite.backends.k8s.jobs.files.protocol import Part
+from dlrover_lite.backends.k8s.jobs.files.remote_log import RemoteLog
 from dlrover_lite.backends.k8s.jobs.job_pods import JobPods
 from dlrover_lite.backends.k8s.jobs.job_state import (
     KILLED,
@@ -33,8 +32,9 @@ from dlrover_lite.backends.k8s.jobs.job_state import (
 from dlrover_lite.backends.k8s.jobs.job_watch import JobWatch
 from dlrover_lite.backends.k8s.jobs.known_clusters import ClusterName, KnownCluster
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions, pod_options
-from dlrover_lite.backends.k8s.objects.job import STORAGE, claim_of
+from dlrover_lite.backends.k8s.objects.job import RUNTIME, STORAGE, claim_of
 from dlrover_lite.backends.k8s.objects.names import APP, MASTER_PORT
+from dlrover_lite.checkpoint.file_service.client import FileClient, FilePart
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.jobs.backend import Address, JobSummary, Log, RunOptions, StopCause
 from dlrover_lite.jobs.store import Beginning, Job, Result, match_id, short_id
@@ -42,6 +42,7 @@ from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.curve import JobKey
+from dlrover_lite.transport.endpoints import MASTER_ENDPOINT_FILE
 
 __all__ = ["KubeJobs", "connected"]
 
@@ -221,19 +222,16 @@ class KubeJobs:
 
     def fetch(self, job: str, directory: Path) -> int:
         """Copy all files of a job into a directory; return their number."""
-        with _job_errors():
-            return self._pods.copy(self._known(job), directory, whole=True)
+        return self._from_files(job, lambda files: self._pods.copy(job, files, directory, whole=True))
 
     def _fetch(self, job: str, place: Path) -> None:
-        with _job_errors():
-            one = self._known(job)
-            self._pods.copy(one, place, whole=False)
-            result = summary_of(one, time.time()).result
-            if result is not None and result.state != "lost":
-                _settle_result(Job(place), result)
+        self._from_files(job, lambda files: self._pods.copy(job, files, place, whole=False))
+        result = self.state(job).result
+        if result is not None and result.state != "lost":
+            _settle_result(Job(place), result)
 
     def log_names(self, job: str) -> Sequence[str]:
-        found = self._from_files(job, lambda files: [] if files is None else files.listing("logs").files)
+        found = self._from_files(job, lambda files: [] if files is None else files.tree("logs"))
         return sorted(Path(entry.path).stem for entry in found if entry.path.endswith(".log"))
 
     def log(self, job: str, node: str, *, last_lines: int | None = None) -> Log:
@@ -241,14 +239,17 @@ class KubeJobs:
             self._known(job)
         Job(Path(job)).log(node)  # raises for a name that no node has
 
-        def part(path: str, offset: int, most_bytes: int) -> Part:
+        def part(path: str, offset: int, most_bytes: int) -> FilePart:
             return self._from_files(
-                job, lambda files: Part(b"", offset) if files is None else files.part(path, offset, most_bytes)
+                job,
+                lambda files: (
+                    FilePart(memoryview(b""), offset) if files is None else files.part(path, offset, most_bytes)
+                ),
             )
 
         return RemoteLog(f"logs/{node}.log", part, last_lines=last_lines)
 
-    def _from_files(self, job: str, read: Callable[[Files | None], T]) -> T:
+    def _from_files(self, job: str, read: Callable[[FileClient | None], T]) -> T:
         """Read a job's files, from another pod if the one that has them ends meanwhile, as a master's does with its job."""
         with _job_errors():
             try:
@@ -266,7 +267,7 @@ class KubeJobs:
             listens = not summary_of(one, time.time()).over
             if listens:
                 with self._pods.files(one) as files:
-                    listens = files is not None and files.listing("-").has_master
+                    listens = files is not None and _has_master(files)
             found = self._pods.endpoint(one, MASTER_PORT) if listens else None
             if found is not None:
                 connector = self._pods.connector(one)
@@ -325,6 +326,13 @@ class KubeJobs:
         summary = self.state(job)
         if summary.started_at is None and summary.result is not None and summary.result.state == "failed":
             raise JobError(summary.result.message, hint=summary.result.hint)
+
+
+def _has_master(files: FileClient) -> bool:
+    """Return whether a master of the job listens."""
+    return (
+        files.part(f"{RUNTIME}/{MASTER_ENDPOINT_FILE}", 0, 0).is_there and not files.part("result.json", 0, 0).is_there
+    )
 
 
 def _settle_result(copy: Job, told: Result) -> None:

@@ -23,21 +23,20 @@ import msgspec
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.connection import connect
 from dlrover_lite.backends.k8s.api.problems import ApiProblem, Unreachable
-from dlrover_lite.backends.k8s.jobs.files.server import FileServer
 from dlrover_lite.backends.k8s.jobs.job_state import JobSet, end_annotations, running_annotations
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
-from dlrover_lite.backends.k8s.objects.job import STORAGE
-from dlrover_lite.backends.k8s.objects.names import DIRECTORY_PORT, FILES_PORT, MASTER_PORT, job_labels
+from dlrover_lite.backends.k8s.objects.job import RUNTIME, STORAGE
+from dlrover_lite.backends.k8s.objects.names import FILES_PORT, MASTER_PORT, job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import JOB_FILES
 from dlrover_lite.backends.keeper.options import KeeperOptions, KeeperReady
 from dlrover_lite.core.decoding import from_json
-from dlrover_lite.core.errors import BackendError, DlroverLiteError, JobError
+from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.process_log import log, log_to
 from dlrover_lite.jobs.store import Job, Result, take_up_job, this_process
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.transport.connector import KEY_FILE_VARIABLE, Connector
+from dlrover_lite.transport.connector import KEY_FILE_VARIABLE
 
 __all__ = ["MasterPod", "Surroundings", "keeper_options", "take_up"]
 
@@ -45,6 +44,8 @@ _POLL_SECONDS = 1.0
 _MOST_KEEPERS = 10
 """How often a keeper that was killed, with no result of its job, is started again."""
 _NODE_GRACE_SECONDS = 5
+_WRITABLE = ("checkpoints", "export")
+"""Directories of the job that its nodes write to."""
 _PODS_SECONDS = 120.0
 """Seconds to wait for the job's pods to be gone."""
 _STOP_SIGNALS: dict[str, signal.Signals] = {
@@ -84,6 +85,7 @@ def keeper_options(options: PodOptions, around: Surroundings) -> KeeperOptions:
         transport="tcp",
         listen=f"tcp://{around.listen}:{MASTER_PORT}",
         advertised=f"tcp://{around.job}.{around.namespace}.svc:{MASTER_PORT}",
+        runtime=f"{STORAGE}/jobs/{around.job}/{RUNTIME}",  # commands look there for whether a master listens
     )
 
 
@@ -124,12 +126,8 @@ class MasterPod:
         recipe = from_json(Path(JOB_FILES, "recipe.json").read_bytes(), Recipe)
         job = take_up(Path(STORAGE, "jobs", self._around.job), recipe, job_set)
         stop_serving = threading.Event()
-        serving = [
-            threading.Thread(target=serve, args=(job, stop_serving), name=serve.__name__)
-            for serve in (self._serve_directory, self._keep_file_service)
-        ]
-        for thread in serving:
-            thread.start()
+        serving = threading.Thread(target=self._keep_file_service, args=(job, stop_serving), name="file-service")
+        serving.start()
         try:
             if job.result() is None and self._keep(job, options, job_set) == "moves":
                 return "moves"
@@ -138,8 +136,7 @@ class MasterPod:
             return "over"
         finally:
             stop_serving.set()
-            for thread in serving:
-                thread.join()
+            serving.join()
 
     # --- the keeper -----------------------------------------------------------------------------------------------------
 
@@ -276,16 +273,9 @@ class MasterPod:
         self._calls.patch("StatefulSet", self._around.job, changes, subresource="status", how="merge")
 
     def _keep_file_service(self, job: Job, stop: threading.Event) -> None:
-        """Keep up the process by which nodes write checkpoints and models to the job's directory."""
-        endpoint = f"tcp://{self._around.listen}:{FILES_PORT}"
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "dlrover_lite.checkpoint.file_service.server",
-            str(job.directory),
-            endpoint,
-        ]
+        """Keep up the process by which nodes write checkpoints and models to the job's directory, and commands read it."""
+        served = [str(job.directory), f"tcp://{self._around.listen}:{FILES_PORT}", "--writable", *_WRITABLE]
+        command = [sys.executable, "-P", "-m", "dlrover_lite.checkpoint.file_service.server", *served]
         while not stop.is_set():
             with os.fdopen(open_private(job.log("files"), os.O_WRONLY | os.O_APPEND), "ab") as output:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
@@ -294,16 +284,6 @@ class MasterPod:
             if process.poll() is None:
                 process.terminate()
             process.wait()
-
-    def _serve_directory(self, job: Job, stop: threading.Event) -> None:
-        try:
-            with Connector.of_this_process() as connector:
-                server = FileServer(job, f"tcp://{self._around.listen}:{DIRECTORY_PORT}", connector)
-                while not stop.is_set():
-                    server.serve(0.2)
-                server.close()
-        except DlroverLiteError as error:
-            log(f"The job's files can't be served: {error}")
 
 
 def main() -> int:

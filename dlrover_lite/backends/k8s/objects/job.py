@@ -11,7 +11,6 @@ import msgspec
 
 from dlrover_lite.backends.k8s.objects.names import (
     BRAIN_PORT,
-    DIRECTORY_PORT,
     FILES_PORT,
     MASTER_PORT,
     NODE_ACCOUNT,
@@ -31,6 +30,7 @@ from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.transport.connector import KEY_FILE_VARIABLE
 
 __all__ = [
+    "RUNTIME",
     "STORAGE",
     "JobObjects",
     "access_mode",
@@ -46,13 +46,17 @@ KubeObject: TypeAlias = dict[str, Any]
 
 STORAGE = "/storage"
 """Where the master's pod and readers find the job's volume."""
+RUNTIME = "run"
+"""Directory, in the job's own, of what only tells where its processes are now."""
 MASTER_GRACE_SECONDS = 150
 """Grace period of the master's pod in seconds: the master takes a last checkpoint, and ends its nodes."""
 READER_SECONDS = 3600
 """Longest life of a reader pod in seconds."""
-_PORTS = {"master": MASTER_PORT, "files": FILES_PORT, "directory": DIRECTORY_PORT}
+READER_IDLE_SECONDS = 300
+"""Seconds for which nobody has asked a reader pod for anything, after which it ends."""
+_PORTS = {"master": MASTER_PORT, "files": FILES_PORT}
 _MASTER = ["python", "-P", "-m", "dlrover_lite.backends.k8s.jobs.master_pod"]
-_READER = ["python", "-P", "-m", "dlrover_lite.backends.k8s.jobs.reader_pod"]
+_READER = ["python", "-P", "-m", "dlrover_lite.checkpoint.file_service.server"]
 _MASTER_RESOURCES = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
 _READER_RESOURCES = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}}
 
@@ -159,7 +163,8 @@ def master_pod(made: JobObjects) -> KubeObject:
 
 def reader_pod(made: JobObjects) -> KubeObject:
     """Make a pod that serves the files of a job that is over. It has no rights, and is gone after a while."""
-    spec = _spec(made, "reader", NODE_ACCOUNT, _READER, _READER_RESOURCES)
+    served = [f"{STORAGE}/jobs/{made.job}", f"tcp://*:{FILES_PORT}", "--idle-seconds", str(READER_IDLE_SECONDS)]
+    spec = _spec(made, "reader", NODE_ACCOUNT, [*_READER, *served], _READER_RESOURCES)
     spec |= {
         "automountServiceAccountToken": False,
         "restartPolicy": "Never",

@@ -8,10 +8,12 @@ __all__ = [
     "APP",
     "BRAIN",
     "BRAIN_PORT",
+    "FILES_PORT",
     "JOB_LABEL",
     "MASTER_ACCOUNT",
     "MASTER_PORT",
     "NODE_ACCOUNT",
+    "NODE_PORT",
     "USER_ROLE",
     "component_labels",
     "job_labels",
@@ -27,8 +29,8 @@ USER_ROLE = "dlrover-lite-user"
 """Role of people who run jobs from their workstation."""
 BRAIN = "dlrover-lite-brain"
 """Name of the brain that the jobs of a namespace share: of its Deployment, Service and claim, and of the Secret with its key."""
-MASTER_PORT, NODE_PORT, FILES_PORT, DIRECTORY_PORT = 7070, 7071, 7072, 7073
-"""Ports of a master, of what speaks for its nodes, of the files that nodes write, and of the job's directory as people read it."""
+MASTER_PORT, NODE_PORT, FILES_PORT = 7070, 7071, 7072
+"""Ports of a master, of what speaks for its nodes, and of the job's files, which nodes write and commands read."""
 BRAIN_PORT = 7074
 """Port of the brain that jobs share."""
 
