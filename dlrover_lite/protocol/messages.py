@@ -259,6 +259,17 @@ class TableCount(Message, frozen=True):
     rows: Count
 
 
+class PeerTransfers(Message, frozen=True):
+    """What has gone over TCP between a PS and all processes at an address, since the PS started."""
+
+    peer: Name
+    """IP address."""
+    sent_bytes: Bytes
+    received_bytes: Bytes
+    bytes_per_second: Rate = 0.0
+    """The fastest rate of the last seconds at which the peer has acknowledged what was sent."""
+
+
 class PsCounters(Message, frozen=True):
     """Counters for the profile of the job. They count since the PS started."""
 
@@ -271,6 +282,8 @@ class PsCounters(Message, frozen=True):
     row_bytes: Bytes
     """Bytes of memory that rows of embeddings and their index take, free rows included."""
     tables: Items[TableCount] = []
+    transfers: Items[PeerTransfers] = []
+    """Transfers by peer, where the PS listens at a TCP address."""
 
 
 class ReadySlots(Message, frozen=True):

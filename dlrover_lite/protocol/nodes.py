@@ -86,6 +86,8 @@ class Readings(msgspec.Struct, frozen=True):
     on: ByKey[Name, Name]
     """Host of each of these nodes."""
     hosts: Items[HostUsage]
+    addresses: ByKey[Name, Name] = {}
+    """IP address of each node that has one which no node on another host has."""
 
 
 class Enforcement(msgspec.Struct, frozen=True):

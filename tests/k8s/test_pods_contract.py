@@ -129,6 +129,18 @@ class TestKubeBackend(BackendContract):
     overlooked = 4 * MIB
     """Pages of files that the agent read count while they are in use, and no more once the kernel has set them aside."""
 
+    def test_readings_have_each_pods_address(self, scripted: Scripted) -> None:
+        nodes = [scripted.launch("stay"), scripted.launch("stay")]
+        for node in nodes:
+            until(lambda node=node: node in scripted.backend.readings().nodes, f"what {node} uses")
+        addresses = scripted.backend.readings().addresses
+        assert isinstance(scripted.backend, KubeBackend)
+        for node in nodes:
+            pod = scripted.backend.calls.get("Pod", scripted.backend.book.nodes[node].pod)
+            assert addresses[node] == pod["status"]["podIP"]
+            scripted.end(node)
+        assert not scripted.backend.readings().addresses.keys() & set(nodes)
+
 
 @pytest.fixture
 def run(api_server: ApiServer, tmp_path: Path) -> Iterator[Callable[[], Scripted]]:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.master.profiling.counter_interpolation import Series
 from dlrover_lite.master.profiling.profiler import Pace, Part, Profiler, Situation
-from dlrover_lite.protocol.messages import PsCounters, PsReport, TableCount, WorkReport
+from dlrover_lite.protocol.messages import PeerTransfers, PsCounters, PsReport, TableCount, WorkReport
 from dlrover_lite.protocol.nodes import HostUsage, Readings, Usage
-from dlrover_lite.protocol.profiles import Profile
+from dlrover_lite.protocol.profiles import Profile, observe
 
 EPOCH = 1_000_000.0
 """Seconds since the epoch at 0 of the steady clock."""
@@ -333,3 +333,29 @@ def test_a_series_forgets_only_what_is_not_needed() -> None:
     assert series.at(9.0) == {"n": 25}
     assert series.at(0.0) == {"n": 9}
     assert Series().at(1.0) == {}
+
+
+def test_what_comes_from_other_hosts_is_measured_by_host() -> None:
+    """Rows by PS, gradients by workers; on one host nothing comes from elsewhere."""
+    profiler = Profiler("job", batch_size=100, samples_so_far=0, pace=PACE)
+    on = {"ps-0": "a", "worker-0": "a", "worker-1": "b"}
+    addresses = {"ps-0": "10.0.0.9", "worker-0": "10.0.0.1", "worker-1": "10.0.0.2"}
+    profiler.situation(0.0, EPOCH, Situation((Part("ps-0", "ps", 1.0), *(Part(n, "worker", 1.0) for n in WORKERS[:2]))))
+    found = None
+    for second in range(15):
+        nodes = {node: Usage(second * 0.5, 1000, 2000, 0, 0.0) for node in on}
+        hosts = [HostUsage(host, 4.0, float(second)) for host in ("a", "b")]
+        profiler.readings(second, Readings(nodes, on, hosts, addresses))
+        for worker in WORKERS[:2]:
+            profiler.worked(second, worker, samples=100, minibatches=1, report=WorkReport())
+        transfers = [PeerTransfers(addresses[w], 700 * second, 300 * second, 7_000.0) for w in WORKERS[:2]]
+        counters = PsCounters(second / 10, 0.0, 2 * second, 7, [], transfers)
+        profiler.served(second, PsReport("ps-0", 5, 9, second, counters=counters))
+        found = found or profiler.tick(second, EPOCH + second)
+    assert isinstance(found, Profile)
+    assert {h.host: (h.received_bytes, round(h.receiving_seconds, 6)) for h in found.hosts} == {
+        "a": (3_000, round(3_000 / 7_000, 6)),
+        "b": (7_000, 1.0),
+    }
+    seen = observe(found)
+    assert seen is not None and seen.byte_seconds == pytest.approx(1 / 7_000)

@@ -16,6 +16,7 @@ import msgspec
 
 from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.master.profiling.counter_interpolation import Series, Values
+from dlrover_lite.master.profiling.host_transfers import HostTransfers, PsTraffic, received_by_host
 from dlrover_lite.master.profiling.slowdown_detector import RECENT_SECONDS, Paces, has_turned
 from dlrover_lite.protocol.messages import PsReport, WorkReport
 from dlrover_lite.protocol.nodes import Readings, Role
@@ -24,6 +25,7 @@ from dlrover_lite.protocol.profiles import HostUse, Level, Profile, PsLevel, PsU
 __all__ = ["Pace", "Part", "Profiler", "Situation"]
 
 _WALL, _CPU, _TABLE = "wall ", "cpu ", "table "
+_SENT, _RECEIVED, _FASTEST = "sent to ", "received from ", "fastest to "
 _READ_DELAY = "read delay"
 _PART_SECONDS, _LEAST_PARTS = 2.0, 2
 """Length in seconds of the parts of an interval that say how evenly it went; and how many there are at least, of one that isn't tiny."""
@@ -103,6 +105,7 @@ class Profiler:
         self._cores: dict[str, float] = {}
         self._on: dict[str, str] = {}
         self._dims: dict[str, int] = {}
+        self._transfers = HostTransfers()
         self._level_until = -math.inf
         """Time of the last level."""
         self._calm_since = math.inf
@@ -144,6 +147,7 @@ class Profiler:
             self._of("host", host.host).tell(now, {"cpu": host.cpu_seconds})
             self._cores[host.host] = host.cores
         self._on = readings.on
+        self._transfers.located({at: readings.on[node] for node, at in readings.addresses.items()})
 
     def worked(self, now: float, node: str, *, samples: int, minibatches: int, report: WorkReport | None) -> None:
         """Handle a worker's report: so many have been consumed since it last did."""
@@ -174,6 +178,8 @@ class Profiler:
         for table in counters.tables:
             totals[_TABLE + table.name] = table.rows
             self._dims[table.name] = table.dim
+        for host, (sent, received, fastest) in self._transfers.told(report.node, counters.transfers).items():
+            totals |= {_SENT + host: sent, _RECEIVED + host: received, _FASTEST + host: fastest}
         self._of("ps", report.node).tell(now, totals)
 
     # --- intervals ------------------------------------------------------------------------------------------------------
@@ -308,6 +314,7 @@ class Profiler:
         present = set(self._sources())
         for source in [source for source in self._series if source not in present and source[0] != "host"]:
             self._samples_before += self._series.pop(source).last.get("samples", 0.0)
+        self._transfers.keep_only(name for kind, name in present if kind == "ps")
 
     def _close(self, end: float, at: float) -> Profile | Gap:
         assert self._began is not None
@@ -359,7 +366,7 @@ class Profiler:
             samples_so_far=self._samples_so_far(window.after),
             workers=tuple(self._worker(part, window) for part in parts if part.role == "worker"),
             ps=tuple(self._ps(part, window) for part in parts if part.role == "ps"),
-            hosts=tuple(self._host(host, seconds, window) for host in self._hosts()),
+            hosts=self._host_uses(seconds, window),
             relative_sd=relative_sd,
             tables=self._tables(window),
         )
@@ -403,11 +410,31 @@ class Profiler:
             node, window.now(source, "rows"), window.now(source, "row_bytes"), window.now(("usage", node), "used")
         )
 
-    def _host(self, host: str, seconds: float, window: _Window) -> HostUse:
+    def _host_uses(self, seconds: float, window: _Window) -> tuple[HostUse, ...]:
+        received = received_by_host(self._traffic(window), seconds)
+        return tuple(self._host(host, seconds, window, *received.get(host, (0, 0.0))) for host in self._hosts())
+
+    def _host(self, host: str, seconds: float, window: _Window, received: int, receiving_seconds: float) -> HostUse:
         here = [part.node for part in self._situation.parts if self._on.get(part.node) == host]
         own = sum(window.risen(("usage", node), "cpu") for node in here)
         others = window.risen(("host", host), "cpu") - own
-        return HostUse(host, self._cores[host], max(0.0, others / seconds))
+        return HostUse(host, self._cores[host], max(0.0, others / seconds), received, receiving_seconds)
+
+    def _traffic(self, window: _Window) -> list[PsTraffic]:
+        """List what went between PS and workers, by their hosts."""
+        servers = {part.node: ("ps", part.node) for part in self._situation.parts if part.role == "ps"}
+        return [
+            PsTraffic(
+                self._on[node],
+                host,
+                sent,
+                window.risen(source, _RECEIVED + host),
+                float(window.now(source, _FASTEST + host)),
+            )
+            for node, source in servers.items()
+            if node in self._on
+            for host, sent in window.by_name(source, _SENT).items()
+        ]
 
     def _tables(self, window: _Window) -> tuple[TableUse, ...]:
         servers = [part.node for part in self._situation.parts if part.role == "ps"]

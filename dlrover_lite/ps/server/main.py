@@ -23,6 +23,7 @@ from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.polling import wait_for_messages
 from dlrover_lite.transport.server import Server
+from dlrover_lite.transport.tcp_connections import own_tcp_connections
 
 __all__ = ["main"]
 
@@ -56,7 +57,9 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
 
     try:
         engine = _engine(spec)
-        with closing(PsService(spec.id, engine, server, connect, say=log, persister=persister)) as service:
+        connections = own_tcp_connections if spec.listen.startswith("tcp://") else tuple
+        service = PsService(spec.id, engine, server, connect, say=log, persister=persister, connections=connections)
+        with closing(service):
             welcome = master.call(Hello(spec.id, "ps", server.endpoint)).body
             if isinstance(welcome, Welcome) and welcome.recipe.checkpoint == "off":
                 service.snapshots.spare_persister()

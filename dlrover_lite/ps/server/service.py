@@ -6,7 +6,7 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +34,7 @@ from dlrover_lite.ps.migration.migration import Outgoing
 from dlrover_lite.ps.migration.migration_target import MigrationTarget
 from dlrover_lite.ps.server.busy_meter import BusyMeter
 from dlrover_lite.ps.server.engine import Engine, Frozen, NotOwned, Slice
+from dlrover_lite.ps.server.transfers import TransferMeter
 from dlrover_lite.ps.snapshots.restore import Restoring, Unreachable
 from dlrover_lite.ps.snapshots.snapshot_orders import SnapshotOrders
 from dlrover_lite.ps.snapshots.writer_process import SnapshotWriterProcess
@@ -42,6 +43,7 @@ from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.frames import Failure, Request
 from dlrover_lite.transport.polling import Source
 from dlrover_lite.transport.server import Server
+from dlrover_lite.transport.tcp_connections import TcpConnection
 
 __all__ = ["PsService", "Unrestorable"]
 
@@ -87,7 +89,7 @@ class _Slowed(Exception):
 
 class PsService:
     """The service of one parameter server. ``connect(endpoint, peer)`` makes a client of another one. ``persister``: it is this one's from
-    now on."""
+    now on. ``connections`` lists those of this process by TCP, where that is what it is reached by."""
 
     def __init__(
         self,
@@ -99,6 +101,7 @@ class PsService:
         clock: Callable[[], float] = time.monotonic,
         say: Callable[[str], None] = lambda _: None,
         persister: SnapshotWriterProcess | None = None,
+        connections: Callable[[], Iterable[TcpConnection]] = tuple,
     ) -> None:
         self.node = node
         self.engine = engine
@@ -115,6 +118,7 @@ class PsService:
         self._tidying = Cleanup(engine)
         self.snapshots = SnapshotOrders(number_of(node), engine, clock, say, persister=persister)
         self.meter = BusyMeter(clock)
+        self._transfers = TransferMeter(connections, clock)
         self._held: dict[tuple[int, int], Request] = {}
         """Requests held back until the master has spoken."""
         self._slowed: dict[tuple[int, int], Request] = {}
@@ -456,6 +460,7 @@ class PsService:
             requests=meter.requests,
             row_bytes=engine.embedding_bytes,
             tables=[TableCount(table.name, table.dim, rows) for table, rows in engine.table_rows()],
+            transfers=self._transfers.totals(),
         )
 
     def close(self) -> None:

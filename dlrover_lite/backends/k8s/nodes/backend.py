@@ -216,13 +216,16 @@ class KubeBackend:
             nodes: dict[str, Usage] = {}
             on: dict[str, str] = {}
             hosts: dict[str, HostUsage] = {}
+            addresses: dict[str, str] = {}
             for pod, told in self._readings.items():
                 hosts |= {host.host: host for host in told.hosts}
                 for node, usage in told.nodes.items():
                     known = self.book.nodes.get(node)
                     if known is not None and not known.ended and known.pod == pod:
                         nodes[node], on[node] = usage, told.on[node]
-        return Readings(nodes, on, list(hosts.values()))
+                        if (found := self._address(pod)) is not None:
+                            addresses[node] = found[1]
+        return Readings(nodes, on, list(hosts.values()), addresses)
 
     def enforcement(self) -> Enforcement:
         why = self.book.cant_resize
