@@ -31,7 +31,9 @@ _compiling = pytest.StashKey[subprocess.Popen[bytes]]()
 """Of the process that gives others the tests."""
 
 TRAINING = ("end_to_end", "convergence")
-"""Directories of tests whose jobs use all cores: those of one at the same time would disturb each other."""
+"""Directories of tests whose jobs use all cores: many of one at the same time would disturb each other."""
+SECOND_HALF = "test_o"
+"""Names of files from which on a directory of these is its second half, by the time that they take."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,9 +86,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of several processes, two begin with what takes longest."""
+    """Of several processes, some begin with what takes longest."""
     if _is_worker(config):
-        items.sort(key=lambda item: _share(item.nodeid) not in TRAINING)
+        items.sort(key=lambda item: Path(item.nodeid.partition("::")[0]).parent.name not in TRAINING)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -100,9 +102,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _share(nodeid: str) -> str:
-    """Tests of the same share are run by the same process, one after the other: those of a file, or of a directory that trains."""
+    """Tests of the same share are run by the same process, one after the other: those of a file, or of half of a directory that trains.
+    (All of ``end_to_end`` one after the other would be what ends last.)"""
     file = Path(nodeid.partition("::")[0])
-    return file.parent.name if file.parent.name in TRAINING else str(file)
+    if file.parent.name not in TRAINING:
+        return str(file)
+    return f"{file.parent.name} {'first' if file.name < SECOND_HALF else 'second'} half"
 
 
 @pytest.hookimpl(optionalhook=True)
