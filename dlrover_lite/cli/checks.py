@@ -22,14 +22,19 @@ _WIDTHS = len("warning"), len("leftovers")
 
 
 def show_checks(checks: Iterable[Check], *, as_json: bool) -> int:
-    """Print checks as they come, or all of them as one JSON object; return the exit code."""
-    shown = []
+    """Print checks as they come, or all of them as one JSON object; return the exit code. What several in a row say is to be done is said
+    once, after them."""
+    shown: list[Check] = []
     width = None if as_json else terminal_width()
     for check in checks:
-        shown.append(check)
         if not as_json:
+            if shown and shown[-1].hint != check.hint:
+                _show_hint(shown[-1], width)
             for line in _lines(check, width):
                 click.echo(line)
+        shown.append(check)
+    if shown and not as_json:
+        _show_hint(shown[-1], width)
     ok = not any(check.level == "problem" for check in shown)
     if as_json:
         emit_json({"ok": ok, "checks": shown})
@@ -37,12 +42,19 @@ def show_checks(checks: Iterable[Check], *, as_json: bool) -> int:
 
 
 def _lines(check: Check, width: int | None) -> Iterator[str]:
-    head = f"{check.level:<{_WIDTHS[0]}}  {check.name:<{_WIDTHS[1]}}  "
-    first, *rest = hanging(head, check.text, width)
+    first, *rest = hanging(_head(check), check.text, width)
     yield _coloured(check.level, first)
     yield from rest
+
+
+def _show_hint(check: Check, width: int | None) -> None:
     if check.hint:
-        yield from hanging(" " * len(head), check.hint, width)
+        for line in hanging(" " * len(_head(check)), check.hint, width):
+            click.echo(line)
+
+
+def _head(check: Check) -> str:
+    return f"{check.level:<{_WIDTHS[0]}}  {check.name:<{_WIDTHS[1]}}  "
 
 
 def _coloured(level: str, line: str) -> str:

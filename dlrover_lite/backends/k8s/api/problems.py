@@ -120,8 +120,8 @@ def _hint(status: int, message: str) -> str:
             )
         case 403 if (missing := _FORBIDDEN.search(message)) is not None:
             return (
-                f"{missing['user']} lacks the right to {missing['verb']} {missing['resource']}: have somebody who may apply what "
-                "`dlrover-lite k8s manifests` prints, and `dlrover-lite k8s check` tells what is missing."
+                f"{missing['user']} lacks the right to {missing['verb']} {missing['resource']}. `dlrover-lite k8s check` tells what else "
+                "is missing; somebody who may make roles has to apply what `dlrover-lite k8s manifests` prints."
             )
         case 403:
             return "A policy of the cluster forbids it; its words say which. `dlrover-lite k8s check` tells which rights there are."
