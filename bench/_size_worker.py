@@ -39,6 +39,7 @@ class Growing:
     """A dataset whose ids are those of tables that grow as the file says."""
 
     schema: Schema = _train_worker.InMemory.schema
+    remote = False
 
     def __init__(self, samples: int, wish: Path) -> None:
         self.samples = samples

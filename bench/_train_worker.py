@@ -27,6 +27,7 @@ class InMemory:
     """Cycles over batches made beforehand: reading data costs nothing."""
 
     schema: Schema = CRITEO_SCHEMA
+    remote = False
 
     def __init__(self, samples: int, batches: list[Batch]) -> None:
         self.samples = samples

@@ -46,6 +46,10 @@ class Dataset(Protocol):
     samples: int
     """Number of samples, bad lines included: a bad line is a hole, not a shift."""
 
+    @property
+    def remote(self) -> bool:
+        """Return whether any of the samples come from far, so that ``expect`` is of use."""
+
     def read(self, numbers: NDArray[np.int64]) -> Batch:
         """Return the samples with these numbers (0 <= number < ``samples``), in this order. Raises DataError."""
 

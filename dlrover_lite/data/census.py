@@ -21,6 +21,7 @@ class CensusDataset:
     """Sample n has the id n in the column ``sample`` and 0 in ``everyone``, no dense features, and the label 0. See ``base.Dataset``."""
 
     schema = CENSUS_SCHEMA
+    remote = False
 
     def __init__(self, data: CensusData) -> None:
         self.samples = data.samples

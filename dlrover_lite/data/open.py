@@ -48,6 +48,7 @@ class View:
     def __init__(self, dataset: Dataset, *, first: int, samples: int) -> None:
         self.schema = dataset.schema
         self.samples = samples
+        self.remote = dataset.remote
         self._dataset = dataset
         self._first = first
 

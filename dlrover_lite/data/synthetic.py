@@ -56,6 +56,7 @@ class SyntheticDataset:
     """Samples ``first`` .. ``first + samples - 1`` as numbers 0 .. ``samples - 1``. See ``base.Dataset``."""
 
     schema = CRITEO_SCHEMA
+    remote = False
 
     def __init__(self, data: SyntheticData, *, first: int, samples: int) -> None:
         self.samples = samples

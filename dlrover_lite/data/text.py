@@ -154,6 +154,7 @@ class TextDataset:
         self._reader = LineReader(self._indexes)
         self._first = np.cumsum([0] + [index.lines - parser.header_lines for index in self._indexes])
         self.samples = int(self._first[-1])
+        self.remote = any(index.remote is not None for index in self._indexes)
 
     def read(self, numbers: NDArray[np.int64]) -> Batch:
         """See ``base.Dataset``. Raises DataError when a file can't be read any more, or was changed."""

@@ -35,6 +35,8 @@ REPORT_SECONDS = 0.5
 MASTER_DEADLINE_SECONDS = 120.0
 RETRY_SECONDS = 0.5
 """Seconds until a master that was restarted is asked again; an answer takes it milliseconds."""
+_AHEAD_PART = 4
+"""Part of a lease that is left when the next one is asked for ahead: of two seconds half a one, in which a store answers."""
 _BAD_EXAMPLES = 5
 
 
@@ -115,6 +117,15 @@ class HeldLease:
     def exhausted(self) -> bool:
         return self.next_k >= self.lease.stop
 
+    @property
+    def begun(self) -> bool:
+        return self.next_k > self.lease.start
+
+    @property
+    def nearly_exhausted(self) -> bool:
+        """Return whether the last quarter of the lease is all that is left to be handed out."""
+        return self.lease.stop - self.next_k <= (self.lease.stop - self.lease.start) // _AHEAD_PART
+
     def consumed(self, k: int) -> None:
         self.unreported.add(k, k + 1)
         self.open -= 1
@@ -133,7 +144,8 @@ class HeldLease:
 
 
 class LeaseBook:
-    """Asks for the next lease when the last minibatch of the present one is handed out, so that no worker waits for the master."""
+    """Asks for the next lease when the last minibatch of the present one is handed out, so that no worker waits for the master; with
+    ``asks_ahead`` earlier, so that what it begins with can be fetched from far."""
 
     def __init__(
         self, node: str, endpoint: str, *, connector: Connector, clock: Callable[[], float] = time.monotonic
@@ -149,6 +161,12 @@ class LeaseBook:
         self.finished = False
         """Whether the master needs nothing more of this worker."""
         self.export: Export | None = None
+        self.asks_ahead = False
+
+    @property
+    def following(self) -> HeldLease | None:
+        """Return the lease of which the first minibatch isn't handed out yet; None: there is none."""
+        return next((held for held in self._held if not held.begun), None)
 
     @property
     def socket(self) -> Source:
@@ -214,7 +232,8 @@ class LeaseBook:
 
     def _send_due(self) -> None:
         now = self._clock()
-        want = all(held.exhausted for held in self._held) and now >= self._ask_again_at
+        ended = (held.nearly_exhausted if self.asks_ahead else held.exhausted for held in self._held)
+        want = all(ended) and now >= self._ask_again_at
         periodic = now - self._reported_at >= REPORT_SECONDS
         held = next((held for held in self._held if held.due(now=want or periodic)), None)
         if held is None:

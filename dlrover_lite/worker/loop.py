@@ -90,6 +90,11 @@ class TrainingLoop:
         self._whole_cores = _whole(self.cores)
         """Number of whole cores, for which there are as many threads."""
         self._orders: dict[int, EpochOrder] = {}
+        self.book.asks_ahead = self.train.remote
+        self._following: HeldLease | None = None
+        """The lease that was last seen to follow the present one."""
+        self._present: tuple[HeldLease, int] | None = None
+        """The minibatch that was read last."""
         self._read: _Read | None = None
         self._pulling: list[_Task] = []
         self._computing: deque[_Task] = deque()
@@ -126,6 +131,7 @@ class TrainingLoop:
         self._pull_next()
         self._read_ahead()
         self.book.pump()
+        self._see_following()
         self.journal.tick()
 
     # --- stages ---------------------------------------------------------------------------------------------------------
@@ -268,16 +274,38 @@ class TrainingLoop:
 
     def _batch(self, held: HeldLease, k: int) -> Batch:
         size = self.recipe.training.batch_size
+        self._present = held, k
+        self._expect(held, k)
         if held.lease.kind == "eval":
             if self.evaluation is None:
                 raise DlroverLiteError("the master asks for an evaluation, but there is no data to evaluate on")
-            stop = min(held.lease.stop * size, k * size + _EXPECTED_SAMPLES, self.evaluation.samples)
-            self.evaluation.expect([range(k * size, stop)])
             return self.evaluation.read(np.arange(k * size, min((k + 1) * size, self.evaluation.samples)))
         order = self._order(held.lease.index)
-        stop = min(held.lease.stop * size, k * size + _EXPECTED_SAMPLES, self.train.samples)
-        self.train.expect(order.blocks(k * size, stop))
         return self.train.read(order.numbers(k * size, min((k + 1) * size, self.train.samples)))
+
+    def _see_following(self) -> None:
+        """Have what a lease begins with that has just come fetched while the present one is trained on."""
+        if (following := self.book.following) is not None and following is not self._following:
+            self._following = following
+            self._expect(*(self._present or (following, following.lease.start)))
+
+    def _expect(self, held: HeldLease, k: int) -> None:
+        """Tell the dataset what is read from minibatch ``k`` on: of this lease, then of the one that follows."""
+        data = self.evaluation if held.lease.kind == "eval" else self.train
+        if data is None or not data.remote:
+            return
+        ranges = self._ranges(held, k, data)
+        following = self.book.following
+        if following is not None and following is not held and following.lease.kind == held.lease.kind:
+            ranges += self._ranges(following, following.lease.start, data)
+        data.expect(ranges)
+
+    def _ranges(self, held: HeldLease, k: int, data: Dataset) -> list[range]:
+        size = self.recipe.training.batch_size
+        stop = min(held.lease.stop * size, k * size + _EXPECTED_SAMPLES, data.samples)
+        if held.lease.kind == "eval":
+            return [range(k * size, stop)]
+        return self._order(held.lease.index).blocks(k * size, stop)
 
     def _order(self, epoch: int) -> EpochOrder:
         if epoch not in self._orders:

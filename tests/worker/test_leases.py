@@ -70,6 +70,23 @@ def train(token: int, start: int, stop: int) -> Lease:
     return Lease(token, "train", 0, start, stop)
 
 
+def test_ahead_the_next_lease_is_asked_for_when_a_quarter_is_left_and_begins_after_this_one(script: Script) -> None:
+    script.book.asks_ahead = True
+    script.begin(train(1, 0, 8))
+    taken = [script.take()[1] for _ in range(5)]
+    assert script.silent() and script.book.following is None
+    taken.append(script.take()[1])
+    script.book.pump()
+    assert script.asked().want
+    script.says(train(2, 20, 28))
+    following = script.book.following
+    assert following is not None and following.lease.token == 2
+    taken += [script.take()[1] for _ in range(3)]
+    assert taken == [0, 1, 2, 3, 4, 5, 6, 7, 20]
+    assert script.book.following is None
+    assert script.silent()  # nothing is asked while this lease has more than its quarter
+
+
 def test_the_next_lease_is_asked_for_when_the_last_minibatch_is_handed_out(script: Script) -> None:
     script.begin(train(1, 0, 3))
     ks = []

@@ -49,12 +49,17 @@ class Model(nn.Module):
 class Samples:
     schema = SCHEMA
     samples = MINIBATCHES * BATCH_SIZE
+    remote = False
+
+    def __init__(self) -> None:
+        self.expected: list[list[range]] = []
 
     def read(self, numbers: NDArray[np.int64]) -> Batch:
         n = len(numbers)
         return Batch(np.zeros(n, np.float32), np.zeros((n, 1), np.float32), (numbers % 5).astype(np.uint64)[None], [])
 
-    def expect(self, ranges: Sequence[range]) -> None: ...
+    def expect(self, ranges: Sequence[range]) -> None:
+        self.expected.append(list(ranges))
 
     def close(self) -> None: ...
 
@@ -64,6 +69,7 @@ class Book:
 
     export = None
     ask_again_in = 0.0
+    asks_ahead = False
 
     def __init__(self, leases: list[Lease], context: zmq.Context[Any]) -> None:
         self.held = [HeldLease(lease) for lease in leases]
@@ -72,6 +78,10 @@ class Book:
     @property
     def finished(self) -> bool:
         return all(held.exhausted for held in self.held)
+
+    @property
+    def following(self) -> HeldLease | None:
+        return next((held for held in self.held if not held.begun), None)
 
     def next(self) -> tuple[HeldLease, int] | None:
         held = next((held for held in self.held if not held.exhausted), None)
@@ -145,6 +155,7 @@ def train(
     *,
     cores: float = 1.0,
     run_delay: RunDelay | None = None,
+    samples: Samples | None = None,
     **training: int,
 ) -> tuple[Watched, Book]:
     """Run the loop until these leases are done."""
@@ -165,7 +176,7 @@ def train(
         recipe(**training),
         trainer,
         book,  # type: ignore[arg-type]
-        train=Samples(),
+        train=samples or Samples(),
         evaluation=Samples(),
         stop=lambda: False,
         mark=lambda _: None,
@@ -226,6 +237,23 @@ def test_evaluations_are_pipelined_whatever_the_depth(servers: ScriptedJob) -> N
 def test_evaluations_ask_which_keys_are_unknown_and_training_does_not(servers: ScriptedJob) -> None:
     assert train(servers, [lease(0, 10)], pipeline_depth=1)[0].asked_for_unknown == {False}
     assert train(servers, [lease(0, 10, kind="eval")], pipeline_depth=1)[0].asked_for_unknown == {True}
+
+
+def test_samples_of_the_lease_that_follows_are_expected_behind_those_of_this_one(servers: ScriptedJob) -> None:
+    far = Samples()
+    far.remote = True
+    leases = [lease(0, 4, epoch=1), lease(10, 12, epoch=1), lease(0, 2, kind="eval"), lease(12, 14, epoch=1)]
+    _, book = train(servers, leases, samples=far, shuffle=False)
+    assert book.asks_ahead
+    assert far.expected[0] == [range(16), range(40, 48)]
+    assert [range(12, 16), range(40, 48)] in far.expected
+    assert [range(44, 48)] in far.expected  # what follows is read from other data
+
+
+def test_samples_that_are_here_are_not_expected(servers: ScriptedJob) -> None:
+    near = Samples()
+    _, book = train(servers, [lease(0, 4, epoch=1)], samples=near)
+    assert near.expected == [] and not book.asks_ahead
 
 
 class Held(RunDelay):
