@@ -25,7 +25,7 @@ from dlrover_lite.core.units import GIB, MIB, format_bytes, parse_memory
 from dlrover_lite.data.block_book import Block, BlockBook
 from dlrover_lite.data.files import scratch_directory, unnamed_file
 
-__all__ = ["BLOCK_BYTES", "CACHE_VARIABLE", "BlockCache", "cache_bytes", "process_cache"]
+__all__ = ["BLOCK_BYTES", "CACHE_VARIABLE", "BlockCache", "FileRange", "cache_bytes", "process_cache"]
 
 CACHE_VARIABLE = "DLROVER_LITE_DATA_CACHE"
 BLOCK_BYTES = 2 * MIB
@@ -42,10 +42,24 @@ _IDLE_SECONDS = 10.0
 Fetch = Callable[[RemoteFile, int, int], bytes]
 
 
+class FileRange(NamedTuple):
+    """Bytes [start, stop) of a file."""
+
+    file: RemoteFile
+    start: int
+    stop: int
+    alone: bool = False
+    """The range has blocks of its own, counted from its start, so that nothing beside it is fetched with it. Else they are counted from the
+    file's start."""
+
+
 class _Key(NamedTuple):
     file: RemoteFile
     version: Version
-    number: int
+    first: int
+    """First byte of the block."""
+    last: int
+    """Byte behind its last one."""
 
 
 class BlockCache:
@@ -65,18 +79,19 @@ class BlockCache:
         self._threads = 0
         self._closed = False
 
-    def read(self, file: RemoteFile, start: int, stop: int) -> NDArray[np.uint8]:
-        """Return bytes [start, stop) of a file. Raises DataError."""
+    def read(self, file: RemoteFile, start: int, stop: int, within: FileRange | None = None) -> NDArray[np.uint8]:
+        """Return bytes [start, stop) of a file. ``within``: a range that stands alone and has them all. Raises DataError."""
         out = np.empty(stop - start, np.uint8)
-        for key, first, last in self._blocks(file, start, stop):
-            part = out[max(start, first) - start : min(stop, last) - start]
-            skipped = max(0, start - first)
-            self._copy(key, first, last, skipped, part)
+        for key in self._blocks(file, start, stop, within):
+            part = out[max(start, key.first) - start : min(stop, key.last) - start]
+            self._copy(key, max(0, start - key.first), part)
         return out
 
-    def expect(self, ranges: Iterable[tuple[RemoteFile, int, int]]) -> None:
+    def expect(self, ranges: Iterable[FileRange]) -> None:
         """Fetch these ranges soon, in this order, as far as half of the cache holds them. They take the place of those expected before."""
-        keys = [key for file, start, stop in ranges for key, _, _ in self._blocks(file, start, stop)]
+        keys = [
+            key for one in ranges for key in self._blocks(one.file, one.start, one.stop, one if one.alone else None)
+        ]
         keys = list(dict.fromkeys(keys))[: self._book.slots // 2]
         with self._changed:
             self._wanted = deque(key for key in keys if key not in self._book)
@@ -90,7 +105,7 @@ class BlockCache:
 
         def fetch(start: int, stop: int) -> memoryview:
             if ahead_bytes:
-                self.expect([(file, start, min(stop + ahead_bytes, file.version().size))])
+                self.expect([FileRange(file, start, min(stop + ahead_bytes, file.version().size))])
             return self.read(file, start, stop).data
 
         return RangeStream(file.version().size, fetch)
@@ -105,18 +120,19 @@ class BlockCache:
                 self._changed.wait()
         self._file.close()
 
-    def _blocks(self, file: RemoteFile, start: int, stop: int) -> Iterator[tuple[_Key, int, int]]:
-        """Give the blocks that hold a range, each with where it begins and ends in the file."""
+    def _blocks(self, file: RemoteFile, start: int, stop: int, within: FileRange | None) -> Iterator[_Key]:
+        """Give the blocks that hold a range."""
         version = file.version()
-        for number in range(start // self._block_bytes, -(-stop // self._block_bytes)):
-            first = number * self._block_bytes
-            yield _Key(file, version, number), first, min(first + self._block_bytes, version.size)
+        base, end = (within.start, within.stop) if within is not None else (0, version.size)
+        for number in range((start - base) // self._block_bytes, -((base - stop) // self._block_bytes)):
+            first = base + number * self._block_bytes
+            yield _Key(file, version, first, min(first + self._block_bytes, end))
 
-    def _copy(self, key: _Key, first: int, last: int, skipped: int, out: NDArray[np.uint8]) -> None:
+    def _copy(self, key: _Key, skipped: int, out: NDArray[np.uint8]) -> None:
         """Copy bytes of a block, from ``skipped`` on."""
         block = self._acquire(key)
         if not block.ready:
-            data = self._load(block, key, first, last)
+            data = self._load(block, key)
             out[:] = np.frombuffer(data, np.uint8)[skipped : skipped + len(out)]
             return
         try:
@@ -136,11 +152,11 @@ class BlockCache:
                     return block
                 self._changed.wait()
 
-    def _load(self, block: Block, key: _Key, first: int, last: int) -> bytes:
+    def _load(self, block: Block, key: _Key) -> bytes:
         """Fetch a block and keep it. Raises DataError; then the next who wants it tries again."""
         kept = False
         try:
-            data = self._fetch(key.file, first, last)
+            data = self._fetch(key.file, key.first, key.last)
             kept = self._write_slot(block.slot * self._block_bytes, data)
             return data
         finally:
@@ -156,9 +172,8 @@ class BlockCache:
         """Fetch what is expected, until there has been nothing for a while."""
         while (begun := self._next_expected()) is not None:
             block, key = begun
-            first = key.number * self._block_bytes
             try:
-                self._load(block, key, first, min(first + self._block_bytes, key.version.size))
+                self._load(block, key)
             except DataError:
                 continue  # whoever reads it meets the error, unless it has passed by then
         with self._changed:

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
-from dlrover_lite.core.files.remote import RemoteFile
 from dlrover_lite.core.kernels.compile import kernel
-from dlrover_lite.data.block_cache import process_cache
+from dlrover_lite.data.block_cache import FileRange, process_cache
 from dlrover_lite.data.index import LINES_PER_CHECKSUM, LINES_PER_MARK, TextIndex, unpack_again
 
 __all__ = ["LineReader", "Spans", "line_starts"]
@@ -95,10 +94,10 @@ class LineReader:
             local = lines[rows] - number * size
             yield Spans(window.buffer, rows, starts[local], starts[local + 1] - 1)
 
-    def byte_range(self, file: int, first: int, stop: int) -> tuple[RemoteFile, int, int] | None:
+    def byte_range(self, file: int, first: int, stop: int) -> FileRange | None:
         """Return where lines [first, stop) will be read from; None for a file on this machine."""
         index = self._indexes[file]
-        return None if index.remote is None else (index.remote, *_marked_range(index, first, stop))
+        return None if index.remote is None else FileRange(index.remote, *_marked_range(index, first, stop))
 
     def line(self, file: int, line: int) -> bytes:
         """Return one line without its newline, of which at most 64 KiB."""

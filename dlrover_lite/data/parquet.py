@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +17,7 @@ from dlrover_lite.core.files.data_file import DataFile
 from dlrover_lite.core.files.regular import check_regular
 from dlrover_lite.core.files.remote import RangeStream, RemoteFile
 from dlrover_lite.data.base import BadLine, Batch, Schema, checked_numbers
+from dlrover_lite.data.block_cache import FileRange, process_cache
 from dlrover_lite.data.csv import check_columns
 from dlrover_lite.data.fields import category_id, hash_strings, integer_ids
 from dlrover_lite.data.spilled_group import PIECE_ROWS, SpilledGroup
@@ -38,6 +41,12 @@ _SPILLED_BYTES = 4 << 30
 _BUFFER_BYTES = 1 << 16
 """Bytes of a column's data that are read ahead of the decoder."""
 _REMOTE_BUFFER_BYTES = 1 << 20
+_FOOTER_BYTES = 64 << 10
+"""Bytes at a file's end that pyarrow reads first."""
+_NEAR_BYTES = 256 << 10
+"""Bytes between columns of a row group that are fetched with them rather than that another request is made."""
+_OPENED_AT_ONCE = 16
+"""Number of files under URLs whose footers are read at the same time."""
 _KEPT_FILES = 64
 _HEAD_ROWS = 1000
 _LABEL, _FIRST_DENSE = 1, 2  # codes: a bad label, or (2 + number) a dense value that float32 can't hold
@@ -57,16 +66,60 @@ def _pyarrow() -> Any:
 def parquet_samples(files: Sequence[DataFile], data: ParquetData) -> int:
     """Return the number of rows of all the files, from their footers. Raises DataError, also for columns that are missing, of a type that
     can't be used, or of another kind than in the files before."""
-    total = 0
-    kinds: list[FileIds] = []
-    for path in files:
-        file = _open(path)
-        _check_types(path, file.schema_arrow, data)
-        kinds.append(FileIds(str(path), types_of_ids(data, file.schema_arrow)))
-        total += file.metadata.num_rows
-        file.close()
-    reconcile(kinds, whose="the data").require()
-    return total
+    return sum(rows for one in _footers(files, data) for rows in one.rows)
+
+
+class _Footer(NamedTuple):
+    """What a file's footer says, as far as it is used."""
+
+    ids: FileIds
+    rows: list[int]
+    """Number of rows of each row group."""
+    ranges: list[list[tuple[int, int]]]
+    """Where the columns of each row group are; nothing for a file on this machine."""
+
+
+def _footers(files: Sequence[DataFile], data: ParquetData) -> list[_Footer]:
+    """Read all footers: see ``parquet_samples``."""
+    if any(isinstance(path, RemoteFile) for path in files):
+        with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
+            found = list(threads.map(lambda path: _footer(path, data), files))
+    else:
+        found = [_footer(path, data) for path in files]
+    reconcile([one.ids for one in found], whose="the data").require()
+    return found
+
+
+def _footer(path: DataFile, data: ParquetData) -> _Footer:
+    file = _open(path)
+    _check_types(path, file.schema_arrow, data)
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    columns = {data.label, *data.dense, *data.categorical}
+    ranges = [_ranges_of(group, columns) for group in groups] if isinstance(path, RemoteFile) else []
+    found = _Footer(
+        FileIds(str(path), types_of_ids(data, file.schema_arrow)), [group.num_rows for group in groups], ranges
+    )
+    file.close()
+    return found
+
+
+def _ranges_of(group: Any, columns: set[str]) -> list[tuple[int, int]]:
+    """Return where the chunks of these columns are, those that are near each other in one range."""
+    chunks = []
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        if {chunk.path_in_schema, chunk.path_in_schema.partition(".")[0]} & columns:
+            start = chunk.data_page_offset
+            if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+                start = min(start, chunk.dictionary_page_offset)
+            chunks.append((start, start + chunk.total_compressed_size))
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(chunks):
+        if found and start - found[-1][1] <= _NEAR_BYTES:
+            found[-1] = found[-1][0], max(stop, found[-1][1])
+        else:
+            found.append((start, stop))
+    return found
 
 
 def read_head(path: DataFile, data: ParquetData) -> Head:
@@ -104,7 +157,10 @@ class ParquetDataset:
     lie in them); those of large groups come from a file, see ``SpilledGroup``."""
 
     def __init__(self, files: Sequence[DataFile], data: ParquetData) -> None:
-        self.samples = parquet_samples(files, data)
+        footers = _footers(files, data)
+        self.samples = sum(rows for one in footers for rows in one.rows)
+        self.remote = any(isinstance(path, RemoteFile) for path in files)
+        self._ranges = [one.ranges for one in footers]
         if self.samples == 0:
             raise DataError(f"{files[0]} holds no rows", hint="Check that it is the right file.")
         self.schema = Schema(tuple(data.dense), tuple(data.categorical))
@@ -117,17 +173,14 @@ class ParquetDataset:
         self._spilled: OrderedDict[tuple[int, int], SpilledGroup] = OrderedDict()
         self._pieces: list[_Piece] = []
         counts = []
-        for number, path in enumerate(files):
-            file = _open(path)
+        for number, footer in enumerate(footers):
             first = 0
-            for group in range(file.metadata.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
+            for group, rows in enumerate(footer.rows):
                 size = rows if rows <= _LARGE_ROWS else PIECE_ROWS
                 for at, start in enumerate(range(0, rows, size or 1)):
                     self._pieces.append(_Piece(number, group, at, first + start, rows))
                     counts.append(min(size, rows - start))
                 first += rows
-            file.close()
         self._first = np.cumsum([0, *counts])
 
     def read(self, numbers: NDArray[np.int64]) -> Batch:
@@ -150,7 +203,28 @@ class ParquetDataset:
         return keep_good(columns, [line for _, line in sorted(bad)])
 
     def expect(self, ranges: Sequence[range]) -> None:
-        pass  # a row group is read as a whole
+        groups = dict.fromkeys(group for samples in ranges for group in self._undecoded(samples))
+        wanted = [found for file, group in groups for found in self._file_ranges(file, group)]
+        if wanted:
+            process_cache().expect(wanted)
+
+    def _undecoded(self, samples: range) -> Iterator[tuple[int, int]]:
+        """Give file and row group of what is still to be decoded of these samples: a row group is decoded as a whole."""
+        first, last = np.searchsorted(self._first, (samples.start, samples.stop - 1), side="right") - 1
+        for number in range(int(first), int(last) + 1):
+            piece = self._pieces[number]
+            key = (piece.file, piece.group)
+            if number not in self._kept and not (key in self._spilled and self._spilled[key].finished):
+                yield key
+
+    def _file_ranges(self, file: int, group: int) -> Iterator[FileRange]:
+        """Give what is read of a file under a URL to decode a row group."""
+        path = self._paths[file]
+        if isinstance(path, RemoteFile):
+            if file not in self._files:
+                yield _end_of(path)
+            for start, stop in self._ranges[file][group]:
+                yield FileRange(path, start, stop, alone=True)
 
     def look_at_ids(self) -> list[FileIds]:
         return list(look_at_files(self._paths, self._data))
@@ -205,11 +279,11 @@ class ParquetDataset:
         try:
             path = self._paths[piece.file]
             buffer = _REMOTE_BUFFER_BYTES if isinstance(path, RemoteFile) else _BUFFER_BYTES
-            with pa.parquet.ParquetFile(_input(path), pre_buffer=False, buffer_size=buffer) as file:
+            source = _input(path, self._known(piece.file))
+            with pa.parquet.ParquetFile(source, pre_buffer=False, buffer_size=buffer) as file:
                 batches = file.iter_batches(PIECE_ROWS, [piece.group], columns=self._columns(), use_threads=False)
                 for batch in batches:
                     yield self._columns_of(pa.Table.from_batches([batch]))
-                    _check_version(path)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(piece, error) from error
 
@@ -217,16 +291,18 @@ class ParquetDataset:
         if number in self._files:
             self._files.move_to_end(number)
             return self._files[number]
-        file = self._files[number] = _open(self._paths[number])
+        file = self._files[number] = _reopen(self._paths[number], self._known(number))
         if len(self._files) > _KEPT_FILES:
             self._files.popitem(last=False)[1].close()
         return file
+
+    def _known(self, file: int) -> list[tuple[int, int]]:
+        return [one for group in self._ranges[file] for one in group]
 
     def _decode(self, piece: _Piece) -> Columns:
         pa = _pyarrow()
         try:
             table = self._file(piece.file).read_row_group(piece.group, columns=self._columns(), use_threads=False)
-            _check_version(self._paths[piece.file])
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(piece, error) from error
         if table.num_rows != piece.group_rows:
@@ -263,26 +339,50 @@ def _bytes(columns: Columns) -> int:
 
 
 def _open(path: DataFile) -> Any:
-    pa = _pyarrow()
+    """Open a file for the first time: it may be none."""
+    _pyarrow()
     if wrong := other_format(path, "parquet"):
         raise DataError(wrong, hint="Files are read as data.format says, also by evaluate: write it as Parquet.")
+    return _reopen(path, ())
+
+
+def _reopen(path: DataFile, ranges: Sequence[tuple[int, int]]) -> Any:
+    """Open a file. ``ranges``: see ``_input``."""
+    pa = _pyarrow()
     try:
         if isinstance(path, Path):
             check_regular(path)
-        return pa.parquet.ParquetFile(_input(path), pre_buffer=isinstance(path, RemoteFile))
+        return pa.parquet.ParquetFile(_input(path, ranges), pre_buffer=isinstance(path, RemoteFile))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} can't be read as Parquet: {error}", hint="Check that it is the right file.") from None
 
 
-def _input(path: DataFile) -> Path | RangeStream:
-    """Return what pyarrow is to read: of a file under a URL the ranges that it wants."""
-    return RangeStream(path.version().size, path.read) if isinstance(path, RemoteFile) else path
+def _input(path: DataFile, ranges: Sequence[tuple[int, int]]) -> Path | RangeStream:
+    """Return what pyarrow is to read: of a file under a URL these ranges, and its end, by way of the cache, and what else it wants from
+    there."""
+    if not isinstance(path, RemoteFile):
+        return path
+    known = sorted({*(FileRange(path, start, stop, alone=True) for start, stop in ranges), _end_of(path)}, key=_start)
 
-
-def _check_version(path: DataFile) -> None:
-    """Check, after a part of a file under a URL was read, that it belongs to the same file as what was read before. Raises DataError."""
-    if isinstance(path, RemoteFile):
+    def fetch(start: int, stop: int) -> bytes | memoryview:
+        at = bisect_right(known, start, key=_start) - 1
+        if at >= 0 and stop <= known[at].stop:
+            return process_cache().read(path, start, stop, known[at]).data
+        data = path.read(start, stop)
         path.check()
+        return data
+
+    return RangeStream(path.version().size, fetch)
+
+
+def _start(one: FileRange) -> int:
+    return one.start
+
+
+def _end_of(path: RemoteFile) -> FileRange:
+    """Return where a file's footer is, unless it is a very long one."""
+    size = path.version().size
+    return FileRange(path, max(0, size - _FOOTER_BYTES), size, alone=True)
 
 
 def _check_types(path: DataFile, found: pa.Schema, data: ParquetData) -> None:

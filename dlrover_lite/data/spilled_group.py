@@ -60,6 +60,11 @@ class SpilledGroup:
             done += got
         return done
 
+    @property
+    def finished(self) -> bool:
+        """Return whether all rows are decoded."""
+        return self._parts is None
+
     def finish(self) -> None:
         """Decode what is left, so that the decoder's memory is free."""
         while self._parts is not None:

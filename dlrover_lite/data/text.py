@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
 from dlrover_lite.core.files.data_file import DataFile
-from dlrover_lite.core.files.remote import RemoteFile
 from dlrover_lite.data.base import BadLine, Batch, Schema, checked_numbers
-from dlrover_lite.data.block_cache import process_cache
+from dlrover_lite.data.block_cache import FileRange, process_cache
 from dlrover_lite.data.files import Progress
 from dlrover_lite.data.index import find_index, index_text, open_head
 from dlrover_lite.data.lines import LineReader, Spans, line_starts
@@ -176,7 +175,7 @@ class TextDataset:
         if wanted:
             process_cache().expect(wanted)
 
-    def _byte_ranges(self, samples: range) -> Iterator[tuple[RemoteFile, int, int]]:
+    def _byte_ranges(self, samples: range) -> Iterator[FileRange]:
         """Give where these samples are in files under URLs."""
         for file in range(len(self._indexes)):
             first = max(samples.start, int(self._first[file])) - int(self._first[file])

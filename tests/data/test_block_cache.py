@@ -17,7 +17,7 @@ from dlrover_lite.core.errors import DataError
 from dlrover_lite.core.files.remote import RemoteFile, Version
 from dlrover_lite.data import block_cache
 from dlrover_lite.data.block_book import Block, BlockBook
-from dlrover_lite.data.block_cache import BlockCache, cache_bytes
+from dlrover_lite.data.block_cache import BlockCache, FileRange, cache_bytes
 
 BLOCK = 10
 
@@ -62,7 +62,7 @@ def test_threads_read_what_plain_reads_give(tmp_path_factory: pytest.TempPathFac
             size = file.version().size
             start, stop = start % size, min(size, start % size + length)
             if expected:
-                cache.expect([(file, start, min(size, stop + 100))])
+                cache.expect([FileRange(file, start, min(size, stop + 100))])
             if bytes(cache.read(file, start, stop)) != store.data[file][start:stop]:
                 wrong.append((file, start, stop))
 
@@ -152,12 +152,32 @@ def test_what_is_expected_is_there_before_it_is_read(tmp_path: Path) -> None:
     store = Store()
     cache = BlockCache(tmp_path, 0, store.fetch, BLOCK)
     file = next(iter(store.data))
-    cache.expect([(file, 0, 900)])  # half of the 16 slots hold 8 blocks of it
+    cache.expect([FileRange(file, 0, 900)])  # half of the 16 slots hold 8 blocks of it
     with cache._changed:
         assert cache._changed.wait_for(lambda: sum(b.ready for b in cache._book._blocks.values()) == 8, 20)
     assert sorted(store.fetched) == [(file.url, start) for start in range(0, 80, BLOCK)]
     cache.read(file, 0, 80)
     assert set(store.fetched.values()) == {1}
+    cache.close()
+
+
+def test_of_a_range_that_stands_alone_nothing_beside_it_is_fetched(tmp_path: Path) -> None:
+    got: list[tuple[int, int]] = []
+    store = Store()
+
+    def fetch(file: RemoteFile, start: int, stop: int) -> bytes:
+        got.append((start, stop))
+        return store.fetch(file, start, stop)
+
+    cache = BlockCache(tmp_path, 0, fetch, BLOCK)
+    file = next(iter(store.data))
+    alone = FileRange(file, 13, 48, alone=True)
+    assert bytes(cache.read(file, 20, 45, alone)) == store.data[file][20:45]
+    assert bytes(cache.read(file, 13, 48, alone)) == store.data[file][13:48]
+    assert got == [(13, 23), (23, 33), (33, 43), (43, 48)]
+    cache.expect([alone])
+    assert bytes(cache.read(file, 13, 48, alone)) == store.data[file][13:48]
+    assert len(got) == 4  # blocks that are expected are those that are read
     cache.close()
 
 
@@ -204,7 +224,7 @@ def test_all_slots_being_read_holds_the_next_reader_until_one_is_left(tmp_path: 
     cache = BlockCache(tmp_path, 0, store.fetch, BLOCK)
     file = next(iter(store.data))
     cache.read(file, 0, 160)
-    keys = [key for key, _, _ in cache._blocks(file, 0, 160)]
+    keys = list(cache._blocks(file, 0, 160, None))
     held = [cache._acquire(key) for key in keys]
     found: list[bytes] = []
     reader = threading.Thread(target=lambda: found.append(bytes(cache.read(file, 500, 505))))

@@ -148,6 +148,45 @@ def test_a_web_server_that_serves_ranges_is_a_store_too(
     near.close()
 
 
+def fetched_ahead() -> None:
+    """Wait until all that is expected is here."""
+    cache = process_cache()
+    with cache._changed:
+        blocks = cache._book._blocks
+        assert cache._changed.wait_for(lambda: not cache._wanted and all(one.ready for one in blocks.values()), 20)
+
+
+def test_row_groups_are_fetched_before_they_are_read_and_columns_that_nobody_names_are_not(
+    store: ObjectStore, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    n = np.arange(120_000)
+    other = pa.array([random.Random(int(i)).randbytes(10).hex() for i in n])  # 2 MB that lie between the columns
+    table = pa.table({"label": n % 2, "price": n / 3, "other": other, "item": n * 7})
+    target = io.BytesIO()
+    pq.write_table(table, target, row_group_size=40_000)
+    url = store.put("wide.parquet", target.getvalue())
+    (tmp_path / "near.parquet").write_bytes(target.getvalue())
+    recipe = CASES["parquet"][2]
+    far = open_data(recipe([url]), directory=tmp_path, part="train")
+    near = open_data(recipe(["near.parquet"]), directory=tmp_path, part="train")
+    assert far is not None
+    assert near is not None
+    assert far.remote and not near.remote
+    far.expect([range(90_000, 90_010), range(0, 10)])
+    fetched_ahead()
+    proxy.met.clear()
+    for first in (90_000, 0):
+        wanted = np.arange(first, first + 1000)
+        assert equal(far.read(wanted), near.read(wanted))
+    assert not proxy.met
+    fetched = sum(key.last - key.first for key in process_cache()._book._blocks)
+    assert fetched < len(target.getvalue()) / 2
+    far.expect([range(0, 10)])  # it is decoded
+    assert not process_cache()._wanted
+    far.close()
+    near.close()
+
+
 def test_a_web_server_without_ranges_is_refused(proxy: FaultyProxy, tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes(b"\n".join(generated_lines(20_000)))
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
