@@ -234,7 +234,7 @@ def test_a_job_trains_on_while_the_brain_it_shares_is_gone(
         return one is not None and one.samples >= least
 
     try:
-        until(lambda: knows_samples(1), f"the brain to hear of the job: {cluster.output(f'{BRAIN}-0')}")
+        until(lambda: knows_samples(1), "the brain to hear of the job", 3 * PATIENCE_SECONDS)  # kernels may be compiled
         calls.delete("Pod", f"{BRAIN}-0", propagation="Background", grace_seconds=0)
         until(lambda: calls.find("Pod", f"{BRAIN}-0") is None, "the brain to be gone")
         before = samples()
