@@ -1,8 +1,8 @@
-"""How much of its time a worker waits for data under URLs, of a store that takes 30 ms for each request: ``python bench/_remote_reading.py``.
+"""How much of its time a worker waits for data under URLs, of a store that takes 30 ms for each request.
 
-A worker is played: it reads an epoch in its order, in leases of two seconds, and sleeps for the time that a minibatch takes to be trained
-on. Three ways: nothing is expected; only what the present lease has (as long as the next one isn't known); and what the next one begins
-with, too, from the last quarter of the present lease on. The store is moto's, on this machine, behind a proxy that waits.
+``python bench/_remote_reading.py``. A worker is played: it reads an epoch in its order, in leases of two seconds, and sleeps for the time
+that a minibatch takes to be trained on. Three ways: nothing is expected; what the present lease has, as long as the next one isn't known;
+and what the next one begins with, too, from the last quarter of the present one on. The store is moto's, behind a proxy that waits.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from dlrover_lite.core.files.data_file import DataFile
 from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.data.base import Schema
 from dlrover_lite.data.fields import FNV_START, fnv_finish, fnv_step, is_nan, parse_float
+from dlrover_lite.data.files import for_each
 from dlrover_lite.data.index import open_head
 from dlrover_lite.data.lines import Spans
 from dlrover_lite.data.text import UNEXPLAINED, Columns
@@ -44,8 +45,10 @@ class CsvParser:
             )
         self._columns: list[list[str]] = []
         self._roles: list[NDArray[np.int32]] = []
-        for path in files:
-            columns = data.columns or _read_header(path, data.delimiter)
+        headers = [data.columns] * len(files)
+        if not data.columns:
+            headers = for_each(files, lambda path: _read_header(path, data.delimiter))
+        for path, columns in zip(files, headers, strict=True):
             check_columns(data, columns, "columns" if data.columns else str(path))
             self._columns.append(columns)
             self._roles.append(self._role_of_each(columns, data.label))

@@ -6,10 +6,10 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from dlrover_lite.core.errors import DataError
 from dlrover_lite.core.files.data_file import DataFile, located
@@ -18,7 +18,9 @@ from dlrover_lite.core.files.paths import make_cache
 from dlrover_lite.core.files.remote import RemoteFile
 from dlrover_lite.recipe.data_files import file_problem, files_of
 
-__all__ = ["Progress", "atomic_file", "is_disk_full", "resolve", "scratch_directory", "unnamed_file"]
+__all__ = ["Progress", "atomic_file", "for_each", "is_disk_full", "resolve", "scratch_directory", "unnamed_file"]
+
+T = TypeVar("T")
 
 Progress = Callable[[str, int, int], None]
 """Callback, called as ``progress(what, done, total)`` now and then during long work; done and total are bytes or samples."""
@@ -46,15 +48,19 @@ def resolve(patterns: Sequence[str], directory: Path) -> list[DataFile]:
 
 
 def _checked(files: Sequence[DataFile], directory: Path) -> Sequence[DataFile]:
-    problems: Iterable[str] = map(file_problem, files)
-    if len(files) > 1 and isinstance(files[0], RemoteFile):
-        with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
-            problems = list(threads.map(file_problem, files))
-    for file, problem in zip(files, problems, strict=True):
+    for file, problem in zip(files, for_each(files, file_problem), strict=True):
         if problem:
             path = f"Check the path; relative ones are taken from {directory}."
             raise DataError(problem, hint="Check the URL." if isinstance(file, RemoteFile) else path)
     return files
+
+
+def for_each(files: Sequence[DataFile], call: Callable[[DataFile], T]) -> list[T]:
+    """Return what ``call`` returns for each file, in their order; with files under URLs several calls are under way at the same time."""
+    if len(files) < 2 or not any(isinstance(file, RemoteFile) for file in files):
+        return list(map(call, files))
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
+        return list(threads.map(call, files))
 
 
 def scratch_directory() -> Path:

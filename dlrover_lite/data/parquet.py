@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +19,7 @@ from dlrover_lite.data.base import BadLine, Batch, Schema, checked_numbers
 from dlrover_lite.data.block_cache import FileRange, process_cache
 from dlrover_lite.data.csv import check_columns
 from dlrover_lite.data.fields import category_id, hash_strings, integer_ids
+from dlrover_lite.data.files import for_each
 from dlrover_lite.data.spilled_group import PIECE_ROWS, SpilledGroup
 from dlrover_lite.data.text import Columns, Head, keep_good, new_columns
 from dlrover_lite.recipe.file_preview import other_format, parquet_types
@@ -45,8 +45,6 @@ _FOOTER_BYTES = 64 << 10
 """Bytes at a file's end that pyarrow reads first."""
 _NEAR_BYTES = 256 << 10
 """Bytes between columns of a row group that are fetched with them rather than that another request is made."""
-_OPENED_AT_ONCE = 16
-"""Number of files under URLs whose footers are read at the same time."""
 _KEPT_FILES = 64
 _HEAD_ROWS = 1000
 _LABEL, _FIRST_DENSE = 1, 2  # codes: a bad label, or (2 + number) a dense value that float32 can't hold
@@ -81,11 +79,7 @@ class _Footer(NamedTuple):
 
 def _footers(files: Sequence[DataFile], data: ParquetData) -> list[_Footer]:
     """Read all footers: see ``parquet_samples``."""
-    if any(isinstance(path, RemoteFile) for path in files):
-        with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
-            found = list(threads.map(lambda path: _footer(path, data), files))
-    else:
-        found = [_footer(path, data) for path in files]
+    found = for_each(files, lambda path: _footer(path, data))
     reconcile([one.ids for one in found], whose="the data").require()
     return found
 

@@ -12,7 +12,7 @@ from dlrover_lite.core.errors import DataError
 from dlrover_lite.core.files.data_file import DataFile
 from dlrover_lite.data.base import BadLine, Batch, Schema, checked_numbers
 from dlrover_lite.data.block_cache import FileRange, process_cache
-from dlrover_lite.data.files import Progress
+from dlrover_lite.data.files import Progress, for_each
 from dlrover_lite.data.index import find_index, index_text, open_head
 from dlrover_lite.data.lines import LineReader, Spans, line_starts
 from dlrover_lite.recipe.file_preview import BOM, wrong_format
@@ -147,8 +147,8 @@ class TextDataset:
     def __init__(self, files: Sequence[DataFile], parser: LineParser, progress: Progress | None = None) -> None:
         self.schema = parser.schema
         self._parser = parser
-        for number, path in enumerate(files):
-            check_head(path, number, parser)
+        numbers = {path: number for number, path in enumerate(files)}
+        for_each(files, lambda path: check_head(path, numbers[path], parser))
         self._indexes = [index_text(path, progress) for path in files]
         self._reader = LineReader(self._indexes)
         self._first = np.cumsum([0] + [index.lines - parser.header_lines for index in self._indexes])

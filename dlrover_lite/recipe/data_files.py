@@ -20,7 +20,7 @@ def files_of(path: DataFile) -> list[DataFile]:
     say."""
     if isinstance(path, RemoteFile):
         try:
-            return [*path.matches()] if path.is_glob else [path]
+            return [*path.matches()] if path.is_pattern else [path]
         except DataError:
             return []
     found = [path] if path.exists() else map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
@@ -47,7 +47,7 @@ def file_problem(path: DataFile) -> str:
 def _remote_problem(file: RemoteFile) -> str:
     """Ask the store about a file, or glob. Its answer is one message: there is nothing to look at otherwise."""
     try:
-        if file.is_glob:
+        if file.is_pattern:
             return "" if file.matches() else f"no object matches {file}"
         return f"{file} is empty" if file.version().size == 0 else ""
     except DataError as error:

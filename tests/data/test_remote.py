@@ -20,10 +20,11 @@ import s3fs
 
 from dlrover_lite.core.errors import DataError, RecipeError
 from dlrover_lite.core.files import data_file
-from dlrover_lite.core.files.remote import RemoteFile
+from dlrover_lite.core.files.remote import RemoteFile, Version
 from dlrover_lite.core.files.retries import Retries
 from dlrover_lite.data.base import Batch, Dataset
 from dlrover_lite.data.block_cache import CACHE_VARIABLE, process_cache
+from dlrover_lite.data.files import resolve
 from dlrover_lite.data.open import describe, open_data
 from dlrover_lite.data.order import EpochOrder
 from dlrover_lite.recipe import checks
@@ -146,6 +147,49 @@ def test_a_web_server_that_serves_ranges_is_a_store_too(
     assert_every_sample_once(far, near)
     far.close()
     near.close()
+
+
+def put_many(store: ObjectStore, folder: str, count: int) -> list[str]:
+    urls = [store.put(f"{folder}/part-{n:03}.tsv", b"\n".join(generated_lines(20, 20 * n))) for n in range(count)]
+    for marker in ("_SUCCESS", ".part-001.tsv.crc", "_temporary/part-9.tsv"):
+        store.put(f"{folder}/{marker}", b"x")
+    return urls
+
+
+@pytest.mark.parametrize("pattern", ["", "*.tsv", "part-*"])
+def test_many_objects_are_listed_and_none_is_asked_for_alone(
+    pattern: str, store: ObjectStore, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    urls = put_many(store, "many", 30)
+    proxy.met.clear()
+    found = resolve([f"s3://clicks/many/{pattern}"], tmp_path)
+    assert [one.url for one in found if isinstance(one, RemoteFile)] == urls
+    assert proxy.met["none"] <= 3  # the list, and one object that says whether lists are to be believed
+    for one in found[:2]:
+        assert isinstance(one, RemoteFile)
+        one.check()  # the version of the list is the object's own
+
+
+def test_a_list_that_says_other_things_than_an_object_is_not_believed(
+    store: ObjectStore, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_many(store, "doubtful", 3)
+    said = Version(7, 7)
+    monkeypatch.setattr(RemoteFile, "current", lambda self: said)
+    assert [one.version() for one in resolve(["s3://clicks/doubtful/"], tmp_path)] == [said] * 3  # type: ignore[union-attr]
+
+
+def test_a_folder_is_all_that_is_below_it(store: ObjectStore, proxy: FaultyProxy, tmp_path: Path) -> None:
+    put_many(store, "all/of/it", 5)
+    far = open_data(CriteoData(train=["s3://clicks/all/"], eval_share=0), directory=tmp_path, part="train")
+    assert far is not None and far.samples == 100
+    near = b"\n".join(line for n in range(5) for line in generated_lines(20, 20 * n))
+    (tmp_path / "near.tsv").write_bytes(near)
+    local = open_data(CriteoData(train=["near.tsv"], eval_share=0), directory=tmp_path, part="train")
+    assert local is not None
+    assert equal(far.read(np.arange(100)), local.read(np.arange(100)))
+    far.close()
+    local.close()
 
 
 def fetched_ahead() -> None:
@@ -283,6 +327,7 @@ data: {{format: criteo, train: "{url}"}}
     [
         ("s3://clicks/none.tsv", "s3://clicks/none.tsv: no such object"),
         ("s3://elsewhere/none.tsv", "s3://elsewhere/none.tsv: no such object, and no such bucket"),
+        ("s3://clicks/none/", "no object matches s3://clicks/none/"),
         ("s3://clicks/none/*.tsv", "no object matches s3://clicks/none/*.tsv"),
         ("s3://clicks/here", "s3://clicks/here is a folder; name its files, as in s3://clicks/here/*.tsv"),
         ("gs://clicks/a.tsv", "gs://clicks/a.tsv needs a package: pip install gcsfs"),

@@ -65,21 +65,39 @@ class RemoteFile:
         return PurePosixPath(self.name).suffix
 
     @property
-    def is_glob(self) -> bool:
-        """Return whether it may name several files. A ``?`` of an ``https://`` URL begins its query; nothing is listed there."""
-        return scheme_of(self.url) not in ("http", "https") and glob.has_magic(self.url)
+    def is_folder(self) -> bool:
+        """Return whether it stands for all that is below a folder. Over ``https://`` nothing is listed."""
+        return scheme_of(self.url) not in ("http", "https") and self.url.endswith("/")
+
+    @property
+    def is_pattern(self) -> bool:
+        """Return whether it may name several files: a glob or a folder. A ``?`` of an ``https://`` URL begins its query."""
+        return self.is_folder or (scheme_of(self.url) not in ("http", "https") and glob.has_magic(self.url))
 
     def matches(self) -> list[RemoteFile]:
-        """Return the files that the URL as a glob names, sorted. Raises DataError."""
+        """Return the files that the URL as a glob or folder names, sorted. Those that a store's list tells the version of know it: none of
+        them is asked for alone. Raises DataError."""
 
-        def find() -> list[str]:
+        def find() -> dict[str, Version | None]:
             system, path = self._system()
-            found = system.glob(path, detail=True)
-            return sorted(name for name, details in found.items() if details.get("type") != "directory")
+            system.invalidate_cache()
+            try:
+                found = system.find(path, detail=True) if self.is_folder else system.glob(path, detail=True)
+            finally:
+                system.invalidate_cache()  # it would keep what it knows of each
+            inside = len(path.rstrip("/")) if self.is_folder else None
+            return {name: _version(its) for name, its in sorted(found.items()) if _is_data(name, its, inside)}
 
-        written, path = self.url, self._path()
+        written, path = self.url.rstrip("/"), self._path().rstrip("/")
         before = written[: len(written) - len(path)] if written.endswith(path) else f"{scheme_of(written)}://"
-        return [RemoteFile(before + name, self._retries) for name in self._ask("listed", find)]
+        listed = self._ask("listed", find)
+        files = [RemoteFile(before + name, self._retries) for name in listed]
+        versions = list(listed.values())
+        if len(files) > 1 and versions[0] is not None and files[0].current() == versions[0]:
+            # Lists of this store say the same as it does of one object: or all would seem to have changed.
+            for file, version in zip(files, versions, strict=True):
+                file._version = version
+        return files
 
     def version(self) -> Version:
         """Return the version that was first asked for: reading goes by it. Raises DataError."""
@@ -98,10 +116,12 @@ class RemoteFile:
 
         found = self._ask("read", ask)
         if found.get("type") == "directory":
-            raise DataError(f"{self} is a folder; name its files, as in {str(self).rstrip('/')}/*.tsv")
-        if found.get("size") is None:
+            raise DataError(
+                f"{self} is a folder; name its files, as in {str(self).rstrip('/')}/*.tsv, or all: {str(self).rstrip('/')}/"
+            )
+        if (version := _version(found)) is None:
             raise DataError(f"{self} can't be used: the server doesn't tell its size")
-        return Version(int(found["size"]), _stamp(found))
+        return version
 
     def check(self) -> None:
         """Check that the file is still what it was. Raises DataError when it isn't."""
@@ -201,6 +221,19 @@ class RangeStream(io.RawIOBase):
         view[:count] = self._fetch(self._position, self._position + count)
         self._position += count
         return count
+
+
+def _is_data(name: str, details: dict[str, Any], inside: int | None) -> bool:
+    """Return whether this is an object to be read. Below a folder, whose path has the length ``inside``, what begins with ``_`` or ``.``
+    isn't: markers, and what is just being written."""
+    if details.get("type") == "directory" or name.endswith("/"):
+        return False
+    return inside is None or not any(part.startswith(("_", ".")) for part in name[inside:].split("/"))
+
+
+def _version(found: dict[str, Any]) -> Version | None:
+    """Return the version that a store tells; None where it doesn't tell the size."""
+    return None if found.get("size") is None else Version(int(found["size"]), _stamp(found))
 
 
 def _stamp(found: dict[str, Any]) -> int:
