@@ -30,7 +30,7 @@ bench: $(READY)
 	@.venv/bin/python bench/all.py
 
 chaos: $(READY)
-	@CHAOS=long .venv/bin/python -m pytest -n 2 --timeout=900 tests/chaos tests/k8s/test_kube_jobs.py
+	@CHAOS=long .venv/bin/python -m pytest -n 2 --timeout=900 tests/chaos tests/k8s/test_job_faults.py
 
 pictures: $(READY)
 	@.venv/bin/python tools/pictures.py

@@ -20,6 +20,9 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from dlrover_lite.backends.k8s.api.calls import Calls
+from dlrover_lite.backends.k8s.api.connection import connect
+
 ASSETS = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/usr/local/kubebuilder/bin")
 BINARIES = ("etcd", "kube-apiserver")
 HOW = (
@@ -119,6 +122,11 @@ class ApiServer:
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text("utf-8", "replace")
 
+    def calls(self, directory: Path, user: str, namespace: str, url: str = "") -> Calls:
+        """Return calls of a user in a namespace, by a kubeconfig that is written to the directory."""
+        file = self.kubeconfig(directory / f"{user}-{namespace}", user=user, namespace=namespace, url=url)
+        return Calls(connect(environment={"KUBECONFIG": str(file)}), clock=time.monotonic, sleep=time.sleep)
+
     def stop_server(self) -> None:
         self._end(self._processes.pop())
 
@@ -135,8 +143,15 @@ class ApiServer:
             process.kill()
             process.wait()
 
-    def kubeconfig(self, file: Path, user: str = "admin", namespace: str = "default", token: str | None = None) -> Path:
-        """Write a kubeconfig for a user."""
+    def kubeconfig(
+        self,
+        file: Path,
+        user: str = "admin",
+        namespace: str = "default",
+        token: str | None = None,
+        url: str = "",
+    ) -> Path:
+        """Write a kubeconfig for a user. ``url``: where the user asks the server; empty: at its own address."""
         authority = base64.b64encode((self.directory / "certificates" / "apiserver.crt").read_bytes()).decode()
         file.write_text(
             f"""\
@@ -146,7 +161,7 @@ current-context: test
 clusters:
 - name: test
   cluster:
-    server: {self.url}
+    server: {url or self.url}
     certificate-authority-data: {authority}
 users:
 - name: {user}

@@ -90,6 +90,8 @@ class Cluster:
     calls: Calls
     """Calls of a user who may do anything, in the namespace."""
     directory: Path
+    api_url: str = ""
+    """URL by which pods reach the API server; empty: its own."""
     hosts: dict[str, tuple[float, int]] = field(
         default_factory=lambda: {"host-a": (64.0, 1 << 38), "host-b": (64.0, 1 << 38)}
     )
@@ -355,13 +357,17 @@ class Cluster:
             "directory": container.get("workingDir", "/"),
             "user": self.user,
             "cgroups": [] if pod.groups is None else pod.groups.paths,
-            "command": [*container.get("command", []), *container.get("args", [])],
+            "command": [
+                # all pods share the addresses of this machine
+                word.replace("tcp://*:", f"tcp://{pod.address}:")
+                for word in [*container.get("command", []), *container.get("args", [])]
+            ],
             "environment": self._environment(pod),
         }
 
     def _environment(self, pod: Pod) -> dict[str, str]:
-        server = self.calls.connection.server.removeprefix("https://").removeprefix("http://")
-        host, _, port = server.partition(":")
+        server = self.api_url or self.calls.connection.server
+        host, _, port = server.partition("://")[2].partition(":")
         found = {
             "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
             "PYTHONPATH": str(REPOSITORY),

@@ -173,13 +173,27 @@ def test_a_busy_server_is_left_alone_for_as_long_as_it_says(proxy: Proxy, name: 
 
 
 @needs_cluster
+def test_who_changes_an_object_at_the_same_time_is_waited_for_unless_a_version_is_named(
+    proxy: Proxy, name: str
+) -> None:
+    calls = calls_of(proxy)
+    version = calls.create(config_map(name))["metadata"]["resourceVersion"]
+    proxy.faults.append(Fault("PATCH", "configmaps", 409, "Conflict"))
+    changed = calls.patch("ConfigMap", name, {"data": {"x": "y"}})
+    assert changed["data"] == {"x": "y"} and calls.counts["patch configmaps"] == 2
+    with pytest.raises(ApiProblem) as caught:
+        calls.patch("ConfigMap", name, {"metadata": {"resourceVersion": version}, "data": {"x": "z"}})
+    assert caught.value.reason == "Conflict" and calls.counts["patch configmaps"] == 3
+
+
+@needs_cluster
 def test_what_is_refused_for_good_is_asked_once(proxy: Proxy, name: str) -> None:
     calls = calls_of(proxy)
-    proxy.faults.append(Fault("PATCH", "configmaps", 409, "Conflict"))
     calls.create(config_map(name))
+    proxy.faults.append(Fault("PATCH", "configmaps", 403, "Forbidden"))
     with pytest.raises(ApiProblem) as caught:
         calls.patch("ConfigMap", name, {"data": {"x": "y"}})
-    assert caught.value.reason == "Conflict" and calls.counts["patch configmaps"] == 1
+    assert caught.value.reason == "Forbidden" and calls.counts["patch configmaps"] == 1
 
 
 @needs_cluster
@@ -189,3 +203,12 @@ def test_another_object_of_the_same_name_isnt_deleted(proxy: Proxy, name: str) -
     assert not calls.delete("ConfigMap", name, propagation="Background", uid="11111111-2222-3333-4444-555555555555")
     assert calls.find("ConfigMap", name) is not None
     assert calls.delete("ConfigMap", name, propagation="Background", uid=uid)
+
+
+@needs_cluster
+def test_a_conflict_of_another_kind_doesnt_pass_for_a_deletion(proxy: Proxy, name: str) -> None:
+    calls = calls_of(proxy)
+    uid = calls.create(config_map(name))["metadata"]["uid"]
+    proxy.faults.append(Fault("DELETE", "configmaps", 409, "Conflict"))
+    assert calls.delete("ConfigMap", name, propagation="Background", uid=uid)
+    assert calls.find("ConfigMap", name) is None

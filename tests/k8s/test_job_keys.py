@@ -15,7 +15,7 @@ from dlrover_lite.jobs.backend import RunOptions
 from tests.backends.support import recipe, until
 from tests.k8s.cluster import ApiServer, needs_cluster
 from tests.k8s.kubelet import Cluster, needs_root
-from tests.k8s.test_kube_jobs import backend_for, calls_of, cluster, in_cluster  # noqa: F401 - fixtures
+from tests.k8s.test_kube_jobs import backend_for, cluster, in_cluster  # noqa: F401 - fixtures
 
 pytestmark = [needs_cluster, needs_root]
 
@@ -32,7 +32,7 @@ def job(backend_for: Callable[[str], KubeJobs], tmp_path: Path, monkeypatch: pyt
 
 @pytest.fixture
 def ann(cluster: Cluster, api_server: ApiServer, tmp_path: Path) -> Calls:  # noqa: F811
-    return calls_of(api_server, tmp_path, "ann", cluster.calls.namespace)
+    return api_server.calls(tmp_path, "ann", cluster.calls.namespace)
 
 
 def key_files(home: Path) -> list[bytes]:

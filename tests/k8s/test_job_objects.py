@@ -132,6 +132,17 @@ def test_whatever_is_refused_nothing_is_left(namespace: Namespace, proxy: Proxy,
 
 
 @needs_cluster
+def test_answers_that_are_lost_keep_no_job_from_being_made(namespace: Namespace, proxy: Proxy) -> None:
+    """Though users may not read all that they make."""
+    calls = Calls(proxy.connection(namespace.name), clock=time.monotonic, sleep=lambda _: None)
+    paths = ("statefulsets", "persistentvolumeclaims", "secrets", "configmaps", "services")
+    proxy.faults.extend(Fault("POST", path, loses_answer=True) for path in paths)
+    job = submission.create(wish(), calls, time.time(), lambda _: None)
+    assert not proxy.faults
+    assert namespace.objects() == {kind: [job] for kind in KINDS}
+
+
+@needs_cluster
 def test_a_volume_of_a_job_that_is_gone_is_never_taken(namespace: Namespace) -> None:
     calls, at = namespace.calls("ann"), time.time()
     first = submission.create(wish(), calls, at, lambda _: None)

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from dlrover_lite.backends.k8s.api.calls import Calls
-from dlrover_lite.backends.k8s.api.connection import connect
 from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
 from dlrover_lite.backends.k8s.objects.manifests import manifests
 from dlrover_lite.backends.keeper.options import AgentOptions, KeeperOptions
 from dlrover_lite.cli.main import main
 from dlrover_lite.client import job_sources
-from dlrover_lite.client.census import check
-from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.recipe.kubernetes import Kubernetes
-from dlrover_lite.recipe.load import load_recipe
 from dlrover_lite.recipe.schema import Cluster as InCluster
 from dlrover_lite.recipe.schema import Recipe
 from tests.backends.job_contract import JobBackendContract, ScriptedJobs
-from tests.backends.support import NODES, PATIENCE_SECONDS, recipe, until
+from tests.backends.support import NODES, recipe, until
 from tests.backends.test_local_jobs import MASTERS
 from tests.k8s.cluster import ApiServer, needs_cluster
 from tests.k8s.kubelet import Cluster, namespace, needs_root
@@ -42,15 +35,10 @@ MASTER = ROOT / "tests" / "backends" / "scripted_master.py"
 @pytest.fixture
 def cluster(api_server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
     """A namespace where ann may run jobs."""
-    with namespace(lambda name: calls_of(api_server, tmp_path, "admin", name), tmp_path / "nodes") as found:
+    with namespace(lambda name: api_server.calls(tmp_path, "admin", name), tmp_path / "nodes") as found:
         for one in manifests(found.calls.namespace, users=["ann"]):
             found.calls.create(one)
         yield found
-
-
-def calls_of(server: ApiServer, directory: Path, user: str, name: str) -> Calls:
-    file = server.kubeconfig(directory / f"{user}-{name}", user=user, namespace=name)
-    return Calls(connect(environment={"KUBECONFIG": str(file)}), clock=time.monotonic, sleep=time.sleep)
 
 
 @pytest.fixture
@@ -65,7 +53,7 @@ def backend_for(cluster: Cluster, api_server: ApiServer, tmp_path: Path) -> Iter
         entry = f"{NODES}:main"
         agent = AgentOptions(entries={"worker": entry, "ps": entry}, imports=[])
         given = PodOptions(keeper=keeper, agent=msgspec.json.encode(agent).decode())
-        made.append(KubeJobs(calls_of(api_server, tmp_path, "ann", cluster.calls.namespace), given=given))
+        made.append(KubeJobs(api_server.calls(tmp_path, "ann", cluster.calls.namespace), given=given))
         return made[-1]
 
     yield backend
@@ -159,81 +147,6 @@ CENSUS = {
     "training.epochs": 2,
     "model.options.dense_values": 10_000,
 }
-
-
-@pytest.mark.timeout(600)
-def test_a_whole_job_trains_in_pods_and_counts_every_sample_once(
-    cluster: Cluster, api_server: ApiServer, tmp_path: Path
-) -> None:
-    jobs = KubeJobs(calls_of(api_server, tmp_path, "ann", cluster.calls.namespace))
-    one = load_recipe(ROOT / "recipes" / "census.yaml", CENSUS)
-    job = jobs.submit(one, options=RunOptions(brain="daemon"), detached=True)
-    try:
-        ends_exact(jobs, job, cluster, samples=2 * 16_384)
-        assert {"master", "worker-0", "worker-1"} <= set(jobs.log_names(job))
-    finally:
-        jobs.kill(job)
-        jobs.close()
-
-
-def ends_exact(jobs: KubeJobs, job: str, cluster: Cluster, *, samples: int) -> None:
-    """Wait for the end of a census, and check what it says; of its pods none is left but a reader."""
-    assert jobs.wait(job, 3 * PATIENCE_SECONDS), cluster.said
-    summary = jobs.state(job)
-    assert summary.result is not None
-    assert summary.state == "succeeded", (summary.result, cluster.output(f"{job}-0"))
-    assert summary.result.status is not None and summary.result.status["samples"] == samples
-    found = check(jobs.files(job))
-    assert found.exact, found
-    left = [pod["metadata"]["name"] for pod in cluster.calls.list("Pod")["items"]]
-    assert left in ([], [f"{job}-reader"])
-
-
-def has_checkpoint(handle: JobHandle) -> bool:
-    try:
-        status = handle.status()
-    except JobError:
-        return False
-    return status.checkpoints is not None and status.checkpoints.newest is not None
-
-
-def has_gone_back(handle: JobHandle) -> bool:
-    """Whether the job goes on from a checkpoint, as the memory of a parameter server went with its pod."""
-    try:
-        return handle.status().generation > 0
-    except JobError:
-        return False
-
-
-@pytest.mark.skipif(os.environ.get("CHAOS") != "long", reason="takes a minute: CHAOS=long")
-@pytest.mark.timeout(600)
-def test_a_census_is_exact_though_pods_are_deleted(cluster: Cluster, api_server: ApiServer, tmp_path: Path) -> None:
-    jobs = KubeJobs(calls_of(api_server, tmp_path, "ann", cluster.calls.namespace))
-    more = {"data.samples": 131_072, "training.epochs": 16, "checkpoint.every_seconds": 2}
-    one = load_recipe(ROOT / "recipes" / "census.yaml", {**CENSUS, **more})
-    job = jobs.submit(one, options=RunOptions(brain="off"), detached=True)
-    handle = JobHandle(job, jobs)
-
-    def has_trained(samples: int) -> bool:
-        try:
-            return handle.status().samples > samples or jobs.state(job).over
-        except JobError:  # its master is just coming back
-            return False
-
-    try:
-        until(lambda: has_trained(0), "first samples")
-        cluster.calls.delete("Pod", f"{job}-0", propagation="Background")
-        before = handle.known().started_at
-        until(lambda: handle.known().started_at != before, "another master")
-        until(lambda: has_trained(20_000), "more samples")
-        cluster.calls.delete("Pod", f"{job}-worker-0", propagation="Background")
-        until(lambda: has_checkpoint(handle), "a checkpoint")
-        cluster.calls.delete("Pod", f"{job}-ps-0", propagation="Background")
-        until(lambda: has_gone_back(handle), "parameters of a checkpoint")
-        ends_exact(jobs, job, cluster, samples=16 * 131_072)
-    finally:
-        jobs.kill(job)
-        jobs.close()
 
 
 @pytest.mark.timeout(600)

@@ -132,8 +132,8 @@ class Calls:
         return self._decoded(self._again("list", kind, doing, query=_selector(labels)), of, doing)
 
     def create(self, one: KubeObject, *, dry_run: bool = False, subresource: str = "", name: str = "") -> KubeObject:
-        """Make an object. One that an earlier try of the same call has made is found, and returned. ``dry_run``: the server checks it
-        alone."""
+        """Make an object. One that an earlier try of the same call has made is found, and returned, as far as it may be read. ``dry_run``:
+        the server checks it alone."""
         kind = one["kind"]
         known = one["metadata"].get("name", "") if "metadata" in one else ""
         doing = f"create {kind} {known}".rstrip()
@@ -147,11 +147,20 @@ class Calls:
                 answer = self._once("create", kind, doing, name=name, subresource=subresource, body=one, query=query)
             except ApiProblem as problem:
                 if problem.reason == "AlreadyExists" and tries > 1 and known:
-                    return dict(self.get(kind, known))
+                    return self._made_before(one)
                 raise
             return dict(self._decoded(answer, KubeObject, doing))
 
         return self._while_busy(create)
+
+    def _made_before(self, one: KubeObject) -> KubeObject:
+        """Return an object that is there already; as it was to be made where whoever may make it may not read it."""
+        try:
+            return dict(self.get(one["kind"], one["metadata"]["name"]))
+        except ApiProblem as problem:
+            if problem.status != 403:
+                raise
+            return one
 
     def patch(
         self,
@@ -162,7 +171,8 @@ class Calls:
         subresource: str = "",
         how: Literal["merge", "strategic"] = "strategic",
     ) -> KubeObject:
-        """Change parts of an object; a patch that was done may be done again."""
+        """Change parts of an object; a patch that was done may be done again. One that names the version that it changes is refused for
+        good when there is another."""
         doing = f"change {kind} {name}"
         headers = {"Content-Type": _PATCH_TYPES[how]}
         answer = self._again("patch", kind, doing, name=name, subresource=subresource, body=changes, headers=headers)
@@ -178,13 +188,22 @@ class Calls:
             body["gracePeriodSeconds"] = grace_seconds
         if uid:
             body["preconditions"] = {"uid": uid}
-        try:
-            self._again("delete", kind, f"delete {kind} {name}", name=name, body=body).release_conn()
-        except ApiProblem as problem:
-            if problem.status == 404 or (problem.status == 409 and uid):
-                return False
-            raise
-        return True
+
+        def delete() -> bool:
+            try:
+                self._once("delete", kind, f"delete {kind} {name}", name=name, body=body).release_conn()
+            except ApiProblem as problem:
+                if problem.status == 404 or (problem.reason == "Conflict" and uid and self._uid(kind, name) != uid):
+                    return False
+                raise
+            return True
+
+        return self._while_busy(delete)
+
+    def _uid(self, kind: str, name: str) -> str:
+        """Return the uid of the object that has this name now; empty: none has."""
+        found = self.find(kind, name)
+        return "" if found is None else str(found["metadata"]["uid"])
 
     def stream(self, kind: str, query: Sequence[tuple[str, str]], *, idle_seconds: float) -> Stream:
         """Watch objects of a kind. Nothing is tried again."""
@@ -201,16 +220,20 @@ class Calls:
     # --- one request ----------------------------------------------------------------------------------------------------
 
     def _again(self, verb: str, kind: str, doing: str, **request: Any) -> urllib3.BaseHTTPResponse:
-        return self._while_busy(lambda: self._once(verb, kind, doing, **request))
+        is_versioned = "resourceVersion" in (request.get("body") or {}).get("metadata", {})
+        return self._while_busy(lambda: self._once(verb, kind, doing, **request), takes_conflicts=is_versioned)
 
-    def _while_busy(self, request: Callable[[], T]) -> T:
-        """Make a request again while the server gives no answer, or has no time, until patience is over."""
+    def _while_busy(self, request: Callable[[], T], *, takes_conflicts: bool = False) -> T:
+        """Make a request again while the server gives no answer, or has no time, until patience is over. ``takes_conflicts``: that somebody
+        else has changed the object is an answer."""
         end, wait = self._clock() + self._patience, 0.2
         while True:
             try:
                 return request()
             except (Unreachable, ApiProblem) as problem:
-                if isinstance(problem, ApiProblem) and not problem.may_pass:
+                if isinstance(problem, ApiProblem) and (
+                    not problem.may_pass or (takes_conflicts and problem.reason == "Conflict")
+                ):
                     raise
                 asked = problem.retry_after_seconds if isinstance(problem, ApiProblem) else 0.0
                 pause = max(wait, asked)

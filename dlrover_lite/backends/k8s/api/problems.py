@@ -40,8 +40,9 @@ class ApiProblem(BackendError):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same request may be granted a moment later: the server is busy, starts, or is being replaced."""
-        return self.status in (408, 429, 500, 502, 503, 504) and self.reason != "NotAcceptable"
+        """Whether the same request may be granted a moment later: the server is busy, starts, or is being replaced; or two have changed the
+        same object, a quota perhaps, at the same time."""
+        return self.status in (408, 429, 500, 502, 503, 504) or self.reason == "Conflict"
 
 
 class _Cause(msgspec.Struct):

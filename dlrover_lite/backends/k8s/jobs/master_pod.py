@@ -114,6 +114,9 @@ class MasterPod:
         """``told`` waits for so many seconds for the pod to be ended; returns whether it is."""
         self._calls, self._around, self._told = calls, around, told
         self._keepers = 0
+        self._moves = False
+        """The job goes on in another pod."""
+        self._said: set[str] = set()
 
     def run(self) -> End:
         """Run the job to its end, or until this pod has to go."""
@@ -147,9 +150,7 @@ class MasterPod:
             if keeper is not None:
                 if not job_set.is_wanted:  # it was stopped before anybody listened
                     keeper.send_signal(_STOP_SIGNALS[job_set.stop])
-                with suppress(Unreachable):
-                    self._annotate(running_annotations(job.record().started_at or time.time()))
-                if self._stay(keeper) == "moves":
+                if self._stay(keeper, job.record().started_at or time.time()) == "moves":
                     return "moves"
             if job.result() is not None:
                 return "over"
@@ -180,25 +181,41 @@ class MasterPod:
         keeper.wait()
         return None
 
-    def _stay(self, keeper: subprocess.Popen[bytes]) -> End:
-        """Stay with a keeper until it has ended. SIGTERM is passed on where the job is to end, by the signal for that."""
-        asked = False
+    def _stay(self, keeper: subprocess.Popen[bytes], started_at: float) -> End:
+        """Stay with a keeper until it has ended, whether or not the API answers. SIGTERM is passed on where the job is to end, by the
+        signal for that."""
+        running = running_annotations(started_at)
+        told, asked = self._try(lambda: self._annotate(running)), False
         while keeper.poll() is None:
-            if not self._told(_POLL_SECONDS) or asked:
-                if asked:
-                    with suppress(subprocess.TimeoutExpired):
-                        keeper.wait(_POLL_SECONDS)
+            told = told or self._try(lambda: self._annotate(running))
+            if not self._told(_POLL_SECONDS):
                 continue
-            job_set = self._job_set()
-            if job_set.is_wanted:
-                log("This pod is ended, and the job isn't: it goes on in another one")
-                keeper.kill()
-                keeper.wait()
-                return "moves"
+            asked = asked or self._try(lambda: self._ask_to_end(keeper))
+            with suppress(subprocess.TimeoutExpired):
+                keeper.wait(_POLL_SECONDS)
+        return "moves" if self._moves else "over"
+
+    def _ask_to_end(self, keeper: subprocess.Popen[bytes]) -> None:
+        """Have a keeper end its job, or just end where the job goes on in another pod. Raises BackendError where that can't be told."""
+        job_set = self._job_set()
+        if job_set.is_wanted:
+            log("This pod is ended, and the job isn't: it goes on in another one")
+            self._moves = True
+            keeper.kill()
+        else:
             log(f"The job is to end: {job_set.stop}")
             keeper.send_signal(_STOP_SIGNALS[job_set.stop])
-            asked = True
-        return "over"
+
+    def _try(self, do: Callable[[], None]) -> bool:
+        """Do something that the API may refuse, or not answer, for now; return whether it is done. Each reason is told once."""
+        try:
+            do()
+        except BackendError as problem:
+            if problem.message not in self._said:
+                self._said.add(problem.message)
+                log(f"Trying again: {problem.message}")
+            return False
+        return True
 
     # --- the end --------------------------------------------------------------------------------------------------------
 

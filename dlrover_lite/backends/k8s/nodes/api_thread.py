@@ -21,8 +21,6 @@ from dlrover_lite.core.units import Resources
 
 __all__ = ["ApiCaller", "Closing", "Created", "Deleted", "Outcome", "ReadHosts", "Resized", "There", "read_hosts"]
 
-_BUSY = (408, 429, 500, 502, 503, 504)
-
 
 class Closing(BackendError):
     """No more calls are made."""
@@ -115,7 +113,7 @@ class ApiCaller:
         except ApiProblem as problem:
             if problem.reason == "AlreadyExists":
                 return self._found(one)
-            return Created(one.pod, problem=_words(problem), final=problem.status not in _BUSY)
+            return Created(one.pod, problem=_words(problem), final=not problem.may_pass)
         except Unreachable as problem:
             return Created(one.pod, problem=problem.message)
 
