@@ -240,7 +240,7 @@ class JobHandle:
             if self.job.status() is not None:
                 raise
             status = None  # a new master has its first word when it has opened the data, and indexed it
-        return status or last() or final_status.starting(self.job)
+        return status or last() or final_status.starting(self.job, self.known().waits_for)
 
     def scale(self, *, workers: int | None = None, ps: int | None = None) -> list[str]:
         """Have so many nodes of a role from now on; None leaves a role as it is. Returns what follows from it, in words; nothing when
@@ -415,7 +415,8 @@ def launch(
     say: Callable[[str], None] = _to_stderr,
 ) -> JobHandle:
     """Start a job of a resolved recipe, in a session of its own (the terminal's ctrl-C doesn't reach it); with the cut it begins with.
-    ``options``: None: as the environment says. ``say`` is told if the brain has to be started for it.
+    ``options``: None: as the environment says. ``say`` is told if the brain has to be started for it, and what it
+    waits for.
 
     Raises JobError, with its last words, when it doesn't come up.
     """
@@ -424,7 +425,7 @@ def launch(
     backend.dry_run(recipe)  # before anything is started for it
     if recipe.kubernetes is None:  # else its brain is in the cluster
         begin(options.brain, say)
-    job = backend.submit(recipe, options=options, detached=detach, beginning=beginning)
+    job = backend.submit(recipe, options=options, detached=detach, beginning=beginning, say=say)
     return JobHandle(job, backend)
 
 
@@ -464,5 +465,5 @@ def go_on(
     backend.dry_run(job.recipe)
     if job.recipe.kubernetes is None:
         begin(options.brain, say)
-    backend.resume(job.id, resuming.next_beginning(job, chosen, options), options=options, detached=detach)
+    backend.resume(job.id, resuming.next_beginning(job, chosen, options), options=options, detached=detach, say=say)
     return JobHandle(job.id, backend)

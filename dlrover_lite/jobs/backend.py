@@ -6,7 +6,7 @@ runs the master. Nothing here assumes processes, signals, one machine or a file 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -48,6 +48,8 @@ class JobSummary(msgspec.Struct, frozen=True):
     ended_at: float | None = None
     result: Result | None = None
     """How the job ended; None while it runs. Of a job that was lost it says only that."""
+    waits_for: str = ""
+    """What keeps a job that is starting from running, in words; empty: nothing that is known."""
 
 
 class Address(NamedTuple):
@@ -97,14 +99,23 @@ class JobBackend(Protocol):
         options: RunOptions,
         detached: bool = False,
         beginning: Beginning | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> str:
         """Start a new job, and return its id once it is known to come up. Each call is a job of its own, also with the same name.
 
-        ``detached``: the job goes on when this process ends; otherwise it is stopped
-        then. ``beginning``: the checkpoint that it begins with. Raises JobError when it doesn't come up: it is then a failed job, or none.
+        ``detached``: the job goes on when this process ends; otherwise it is stopped then. ``beginning``: the checkpoint that it begins with.
+        ``say`` is told what it waits for. Raises JobError when it doesn't come up: it is then a failed job, or none.
         """
 
-    def resume(self, job: str, beginning: Beginning, *, options: RunOptions, detached: bool = False) -> None:
+    def resume(
+        self,
+        job: str,
+        beginning: Beginning,
+        *,
+        options: RunOptions,
+        detached: bool = False,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Start a job again that is over, with this checkpoint. Raises JobError as ``submit``, and for a job that isn't over."""
 
     def list(self) -> Sequence[str]:

@@ -54,6 +54,6 @@ def has_checkpoint(status: Status, number: int) -> bool:
     return False
 
 
-def starting(job: Job) -> Status:
-    """Return the status of a job without a master so far."""
-    return Status(job.id, "starting")
+def starting(job: Job, waits_for: str = "") -> Status:
+    """Return the status of a job without a master so far, with what it waits for."""
+    return Status(job.id, "starting", message=waits_for)

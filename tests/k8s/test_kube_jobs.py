@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -124,6 +125,24 @@ def test_what_cant_be_started_says_why_and_leaves_nothing(
     for kind in ("StatefulSet", "Secret", "ConfigMap", "Service", "PersistentVolumeClaim"):
         left = [one["metadata"] for one in cluster.calls.list(kind)["items"]]
         assert [one["name"] for one in left if "deletionTimestamp" not in one] == [], kind
+
+
+def test_what_a_starting_job_waits_for_is_said_until_it_is_there(
+    backend_for: Callable[[str], KubeJobs], cluster: Cluster
+) -> None:
+    cluster.unschedulable = why = "0/3 nodes are available: 3 Insufficient cpu."
+    backend, said = backend_for("idle"), list[str]()
+    with ThreadPoolExecutor(1) as pool:
+        submitted = pool.submit(backend.submit, in_cluster(recipe()), options=RunOptions(), say=said.append)
+        until(lambda: said, "a word of what it waits for")
+        assert why in said[0]
+        (job,) = backend.list()
+        assert why in backend.state(job).waits_for
+        assert JobHandle(job, backend).status().message == backend.state(job).waits_for
+        cluster.unschedulable = ""
+        assert submitted.result(60) == job
+    assert (backend.state(job).waits_for, len(said)) == ("", 1)
+    backend.kill(job)
 
 
 def test_a_purged_job_leaves_nothing(scripted: ScriptedJobs, cluster: Cluster) -> None:

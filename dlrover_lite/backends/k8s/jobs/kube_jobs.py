@@ -29,7 +29,7 @@ from dlrover_lite.backends.k8s.jobs.job_state import (
     stop_annotations,
     summary_of,
 )
-from dlrover_lite.backends.k8s.jobs.job_watch import JobWatch
+from dlrover_lite.backends.k8s.jobs.job_watch import JobPod, JobWatch, why_not_up
 from dlrover_lite.backends.k8s.jobs.known_clusters import ClusterName, KnownCluster
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions, pod_options
 from dlrover_lite.backends.k8s.objects.job import RUNTIME, STORAGE, claim_of
@@ -104,13 +104,14 @@ class KubeJobs:
         options: RunOptions,
         detached: bool = False,
         beginning: Beginning | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> str:
         wish = self._wish(recipe, options, beginning)
         key = JobKey.parse(wish.key)
         with _job_errors():
             job = submission.create(wish, self._calls, time.time(), lambda job: self._kept.keep_key(job, key))
             try:
-                submission.await_master(self._calls, job, say=self._say)
+                submission.await_master(self._calls, job, say=say)
             except BaseException:  # also when interrupted: what was started must not go on unseen
                 submission.remove(self._calls, job, claim=not wish.settings.volume_claim)
                 self._kept.forget_key(job)
@@ -120,7 +121,15 @@ class KubeJobs:
             self._tie(job)
         return job
 
-    def resume(self, job: str, beginning: Beginning, *, options: RunOptions, detached: bool = False) -> None:
+    def resume(
+        self,
+        job: str,
+        beginning: Beginning,
+        *,
+        options: RunOptions,
+        detached: bool = False,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         with _job_errors():
             one = self._known(job)
             if not summary_of(one, time.time()).over:
@@ -136,7 +145,7 @@ class KubeJobs:
                 "spec": {"replicas": 1},
             }
             self._calls.patch("StatefulSet", job, changes, how="merge")
-            submission.await_master(self._calls, job, say=self._say)
+            submission.await_master(self._calls, job, say=say)
         self._raise_false_start(job)
         if not detached:
             self._tie(job)
@@ -162,7 +171,11 @@ class KubeJobs:
 
     def state(self, job: str) -> JobSummary:
         with _job_errors():
-            return summary_of(self._known(job), time.time())
+            found = summary_of(self._known(job), time.time())
+            if found.state != "starting":
+                return found
+            pod = self._calls.find("Pod", f"{job}-0", JobPod)
+            return msgspec.structs.replace(found, waits_for=why_not_up(pod)[0] if pod is not None else "")
 
     def wait(self, job: str, timeout_seconds: float | None = None) -> bool:
         if self.state(job).over and job not in self._watches:

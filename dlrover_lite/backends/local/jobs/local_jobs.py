@@ -49,6 +49,7 @@ class LocalJobs:
         options: RunOptions,
         detached: bool = False,
         beginning: Beginning | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> str:
         sweep()
         job = create_job(recipe, detached=detached)
@@ -57,7 +58,15 @@ class LocalJobs:
         start_keeper(job, detach=detached, options=self._keeper_options(recipe, options))
         return job.id
 
-    def resume(self, job: str, beginning: Beginning, *, options: RunOptions, detached: bool = False) -> None:
+    def resume(
+        self,
+        job: str,
+        beginning: Beginning,
+        *,
+        options: RunOptions,
+        detached: bool = False,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         sweep()
         found = _known(job)
         found.start_again(
