@@ -103,7 +103,7 @@ class JobBackend(Protocol):
     ) -> str:
         """Start a new job, and return its id once it is known to come up. Each call is a job of its own, also with the same name.
 
-        ``detached``: the job goes on when this process ends; otherwise it is stopped then. ``beginning``: the checkpoint that it begins with.
+        ``detached``: the job goes on when this process ends; otherwise it is stopped then. ``beginning``: the checkpoint it begins with.
         ``say`` is told what it waits for. Raises JobError when it doesn't come up: it is then a failed job, or none.
         """
 

@@ -17,6 +17,7 @@ from dlrover_lite.backends.k8s.objects.manifests import manifests
 from dlrover_lite.backends.keeper.options import AgentOptions, KeeperOptions
 from dlrover_lite.cli.main import main
 from dlrover_lite.client import job_sources
+from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.recipe.kubernetes import Kubernetes
