@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -330,7 +331,12 @@ data: {{format: criteo, train: "{url}"}}
         ("s3://clicks/none/", "no object matches s3://clicks/none/"),
         ("s3://clicks/none/*.tsv", "no object matches s3://clicks/none/*.tsv"),
         ("s3://clicks/here", "s3://clicks/here is a folder; name its files, as in s3://clicks/here/*.tsv"),
-        ("gs://clicks/a.tsv", "gs://clicks/a.tsv needs a package: pip install gcsfs"),
+        pytest.param(
+            "gs://clicks/a.tsv",
+            "gs://clicks/a.tsv needs a package: pip install 'dlrover-lite[gcs]'",
+            marks=pytest.mark.skipif(find_spec("gcsfs") is not None, reason="gcsfs is installed"),
+        ),
+        ("abfs://c@account/a.tsv?sv=1&sig=hidden-secret", "abfs://…@account/a.tsv?… has credentials in it"),
         ("nowhere://a.tsv", "nowhere:// is nothing that fsspec knows"),
         ("s3://reader:hidden-secret@clicks/a.tsv", "s3://…@clicks/a.tsv has credentials in it"),
         ("https://a.org/a.tsv?X-Amz-Signature=hidden-secret", "https://a.org/a.tsv?… has credentials in it"),

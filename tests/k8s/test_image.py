@@ -40,6 +40,15 @@ def test_an_image_has_the_versions_of_all_packages_that_it_needs_and_no_others()
     assert pinned(known) == ["a==1.5", "b-c==2", "fast-lane==4", "k==3", "torch==2.6.0+cpu"]
 
 
+def test_an_image_reads_the_stores_whose_drivers_are_installed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    version, required = PACKAGES["dlrover-lite"]
+    monkeypatch.setitem(
+        PACKAGES, "dlrover-lite", (version, [*required, "gcsfs; extra == 'gcs'", "adlfs; extra == 'azure'"])
+    )
+    monkeypatch.setitem(PACKAGES, "gcsfs", ("7", []))
+    assert [one for one in pinned(known) if "fs" in one] == ["gcsfs==7"]
+
+
 def test_a_package_that_is_missing_here_is_named() -> None:
     with pytest.raises(UsageError, match="needs fast-lane, which isn't installed"):
         pinned(lambda name: known("?" if name == "fast-lane" else name))

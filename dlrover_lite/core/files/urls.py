@@ -16,13 +16,12 @@ _SECRETS = re.compile(
 )
 """Names of parameters of an ``https://`` URL that give whoever knows it a right: presigned URLs, SAS tokens."""
 _PACKAGES = {
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    **dict.fromkeys(_ACCOUNTS, "adlfs"),
+    **dict.fromkeys(("s3", "s3a"), "'dlrover-lite[s3]'"),
+    **dict.fromkeys(("gs", "gcs"), "'dlrover-lite[gcs]'"),
+    **dict.fromkeys(_ACCOUNTS, "'dlrover-lite[azure]'"),
     **dict.fromkeys(_HTTP, "aiohttp"),
 }
+"""What to install for the URLs of a scheme."""
 
 
 def is_url(text: str) -> bool:

@@ -19,6 +19,8 @@ __all__ = ["EXTRAS", "pinned", "write_context"]
 PACKAGE = "dlrover-lite"
 EXTRAS = ("k8s", "parquet", "s3")
 """Extras that an image has."""
+_WHERE_INSTALLED = {"azure": "adlfs", "gcs": "gcsfs"}
+"""Extras that an image has, too, where what they bring is installed here."""
 _CONTAINERFILE = "Containerfile"
 Requirements = Callable[[str], tuple[str, Iterable[str]]]
 """Returns the version of an installed package, and what it requires. Raises metadata.PackageNotFoundError."""
@@ -33,7 +35,8 @@ def pinned(requirements: Requirements = installed) -> list[str]:
 
     Raises UsageError for one that isn't installed."""
     found: dict[str, str] = {}
-    waiting = [Requirement(f"{PACKAGE}[{','.join(EXTRAS)}]")]
+    also = [extra for extra, package in _WHERE_INSTALLED.items() if _is_installed(package, requirements)]
+    waiting = [Requirement(f"{PACKAGE}[{','.join([*EXTRAS, *also])}]")]
     looked_at: set[tuple[str, frozenset[str]]] = set()
     while waiting:
         wanted = waiting.pop()
@@ -53,6 +56,14 @@ def pinned(requirements: Requirements = installed) -> list[str]:
     if "torch" in found:
         found["torch"] = found["torch"].partition("+")[0] + "+cpu"
     return [f"{name}=={version}" for name, version in sorted(found.items())]
+
+
+def _is_installed(name: str, requirements: Requirements) -> bool:
+    try:
+        requirements(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _is_needed(requirement: Requirement, extras: Iterable[str]) -> bool:
