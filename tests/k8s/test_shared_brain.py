@@ -19,15 +19,15 @@ from ruamel.yaml import YAML
 
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
+from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
 from dlrover_lite.backends.k8s.objects.brain import brain_objects
 from dlrover_lite.backends.k8s.objects.names import BRAIN
+from dlrover_lite.backends.keeper.options import AgentOptions
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.history import FileHistory
 from dlrover_lite.brain.store.records import JobEntry
-from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.cli.main import main
-from dlrover_lite.client.handle import JobHandle
-from dlrover_lite.core.errors import BrainError, JobError
+from dlrover_lite.core.errors import BrainError
 from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.master.autoscale import brain_link
 from dlrover_lite.master.autoscale.brain_link import BrainLink
@@ -42,7 +42,7 @@ from tests.backends.support import PATIENCE_SECONDS, until
 from tests.brain.service_rig import profile, registration
 from tests.k8s.cluster import ApiServer, needs_cluster
 from tests.k8s.kubelet import Cluster, needs_root
-from tests.k8s.test_kube_jobs import CENSUS, ROOT, calls_of, cluster
+from tests.k8s.test_kube_jobs import CENSUS, ROOT, cluster
 
 __all__ = ["cluster"]
 
@@ -69,7 +69,7 @@ def test_its_key_is_in_no_manifest(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_restricted_namespace_takes_it(
     api_server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    admin = calls_of(api_server, tmp_path, "admin", "shared-brain")
+    admin = api_server.calls(tmp_path, "admin", "shared-brain")
     assert main(["k8s", "manifests", "-n", "shared-brain", "--create-namespace", "--brain", "--image", "x"]) == 0
     for one in YAML(typ="safe").load_all(capsys.readouterr().out):
         admin.create(one)
@@ -205,44 +205,34 @@ def test_a_key_may_come_later_and_change(tmp_path: Path) -> None:
 
 @needs_cluster
 @needs_root
-@pytest.mark.timeout(600)
-def test_a_job_trains_on_while_the_brain_it_shares_is_gone(
+def test_a_job_in_pods_finds_the_brain_that_it_shares_again(
     cluster: Cluster, api_server: ApiServer, tmp_path: Path
 ) -> None:
     calls = cluster.calls
     deployment = make_brain(calls)
     calls.create(pod_of(deployment))
-    jobs = KubeJobs(calls_of(api_server, tmp_path, "ann", calls.namespace))
-    endless = {**CENSUS, "training.epochs": 100_000, "backend.k8s.brain": BRAIN}
-    recipe = load_recipe(ROOT / "recipes" / "census.yaml", endless)
+    entry = "tests.k8s.idle_nodes:main"
+    agent = AgentOptions(entries={"worker": entry, "ps": entry}, imports=[])
+    given = PodOptions(agent=msgspec.json.encode(agent).decode())
+    jobs = KubeJobs(api_server.calls(tmp_path, "ann", calls.namespace), given=given)
+    recipe = load_recipe(ROOT / "recipes" / "census.yaml", {**CENSUS, "backend.k8s.brain": BRAIN})
     job = jobs.submit(recipe, options=RunOptions(brain="daemon"), detached=True)
-    handle = JobHandle(job, jobs)
+    (claim,) = [one for one in calls.list("PersistentVolumeClaim")["items"] if one["metadata"]["name"] == BRAIN]
+    database = cluster.directory / "claims" / claim["metadata"]["uid"] / "home" / "state" / "brain" / "brain.sqlite"
 
-    def samples() -> int:
-        try:
-            return handle.status().samples
-        except JobError:  # its master is just coming up
-            return 0
-
-    def known() -> JobEntry | None:
-        (claim,) = [one for one in calls.list("PersistentVolumeClaim")["items"] if one["metadata"]["name"] == BRAIN]
-        home = cluster.directory / "claims" / claim["metadata"]["uid"] / "home"
-        return entries(BrainFiles(home / "state" / "brain").database).get(job)
-
-    def knows_samples(least: int) -> bool:
-        one = known()
-        return one is not None and one.samples >= least
+    def registered(times: int) -> bool:
+        return cluster.output(f"{BRAIN}-0").count(f"{job} is registered") == times
 
     try:
-        until(lambda: knows_samples(1), "the brain to hear of the job", 3 * PATIENCE_SECONDS)  # kernels may be compiled
+        until(lambda: registered(1), "the brain to hear of the job")
+        assert entries(database)[job].state == "running" and not entries(database)[job].directory
         calls.delete("Pod", f"{BRAIN}-0", propagation="Background", grace_seconds=0)
         until(lambda: calls.find("Pod", f"{BRAIN}-0") is None, "the brain to be gone")
-        before = samples()
-        until(lambda: samples() > before, "training to go on")
+        assert jobs.state(job).state == "running"
         calls.create(pod_of(deployment))
-        until(lambda: knows_samples(before), "the job to find its brain again")
+        until(lambda: registered(2), "the job to find its brain again")
         jobs.stop(job)
-        until(lambda: (one := known()) is not None and one.state == "stopped", f"the job's end: {known()}")
+        until(lambda: entries(database)[job].state == "stopped", "the brain to hear of the job's end")
     finally:
         jobs.kill(job)
         jobs.close()
