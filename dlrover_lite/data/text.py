@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
 from dlrover_lite.core.files.data_file import DataFile
+from dlrover_lite.core.files.remote import RemoteFile
 from dlrover_lite.data.base import BadLine, Batch, Schema, checked_numbers
 from dlrover_lite.data.block_cache import FileRange, process_cache
 from dlrover_lite.data.files import Progress, for_each
-from dlrover_lite.data.index import find_index, index_text, open_head
+from dlrover_lite.data.index import TextIndex, find_index, index_text, open_head
 from dlrover_lite.data.lines import LineReader, Spans, line_starts
 from dlrover_lite.recipe.file_preview import BOM, wrong_format
 from dlrover_lite.recipe.id_kinds import FileIds
@@ -35,6 +36,7 @@ __all__ = [
 _HEAD_LINES = 1000
 _HEAD_BYTES = 256 << 10
 _LONGEST_HEAD_BYTES = 16 << 20
+_SMALL_BYTES = 16 << 20
 UNEXPLAINED = "it is too long, or has too many digits, to say why"
 
 
@@ -141,6 +143,15 @@ def check_head(path: DataFile, file: int, parser: LineParser) -> Head:
     return Head(keep_good(out, bad), count, whole, int(starts[-1] - starts[0]))
 
 
+def _indexes_of(files: Sequence[DataFile], progress: Progress | None) -> list[TextIndex]:
+    """Index files: small ones under URLs several at a time, since a store takes longer to answer than they take to be read."""
+    small = [path for path in files if isinstance(path, RemoteFile) and path.version().size <= _SMALL_BYTES]
+    known: dict[DataFile, TextIndex] = {}
+    if len(small) > 1:
+        known = dict(zip(small, for_each(small, index_text), strict=True))
+    return [known.get(path) or index_text(path, progress) for path in files]
+
+
 class TextDataset:
     """The lines of several text files, one after the other. See ``base.Dataset``."""
 
@@ -149,7 +160,7 @@ class TextDataset:
         self._parser = parser
         numbers = {path: number for number, path in enumerate(files)}
         for_each(files, lambda path: check_head(path, numbers[path], parser))
-        self._indexes = [index_text(path, progress) for path in files]
+        self._indexes = _indexes_of(files, progress)
         self._reader = LineReader(self._indexes)
         self._first = np.cumsum([0] + [index.lines - parser.header_lines for index in self._indexes])
         self.samples = int(self._first[-1])

@@ -23,6 +23,7 @@ from dlrover_lite.core.errors import DataError, RecipeError
 from dlrover_lite.core.files import data_file
 from dlrover_lite.core.files.remote import RemoteFile, Version
 from dlrover_lite.core.files.retries import Retries
+from dlrover_lite.data import text
 from dlrover_lite.data.base import Batch, Dataset
 from dlrover_lite.data.block_cache import CACHE_VARIABLE, process_cache
 from dlrover_lite.data.files import resolve
@@ -191,6 +192,21 @@ def test_a_folder_is_all_that_is_below_it(store: ObjectStore, proxy: FaultyProxy
     assert equal(far.read(np.arange(100)), local.read(np.arange(100)))
     far.close()
     local.close()
+
+
+def test_small_objects_are_indexed_several_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [RemoteFile(f"s3://clicks/{name}.tsv") for name in ("a", "large", "b")]
+    for file, size in zip(files, (10, 1 << 40, 20), strict=True):
+        file._version = Version(size, 1)
+    both = threading.Barrier(2, timeout=20)
+
+    def index(file: RemoteFile, progress: object = None) -> RemoteFile:
+        if file is not files[1]:
+            both.wait()
+        return file
+
+    monkeypatch.setattr(text, "index_text", index)
+    assert text._indexes_of(files, None) == files  # type: ignore[comparison-overlap]
 
 
 def fetched_ahead() -> None:
