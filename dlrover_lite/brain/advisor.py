@@ -528,10 +528,10 @@ def _is_more_memory(decision: Decision) -> bool:
 
 
 def readable(store: ConfigStore) -> list[tuple[str, Arrival]]:
-    """List the jobs that run, as the database has them, each with its directory. Raises HistoryError."""
+    """List the jobs of this brain that run, as the database has them, each with its directory. Raises HistoryError."""
     found = []
     for entry, plan in queries.jobs_with_plans(store, queries.JobsQuestion(state="starting,running,queued")):
-        if (demand := entry.features.get("demand")) is None:
+        if entry.source or (demand := entry.features.get("demand")) is None:
             continue
         try:
             told = convert(demand, Demand)

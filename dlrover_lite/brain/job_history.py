@@ -12,7 +12,7 @@ from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.planning.prescale import PastJob, PastMemory
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.history import Rows
-from dlrover_lite.brain.store.records import FitRecord
+from dlrover_lite.brain.store.records import FIT_KINDS, FitRecord
 from dlrover_lite.core.decoding import convert
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.outcomes import JobOutcome
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["past_jobs", "remember"]
 
-_KIND, _MEMORY, _PLAN = "bottleneck", "memory", "plan"
+_KIND, _MEMORY, _PLAN = FIT_KINDS
 _MOST = 200
 """The most past jobs that are remembered, the newest: what is older tells little of today's."""
 

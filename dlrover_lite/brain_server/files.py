@@ -25,7 +25,7 @@ from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BrainError
 from dlrover_lite.core.files.durable import close_to_others, make_private, write_whole
 from dlrover_lite.core.files.locks import Lock, held_by
-from dlrover_lite.core.files.paths import make_state, state_directory
+from dlrover_lite.core.files.paths import brain_database, make_state, state_directory
 from dlrover_lite.core.processes import ProcessIdentity, identify
 
 __all__ = ["BrainFiles", "BrainRecord", "running_brain"]
@@ -54,8 +54,8 @@ class BrainFiles:
     """Files of the brain. Nothing is made before it is needed."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        self.directory = state_directory() / "brain" if directory is None else directory
-        self.database = self.directory / "brain.sqlite"
+        self.directory = brain_database().parent if directory is None else directory
+        self.database = self.directory / brain_database().name
         self.log = self.directory / "brain.log"
         self._record = self.directory / "daemon.json"
 

@@ -114,7 +114,8 @@ class Service:
         self._prune_at = now
         self._jobs: dict[str, _Registered] = {}
         for entry in queries.jobs(self.store, queries.JobsQuestion(state=_UNENDED)):
-            self._jobs[entry.id] = _Registered(entry.directory, entry.samples, now - SILENT_SECONDS, told=False)
+            if not entry.source:
+                self._jobs[entry.id] = _Registered(entry.directory, entry.samples, now - SILENT_SECONDS, told=False)
 
     def run(self, stop: Callable[[], str] = lambda: "") -> str:
         """Serve until the service is told to end, or ``stop`` says why it has to, or nobody needs it; return why, in words."""

@@ -110,10 +110,9 @@ def this_machine() -> Resources:
 class JobHandle:
     """One job, started here or found again. Works in notebooks: no signal handlers, no threads, no event loop."""
 
-    def __init__(self, job: str, backend: JobBackend | None = None, source: str = job_sources.LOCAL) -> None:
-        """``job``: its id, whole. ``backend``: what runs the job; None: this machine. ``source``: name of where that is."""
+    def __init__(self, job: str, backend: JobBackend | None = None) -> None:
+        """``job``: its id, whole. ``backend``: what runs the job; None: this machine."""
         self.id = job
-        self.source = source
         self._backend = job_backend() if backend is None else backend
 
     @classmethod
@@ -126,6 +125,11 @@ class JobHandle:
     def backend(self) -> JobBackend:
         """What runs the job."""
         return self._backend
+
+    @property
+    def source(self) -> str:
+        """Name of where the job is, as lists of jobs have it."""
+        return self._backend.source
 
     @cached_property
     def job(self) -> Job:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlrover_lite.core.errors import DlroverLiteError, JobError, UsageError
 from dlrover_lite.core.files.paths import state_directory
-from dlrover_lite.jobs.backend import JobBackend, JobSummary
+from dlrover_lite.jobs.backend import LOCAL, JobBackend, JobSummary
 from dlrover_lite.jobs.store import match_id, short_id
 from dlrover_lite.recipe.kubernetes import Kubernetes
 
 if TYPE_CHECKING:
+    from dlrover_lite.backends.k8s.jobs.known_clusters import ClusterName
     from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
 
-__all__ = ["LOCAL", "ListedJob", "cluster_jobs", "find", "listed", "local_jobs", "remember"]
+__all__ = [
+    "ListedJob",
+    "backend_at",
+    "cluster_jobs",
+    "find",
+    "has_clusters",
+    "listed",
+    "listings",
+    "local_jobs",
+    "remember",
+]
 
-LOCAL = "local"
-"""Name of this machine among the sources of jobs."""
 _PATIENCE_SECONDS = 5.0
 """How long a cluster that gives no answer is asked again."""
 
@@ -26,7 +35,6 @@ _PATIENCE_SECONDS = 5.0
 class ListedJob(NamedTuple):
     """A job of a cluster, as its list tells."""
 
-    source: str
     summary: JobSummary
     backend: JobBackend
 
@@ -65,45 +73,67 @@ def remember(context: str, namespace: str) -> None:
     backend.remember()
 
 
+def backend_at(source: str) -> JobBackend:
+    """Return what runs the jobs of a source that is known here; empty: this machine. Raises UsageError, BackendError, JobError."""
+    if source in ("", LOCAL):
+        return local_jobs()
+    for name in _known_clusters():
+        if str(name) == source:
+            return _connected(name.context, name.namespace)
+    raise JobError(f"{source} isn't known here any more", hint="dlrover-lite jobs --context NAME --namespace NAME")
+
+
 def listed(say: Callable[[str], None]) -> list[ListedJob]:
     """List the jobs of all clusters that are known here, by a call for each, the oldest first. ``say`` is told, in a line each, of clusters
     that can't be asked."""
-    found = [one for listing in _listings(say) for one in listing]
+    found = [ListedJob(one, backend) for backend, summaries in listings(say) for one in summaries]
     return sorted(found, key=lambda one: (short_id(one.summary.id), one.summary.id))
 
 
-def _listings(say: Callable[[str], None]) -> Iterator[list[ListedJob]]:
+def _known_clusters() -> Sequence[ClusterName]:
     if not (state_directory() / "clusters").is_dir():
-        return  # nor is anything imported for it
+        return ()  # nor is anything imported for it
     from dlrover_lite.backends.k8s.jobs.known_clusters import known_clusters
 
-    for name in known_clusters():
+    return known_clusters()
+
+
+def has_clusters() -> bool:
+    """Return whether any cluster is known here."""
+    return bool(_known_clusters())
+
+
+def listings(say: Callable[[str], None]) -> Iterator[tuple[JobBackend, list[JobSummary]]]:
+    """Yield each cluster with its jobs. ``say`` is told of those that can't be asked."""
+    for name in _known_clusters():
         try:
             backend = _connected(name.context, name.namespace)
-            yield [ListedJob(str(name), summary, backend) for summary in backend.summaries()]
+            found = list(backend.summaries())
         except DlroverLiteError as error:
             say(f"The jobs of {name} aren't known: {error.message.partition(chr(10))[0]}")
+        else:
+            yield backend, found
 
 
-def find(reference: str) -> tuple[str, JobBackend, str]:
-    """Return the id that is meant, what runs that job, and the name of where it is: this machine goes before clusters, but for the newest
+def find(reference: str) -> tuple[str, JobBackend]:
+    """Return the id that is meant, and what runs that job: this machine goes before clusters, but for the newest
     of all. Raises JobError, naming the nearest ids."""
     here = local_jobs()
     ids = list(here.list())
     if reference != "last" and _matches(reference, ids):
-        return match_id(reference, ids, "this machine"), here, LOCAL
+        return match_id(reference, ids, "this machine"), here
     unknown: list[str] = []
     elsewhere = {one.summary.id: one for one in listed(unknown.append)}
     if not elsewhere and not unknown:
-        return here.find(reference), here, LOCAL
+        return here.find(reference), here
     everything = sorted({*ids, *elsewhere}, key=lambda job: (short_id(job), job))
     try:
         job = match_id(reference, everything, "any place that is known here")
     except JobError as error:
         raise JobError(error.message, hint="\n".join([*unknown, error.hint])) from None
     if job in elsewhere:
-        return job, elsewhere[job].backend, elsewhere[job].source
-    return job, here, LOCAL
+        return job, elsewhere[job].backend
+    return job, here
 
 
 def _matches(reference: str, ids: list[str]) -> bool:

@@ -17,14 +17,19 @@ from dlrover_lite.protocol.brain_mode import BrainMode
 from dlrover_lite.transport.endpoints import TransportKind
 
 if TYPE_CHECKING:
+    from dlrover_lite.brain.store.history import History
     from dlrover_lite.protocol.hosts import Host
     from dlrover_lite.recipe.schema import Recipe
     from dlrover_lite.transport.connector import Connector
 
-__all__ = ["Address", "JobBackend", "JobSummary", "Log", "RunOptions", "StopCause"]
+__all__ = ["LOCAL", "Address", "JobBackend", "JobSummary", "Log", "RunOptions", "StopCause"]
 
 StopCause = Literal["request", "terminal closed"]
 """Why a job is stopped; its result says so."""
+
+
+LOCAL = "local"
+"""Name of this machine among the sources of jobs."""
 
 
 class RunOptions(msgspec.Struct, frozen=True):
@@ -82,6 +87,10 @@ class JobBackend(Protocol):
     Every call may be repeated, and says the same of a job whoever has submitted it. All raise JobError for a job that never was, and when
     the backend can't be reached, or refuses; the message says which.
     """
+
+    @property
+    def source(self) -> str:
+        """Name of where its jobs are, as lists of jobs have it."""
 
     def capacity(self) -> list[Host]:
         """Return the hosts that there are, with what the nodes of a single job may use together on each at most."""
@@ -154,6 +163,9 @@ class JobBackend(Protocol):
 
         Raises JobError for a name that no node can have. A node that hasn't written anything, so far or ever, has an empty log.
         """
+
+    def history(self, job: str) -> History | None:
+        """Return what the job's own brain keeps of it; None: it reports to this machine's. Raises, when it is asked, JobError too."""
 
     def address(self, job: str) -> AbstractContextManager[Address | None]:
         """Give the address of the job's master, which is good until the block is left: it may be a tunnel.

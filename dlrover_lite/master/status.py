@@ -69,6 +69,7 @@ def describe(run: GenerationRun) -> Status:
                 counts,
                 run.reconciler.waits_for.get(node.id, ""),
                 run.reconciler.awaited(node.id),
+                run.reconciler.host_of.get(node.id, ""),
             )
             for node in run.fleet.by_id.values()
         ],
@@ -99,7 +100,9 @@ def describe(run: GenerationRun) -> Status:
     )
 
 
-def _node(node: Node, usage: Usage, rate: float, slots: dict[str, int], waits_for: str, awaited: str) -> NodeStatus:
+def _node(
+    node: Node, usage: Usage, rate: float, slots: dict[str, int], waits_for: str, awaited: str, host: str
+) -> NodeStatus:
     return NodeStatus(
         id=node.id,
         role=node.role,
@@ -115,6 +118,7 @@ def _node(node: Node, usage: Usage, rate: float, slots: dict[str, int], waits_fo
         wanted_cores=node.wanted.cores if node.wanted else None,
         wanted_memory=node.wanted.memory if node.wanted else None,
         waits_for=waits_for if node.wanted else "",
+        host=host,
     )
 
 

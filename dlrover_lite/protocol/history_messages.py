@@ -39,6 +39,7 @@ class KeptJob(_Kept, frozen=True):
     samples: Count
     message: Text
     directory: Url
+    source: Name
     outcome: Json
     features: Json
     plan: Json | None

@@ -23,6 +23,8 @@ class JobNews(msgspec.Struct, frozen=True):
     samples: Count
     message: Text
     directory: Url
+    source: Name = ""
+    """Cluster that the job runs in, by the name that lists of jobs have for it; empty: its brain is the one that tells."""
     outcome: JobOutcome = JobOutcome()
 
 

@@ -162,6 +162,8 @@ class NodeStatus(Message, frozen=True):
     waits."""
     waits_for: Text = ""
     """Why the node hasn't been resized yet, in words."""
+    host: Name = ""
+    """Host that the node runs on; empty: it isn't known."""
 
 
 class ShardsStatus(Message, frozen=True):

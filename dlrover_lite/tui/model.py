@@ -122,6 +122,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """Directory of its files; empty: they aren't on this machine."""
     look: Look | None = None
     """When the brain looks next; None: its master doesn't say, or it is over."""
+    source: str = ""
+    """Cluster that it runs in; empty: this machine."""
 
     @property
     def over(self) -> bool:
@@ -179,6 +181,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """Number of nodes that it is the successor of."""
     note: str = ""
     """What the node waits for, in words."""
+    host: str = ""
+    """Host that a node of a cluster runs on; empty: it isn't known, or this machine."""
 
     @property
     def alive(self) -> bool:

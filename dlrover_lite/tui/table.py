@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dlrover_lite.tui.text import Line, Span, padded, plain
@@ -34,6 +34,9 @@ class Column(NamedTuple, Generic[R]):
     """Rank of the column: those of the highest give way first; 0: never."""
     down: bool = False
     """Whether the largest come first when it is sorted by."""
+    has: Callable[[R], bool] | None = None
+    """Function that returns whether there is something in it for a row: with nothing for any, the column is left out. None: it never
+    is."""
 
 
 def numbers(
@@ -60,9 +63,10 @@ class Placed(NamedTuple):
     width: int
 
 
-def place(columns: Sequence[Column[Any]], width: int) -> list[Placed]:
-    """Place the columns that fit: of too many those of the highest rank give way; what room is left over goes to those that may grow."""
-    kept = list(range(len(columns)))
+def place(columns: Sequence[Column[Any]], width: int, *, without: Set[str] = frozenset()) -> list[Placed]:
+    """Place the columns that fit, ``without`` some: of too many those of the highest rank give way; what room is left over goes to those
+    that may grow."""
+    kept = [at for at, column in enumerate(columns) if column.name not in without]
 
     def room(sizes: Iterable[int]) -> int:
         return width - _MARGIN - GAP * (len(kept) - 1) - sum(sizes)
@@ -109,6 +113,8 @@ class Table(Generic[R]):
         """Ids of the rows that are shown, in order."""
         self.order = order
         self.filter = ""
+        self.empty = self._without()
+        """Names of columns that are left out, as there is nothing in them."""
 
     def put(self, rows: Mapping[str, R]) -> set[str] | None:
         """Take these rows, and no others. Returns the ids of rows that have changed, or None where their order or number may have, too."""
@@ -116,8 +122,17 @@ class Table(Generic[R]):
         changed = {name for name, row in rows.items() if before.get(name) is not row}
         if not changed and len(before) == len(rows):
             return changed
+        self.empty = self._without()
         shown, self.shown = self.shown, self._arranged()
         return changed if shown == self.shown else None
+
+    def place(self, width: int) -> list[Placed]:
+        """Place the columns in which there is something."""
+        return place(self.columns, width, without=self.empty)
+
+    def _without(self) -> frozenset[str]:
+        rows = self.rows.values()
+        return frozenset(one.name for one in self.columns if one.has is not None and not any(map(one.has, rows)))
 
     def look_for(self, text: str) -> None:
         """Show only rows with all these words, whatever their case; a word with ``!`` before it must not be there."""
@@ -173,7 +188,7 @@ class Table(Generic[R]):
 
     def text(self, width: int) -> list[Line]:
         """Write all of the table, for where nothing scrolls."""
-        placed = place(self.columns, width)
+        placed = self.place(width)
         return [self.head(placed, width), *(self.line(name, placed, width) for name in self.shown)]
 
 

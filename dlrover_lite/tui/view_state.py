@@ -227,6 +227,7 @@ def _row(known: _Known, silent: bool) -> JobRow:
         silent_since=known.heard_at if silent else None,
         directory=news.directory,
         look=local.next_look if local is not None and not known.over and not silent else None,
+        source=news.source,
     )
 
 

@@ -102,7 +102,7 @@ def test_every_role_starts_as_any_user_with_a_root_that_cannot_be_written_to(tmp
         "dlrover_lite.backends.template.template",
         "dlrover_lite.ps.server.main",
         "dlrover_lite.worker.main",
-        "dlrover_lite.checkpoint.file_service.server",
+        "dlrover_lite.backends.k8s.jobs.files.server",
     )
     says = (
         "import importlib, os, tempfile\n"

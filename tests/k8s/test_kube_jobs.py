@@ -179,6 +179,8 @@ def test_commands_run_watch_and_remove_a_job_of_a_cluster(
 ) -> None:
     config = api_server.kubeconfig(tmp_path / "config", user="ann", namespace=cluster.calls.namespace)
     monkeypatch.setenv("KUBECONFIG", str(config))
+    monkeypatch.setenv("DLROVER_LITE_BRAIN", "daemon")
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
     job_sources._connected.cache_clear()
 
     def command(*arguments: str, code: int = 0) -> str:
@@ -194,12 +196,16 @@ def test_commands_run_watch_and_remove_a_job_of_a_cluster(
         job = ran["job"]
         assert (ran["state"], ran["samples"]) == ("succeeded", 2 * 16_384)
         assert json.loads(command("status", job, "--json"))["state"] == "succeeded"
+        told = json.loads(command("history", job, "--json"))
+        assert (told["source"], told["state"], told["samples"]) == (f"test/{cluster.calls.namespace}", "succeeded", 2 * 16_384)
+        assert told["plans"] and told["events"]
         assert "worker-0" in command("logs", job, "--node", "worker-0")
         assert json.loads(command("census", "check", job, "--json"))["exact"]
         command("fetch", job, "--to", str(tmp_path / "copy"))
         assert (tmp_path / "copy" / "export" / "model.json").is_file()
         assert "Nothing is left" in command("stop", job, "--purge")
         assert job not in command("jobs", "--json")
+        assert json.loads(command("history", job, "--json"))["events"] == told["events"]  # what was copied stays
     finally:
         job_sources.cluster_jobs(Kubernetes()).close()
         job_sources._connected.cache_clear()

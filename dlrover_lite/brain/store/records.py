@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # they bring numpy along, which those who only read and write
     from dlrover_lite.protocol.profiles import Profile
 
 __all__ = [
+    "FIT_KINDS",
     "FitRecord",
     "JobEntry",
     "ProfileRecord",
@@ -25,6 +26,10 @@ __all__ = [
     "profile_of",
     "profile_record",
 ]
+
+
+FIT_KINDS = ("bottleneck", "memory", "plan")
+"""Kinds of ``FitRecord``: what a job's end tells of its throughput, its memory, and its plan."""
 
 
 class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +51,8 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Why the job failed or was stopped."""
     directory: str = ""
     """Directory with the job's files; empty: they aren't on this machine."""
+    source: str = ""
+    """Cluster that the job runs in, whose own brain it reports to: what is here is a copy. Empty: it reports to this brain."""
     outcome: JobOutcome = JobOutcome()
     """What came of the job, as far as it is known: complete once it has ended."""
     features: dict[str, Any] = {}
@@ -107,7 +114,7 @@ class FitRecord(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     at: float
     kind: str
-    """Kind of the model: bottleneck, additive, memory, …"""
+    """Kind of the model, of ``FIT_KINDS``."""
     error: float
     """Relative error on what it was fitted to."""
     windows: int

@@ -120,6 +120,11 @@ def m004_what_masters_said_of_decisions(db: Database) -> None:
     db.execute("alter table decisions add column done text")
 
 
+@migrations()
+def m005_jobs_of_clusters(db: Database) -> None:
+    db.execute("alter table jobs add column source text not null default ''")
+
+
 def _create(
     db: Database,
     name: str,

@@ -9,33 +9,52 @@ import argparse
 import signal
 import sys
 import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
 
 from dlrover_lite.checkpoint.file_service.service import FileService, failure_of
-from dlrover_lite.core.errors import DlroverLiteError, JobError
+from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.process_log import log
 from dlrover_lite.protocol.file_messages import FileRequests
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Failure, Request
 from dlrover_lite.transport.server import Server
 
-__all__ = ["main", "serve"]
+__all__ = ["Questions", "main", "serve"]
 
 _LOOK_SECONDS = 60.0
+_WAIT_SECONDS = 1.0
+"""Longest wait for a request: a signal that comes just before the wait is noticed after it."""
 
 
-def serve(server: Server, service: FileService, *, timeout_seconds: float) -> bool:
+class Questions(NamedTuple):
+    """Requests of another kind that are answered beside those about files."""
+
+    kind: Any
+    """Type of the requests: a union."""
+    answer: Callable[[Any], msgspec.Struct]
+    """Returns the answer. Raises DlroverLiteError."""
+
+
+def serve(server: Server, service: FileService, *, timeout_seconds: float, also: Questions | None = None) -> bool:
     """Answer what is here, or comes in time; return whether there was something."""
     asked = False
     for request in server.receive(timeout_seconds, limit=1):
         asked = True
-        _answer(server, service, request)
+        _answer(server, service, request, also)
     return asked
 
 
-def _answer(server: Server, service: FileService, request: Request) -> None:
+def _answer(server: Server, service: FileService, request: Request, also: Questions | None) -> None:
+    answer: Any
     try:
-        answer = server.attempt(request, service.answer)
-    except JobError as error:
+        if also is not None and isinstance(request.body, also.kind):
+            answer = server.attempt(request, lambda one: (also.answer(one.body), []))
+        else:
+            answer = server.attempt(request, service.answer)
+    except DlroverLiteError as error:
         server.fail(request, failure_of(error), error.message, error.hint)
         return
     if isinstance(answer, Failure):
@@ -44,7 +63,7 @@ def _answer(server: Server, service: FileService, request: Request) -> None:
         server.reply(request, *answer)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], *, also: Questions | None = None) -> int:
     parser = argparse.ArgumentParser(prog="dlrover-lite file service")
     parser.add_argument("root")
     parser.add_argument("endpoint")
@@ -57,11 +76,11 @@ def main(arguments: list[str]) -> int:
     connector = Connector.of_this_process()
     service = FileService(parsed.root, writable=parsed.writable, clock=time.monotonic)
     try:
-        server = connector.server(parsed.endpoint, FileRequests)
+        server = connector.server(parsed.endpoint, FileRequests if also is None else FileRequests | also.kind)
         log(f"serves files of {parsed.root} at {server.endpoint}")
         looked_at = asked_at = time.monotonic()
         while (now := time.monotonic()) - asked_at < parsed.idle_seconds:
-            if serve(server, service, timeout_seconds=min(_LOOK_SECONDS, parsed.idle_seconds)):
+            if serve(server, service, timeout_seconds=min(_WAIT_SECONDS, parsed.idle_seconds), also=also):
                 asked_at = now
             if now - looked_at > _LOOK_SECONDS:
                 looked_at = now

@@ -18,7 +18,7 @@ from typing import Any
 
 from dlrover_lite.checkpoint.destination import FileWriter, damaged, placed, troubled
 from dlrover_lite.checkpoint.local import LocalDirectory
-from dlrover_lite.core.errors import CheckpointDamaged, JobError
+from dlrover_lite.core.errors import CheckpointDamaged, DlroverLiteError, JobError
 from dlrover_lite.core.files.regular import NotRegularFile, open_regular
 from dlrover_lite.protocol import file_messages as messages
 from dlrover_lite.protocol.file_messages import MOST_PIECE_BYTES
@@ -182,7 +182,7 @@ class FileService:
         return file
 
 
-def failure_of(error: JobError) -> str:
+def failure_of(error: DlroverLiteError) -> str:
     """Return the code by which a client raises the same error."""
     return DAMAGED if isinstance(error, CheckpointDamaged) else REFUSED
 

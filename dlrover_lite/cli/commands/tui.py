@@ -176,8 +176,10 @@ def _history(reference: str) -> tuple[str, Timeline, Explain]:
     from dlrover_lite.brain.store.timeline import timeline
     from dlrover_lite.brain_server.files import BrainFiles
     from dlrover_lite.brain_server.history_client import BrainHistory
+    from dlrover_lite.client.job_history import bring
 
     hint = "A job of: dlrover-lite history. Or a file, made by: dlrover-lite tui --record FILE"
+    bring(reference, note)
     with BrainHistory(BrainFiles()) as history:
         job = _named(reference, job_ids(history), hint)
         past = timeline(history, job)

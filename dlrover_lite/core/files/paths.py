@@ -31,6 +31,11 @@ def cache_directory() -> Path:
     return user_cache_path("dlrover-lite", appauthor=False)
 
 
+def brain_database() -> Path:
+    """Return the path of the brain's database."""
+    return state_directory() / "brain" / "brain.sqlite"
+
+
 def make_state(*names: str) -> Path:
     """Make the state directory and, one in the other, directories in it, each for this user alone; return the last one. Raises OSError."""
     return _make(state_directory(), names)

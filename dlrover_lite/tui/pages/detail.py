@@ -33,7 +33,9 @@ def status_of_master(status: Status) -> LocalStatus:
 class NodesFold:
     """Rows of a job's nodes. One that hasn't changed stays the same object."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hosts: bool = False) -> None:
+        """``hosts``: whether rows say which host each is on."""
+        self._hosts = hosts
         self.rows: tuple[NodeRow, ...] = ()
         self._by_id: dict[str, NodeRow] = {}
         self._before: dict[str, tuple[float, float]] = {}
@@ -64,10 +66,11 @@ class NodesFold:
         worker = node.role == "worker"
         ready = node.throttled_seconds + node.cpu_seconds
         leased = status.shards.workers.get(node.id, 0) if status.shards is not None and worker and alive else None
+        state, note = _phase(node)
         return NodeRow(
             id=node.id,
             role=node.role,
-            state=node.state,
+            state=state,
             cores=node.cores,
             used_cores=self._cores(node, status.elapsed_seconds) if alive else None,
             memory=node.memory,
@@ -79,7 +82,8 @@ class NodesFold:
             slots=node.slots if alive else None,
             throttled=round(node.throttled_seconds / ready, 3) if ready else None,
             restarts=self._restarts(node.id),
-            note=node.waits_for,
+            note=note,
+            host=node.host if self._hosts else "",
         )
 
     def _cores(self, node: NodeStatus, elapsed: float) -> float | None:
@@ -99,6 +103,15 @@ class NodesFold:
         while (node := self._follows.get(node, "")) and node not in seen:
             seen.add(node)
         return len(seen) - 1
+
+
+def _phase(node: NodeStatus) -> tuple[str, str]:
+    """Return a node's state, and what it waits for: of one that hasn't begun, how far its start is (``launched (pulling: image …)``)."""
+    start, why = node.state.partition(" (")[::2]
+    if start != "launched" or not why:
+        return node.state, node.waits_for
+    phase, _, what = why.removesuffix(")").partition(": ")
+    return (phase, what) if " " not in phase else (start, why.removesuffix(")"))
 
 
 def shards_of(status: Status | None) -> Shards | None:

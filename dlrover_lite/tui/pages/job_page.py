@@ -355,6 +355,17 @@ _COLUMNS: tuple[Column[NodeRow], ...] = (
     Column("leased", "LEASED", _leased, lambda row: row.leased, least=6, right=True, rank=6),
     Column("throttled", "HELD", _throttled, lambda row: row.throttled, least=4, wanted=5, right=True, rank=7),
     numbers("restarts", "RESTARTS", _restarts, lambda row: row.restarts, least=8, rank=5),
+    Column(
+        "host",
+        "HOST",
+        lambda row, _: line(row.host),
+        lambda row: row.host,
+        least=8,
+        wanted=12,
+        most=24,
+        rank=9,
+        has=lambda row: bool(row.host),
+    ),
     Column("note", "", lambda row, _: line((row.note, "warn")), None, least=10, most=60, rank=8),
 )
 
@@ -362,6 +373,7 @@ _COLUMNS: tuple[Column[NodeRow], ...] = (
 def describe_node(row: NodeRow, width: int) -> list[Line]:
     """Write all that is known of a node."""
     pairs: list[tuple[str, Line]] = [
+        *([("host", line(row.host))] if row.host else []),
         ("role", line({"ps": "parameter server"}.get(row.role, row.role))),
         ("state", formats.state(row.state)),
         ("cpu", (*formats.cores_of(row.used_cores, row.cores), Span(" cores used of those given", "dim"))),

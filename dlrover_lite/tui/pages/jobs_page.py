@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlrover_lite.core.words import at_time
+from dlrover_lite.jobs.backend import LOCAL
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobRow, JobsView
 from dlrover_lite.tui.pages.charts import bar, sparkline
@@ -19,11 +20,19 @@ def jobs_table() -> Table[JobRow]:
 
 def _found(row: JobRow) -> str:
     reason = row.decision.reason if row.decision else ""
-    return " ".join((row.id, row.name, row.owner, row.model, row.state, row.message, reason))
+    return " ".join((row.id, row.name, row.owner, row.model, row.state, row.message, row.source, reason))
 
 
 def _state(row: JobRow, _width: int) -> Line:
     return formats.state(row.state, silent_since=row.silent_since)
+
+
+def _where(row: JobRow) -> str:
+    return row.source or LOCAL
+
+
+def _source(row: JobRow, _width: int) -> Line:
+    return line(_where(row)) if row.source else line((_where(row), "dim"))
 
 
 def _progress(row: JobRow, width: int) -> Line:
@@ -76,6 +85,7 @@ def _decision(row: JobRow, _width: int) -> Line:
 
 _COLUMNS: tuple[Column[JobRow], ...] = (
     Column("job", "JOB", lambda row, _: line(row.id), lambda row: row.id, least=14, wanted=18, most=22),
+    Column("source", "SOURCE", _source, _where, least=6, wanted=12, most=30, rank=5, has=lambda row: bool(row.source)),
     Column("state", "STATE", _state, lambda row: row.state, least=12),
     numbers("progress", "DONE", _progress, lambda row: row.share, least=4, most=12, rank=1),
     Column("ends", "ENDS", lambda row, _: formats.ends(row), _ends_at, least=12, wanted=13, rank=2),
@@ -131,7 +141,7 @@ def describe(row: JobRow, width: int, now: float) -> list[Line]:
         ("cpu", (*_cpu(row, 0), Span(" cores used of those given", "dim"))),
         ("memory", (*_memory(row, 0), Span(" used of what is given", "dim"))),
         ("cost", formats.cost_of(row)),
-        ("files", line(row.directory or "not on this machine")),
+        ("files", line(row.directory or (f"in {row.source}" if row.source else "not on this machine"))),
     ]
     if row.look is not None:
         pairs.insert(-1, ("brain", formats.look(row.look, now)))

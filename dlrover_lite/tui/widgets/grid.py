@@ -13,7 +13,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from dlrover_lite.tui.table import Placed, Table, place
+from dlrover_lite.tui.table import Placed, Table
 from dlrover_lite.tui.widgets.toned import TONES, Toned, tone_css
 
 __all__ = ["Grid"]
@@ -67,7 +67,11 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
     # --- what is shown ----------------------------------------------------------------------------------------------
 
     def put(self, rows: Mapping[str, R]) -> None:
+        empty = self.table.empty
         changed = self.table.put(rows)
+        if self.table.empty != empty:
+            self._placed = self.table.place(self.size.width)
+            changed = None
         if changed is None:
             self._arranged()
             return
@@ -107,7 +111,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         self.refresh()
 
     def on_resize(self) -> None:
-        self._placed = place(self.table.columns, self.size.width)
+        self._placed = self.table.place(self.size.width)
         self.virtual_size = Size(self.size.width, len(self.table.shown) + _HEAD)
         self._to_cursor()
 

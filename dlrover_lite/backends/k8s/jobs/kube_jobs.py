@@ -31,9 +31,10 @@ from dlrover_lite.backends.k8s.jobs.job_state import (
 )
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod, JobWatch, why_not_up
 from dlrover_lite.backends.k8s.jobs.known_clusters import ClusterName, KnownCluster
+from dlrover_lite.backends.k8s.jobs.pod_history import PodHistory
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions, pod_options
 from dlrover_lite.backends.k8s.objects.job import RUNTIME, STORAGE, claim_of
-from dlrover_lite.backends.k8s.objects.names import APP, MASTER_PORT
+from dlrover_lite.backends.k8s.objects.names import APP, FILES_PORT, MASTER_PORT
 from dlrover_lite.checkpoint.file_service.client import FileClient, FilePart
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.jobs.backend import Address, JobSummary, Log, RunOptions, StopCause
@@ -81,6 +82,10 @@ class KubeJobs:
         self._watches: dict[str, JobWatch] = {}
         self._tied: set[str] = set()
         """Jobs that end with this process."""
+
+    @property
+    def source(self) -> str:
+        return str(self.name)
 
     # --- jobs -----------------------------------------------------------------------------------------------------------
 
@@ -285,6 +290,17 @@ class KubeJobs:
             if found is not None:
                 connector = self._pods.connector(one)
         yield None if found is None or connector is None else Address(found, connector)
+
+    def history(self, job: str) -> PodHistory:
+        return PodHistory(lambda: self._files_address(job))
+
+    def _files_address(self, job: str) -> Address:
+        with _job_errors():
+            one = self._known(job)
+            endpoint = self._pods.endpoint(one, FILES_PORT)
+            if endpoint is None:
+                raise JobError(f"No pod of {job} runs so far that could be asked", hint="Ask again in a moment.")
+            return Address(endpoint, self._pods.connector(one))
 
     # --- this process ---------------------------------------------------------------------------------------------------
 

@@ -292,7 +292,7 @@ class MasterPod:
     def _keep_file_service(self, job: Job, stop: threading.Event) -> None:
         """Keep up the process by which nodes write checkpoints and models to the job's directory, and commands read it."""
         served = [str(job.directory), f"tcp://{self._around.listen}:{FILES_PORT}", "--writable", *_WRITABLE]
-        command = [sys.executable, "-P", "-m", "dlrover_lite.checkpoint.file_service.server", *served]
+        command = [sys.executable, "-P", "-m", "dlrover_lite.backends.k8s.jobs.files.server", *served]
         while not stop.is_set():
             with os.fdopen(open_private(job.log("files"), os.O_WRONLY | os.O_APPEND), "ab") as output:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)

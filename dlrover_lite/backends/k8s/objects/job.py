@@ -56,7 +56,7 @@ READER_IDLE_SECONDS = 300
 """Seconds for which nobody has asked a reader pod for anything, after which it ends."""
 _PORTS = {"master": MASTER_PORT, "files": FILES_PORT}
 _MASTER = ["python", "-P", "-m", "dlrover_lite.backends.k8s.jobs.master_pod"]
-_READER = ["python", "-P", "-m", "dlrover_lite.checkpoint.file_service.server"]
+_READER = ["python", "-P", "-m", "dlrover_lite.backends.k8s.jobs.files.server"]
 _MASTER_RESOURCES = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
 _READER_RESOURCES = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}}
 

@@ -17,7 +17,7 @@ from dlrover_lite.backends.local.jobs.leftovers import sweep
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.processes import ProcessIdentity, is_alive, send_signal, wait_for_end
 from dlrover_lite.jobs import store
-from dlrover_lite.jobs.backend import Address, JobSummary, RunOptions, StopCause
+from dlrover_lite.jobs.backend import LOCAL, Address, JobSummary, RunOptions, StopCause
 from dlrover_lite.jobs.store import Beginning, Job, JobRecord, Result, State
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.recipe.schema import Recipe
@@ -35,6 +35,10 @@ class LocalJobs:
 
     def __init__(self, keeper: KeeperOptions | None = None) -> None:
         self._keeper = keeper
+
+    @property
+    def source(self) -> str:
+        return LOCAL
 
     def capacity(self) -> list[Host]:
         return [this_host()]
@@ -81,6 +85,9 @@ class LocalJobs:
             if recipe.checkpoint != "off":
                 keeper = KeeperOptions(master_grace_seconds=_GRACE_WITH_CHECKPOINT_SECONDS)
         return msgspec.structs.replace(keeper, brain=options.brain, transport=options.transport)
+
+    def history(self, job: str) -> None:
+        return None
 
     def list(self) -> Sequence[str]:
         return [job.id for job in store.list_jobs()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import MOST_NUMBER, job_argument, policy_option
-from dlrover_lite.cli.output import emit_json, fields
+from dlrover_lite.cli.output import emit_json, fields, note
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.core.words import at_time, cleaned, give_or_take
 
@@ -40,7 +40,9 @@ def explain_(job: str, number: int | None, policy: PolicyName | None, everything
     from dlrover_lite.brain.explain.explanation_text import text_of
     from dlrover_lite.brain.store import queries
     from dlrover_lite.cli.commands.brain.history import find_entry, open_history
+    from dlrover_lite.client.job_history import bring
 
+    bring(job, note)
     opened = open_history()
     if opened is None:
         raise JobError("There is no history yet.", hint="The brain keeps it: see dlrover-lite brain status")

@@ -53,6 +53,12 @@ def history(job: str, conditions: tuple[str, ...], limit: int | None, calibrate:
     """
     if job and (conditions or limit is not None):
         raise click.UsageError("--filter and --limit choose from all jobs; of one job, its whole story is told.")
+    from dlrover_lite.client.job_history import bring, settle_all
+
+    if job:
+        bring(job, note)
+    else:
+        settle_all(note)
     opened = open_history()
     if calibrate:
         if limit is not None:
@@ -105,7 +111,7 @@ def _as_it_is(entry: JobEntry) -> JobEntry:
     """Return the entry as it is now: a job may have got on, or ended, without anybody to tell; its files say so."""
     import msgspec
 
-    if entry.state not in ("starting", "running", "queued"):
+    if entry.source or entry.state not in ("starting", "running", "queued"):
         return entry
     from dlrover_lite.brain_server.daemon import look_at
     from dlrover_lite.protocol.outcomes import outcome_of
@@ -209,7 +215,7 @@ def _as_object(entry: JobEntry, plan: Plan | None) -> dict[str, Any]:
     """Return one entry of ``--json``; its keys are documented and stay."""
     end = entry.outcome
     return {
-        **fields(entry, "id", "name", "owner", "model", "state", "message", "samples", "features"),
+        **fields(entry, "id", "name", "owner", "model", "state", "message", "samples", "features", "source"),
         **fields(entry, "created_at", "started_at", "ended_at"),
         "seconds": end.seconds or None,
         "samples_per_second": end.samples_per_second or None,

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.output import note
 from dlrover_lite.core.words import plural
 
 __all__ = ["fetch"]
@@ -22,14 +23,17 @@ def fetch(job: str, target: str | None) -> None:
     an id, the start of one, or "last" (default). What was copied before and hasn't changed isn't copied again.
     """
     from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.client.job_history import merge
+    from dlrover_lite.jobs.backend import LOCAL
 
     handle = JobHandle.find(job)
-    if handle.source == "local":
+    if handle.source == LOCAL:
         click.echo(f"{handle.id} is on this machine already: {handle.directory}")
         return
     from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
 
     assert isinstance(handle.backend, KubeJobs)
     directory = Path(target or handle.id).expanduser().absolute()
+    merge(handle, note)
     count = handle.backend.fetch(handle.id, directory)
     click.echo(f"{plural(count, 'file')} of {handle.id} in {directory}")

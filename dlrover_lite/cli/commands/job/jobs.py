@@ -73,7 +73,7 @@ def _listed_json(one: ListedJob) -> dict[str, Any]:
     began = summary.started_at or summary.created_at
     return {
         "id": summary.id,
-        "source": one.source,
+        "source": one.backend.source,
         "state": summary.state,
         "started_at": began,
         "ended_at": summary.ended_at,
@@ -227,9 +227,11 @@ def stop(job: str, now: bool, kill: bool, purge: bool) -> None:
     The checkpoint takes a minute at most; if it can't be written, the job stops without, and says so.
     """
     from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.client.job_history import merge
+    from dlrover_lite.jobs.backend import LOCAL
 
     handle = JobHandle.find(job)
-    if purge and handle.source == "local":
+    if purge and handle.source == LOCAL:
         raise click.UsageError(
             "--purge is for jobs of clusters: a job of this machine is its directory, which is yours to delete."
         )
@@ -237,6 +239,8 @@ def stop(job: str, now: bool, kill: bool, purge: bool) -> None:
         click.echo(f"{handle.id} has ended already ({handle.state()}).")
     else:
         _stop(handle, now, kill)
+    if handle.source != LOCAL:
+        merge(handle, note)
     if purge:
         _purge(handle)
 

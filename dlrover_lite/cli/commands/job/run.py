@@ -319,8 +319,10 @@ def _stay(handle: JobHandle, signals: Signals) -> Result:
 
 def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, signal_number: int | None) -> int:
     from dlrover_lite.cli.summary import next_commands, run_json, summary_lines
+    from dlrover_lite.client.job_history import merge
     from dlrover_lite.client.trained_models import best_auc
 
+    merge(handle, note)
     status = handle.status()
     best = best_auc(handle.job.recipe.data) if result.ok else None
     if as_json:
