@@ -237,7 +237,7 @@ class JobHandle:
         if (ended := last()) is not None:
             return ended
         try:
-            status = self._ask_master(questions.StatusRequest(), questions.Status)
+            status = self.ask_status()
         except JobError:
             if (ended := last()) is not None:  # it has just ended
                 return ended
@@ -245,6 +245,10 @@ class JobHandle:
                 raise
             status = None  # a new master has its first word when it has opened the data, and indexed it
         return status or last() or final_status.starting(self.job, self.known().waits_for)
+
+    def ask_status(self) -> questions.Status | None:
+        """Ask its master what the job is doing; None while none listens. Raises JobError when it doesn't answer."""
+        return self._ask_master(questions.StatusRequest(), questions.Status)
 
     def scale(self, *, workers: int | None = None, ps: int | None = None) -> list[str]:
         """Have so many nodes of a role from now on; None leaves a role as it is. Returns what follows from it, in words; nothing when

@@ -16,13 +16,21 @@ if TYPE_CHECKING:
     from dlrover_lite.brain.store.database import ConfigStore
     from dlrover_lite.jobs.backend import JobSummary
 
-__all__ = ["bring", "merge", "opened_store", "settle", "settle_all"]
+__all__ = ["bring", "copy", "merge", "opened_store", "settle", "settle_all"]
 
 _UNENDED = "starting,running,queued"
 
 
 def merge(handle: JobHandle, say: Callable[[str], None]) -> None:
     """Copy the history of a job, if it has one of its own. ``say`` is told where that can't be done."""
+    try:
+        copy(handle)
+    except DlroverLiteError as error:
+        say(f"What is new of {handle.id} isn't known: {error.message.partition(chr(10))[0]}")
+
+
+def copy(handle: JobHandle) -> None:
+    """Copy the history of a job, if it has one of its own. Raises DlroverLiteError where that can't be done."""
     history = handle.backend.history(handle.id)
     if history is None:
         return
@@ -31,8 +39,6 @@ def merge(handle: JobHandle, say: Callable[[str], None]) -> None:
     try:
         with opened_store() as store:
             JobMerge(history, handle.id, handle.source).look(store)
-    except DlroverLiteError as error:
-        say(f"What is new of {handle.id} isn't known: {error.message.partition(chr(10))[0]}")
     finally:
         history.close()
 

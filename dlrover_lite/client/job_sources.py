@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlrover_lite.core.errors import DlroverLiteError, JobError, UsageError
@@ -20,6 +20,7 @@ __all__ = [
     "ListedJob",
     "backend_at",
     "cluster_jobs",
+    "clusters",
     "find",
     "has_clusters",
     "listed",
@@ -77,9 +78,9 @@ def backend_at(source: str) -> JobBackend:
     """Return what runs the jobs of a source that is known here; empty: this machine. Raises UsageError, BackendError, JobError."""
     if source in ("", LOCAL):
         return local_jobs()
-    for name in _known_clusters():
-        if str(name) == source:
-            return _connected(name.context, name.namespace)
+    for name, connect in clusters():
+        if name == source:
+            return connect()
     raise JobError(f"{source} isn't known here any more", hint="dlrover-lite jobs --context NAME --namespace NAME")
 
 
@@ -103,11 +104,16 @@ def has_clusters() -> bool:
     return bool(_known_clusters())
 
 
+def clusters() -> list[tuple[str, Callable[[], KubeJobs]]]:
+    """List the names of the clusters that are known here, each with what reaches it, and raises DlroverLiteError where it can't be."""
+    return [(str(name), partial(_connected, name.context, name.namespace)) for name in _known_clusters()]
+
+
 def listings(say: Callable[[str], None]) -> Iterator[tuple[JobBackend, list[JobSummary]]]:
     """Yield each cluster with its jobs. ``say`` is told of those that can't be asked."""
-    for name in _known_clusters():
+    for name, connect in clusters():
         try:
-            backend = _connected(name.context, name.namespace)
+            backend = connect()
             found = list(backend.summaries())
         except DlroverLiteError as error:
             say(f"The jobs of {name} aren't known: {error.message.partition(chr(10))[0]}")

@@ -42,9 +42,9 @@ def why_not(action: str, aim: Aim, *, user: str = "") -> str:
         return "No job is chosen"
     if row.over:
         return f"{row.id} has ended"
-    if not row.directory:
+    if not row.directory and not row.source:
         return f"{row.id} isn't on this machine"
-    if user and row.owner and row.owner != user:
+    if user and row.owner and row.owner != user and not row.source:  # in a cluster its roles say who may
         return f"The master of {row.id} belongs to another user, {row.owner}"
     if action == "stop":
         return ""
@@ -100,7 +100,7 @@ def _why_not_node(action: str, node: NodeRow | None, detail: JobDetail) -> str:
 
 
 class Actions:
-    """What is done to jobs of this machine, on threads that may wait. Each returns what follows from it, in words, and raises
+    """What is done to jobs, on threads that may wait. Each returns what follows from it, in words, and raises
     DlroverLiteError for what can't be done. ``changed`` is called when something was done."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
@@ -139,11 +139,11 @@ class Actions:
 
     def room(self, row: JobRow) -> Room:
         """Return what the job's nodes have, and what they may have."""
-        from dlrover_lite.client.handle import this_machine
+        from dlrover_lite.protocol.hosts import total_of
 
         with self._handle(row) as handle:
             nodes, total = handle.status().nodes, handle.job.recipe.resources.total
-        machine = this_machine()
+            machine = total_of(handle.backend.capacity())
         return Room(
             _of("worker", nodes),
             _of("ps", nodes),
@@ -176,9 +176,10 @@ class Actions:
     def _handle(self, row: JobRow) -> Iterator[JobHandle]:
         """Give the handle of a job. Raises JobError for what only somebody else may do."""
         from dlrover_lite.client.handle import JobHandle
+        from dlrover_lite.client.job_sources import backend_at
 
         try:
-            yield JobHandle(row.id)
+            yield JobHandle(row.id, backend_at(row.source))
         except PermissionError as error:
             raise JobError(f"{row.id} belongs to another user", hint=f"{error}. Ask whoever started it.") from error
         self._changed()

@@ -242,19 +242,17 @@ class TuiApp(App[None]):
 
     def open_log(self, row: JobRow, process: str) -> None:
         from dlrover_lite.client.handle import JobHandle
+        from dlrover_lite.client.job_sources import backend_at
         from dlrover_lite.tui.screens.reading import LogScreen
         from dlrover_lite.tui.sources.log_tail import LogTail
 
-        handle = JobHandle(row.id)
-        try:
-            there = bool(row.directory) and process in handle.log_names()
-        except DlroverLiteError:  # its files are gone
-            there = False
-        if not there:
+        def log(lines: int) -> Log:
+            return JobHandle(row.id, backend_at(row.source)).log(process, last_lines=lines)
+
+        if not row.source and not _has_log(row, process):  # in a cluster that takes its time: the screen will say
             self.notify(f"{process} of {row.id} has no log on this machine", severity="warning", markup=False)
             return
-        tail = LogTail(lambda lines: handle.log(process, last_lines=lines))
-        self.push_screen(LogScreen(f"{row.id} {process}", tail))
+        self.push_screen(LogScreen(f"{row.id} {process}", LogTail(log)))
 
     def command(self, name: str, argument: str) -> None:
         """Do a command that ``commands.parse`` has understood."""
@@ -347,11 +345,22 @@ class TuiApp(App[None]):
         self.jobs_feed.read_now()
 
 
+def _has_log(row: JobRow, process: str) -> bool:
+    """Return whether a process of a job of this machine has a log."""
+    from dlrover_lite.client.handle import JobHandle
+
+    try:
+        return bool(row.directory) and process in JobHandle(row.id).log_names()
+    except DlroverLiteError:  # its files are gone
+        return False
+
+
 def _raise(bug: BaseException) -> None:
     raise bug
 
 
 if TYPE_CHECKING:
+    from dlrover_lite.jobs.backend import Log
 
     def _as_its_screens_know_it(app: TuiApp) -> Application:
         return app

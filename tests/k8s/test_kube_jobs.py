@@ -197,7 +197,11 @@ def test_commands_run_watch_and_remove_a_job_of_a_cluster(
         assert (ran["state"], ran["samples"]) == ("succeeded", 2 * 16_384)
         assert json.loads(command("status", job, "--json"))["state"] == "succeeded"
         told = json.loads(command("history", job, "--json"))
-        assert (told["source"], told["state"], told["samples"]) == (f"test/{cluster.calls.namespace}", "succeeded", 2 * 16_384)
+        assert (told["source"], told["state"], told["samples"]) == (
+            f"test/{cluster.calls.namespace}",
+            "succeeded",
+            2 * 16_384,
+        )
         assert told["plans"] and told["events"]
         assert "worker-0" in command("logs", job, "--node", "worker-0")
         assert json.loads(command("census", "check", job, "--json"))["exact"]

@@ -72,7 +72,7 @@ def test_lines_of_tables_are_as_wide_as_the_screen(width: int) -> None:
 
 def test_jobs_table_at_80_columns_has_the_important_columns() -> None:
     table = jobs_table()
-    assert [table.columns[one.at].name for one in place(table.columns, 80)] == [
+    assert [table.columns[one.at].name for one in table.place(80)] == [
         "job",
         "state",
         "progress",
@@ -145,3 +145,15 @@ def test_no_state_is_told_by_colour_alone() -> None:
     text = text_of(table.text(80))
     assert all(word in text for word in ("… queued", "● training", "✗ failed", "✓ succeeded"))
     assert FEED.id in text
+
+
+def test_a_column_with_nothing_in_it_is_left_out_until_there_is_something() -> None:
+    table = jobs_table()
+    table.put({ADS.id: ADS})
+    assert "SOURCE" not in text_of(table.text(200))
+    there = msgspec.structs.replace(ADS, id="there-1", source="prod/ads")
+    assert table.put({ADS.id: ADS, there.id: there}) is None
+    lines = text_of(table.text(200)).splitlines()
+    assert "SOURCE" in lines[0] and "local" in lines[1] and "prod/ads" in lines[2]
+    table.put({ADS.id: ADS})
+    assert "SOURCE" not in text_of(table.text(200))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dlrover_lite.brain.store.timeline import Timeline
     from dlrover_lite.tui.model import Explanation
     from dlrover_lite.tui.recordings.recorded import Explain, RecordedSource, Recording
+    from dlrover_lite.tui.sources.live import LiveSource
     from dlrover_lite.tui.sources.source import Source
 
 __all__ = ["job_found", "tui"]
@@ -47,8 +48,8 @@ def tui(
     at: str | None,
     speed: float | None,
 ) -> None:
-    """Watch all jobs of this machine, and one of them in detail: how fast it is, what its nodes use, which decisions were made and
-    what they brought. ? lists the keys, q leaves.
+    """Watch all jobs of this machine and of the clusters that are known here, and one of them in detail: how fast it is, what its nodes
+    use, which decisions were made and what they brought. ? lists the keys, q leaves.
 
     It needs textual: pip install 'dlrover-lite[tui]'. --once doesn't. With NO_COLOR set it has no colours.
 
@@ -70,8 +71,10 @@ def tui(
 
     live = LiveSource()
     source: Source = live
-    first = job_found(source, job) if job is not None else None
+    first = job_found(live, job) if job is not None else None
     if once:
+        if first is None:
+            live.whole()
         from dlrover_lite.tui.pages.once import frame
 
         click.echo(frame(source, job=first, width=_width()), nl=False)
@@ -88,9 +91,12 @@ def tui(
     TuiApp(source, job=first, actions=None if readonly else Actions(live.look_again)).run()
 
 
-def job_found(source: Source, reference: str) -> str:
-    """Find a job's id. Raises JobError naming the nearest ids."""
-    return _named(reference, tuple(source.jobs().jobs), "All: dlrover-lite tui --once")
+def job_found(source: LiveSource, reference: str) -> str:
+    """Find a job's id; clusters are waited for where it isn't here. Raises JobError naming the nearest ids."""
+    here = tuple(source.jobs().jobs)
+    if reference in here:
+        return reference
+    return _named(reference, tuple(source.whole().jobs), "All: dlrover-lite tui --once")
 
 
 def _named(reference: str, jobs: Sequence[str], hint: str) -> str:

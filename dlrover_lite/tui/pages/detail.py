@@ -33,9 +33,8 @@ def status_of_master(status: Status) -> LocalStatus:
 class NodesFold:
     """Rows of a job's nodes. One that hasn't changed stays the same object."""
 
-    def __init__(self, *, hosts: bool = False) -> None:
-        """``hosts``: whether rows say which host each is on."""
-        self._hosts = hosts
+    def __init__(self) -> None:
+        self._hosts = False
         self.rows: tuple[NodeRow, ...] = ()
         self._by_id: dict[str, NodeRow] = {}
         self._before: dict[str, tuple[float, float]] = {}
@@ -48,7 +47,9 @@ class NodesFold:
             if one.follows:
                 self._follows[one.node] = one.follows
 
-    def put(self, status: Status) -> None:
+    def put(self, status: Status, *, hosts: bool = False) -> None:
+        """Take what a master says. ``hosts``: rows say which host each node is on."""
+        self._hosts = hosts
         total = sum(node.samples_per_second for node in status.nodes if not node.state.startswith("ended"))
         made = [self._row(node, status, total) for node in status.nodes]
         rows = [self._same(row) for row in made]

@@ -85,7 +85,7 @@ def _decision(row: JobRow, _width: int) -> Line:
 
 _COLUMNS: tuple[Column[JobRow], ...] = (
     Column("job", "JOB", lambda row, _: line(row.id), lambda row: row.id, least=14, wanted=18, most=22),
-    Column("source", "SOURCE", _source, _where, least=6, wanted=12, most=30, rank=5, has=lambda row: bool(row.source)),
+    Column("source", "SOURCE", _source, _where, least=12, wanted=16, most=30, rank=2, has=lambda row: bool(row.source)),
     Column("state", "STATE", _state, lambda row: row.state, least=12),
     numbers("progress", "DONE", _progress, lambda row: row.share, least=4, most=12, rank=1),
     Column("ends", "ENDS", lambda row, _: formats.ends(row), _ends_at, least=12, wanted=13, rank=2),

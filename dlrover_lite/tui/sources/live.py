@@ -1,10 +1,10 @@
-"""The jobs of this machine as they are: from the brain, the files of jobs, and the master of the one looked at."""
+"""Jobs as they are, of this machine and of clusters: from the brain, the files of jobs, clusters, and the master of the one looked at."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,13 @@ from dlrover_lite.brain_server.history_client import BrainHistory
 from dlrover_lite.core.decoding import convert, json_decoder
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.protocol.news import JobNews
-from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsView
+from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsView, Problem
+from dlrover_lite.tui.sources.live_clusters import LiveCluster, NamedCluster, news_from_summary
 from dlrover_lite.tui.sources.live_job import LiveJob, news_from_files
 from dlrover_lite.tui.view_state import JobsFold, LocalStatus
 
 if TYPE_CHECKING:
+    from dlrover_lite.brain.store.database import ConfigStore
     from dlrover_lite.client.handle import JobHandle
 
 __all__ = ["LiveSource"]
@@ -30,20 +32,25 @@ __all__ = ["LiveSource"]
 _LOOK_AROUND_SECONDS = 2.0
 """Seconds between two looks for jobs that no brain knows, and at those that are silent."""
 
+_LIST_SECONDS = 10.0
+"""Seconds to wait for the lists of clusters where somebody wants them all."""
+
 _decoder = json_decoder(LocalStatus)
 
 
 class LiveSource:
-    """The jobs of this machine. Reads only what is new: the history's news, and status files that have been written since."""
+    """The jobs of this machine, and of the clusters that are known here. Reads only what is new: the history's news, and status files that
+    have been written since. What is known of clusters comes by threads of their own: it is there when it has come."""
 
     def __init__(
         self,
         files: BrainFiles | None = None,
         *,
         history: Callable[[BrainFiles], BrainHistory] = BrainHistory,
+        clusters: Callable[[], Sequence[NamedCluster]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``history`` opens the history of these files, for one thread."""
+        """``history`` opens the history of these files, for one thread. ``clusters``: those that are asked; None: those known here."""
         self._files = files or BrainFiles()
         self._open = history
         self._clock = clock
@@ -57,6 +64,18 @@ class LiveSource:
         """Ids of jobs that run and no brain knows."""
         self._view = JobsView()
         self._job: LiveJob | None = None
+        self._known_clusters = clusters or _known_clusters
+        self._clusters: list[LiveCluster] | None = None
+        """Clusters, once they are asked."""
+        self._listed: dict[str, JobNews] = {}
+        """Jobs that only the lists of clusters tell of."""
+
+    def whole(self, timeout_seconds: float = _LIST_SECONDS) -> JobsView:
+        """Return all jobs, those of clusters too: their lists are waited for."""
+        end = time.monotonic() + timeout_seconds
+        for one in self._started_clusters():
+            one.asked.wait(max(0.0, end - time.monotonic()))
+        return self.jobs()
 
     def jobs(self) -> JobsView:
         now = self._clock()
@@ -70,9 +89,11 @@ class LiveSource:
             first, self._looked_around = news.anew or not self._looked_around, now
             self._look_around(now, first=first)
             self._read_statuses()  # of those that were found just now
+        clusters = self._started_clusters()
+        self._take_clusters(clusters)
         rows = self._fold.rows(now)
-        view = JobsView(rows, self._brain(rows))
-        if rows is not self._view.jobs or view.brain != self._view.brain:
+        view = JobsView(rows, self._brain(rows), _first_problem(clusters))
+        if rows is not self._view.jobs or (view.brain, view.problem) != (self._view.brain, self._view.problem):
             self._view = view
         return self._view
 
@@ -101,6 +122,40 @@ class LiveSource:
     def close(self) -> None:
         self.forget()
         self._history.close()
+        for one in self._clusters or ():
+            one.stop()
+
+    # --- clusters ---------------------------------------------------------------------------------------------------
+
+    def _started_clusters(self) -> list[LiveCluster]:
+        if self._clusters is None:
+            self._clusters = [LiveCluster(one, self._opened_store, clock=self._clock) for one in self._known_clusters()]
+            for cluster in self._clusters:
+                cluster.start()
+        return self._clusters
+
+    def _opened_store(self) -> ConfigStore:
+        from dlrover_lite.brain.store.database import ConfigStore
+
+        self._files.make()
+        return ConfigStore(self._files.database)
+
+    def _take_clusters(self, clusters: Sequence[LiveCluster]) -> None:
+        listed: dict[str, JobNews] = {}
+        for one in clusters:
+            for summary in one.unknown():
+                known = self._fold.news_of(summary.id)
+                if known is None or known == self._listed.get(summary.id):  # else the history has it by now
+                    listed[summary.id] = news = news_from_summary(summary, one.name)
+                    self._fold.put(news)
+                    if summary.over and summary.result is not None and summary.state != "lost":
+                        self._hear_last(summary.id, summary.result.status or {}, summary.result.ended_at)
+            for job, (status, at) in list(one.heard.items()):
+                self._fold.hear(job, status, at)
+        for job, news in self._listed.items():
+            if job not in listed and self._fold.news_of(job) == news:
+                self._fold.drop(job)
+        self._listed = listed
 
     # --- what the history doesn't tell -----------------------------------------------------------------------------
 
@@ -162,3 +217,18 @@ class LiveSource:
         if self._files.lives():
             return "listens"
         return "doesn't run" if any(not row.over for row in rows.values()) else ""
+
+
+def _known_clusters() -> list[NamedCluster]:
+    from dlrover_lite.client.job_sources import clusters
+
+    return [NamedCluster(name, connect) for name, connect in clusters()]
+
+
+def _first_problem(clusters: Sequence[LiveCluster]) -> Problem | None:
+    """Return what can't be told of clusters, as one problem."""
+    found = [problem for one in clusters if (problem := one.problem()) is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+    more = f" (and {len(found) - 1} more that can't be asked)"
+    return Problem(found[0].what, found[0].why + more, min(one.since for one in found))

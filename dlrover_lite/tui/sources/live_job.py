@@ -1,4 +1,4 @@
-"""One job of this machine in detail: asked of its master and of the brain, and read from its files."""
+"""One job in detail: asked of its master and of the brain, and read from its files where they are on this machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dlrover_lite.brain.store.history import History
 from dlrover_lite.brain.store.watch import JobWatch
 from dlrover_lite.core.errors import DlroverLiteError, JobError
+from dlrover_lite.jobs.backend import LOCAL
 from dlrover_lite.protocol.news import Chosen, DecisionNews, JobNews, WatchedJobs
 from dlrover_lite.tui.model import OVER, Autoscaling, JobDetail, Problem, PsStrip, Rate
 from dlrover_lite.tui.pages.detail import (
@@ -21,6 +22,7 @@ from dlrover_lite.tui.pages.detail import (
     status_of_master,
     strips_of,
 )
+from dlrover_lite.tui.sources.live_clusters import news_from_summary
 from dlrover_lite.tui.sources.live_memory import LiveMemory
 from dlrover_lite.tui.view_state import JobsFold
 
@@ -34,10 +36,12 @@ __all__ = ["LiveJob", "news_from_files"]
 
 _SELDOM_SECONDS = 3.0
 """Seconds between two questions for what changes seldom, or is much."""
+_ASK_SECONDS = 2.0
+"""Seconds between two questions to the master of a cluster's job."""
 
 
 class LiveJob:
-    """One job of this machine. What was learned stays: a look adds what is new."""
+    """One job. What was learned stays: a look adds what is new."""
 
     def __init__(self, history: History, job: str, *, clock: Callable[[], float] = time.time) -> None:
         """``history`` is this job's own, and closed with it."""
@@ -48,6 +52,10 @@ class LiveJob:
         self._memory = LiveMemory(history, job)
         self._fold = JobsFold()
         self._nodes = NodesFold()
+        self._asked_at = 0.0
+        self._problem: Problem | None = None
+        self._is_copied = False
+        """Whether the history of a job that is over was asked of its pod."""
         self._rates: list[Rate] = []
         self._decisions: dict[int, Chosen] = {}
         self._handle: JobHandle | None = None
@@ -67,10 +75,11 @@ class LiveJob:
     def look_again(self) -> None:
         """Note that something was just done to it: what is seldom asked for is asked for with the next look. From any thread."""
         self._seldom_at = 0.0
+        self._asked_at = min(self._asked_at, 1.0)
 
     def look(self) -> JobDetail | None:
         self._take_news()
-        news = self._from_files() if self._stray else self._fold.news_of(self.id)
+        news = self._from_backend() if self._stray else self._fold.news_of(self.id)
         if news is None:
             return None
         problem = self._ask(news)
@@ -123,50 +132,100 @@ class LiveJob:
         self._decisions.update((one.number, one) for one in news.decisions)
         self._nodes.happened(news.nodes)
 
-    def _from_files(self) -> JobNews | None:
-        """Read the news of a job that no brain knows from its files."""
+    def _from_backend(self) -> JobNews | None:
+        """Ask what runs a job for its news, which no brain knows."""
         from dlrover_lite.client.handle import JobHandle
 
         try:
-            handle = JobHandle.find(self.id)
-            news = news_from_files(handle.job, handle.known())
+            if self._handle is None:
+                self._handle = JobHandle.find(self.id)
+            handle = self._handle
+            if handle.source == LOCAL:
+                news = news_from_files(handle.job, handle.known())
+            elif (known := self._fold.news_of(self.id)) is not None and self._clock() < self._asked_at + _ASK_SECONDS:
+                return known
+            else:
+                news = news_from_summary(handle.known(), handle.source)
         except JobError:
-            return None
+            return self._fold.news_of(self.id)
         self._fold.put(news)
         return news
 
     # --- the master -------------------------------------------------------------------------------------------------
 
     def _ask(self, news: JobNews) -> Problem | None:
-        """Ask the job's master; return why what it says may be old. A job whose files aren't here has no master that could be asked."""
+        """Ask the job's master; return why what it says may be old. A job that is in no cluster, and whose files aren't here, has no master
+        that could be asked."""
+        if news.source:
+            return self._ask_cluster(news)
         if not news.directory or not Path(news.directory).is_dir():
             return None
         over = self._fold.rows(self._clock())[self.id].over
         if over and self._status is not None and self._status.state == news.state:
             return None  # it says nothing more
         try:
-            status = self._its_handle(news).status()
+            handle = self._its_handle(news)
+            status = handle.status()
         except DlroverLiteError as error:
             return Problem("its master", error.message.partition("\n")[0], self._heard_at or self._clock())
+        self._take_status(handle, status, over=over)
+        return None
+
+    def _take_status(self, handle: JobHandle, status: Status, *, over: bool) -> None:
         now = self._clock()
         self._status, self._heard_at = status, now
         self._fold.hear(self.id, status_of_master(status), now)
-        self._nodes.put(status)
+        self._nodes.put(status, hosts=handle.source != LOCAL)
         if not over and now - self._seldom_at >= _SELDOM_SECONDS:
             self._seldom_at = now
-            self._ask_seldom(news, status)
-        return None
+            self._ask_seldom(handle, status)
+
+    def _ask_cluster(self, news: JobNews) -> Problem | None:
+        """Ask the master of a cluster's job, less often: each question takes calls of its API server."""
+        if self._clock() < self._asked_at + _ASK_SECONDS:
+            return self._problem
+        first, self._asked_at = not self._asked_at, self._clock()
+        if first:
+            return None  # what is known already is shown before anybody is waited for
+        try:
+            handle = self._its_handle(news)
+            known = handle.known()
+            if known.over:
+                self._take_end(handle, known)
+            elif (status := handle.ask_status()) is not None:
+                self._take_status(handle, status, over=False)
+            self._problem = None
+        except DlroverLiteError as error:
+            since = self._heard_at or self._clock()
+            self._problem = Problem("its master", error.message.partition("\n")[0], since)
+        return self._problem
+
+    def _take_end(self, handle: JobHandle, known: JobSummary) -> None:
+        """Take how a cluster's job has ended; copy its history, which takes a pod, where nothing of it is here."""
+        if (
+            known.result is not None
+            and known.result.status
+            and (self._status is None or self._status.state != known.state)
+        ):
+            from dlrover_lite.jobs.final_status import final
+
+            self._take_status(handle, final(handle.job, known.result), over=True)
+        if self._stray and not self._is_copied:
+            from dlrover_lite.client.job_history import copy
+
+            self._is_copied = True
+            copy(handle)
 
     def _its_handle(self, news: JobNews) -> JobHandle:
         if self._handle is None:
             from dlrover_lite.client.handle import JobHandle
+            from dlrover_lite.client.job_sources import backend_at
 
-            self._handle = JobHandle(news.id)
+            self._handle = JobHandle(news.id, backend_at(news.source))
         return self._handle
 
-    def _ask_seldom(self, news: JobNews, status: Status) -> None:
+    def _ask_seldom(self, handle: JobHandle, status: Status) -> None:
         """Ask for what is seldom asked for. What fails here is asked for again, and what was known of it stays."""
-        handle = self._its_handle(news)
         try:
             now = handle.autoscale()
             self._autoscale = _autoscale(now)

@@ -15,10 +15,12 @@ KEPT_LINES = 5000
 
 
 class LogTail:
-    """The last lines of a log: of those there are at first, and of those that come. ``log`` opens it, with at most so many lines."""
+    """The last lines of a log: of those there are at first, and of those that come. ``log`` opens it when it is read, with at most so many
+    lines."""
 
     def __init__(self, log: Callable[[int], Log]) -> None:
-        self._log = log(KEPT_LINES)
+        self._open = log
+        self._opened: Log | None = None
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._told: tuple[str, ...] = ()
         self._restarts = 0
@@ -26,12 +28,15 @@ class LogTail:
 
     def read(self) -> tuple[str, ...]:
         """Return all lines that are kept; the same object as before if nothing is new. Raises JobError when the log can't be read."""
-        new = [_cleaned(line) for line in self._log.new_lines()]
-        if anew := self._log.restarts != self._restarts:
-            self._restarts = self._log.restarts
+        if self._opened is None:
+            self._opened = self._open(KEPT_LINES)
+        log = self._opened
+        new = [_cleaned(line) for line in log.new_lines()]
+        if anew := log.restarts != self._restarts:
+            self._restarts = log.restarts
             self._lines.clear()
-        if new or anew or self._log.begun != self._begun or not self._told:
-            self._begun = self._log.begun
+        if new or anew or log.begun != self._begun or not self._told:
+            self._begun = log.begun
             self._lines.extend(new)
             begun = (_cleaned(self._begun),) if self._begun else ()
             self._told = (*self._lines, *begun) or ("(nothing so far)",)

@@ -236,7 +236,13 @@ class KubeJobs:
 
     def files(self, job: str) -> Job:
         self._check_name(job)
-        return JobCopy(job, self._kept.copy_of(job), lambda place: self._fetch(job, place))
+        return JobCopy(
+            job, self._kept.copy_of(job), lambda place: self._fetch(job, place), lambda: self._recipe_of(job)
+        )
+
+    def _recipe_of(self, job: str) -> Recipe:
+        with _job_errors():
+            return self._pods.recipe(job)
 
     def fetch(self, job: str, directory: Path) -> int:
         """Copy all files of a job into a directory; return their number."""

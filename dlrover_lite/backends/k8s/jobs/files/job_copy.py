@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from dlrover_lite.checkpoint.file_service.client import FileClient
@@ -11,6 +12,7 @@ from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.files.durable import open_private, write_whole
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.file_messages import FileEntry
+from dlrover_lite.recipe.schema import Recipe
 
 __all__ = ["JobCopy", "copy_files"]
 
@@ -18,12 +20,20 @@ __all__ = ["JobCopy", "copy_files"]
 class JobCopy(Job):
     """``Job`` whose files are elsewhere. ``fetch`` brings them to ``place``, once; it raises JobError where they can't be reached."""
 
-    def __init__(self, job: str, place: Path, fetch: Callable[[Path], None]) -> None:
+    def __init__(
+        self, job: str, place: Path, fetch: Callable[[Path], None], recipe: Callable[[], Recipe] | None = None
+    ) -> None:
+        """``recipe`` reads the job's recipe without the other files; None: it is one of them."""
         self.id = job
+        self._recipe = recipe
         self.place = place
         """Where the copy is, or will be."""
         self._fetch = fetch
         self._fetched = False
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return super().recipe if self._recipe is None else self._recipe()
 
     @property
     def directory(self) -> Path:  # type: ignore[override]
