@@ -111,8 +111,9 @@ class CheckpointStore:
     Every method raises JobError for a destination that can't be used right now.
     """
 
-    def __init__(self, url: str) -> None:
-        self._destination = open_destination(url)
+    def __init__(self, place: str | Destination) -> None:
+        """``place``: a path or URL, or what was opened for it."""
+        self._destination = open_destination(place) if isinstance(place, str) else place
         self.url = self._destination.url
 
     def create(self) -> None:

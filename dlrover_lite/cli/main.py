@@ -45,6 +45,8 @@ COMMANDS = {
     "slots": _command("job.slots:slots", "Show which slots keep parameter servers busy."),
     "profile": _command("job.profile:profile", "Show what nodes spend their time on."),
     "stop": _command("job.jobs:stop", "Stop a job."),
+    "suspend": _command("job.suspend:suspend", "Stop a job to go on with it later."),
+    "resume": _command("job.suspend:resume", "Go on with a job that was suspended or stopped."),
     "fetch": _command("job.fetch:fetch", "Copy the files of a cluster's job to this machine."),
     "checkpoints": _command("job.checkpoints:checkpoints", "List the checkpoints of a job."),
     "checkpoint": _command("job.checkpoints:checkpoint", "Take a checkpoint, or check those there are."),

@@ -55,7 +55,11 @@ def summary_lines(export: str | None, status: Status, best: float | None) -> lis
 
 
 def _known(export: str | None, status: Status, best: float | None) -> list[tuple[str, str]]:
-    span = "from start to end" if status.state in ("succeeded", "failed", "stopped", "lost") else "since the start"
+    span = (
+        "from start to end"
+        if status.state in ("succeeded", "failed", "stopped", "suspended", "lost")
+        else "since the start"
+    )
     lines = [
         ("samples", f"{count(status.samples)} of {count(status.total_samples)} ({plural(status.epochs, 'epoch')})"),
         ("time", f"{duration(status.elapsed_seconds)}, {count(_average(status))} samples/s {span}"),

@@ -13,11 +13,24 @@ from dlrover_lite.core.words import count, duration, plural
 if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.core.slot_sets import SlotSet
+    from dlrover_lite.jobs.store import Result
     from dlrover_lite.protocol.questions import NodeStatus, Status
 
-__all__ = ["check_moved", "has_checkpoint", "has_left", "has_limits", "has_nodes", "is_at_rest", "under_way", "until"]
+__all__ = [
+    "check_moved",
+    "ended",
+    "has_checkpoint",
+    "has_left",
+    "has_limits",
+    "has_nodes",
+    "is_at_rest",
+    "under_way",
+    "until",
+]
 
 POLL_SECONDS = 0.2
+_UNHEARD_SECONDS = 0.2
+"""Seconds after which a job is told again that couldn't be told yet."""
 
 Judge = Callable[["Status"], bool]
 """Function that says whether a wish is done. Raises JobError when it isn't going to be."""
@@ -40,6 +53,16 @@ def until(handle: JobHandle, label: str, judge: Judge, *, outlives: bool = False
             if outlives and judge(handle.status()):
                 return
             raise JobError(f"{handle.id} has ended ({result.state}) before it was done")
+
+
+def ended(handle: JobHandle, tell: Callable[[], bool]) -> Result:
+    """Tell a job to end until it has heard it, and wait for its end."""
+    while True:
+        told = tell()
+        try:
+            return handle.wait(None if told else _UNHEARD_SECONDS, progress=False)
+        except TimeoutError:
+            pass  # there was nothing to tell yet
 
 
 def _status(handle: JobHandle) -> Status | None:

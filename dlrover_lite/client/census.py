@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.progress import Steps, no_steps
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.recipe.census import CENSUS
 
@@ -30,16 +31,19 @@ def check(job: Job, progress: Callable[[int], object] | None = None) -> CensusRe
     return check_export(directory, job.recipe, progress)
 
 
-def exported(job: Job) -> Path:
-    """Return the directory of a census' exported model. Raises UsageError, with what to do, for a job that can't be checked."""
+def exported(job: Job, steps: Steps = no_steps) -> Path:
+    """Return the directory of a census' exported model, which is fetched if it is in a cluster.
+
+    Raises UsageError, with what to do, for a job that can't be checked.
+    """
     recipe = job.recipe
     if recipe.model.use != CENSUS:
         raise UsageError(f"{job.id} is no census: its model is {recipe.model.use}.", hint=_RUN_ONE)
     from dlrover_lite.client.handle import JobHandle
-    from dlrover_lite.client.trained_models import export_directory, how_it_ended
+    from dlrover_lite.client.trained_models import how_it_ended
 
     result = job.result()  # a job that has ended may have been moved
-    state = JobHandle(job.id).state() if result is None else result.state
+    state = JobHandle.find(job.id).state() if result is None else result.state
     if state in ("starting", "running"):
         raise UsageError(
             f"{job.id} still runs: what it has counted is exported at its end.",
@@ -60,7 +64,7 @@ def exported(job: Job) -> Path:
             f"{job.id} can't be checked: its export is without optimizer state.",
             hint="Run it again with --set export.optimizer_state=yes",
         )
-    directory = export_directory(job, result)
+    directory = job.model_directory(result.export if result is not None else None, steps)
     if not (directory / "model.json").is_file():
         raise UsageError(f"{job.id} can't be checked: its exported model is gone from {directory}.", hint=_RUN_ONE)
     return directory

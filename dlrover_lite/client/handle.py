@@ -195,6 +195,20 @@ class JobHandle:
             return self._backend.kill(self.id)
         return (now and self._stop_now()) or self._backend.stop(self.id)
 
+    def suspend(self) -> bool:
+        """Have the job end to go on later (``resume``): once a checkpoint is durable, and after a last one. Returns immediately then:
+        ``wait`` waits for the end.
+
+        Returns as ``stop``. Raises JobError, and the job goes on, when it takes no checkpoints, or they can't be written.
+        """
+        if self.job.recipe.checkpoint == "off":
+            raise JobError(
+                f"{self.id} can't be suspended: its recipe says `checkpoint: off`, and what it has learned would be gone",
+                hint=f"To end it all the same: dlrover-lite stop {self.id}",
+            )
+        self.checkpoint()
+        return self._backend.stop(self.id, cause="suspend")
+
     def _stop_now(self) -> bool:
         """Return whether there was a master to tell."""
         try:

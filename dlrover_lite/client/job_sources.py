@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dlrover_lite.core.errors import DlroverLiteError, JobError, UsageError
 from dlrover_lite.core.files.paths import state_directory
 from dlrover_lite.jobs.backend import LOCAL, JobBackend, JobSummary
-from dlrover_lite.jobs.store import match_id, short_id
+from dlrover_lite.jobs.store import Job, match_id, short_id
 from dlrover_lite.recipe.kubernetes import Kubernetes
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = [
     "backend_at",
     "cluster_jobs",
     "clusters",
+    "files_of",
     "find",
     "has_clusters",
     "listed",
@@ -140,6 +141,12 @@ def find(reference: str) -> tuple[str, JobBackend]:
     if job in elsewhere:
         return job, elsewhere[job].backend
     return job, here
+
+
+def files_of(reference: str) -> Job:
+    """Return the files of the job that is meant, as they can be read from here. Raises as ``find``."""
+    job, backend = find(reference)
+    return backend.files(job)
 
 
 def _matches(reference: str, ids: list[str]) -> bool:

@@ -179,7 +179,7 @@ class ProgressLine:
             for warning in warnings_of(evaluation.unknown_ids, evaluation.unusual_ids):
                 self.say(f"Warning: {warning}")
         self._evaluations = len(status.evaluations)
-        if status.state not in ("succeeded", "failed", "stopped", "lost"):
+        if status.state not in ("succeeded", "failed", "stopped", "suspended", "lost"):
             self._tell_plan(status)
             self._tell_ended(status)
             self._tell_problem(status)

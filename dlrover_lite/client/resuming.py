@@ -41,6 +41,7 @@ __all__ = [
     "beginning_of",
     "changes_of",
     "check_fits",
+    "check_reachable",
     "choose",
     "chosen_for",
     "fitting_recipe",
@@ -50,7 +51,8 @@ __all__ = [
 
 
 class Chosen(NamedTuple):
-    url: str
+    store: CheckpointStore
+    """The store that it is in, as it is reached from here."""
     manifest: Manifest
     exactly: bool
     """The checkpoint was named: no older one will do."""
@@ -58,6 +60,10 @@ class Chosen(NamedTuple):
     """What is wrong with newer ones, in words."""
     only_parameters: bool = False
     """The job began at epoch 0 with only the parameters, and begins there again."""
+
+    @property
+    def url(self) -> str:
+        return self.store.url
 
 
 # --- which ----------------------------------------------------------------------------------------------------------------
@@ -69,7 +75,7 @@ def choose(located: Located, cut: int | None = None) -> Chosen:
     point = own_checkpoint(job) if job is not None else restore_point(located.store)
     if wanted is not None and isinstance(point, Usable | Unusable):
         whose = f"of {job.id}" if job is not None else f"in {located.store.url}"
-        return Chosen(point.url, _named(located.store.checkpoints(), wanted, whose), True, [])
+        return Chosen(_store_at(point.url, job), _named(located.store.checkpoints(), wanted, whose), True, [])
     return _usable(point, job, located.store.url)
 
 
@@ -78,7 +84,7 @@ def _usable(point: RestorePoint, job: Job | None, url: str) -> Chosen:
     if isinstance(point, Usable):
         origin = origin_of(job) if point.is_origin and job is not None else None
         exactly = origin is not None and origin.exactly
-        return Chosen(point.url, point.manifest, exactly, point.passed_over, point.only_parameters)
+        return Chosen(_store_at(point.url, job), point.manifest, exactly, point.passed_over, point.only_parameters)
     if isinstance(point, InMemory):
         assert job is not None
         raise JobError(f"{job.id} still runs.", hint=f"See how far it is: dlrover-lite status {job.id}")
@@ -94,6 +100,10 @@ def _usable(point: RestorePoint, job: Job | None, url: str) -> Chosen:
             raise JobError(f"No checkpoint in {url} can be used:\n{listed}", hint=where)
         case _:
             raise JobError(f"There are no checkpoints in {url}: there is nothing to go on from.", hint=where)
+
+
+def _store_at(url: str, job: Job | None) -> CheckpointStore:
+    return CheckpointStore(url if job is None else job.destination_at(url))
 
 
 def _named(cuts: list[Checkpoint], wanted: int, whose: str) -> Manifest:
@@ -127,15 +137,20 @@ def chosen_for(job: Job, cut: int | None = None) -> Chosen:
     point = restore_point_of(job, over=now.over)
     named = cut is not None and not isinstance(point, InMemory)
     chosen = choose(Located(store_of(job), job, cut)) if named else _usable(point, job, "")
-    if not chosen.only_parameters:
+    if not chosen.only_parameters and _has_data_here(job.recipe):
         _check_data(chosen, job.recipe)
     return chosen
+
+
+def _has_data_here(recipe: Recipe) -> bool:
+    """Return whether the data can be looked at on this machine; those of a cluster's job its master looks at."""
+    return recipe.kubernetes is None or recipe.data.__struct_config__.tag in ("synthetic", "census")
 
 
 def _known(job: Job) -> JobSummary:
     from dlrover_lite.client.handle import JobHandle
 
-    return JobHandle(job.id).known()
+    return JobHandle.find(job.id).known()
 
 
 def recipe_of(located: Located, chosen: Chosen) -> Recipe:
@@ -271,6 +286,17 @@ def _other_tables(there: Configure, here: Configure) -> Iterator[str]:
         )
 
 
+def check_reachable(chosen: Chosen, job: Job | None) -> None:
+    """Check that a new job can read the checkpoint. Raises JobError for one that is on the volume of another job of a cluster."""
+    if job is not None and job.home != job.directory and Path(chosen.store.url).is_relative_to(job.home):
+        raise JobError(
+            f"Checkpoint {chosen.manifest.cut} of {job.id} is on that job's own volume, which another job doesn't see",
+            hint=f"To go on with the same job: dlrover-lite run --resume {job.id}\n"
+            f"To begin a new one with it on this machine: dlrover-lite fetch {job.id} --to DIR, then run --from DIR/checkpoints\n"
+            "Checkpoints in an object store can be used by any job: checkpoint.directory",
+        )
+
+
 # --- beginning ------------------------------------------------------------------------------------------------------------
 
 
@@ -279,7 +305,7 @@ def beginning_of(chosen: Chosen, job: Job | None = None, *, only_parameters: boo
     generation = 1 if job is None else (job.generation() or 0) + 1
     found = Beginning(
         generation,
-        CheckpointStore(chosen.url).url,
+        chosen.store.url,
         chosen.manifest.cut,
         exactly=chosen.exactly,
         only_parameters=only_parameters or chosen.only_parameters,

@@ -82,7 +82,7 @@ def _end(job: Job, last: Status) -> str:
     when = time.strftime(" at %H:%M:%S on %Y-%m-%d", time.localtime(at)) if at else ""
     first = last.message.partition("\n")[0].rstrip(" :")
     why = f" ({first})" if first else ""
-    how = {"stopped": "been stopped", "lost": "been lost"}.get(last.state, last.state)
+    how = {"stopped": "been stopped", "suspended": "been suspended", "lost": "been lost"}.get(last.state, last.state)
     return f"{how}{when}{why}"
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.client.resuming import Chosen
     from dlrover_lite.data.base import Dataset
-    from dlrover_lite.jobs.store import Job, Result, State
+    from dlrover_lite.jobs.store import State
     from dlrover_lite.models.export import Manifest
     from dlrover_lite.models.serving import Metrics
 
@@ -124,7 +124,7 @@ def evaluate(
     files = [spelled(str(file)) for file in named]
     if checkpoint is not None:
         return _evaluate_cut(_cut_of(checkpoint, display), files, display)
-    source = _exported(Path(model), files) if _is_directory(str(model)) else _of_job(str(model), files)
+    source = _exported(Path(model), files) if _is_directory(str(model)) else _of_job(str(model), files, display)
     return _evaluate_export(source, display)
 
 
@@ -154,7 +154,7 @@ def export(
             written = _write_cut(cut, target, table_format, overwrite=overwrite, steps=steps)
     else:
         handle = JobHandle.find(job)
-        name, source = handle.id, exported_model(handle)
+        name, source = handle.id, exported_model(handle, display)
         with display.steps() as steps:
             written = copy_export(source, target, table_format, overwrite=overwrite, steps=steps, say=display.note)
     manifest = read_manifest(written)
@@ -177,9 +177,10 @@ class _OfCut(NamedTuple):
 def _cut_of(checkpoint: str, display: Display) -> _OfCut:
     """Find the model in a checkpoint. Raises JobError when there is no such checkpoint."""
     from dlrover_lite.client import resuming
+    from dlrover_lite.client.job_sources import files_of
     from dlrover_lite.jobs.checkpoint_location import locate
 
-    located = locate(checkpoint)
+    located = locate(checkpoint, files_of)
     chosen = resuming.choose(located)
     for line in chosen.passed_over:
         display.note(f"Warning: passed over {line}")
@@ -191,7 +192,7 @@ def _write_cut(cut: _OfCut, target: Path, table_format: str | None, *, overwrite
 
     usual = cut.recipe.export.format
     return export_cut(
-        cut.chosen.url,
+        cut.chosen.store,
         cut.chosen.manifest,
         cut.recipe,
         target,
@@ -214,11 +215,11 @@ def _evaluate_cut(cut: _OfCut, files: list[str], display: Display) -> Evaluation
     source = _Source(directory, data, directory, part, manifest.job, name, bool(files))
 
     def measure(dataset: Dataset, steps: Steps) -> Metrics:
-        model = cut_model(cut.chosen.url, manifest, recipe, steps)
+        model = cut_model(cut.chosen.store, manifest, recipe, steps)
         tell = partial(_tell_evaluated, steps, dataset.samples)
         return evaluate_model(model, dataset, progress=tell, name=name, code=directory)
 
-    return _evaluate(source, f"{cut.chosen.url}:{manifest.cut}", measure, display)
+    return _evaluate(source, f"{cut.chosen.store.url}:{manifest.cut}", measure, display)
 
 
 def _is_directory(model: str) -> bool:
@@ -260,11 +261,11 @@ def _data_of(manifest: Manifest, files: list[str], directory: Path) -> Data:
     return kind(train=files, eval_share=0.0, **options)
 
 
-def _of_job(reference: str, files: list[str]) -> _Source:
+def _of_job(reference: str, files: list[str], display: Display) -> _Source:
     from dlrover_lite.client.handle import JobHandle
 
     handle = JobHandle.find(reference)
-    directory, recipe = exported_model(handle), handle.job.recipe
+    directory, recipe = exported_model(handle, display), handle.job.recipe
     if isinstance(recipe.data, CensusData):
         raise UsageError(
             f"{handle.id} is a census, which predicts nothing: there is nothing to evaluate.",
@@ -284,8 +285,11 @@ def _data_for(recipe: Recipe, files: list[str]) -> tuple[Data, Literal["train", 
     return msgspec.structs.replace(data, train=files, eval=[], eval_share=0.0), "train"
 
 
-def exported_model(handle: JobHandle) -> Path:
-    """Return the directory of a job's exported model. Raises JobError where there is none, and says what to do."""
+def exported_model(handle: JobHandle, display: Display | None = None) -> Path:
+    """Return the directory of a job's exported model, which is fetched if it is in a cluster.
+
+    Raises JobError where there is none, and says what to do.
+    """
     result = handle.result()
     if result is None and handle.state() in ("starting", "running"):
         raise JobError(
@@ -293,7 +297,8 @@ def exported_model(handle: JobHandle) -> Path:
             hint=f"See how far it is: dlrover-lite status {handle.id}",
         )
     if result is not None and result.export is not None:
-        return export_directory(handle.job, result)
+        with (display or _Silent()).steps() as steps:
+            return handle.job.model_directory(result.export, steps)
     if handle.job.recipe.export.format == "none":
         raise JobError(
             f"{handle.id} has no exported model: its recipe says so (export: none).",
@@ -316,14 +321,10 @@ def _of_checkpoint(handle: JobHandle) -> str:
     return "\n".join(model_commands(handle.job, point))
 
 
-def export_directory(job: Job, result: Result | None) -> Path:
-    """Return where a job's export is: its directory may have been moved, with all that is in it."""
-    noted = result.export if result is not None else None
-    return Path(noted) if noted is not None and Path(noted).is_dir() else job.export
-
-
 def how_it_ended(state: State) -> str:
-    return {"stopped": "was stopped before its end", "lost": "was lost"}.get(state, f"has {state}")
+    return {"stopped": "was stopped before its end", "suspended": "is suspended", "lost": "was lost"}.get(
+        state, f"has {state}"
+    )
 
 
 def _evaluate_export(source: _Source, display: Display) -> Evaluation:

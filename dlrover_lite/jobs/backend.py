@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LOCAL", "Address", "JobBackend", "JobSummary", "Log", "RunOptions", "StopCause"]
 
-StopCause = Literal["request", "terminal closed"]
-"""Why a job is stopped; its result says so."""
+StopCause = Literal["request", "terminal closed", "suspend"]
+"""Why a job is stopped; its result says so. ``suspend``: it is to go on later, and is suspended then."""
 
 
 LOCAL = "local"

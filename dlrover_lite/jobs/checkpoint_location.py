@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,23 +38,23 @@ def destination(recipe: Recipe, job: str, directory: Path) -> str:
 
 def store_of(job: Job) -> CheckpointStore:
     """Return the store of a job's checkpoints. Raises JobError for a job whose recipe can't be read."""
-    return CheckpointStore(destination(job.recipe, job.id, job.directory))
+    return CheckpointStore(job.destination_at(destination(job.recipe, job.id, job.home)))
 
 
-def locate(reference: str) -> Located:
-    """Find a job (its id, the start of one, or ``last``); or a path or URL, of all of a job's cuts. Each with ``:12`` or ``/cut-00000012``
-    at its end for a single one.
+def locate(reference: str, find: Callable[[str], Job] = find_job) -> Located:
+    """Find a job (its id, the start of one, or ``last``) by ``find``; or a path or URL, of all of a job's cuts. Each with ``:12`` or
+    ``/cut-00000012`` at its end for a single one.
 
     Raises JobError for a job that isn't found and for a URL of an unknown kind.
     """
     if (numbered := _NUMBERED.fullmatch(reference)) and not Path(reference).exists():
-        return locate(numbered[1])._replace(cut=int(numbered[2]))
+        return locate(numbered[1], find)._replace(cut=int(numbered[2]))
     if "://" not in reference and os.sep not in reference and not Path(reference).is_dir():
-        job = find_job(reference)
+        job = find(reference)
         return Located(store_of(job), job, None)
     above, _, name = reference.rstrip("/").rpartition("/")
     if (cut := number_of(name)) is not None:
         if above and os.sep not in above and not Path(above).is_dir():
-            return locate(above)._replace(cut=cut)
+            return locate(above, find)._replace(cut=cut)
         return Located(CheckpointStore(above or os.curdir), None, cut)
     return Located(CheckpointStore(reference), None, None)

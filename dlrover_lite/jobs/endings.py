@@ -110,7 +110,7 @@ def next_steps(job: Job, result: Result, point: RestorePoint) -> list[str]:
         return [*message.splitlines(), *hint.splitlines()]
     number, mended = point.manifest.cut, "Once that is mended, to" if result.state == "failed" else "To"
     said = [f"Passed over: {line}" for line in point.passed_over[:_MOST_NAMED]]
-    resume = f"dlrover-lite run --resume {job.id}"
+    resume = f"dlrover-lite {'resume' if result.state == 'suspended' else 'run --resume'} {job.id}"
     if point.is_origin:
         with_it = f"begin again with checkpoint {number} of {point.manifest.job}"
         return [*said, "It has no checkpoint of its own that could be used.", f"{mended} {with_it}: {resume}"]

@@ -159,7 +159,7 @@ def newest_checkpoint(job: Job) -> Usable | NeverTaken | Gone | Unreachable | Un
     if not isinstance(own, NeverTaken | Unusable) or began is None:
         return own
     origin = restore_point(
-        CheckpointStore(began.url),
+        CheckpointStore(job.destination_at(began.url)),
         recorded=began.cut,
         before=began.cut + 1,
         known_damaged=found_damaged(job, began.url),

@@ -37,6 +37,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from dlrover_lite.checkpoint.destination import Destination, open_destination
 from dlrover_lite.checkpoint.lineage import Lineage, Origin
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import DiskFull, JobError
@@ -53,6 +54,7 @@ from dlrover_lite.core.files.locks import held_by
 from dlrover_lite.core.files.paths import make_state, state_directory
 from dlrover_lite.core.files.regular import read_file
 from dlrover_lite.core.processes import ProcessIdentity, identify
+from dlrover_lite.core.progress import Steps, no_steps
 from dlrover_lite.core.units import MIB
 from dlrover_lite.core.version import __version__
 from dlrover_lite.recipe.schema import Recipe
@@ -60,6 +62,7 @@ from dlrover_lite.transport.endpoints import KEEPER_SOCKET, MASTER_ENDPOINT_FILE
 
 __all__ = [
     "Beginning",
+    "EndState",
     "Job",
     "JobRecord",
     "Result",
@@ -77,7 +80,9 @@ __all__ = [
     "unwritable",
 ]
 
-State = Literal["starting", "running", "succeeded", "failed", "stopped", "lost"]
+State = Literal["starting", "running", "succeeded", "failed", "stopped", "suspended", "lost"]
+
+EndState = Literal["succeeded", "failed", "stopped", "suspended", "lost"]
 
 _EPOCH_SECONDS = 1_704_067_200
 """Seconds since the epoch at 2024-01-01, where the time in job ids starts."""
@@ -112,6 +117,8 @@ class JobRecord(msgspec.Struct, frozen=True):
     """Exit code of the master; minus the signal's number when a signal ended it."""
     stop_reason: str = ""
     """Why the keeper has asked the master to end; the master puts it into the result."""
+    suspends: bool = False
+    """Whether it ends to go on later: its result says that it is suspended, not that it was stopped."""
     transport: TransportKind = "unix"
     listen: str = ""
     """Address that the master is to listen at, over TCP; empty: any port of this machine."""
@@ -143,7 +150,7 @@ class Result(msgspec.Struct, frozen=True):
     ``state`` is ``lost`` only in what a backend says of a job that was ended with no word of its own: it is never written.
     """
 
-    state: Literal["succeeded", "failed", "stopped", "lost"]
+    state: EndState
     ended_at: float
     message: str = ""
     hint: str = ""
@@ -251,6 +258,19 @@ class Job:
     def short_id(self) -> str:
         """The id without the recipe's name; sorts by creation."""
         return short_id(self.id)
+
+    @property
+    def home(self) -> Path:
+        """The directory as the job's own processes name it."""
+        return self.directory
+
+    def destination_at(self, url: str) -> Destination:
+        """Open what the job's processes know by this path or URL, as it is reached from here. Raises JobError for what can't be."""
+        return open_destination(url)
+
+    def model_directory(self, noted: str | None, _steps: Steps = no_steps) -> Path:
+        """Return the directory of the exported model, which is here then: the one that is ``noted``, or the job's own if it was moved."""
+        return Path(noted) if noted is not None and Path(noted).is_dir() else self.export
 
     def log(self, process: str) -> Path:
         """Return the log of ``keeper``, ``master``, ``template`` or a node. Raises JobError for a name that no process has."""

@@ -526,6 +526,7 @@ class GenerationRun:
         """Begin to stop: what runs goes on until a last checkpoint is complete; nothing is started any more."""
         if not self.stopping and self.outcome is None:
             self.stopping = reason
+            self.story.node("master", f"the job is to end: {reason.partition(chr(10))[0]}")
             self.facts.keep(STOPPING, reason)
             self.reconciler.finish()
 

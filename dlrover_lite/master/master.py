@@ -16,7 +16,7 @@ import msgspec
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.profiles import ProfileLog
-from dlrover_lite.jobs.store import Beginning, Job, Result
+from dlrover_lite.jobs.store import Beginning, EndState, Job, Result
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.autoscale.first_plan import FirstPlan, first_plan, next_plan
@@ -248,7 +248,7 @@ class Master:
     def _ended(self, run: GenerationRun, outcome: Outcome) -> Phase[Outcome]:
         """Write the job's result, and tell the brain."""
         result = Result(
-            state=outcome.state,
+            state=self._end_state(outcome),
             ended_at=self.edge.wall_clock(),
             message=outcome.message,
             hint=outcome.hint,
@@ -263,11 +263,16 @@ class Master:
         """Write the result of a job that was stopped while it waited, without a node."""
         asked = self._queued_job.stop_request
         outcome = Outcome("stopped", self._stop_reason() if asked is None else asked.reason)
-        status = msgspec.structs.replace(self._queued_job.status, state="stopped", message=outcome.message)
-        result = Result(outcome.state, self.edge.wall_clock(), outcome.message, status=to_builtins(status))
+        state = self._end_state(outcome)
+        status = msgspec.structs.replace(self._queued_job.status, state=state, message=outcome.message)
+        result = Result(state, self.edge.wall_clock(), outcome.message, status=to_builtins(status))
         self.story.close()
         yield from self._tell_brain(self._written(result), None)
         return outcome
+
+    def _end_state(self, outcome: Outcome) -> EndState:
+        """Return the state of a job that has ended so: one that is to go on later is suspended, however it was stopped."""
+        return "suspended" if outcome.state == "stopped" and self.job.record().suspends else outcome.state
 
     def _written(self, result: Result) -> Result:
         """Write the job's result, and return it as it stands then: another's word may have been first."""

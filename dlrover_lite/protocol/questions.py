@@ -390,7 +390,16 @@ class NextLook(Message, frozen=True):
 class Status(Message, frozen=True):
     job: Name
     state: Literal[
-        "starting", "queued", "training", "evaluating", "exporting", "succeeded", "failed", "stopped", "lost"
+        "starting",
+        "queued",
+        "training",
+        "evaluating",
+        "exporting",
+        "succeeded",
+        "failed",
+        "stopped",
+        "suspended",
+        "lost",
     ]
     """State of the job. ``queued``: it has no nodes, and waits for a plan. ``lost`` comes from no master: the job's keeper was killed, and
     the master with it."""

@@ -29,6 +29,7 @@ _STATES: dict[str, tuple[str, Tone]] = {
     "succeeded": ("✓", "good"),
     "failed": ("✗", "bad"),
     "stopped": ("■", "warn"),
+    "suspended": ("‖", "warn"),
     "lost": ("?", "bad"),
     "up": ("●", "good"),
     "launched": ("○", "accent"),

@@ -35,7 +35,7 @@ __all__ = [
     "Shards",
 ]
 
-OVER = ("succeeded", "failed", "stopped", "lost")
+OVER = ("succeeded", "failed", "stopped", "suspended", "lost")
 """States that a job doesn't leave."""
 
 

@@ -239,8 +239,10 @@ class JobBackendContract:
         job, beginning = jobs.submit("idle"), Beginning(1, "somewhere", 1)
         with pytest.raises(JobError, match="runs"):
             jobs.backend.resume(job, beginning, options=RunOptions())
-        jobs.backend.stop(job)
+        jobs.backend.stop(job, cause="suspend")
         before = jobs.ended(job)
+        assert before.state == "suspended" and before.over
+        assert before.result is not None and before.result.message == "suspended by request"
         jobs.backend.resume(job, beginning, options=RunOptions())
         again = jobs.backend.state(job)
         assert (again.state, again.result, again.created_at) == ("running", None, before.created_at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import dlrover_lite
+from dlrover_lite.cli.main import main
 from dlrover_lite.client import census, resuming
 from dlrover_lite.client.handle import JobHandle, launch, resume
 from dlrover_lite.core.processes import is_alive
@@ -99,6 +101,32 @@ def test_a_killed_jobs_checkpoint_starts_another_job_and_resumes_itself() -> Non
     assert {node["id"] for node in status["nodes"] if node["role"] == "ps"} == {f"ps-{i}" for i in range(4)}
     told = [entry.text for entry in first.story("master").entries]
     assert sum(text.startswith("goes on from checkpoint ") for text in told) == 1
+
+
+def test_a_suspended_job_goes_on_where_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    handle = count()
+    until_trained(handle, 200)
+    assert main(["suspend", handle.id]) == 0
+    told = capsys.readouterr()
+    assert f"{handle.id} is suspended after " in told.out
+    assert f"dlrover-lite resume {handle.id}" in told.err
+    status, newest = handle.status(), newest_cut(handle)
+    assert (handle.state(), status.state) == ("suspended", "suspended")
+    assert 200 <= status.samples < EPOCHS * SAMPLES
+    assert main(["jobs", "--json"]) == 0
+    assert [job["state"] for job in json.loads(capsys.readouterr().out)["jobs"] if job["id"] == handle.id] == [
+        "suspended"
+    ]
+    keeper = handle.job.record().keeper
+    assert keeper is not None and not is_alive(keeper)
+    assert main(["suspend", handle.id]) == 0
+    assert "has ended already (suspended)" in capsys.readouterr().out
+
+    assert main(["resume", handle.id]) == 0
+    begun = exact(handle)["begun"]
+    assert begun.startswith(f"goes on from checkpoint {newest}")
+    story = [entry.text for entry in handle.story("master").entries]
+    assert story.count("the job is to end: suspended by request") == 1
 
 
 def spoil_memory(handle: JobHandle) -> None:

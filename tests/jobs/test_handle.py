@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 import zmq
@@ -17,7 +18,7 @@ import zmq
 from dlrover_lite.backends.keeper.options import KeeperOptions
 from dlrover_lite.backends.local import doctor
 from dlrover_lite.backends.local.jobs.leftovers import sweep
-from dlrover_lite.backends.local.jobs.local_jobs import summary_of
+from dlrover_lite.backends.local.jobs.local_jobs import create_job, summary_of
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import Job, list_jobs
@@ -247,3 +248,9 @@ def test_foreseen_enforcement_of_limits_is_that_of_a_job() -> None:
         backend.close()
     handle.stop(kill=True)
     handle.wait(PATIENCE_SECONDS)
+
+
+def test_a_job_without_checkpoints_is_not_suspended(own_directories: Path) -> None:
+    job = create_job(msgspec.structs.replace(recipe(), checkpoint="off"))
+    with pytest.raises(JobError, match="its recipe says `checkpoint: off`"):
+        JobHandle(job.id).suspend()

@@ -24,7 +24,7 @@ from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import Cluster as InCluster
 from dlrover_lite.recipe.schema import Recipe
 from tests.backends.job_contract import JobBackendContract, ScriptedJobs
-from tests.backends.support import NODES, recipe, until
+from tests.backends.support import NODES, PATIENCE_SECONDS, recipe, until
 from tests.backends.test_local_jobs import MASTERS
 from tests.k8s.cluster import ApiServer, needs_cluster
 from tests.k8s.kubelet import Cluster, namespace, needs_root
@@ -187,24 +187,49 @@ def test_commands_run_watch_and_remove_a_job_of_a_cluster(
         assert main(list(arguments)) == code, capsys.readouterr()
         return capsys.readouterr().out
 
-    settings = [word for key, value in CENSUS.items() if "backend" not in key for word in ("--set", f"{key}={value}")]
+    def command_fails(*arguments: str) -> str:
+        assert main(list(arguments)) == 1
+        return capsys.readouterr().err
+
+    epochs = 16
+    chosen = {**CENSUS, "training.epochs": epochs}
+    settings = [word for key, value in chosen.items() if "backend" not in key for word in ("--set", f"{key}={value}")]
     recipe_file = str(ROOT / "recipes" / "census.yaml")
     start = ["run", recipe_file, "--backend", "k8s", "--image", "any", *settings]
     try:
         assert "kind: StatefulSet" in command(*start, "--dry-run")
-        ran = json.loads(command(*start, "--json"))
-        job = ran["job"]
-        assert (ran["state"], ran["samples"]) == ("succeeded", 2 * 16_384)
+        job = json.loads(command(*start, "--detach", "--json"))["job"]
+        until(
+            lambda: json.loads(command("status", job, "--json"))["samples"] > 0, "first samples", 3 * PATIENCE_SECONDS
+        )
+        assert f"{job} is suspended after " in command("suspend", job)
+        listed = {one["id"]: one["state"] for one in json.loads(command("jobs", "--json"))["jobs"]}
+        assert listed[job] == "suspended"
+        left = {pod["metadata"]["name"] for pod in cluster.calls.list("Pod")["items"]}
+        assert left <= {f"{job}-reader"}
+
+        found = json.loads(command("checkpoints", job, "--json"))
+        assert found["url"] == f"/storage/jobs/{job}/checkpoints"
+        newest = str(found["checkpoints"][-1]["number"])
+        assert json.loads(command("checkpoint", "verify", job, "--cut", newest, "--json"))["whole"]
+        command("export", "--from", f"{job}:{newest}", "--to", str(tmp_path / "model of a checkpoint"))
+        assert (tmp_path / "model of a checkpoint" / "model.json").is_file()
+        assert "another job doesn't see" in command_fails("run", "--from", job)
+
+        ran = json.loads(command("run", "--resume", job, "--json"))
+        assert (ran["state"], ran["samples"]) == ("succeeded", epochs * 16_384)
         assert json.loads(command("status", job, "--json"))["state"] == "succeeded"
         told = json.loads(command("history", job, "--json"))
         assert (told["source"], told["state"], told["samples"]) == (
             f"test/{cluster.calls.namespace}",
             "succeeded",
-            2 * 16_384,
+            epochs * 16_384,
         )
         assert told["plans"] and told["events"]
         assert "worker-0" in command("logs", job, "--node", "worker-0")
         assert json.loads(command("census", "check", job, "--json"))["exact"]
+        command("export", job, "--to", str(tmp_path / "model"))
+        assert (tmp_path / "model" / "model.json").is_file()
         command("fetch", job, "--to", str(tmp_path / "copy"))
         assert (tmp_path / "copy" / "export" / "model.json").is_file()
         assert "Nothing is left" in command("stop", job, "--purge")

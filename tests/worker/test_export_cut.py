@@ -77,7 +77,7 @@ def test_an_export_of_cuts_equals_a_dict_updated_by_each(
         told: Told = []
         target = Path(directory) / "model"
         written = export_cut(
-            cuts.store.url, manifest, cuts.recipe, target, table_format, steps=lambda *step: told.append(step)
+            cuts.store, manifest, cuts.recipe, target, table_format, steps=lambda *step: told.append(step)
         )
         for entry in read_manifest(written).tables:
             expected = cuts.of_table(entry.name)
@@ -105,10 +105,10 @@ def test_a_model_loaded_from_a_cut_equals_its_export(changes: list[dict[Key, flo
         cuts = Cuts(f"{directory}/cuts", recipe_of())
         for changed in changes:
             manifest = cuts.write(changed)
-        url, recipe = cuts.store.url, cuts.recipe
+        recipe = cuts.recipe
         told: Told = []
-        model = cut_model(url, manifest, recipe, lambda *step: told.append(step))
-        exported = load_model(export_cut(url, manifest, recipe, Path(directory) / "model", "npz"))
+        model = cut_model(cuts.store, manifest, recipe, lambda *step: told.append(step))
+        exported = load_model(export_cut(cuts.store, manifest, recipe, Path(directory) / "model", "npz"))
         assert {name: len(table.ids) for name, table in model.tables.items()} == {
             name: len(table.ids) for name, table in exported.tables.items()
         }
@@ -133,10 +133,10 @@ def test_a_cut_that_does_not_fit_the_recipe_is_refused(tmp_path: Path) -> None:
     manifest = cuts.write({(0, 0, 1): 1.0})
     other = parse_recipe(TEXT.replace("embedding_dim: 4", "embedding_dim: 8"))
     with pytest.raises(JobError, match="isn't that of checkpoint 1"):
-        export_cut(cuts.store.url, manifest, other, tmp_path / "model", "npz")
+        export_cut(cuts.store, manifest, other, tmp_path / "model", "npz")
     wrong = msgspec.structs.replace(manifest, groups=manifest.groups[::-1])
     with pytest.raises(CheckpointDamaged, match="its groups aren't"):
-        export_cut(cuts.store.url, wrong, recipe, tmp_path / "model", "npz")
+        export_cut(cuts.store, wrong, recipe, tmp_path / "model", "npz")
     assert not (tmp_path / "model").exists()
 
 
@@ -148,4 +148,4 @@ def test_a_cut_lacking_a_dense_block_is_damaged(tmp_path: Path) -> None:
         rows = {} if number is None else {(1, 0, number): 1.0}
         manifest = write_cut(cuts.store, cut, cuts.configuration, rows)
         with pytest.raises(CheckpointDamaged, match=said):
-            cut_model(cuts.store.url, manifest, cuts.recipe)
+            cut_model(cuts.store, manifest, cuts.recipe)

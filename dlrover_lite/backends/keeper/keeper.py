@@ -4,7 +4,7 @@ It starts the master and the template at once, and again when they are killed; o
 when the master ends, when it is told to, or when the command that started the job is gone. Whatever happens to the keeper
 itself, on Linux nothing of the job survives it: the kernel kills master and template with it, and the nodes with the template.
 
-Signals: SIGTERM, SIGINT or SIGHUP stops the job cleanly, however often it comes; SIGQUIT kills it at once.
+Signals: SIGTERM, SIGINT or SIGHUP stops the job cleanly, however often it comes; SIGUSR1 too, to go on later; SIGQUIT kills it at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from dlrover_lite.core.files.durable import make_private
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
 from dlrover_lite.core.process_log import log, log_to
 from dlrover_lite.core.processes import ProcessIdentity, identify
-from dlrover_lite.jobs.store import Job, JobRecord, Result
+from dlrover_lite.jobs.store import EndState, Job, JobRecord, Result
 from dlrover_lite.protocol.brain_mode import BRAIN_VARIABLE
 from dlrover_lite.transport.connector import KEY_FILE_VARIABLE, Connector
 from dlrover_lite.transport.polling import Poller
@@ -53,7 +53,10 @@ __all__ = ["Keeper", "main"]
 _TO_SEE_NODES_END_SECONDS = 2.0
 _LAST_WORDS_SECONDS = 0.5
 """Longest wait in milliseconds for answers that are on their way when the keeper ends."""
-_REASONS: dict[int, str] = {signal.SIGHUP: "the terminal of the command that started the job was closed"}
+_REASONS: dict[int, str] = {
+    signal.SIGHUP: "the terminal of the command that started the job was closed",
+    signal.SIGUSR1: "suspended by request",
+}
 
 Phase = Literal["running", "stopping", "draining", "done"]
 
@@ -146,7 +149,7 @@ class Keeper:
             if number == signal.SIGQUIT:
                 self.kill("killed by request")
             else:
-                self.stop(_REASONS.get(number, "stopped by request"))
+                self.stop(_REASONS.get(number, "stopped by request"), suspends=number == signal.SIGUSR1)
 
     def _reap(self) -> None:
         ended = children.reap()
@@ -185,14 +188,14 @@ class Keeper:
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def stop(self, reason: str) -> None:
-        """Ask the master to end the job; it is killed after its grace period."""
+    def stop(self, reason: str, *, suspends: bool = False) -> None:
+        """Ask the master to end the job; it is killed after its grace period. ``suspends``: the job is to go on later."""
         if self.phase != "running":
             return
         log(f"Stopping: {reason}")
         self._stop_reason = reason
         self._enter("stopping", self.options.master_grace_seconds)
-        self._write_record(stop_reason=reason)  # before the master is told: it reads it then
+        self._write_record(stop_reason=reason, suspends=suspends)  # before the master is told: it reads it then
         if self.master is not None:
             os.kill(self.master, signal.SIGTERM)
 
@@ -263,7 +266,8 @@ class Keeper:
     def _own_result(self) -> Result:
         """Return the keeper's own result, used only if the master has left none."""
         if self._stop_reason:
-            return Result("stopped", time.time(), self._stop_reason)
+            state: EndState = "suspended" if self.record.suspends else "stopped"
+            return Result(state, time.time(), self._stop_reason)
         code = self.record.master_exit_code
         lines = self.job.last_log_lines("master")
         message = f"The job's master ended without a result ({'unknown' if code is None else describe_end(code)})"

@@ -8,7 +8,7 @@ import socket
 __all__ = ["milliseconds_until", "signals_as_bytes"]
 
 _LONGEST_WAIT_SECONDS = 3600.0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT, signal.SIGCHLD)
 
 
 def signals_as_bytes() -> socket.socket:

@@ -18,13 +18,17 @@ from dlrover_lite.protocol.file_messages import MOST_PIECE_BYTES, FileEntry
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Reply
 
-__all__ = ["SCHEME", "FileClient", "FilePart", "ServedDirectory", "served"]
+__all__ = ["SCHEME", "FileClient", "FilePart", "FilesUnreachable", "ServedDirectory", "served"]
 
 SCHEME = "dlrover-lite"
 _DEADLINE_SECONDS = 60.0
 """Longest wait for an answer: who serves may be starting again, or busy with another's large file."""
 
 T = TypeVar("T")
+
+
+class FilesUnreachable(JobError):
+    """Nobody answers."""
 
 
 class FilePart(NamedTuple):
@@ -49,6 +53,7 @@ class FileClient:
     ) -> None:
         """``connector``: None: one of its own, with the key that the environment names. ``has_ended``: whether nobody can answer any
         more."""
+        self.endpoint = endpoint
         self._has_ended = has_ended
         self._deadline_seconds = _DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds
         self._own_connector: Connector | None = None
@@ -83,7 +88,7 @@ class FileClient:
                 raise damaged(where, what or error.message) from error
             raise JobError(error.message, hint=error.hint) from error
         except WireError as error:
-            raise JobError(
+            raise FilesUnreachable(
                 f"The job's files can't be reached: {error.message}", hint=error.hint or "Does the job's master run?"
             ) from error
         if not isinstance(reply.body, expected):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.manifest import Manifest, known_id_kinds, usual_unknown_ids
+from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.progress import Steps, no_steps
 from dlrover_lite.models.export import TableEntry
@@ -25,12 +26,12 @@ _GROWTH = 8
 """Room for ids grows by one part in this many."""
 
 
-def cut_model(url: str, manifest: Manifest, recipe: Recipe, steps: Steps = no_steps) -> ServingModel:
+def cut_model(store: CheckpointStore, manifest: Manifest, recipe: Recipe, steps: Steps = no_steps) -> ServingModel:
     """Return the model as it was at a cut, in evaluation mode. ``steps`` is told how far it is. Beside the tables it takes bounded memory.
 
     Raises CheckpointDamaged, JobError for a recipe that the cut isn't of, ModelError and DataError.
     """
-    cut = CutRows(url, manifest, recipe)
+    cut = CutRows(store, manifest, recipe)
     ids: dict[str, _Growing] = {table.name: _Growing() for table in cut.declared.configuration.tables}
     for table, found, _ in _tables(cut, "looking for ids", steps):
         ids[table.name].extend(found)

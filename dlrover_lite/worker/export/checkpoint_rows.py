@@ -21,14 +21,14 @@ __all__ = ["CutRows"]
 
 
 class CutRows:
-    """The model of the cut at ``url`` with this manifest, by the recipe that it was trained with. ``declared`` has the dense parameters of
-    the cut.
+    """The model of the cut in ``store`` with this manifest, by the recipe that it was trained with. ``declared`` has its dense
+    parameters.
 
     Raises CheckpointDamaged, JobError for a recipe that the cut isn't of, ModelError and DataError.
     """
 
-    def __init__(self, url: str, manifest: Manifest, recipe: Recipe) -> None:
-        self._store, self._cut = CheckpointStore(url), manifest.cut
+    def __init__(self, store: CheckpointStore, manifest: Manifest, recipe: Recipe) -> None:
+        self._store, self._cut = store, manifest.cut
         self.declared = declare(recipe)
         configuration = configure(manifest)
         if (self.declared.configuration.tables, self.declared.flat.spec) != (configuration.tables, configuration.dense):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from dlrover_lite.checkpoint.manifest import Manifest, known_id_kinds, usual_unknown_ids
+from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core.progress import Steps, no_steps
 from dlrover_lite.models.export import ExportWriter
 from dlrover_lite.recipe.schema import Recipe
@@ -16,7 +17,7 @@ __all__ = ["export_cut"]
 
 
 def export_cut(
-    url: str,
+    store: CheckpointStore,
     manifest: Manifest,
     recipe: Recipe,
     target: Path,
@@ -29,7 +30,7 @@ def export_cut(
 
     Raises CheckpointDamaged, JobError for a recipe that the cut isn't of or a target that can't be written, ModelError and DataError.
     """
-    cut = CutRows(url, manifest, recipe)
+    cut = CutRows(store, manifest, recipe)
     declared, state = cut.declared, recipe.export.optimizer_state
     with ExportWriter(
         target,

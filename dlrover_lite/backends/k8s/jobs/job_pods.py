@@ -4,44 +4,50 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.exec import read_by_exec
 from dlrover_lite.backends.k8s.api.problems import ApiProblem
-from dlrover_lite.backends.k8s.jobs.files.job_copy import copy_files
+from dlrover_lite.backends.k8s.jobs.files.job_copy import CODE, MODEL, copy_files
 from dlrover_lite.backends.k8s.jobs.job_state import JobSet, summary_of
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod, JobWatch, why_not_up
 from dlrover_lite.backends.k8s.jobs.known_clusters import KnownCluster
 from dlrover_lite.backends.k8s.jobs.reach import Reach
-from dlrover_lite.backends.k8s.objects.job import JobObjects, reader_pod
+from dlrover_lite.backends.k8s.objects.job import RUNTIME, JobObjects, reader_pod
 from dlrover_lite.backends.k8s.objects.names import FILES_PORT, job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import KEY_FILES
-from dlrover_lite.checkpoint.file_service.client import FileClient
+from dlrover_lite.checkpoint.file_service.client import FileClient, FilesUnreachable
 from dlrover_lite.core.decoding import from_json
-from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.units import MIB
-from dlrover_lite.jobs.store import Job
+from dlrover_lite.core.errors import BackendError, JobError
+from dlrover_lite.core.files.durable import make_private, write_whole
 from dlrover_lite.protocol.file_messages import FileEntry
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.curve import JobKey
+from dlrover_lite.transport.frames import Reply
 
-__all__ = ["JobPods"]
+__all__ = ["JobFiles", "JobPods"]
+
+A = TypeVar("A")
 
 _READER_SECONDS = 180.0
 _DEADLINE_SECONDS = 20.0
 _FRESH_SECONDS = 2.0
 """Seconds for which a pod is taken to be where it was."""
-_MOST_COPIED_BYTES = 64 * MIB
-"""Size of a job's directory up to which all of it is copied when somebody looks into it."""
 _EXEC_SECONDS = 20.0
-_LARGE = ("checkpoints/", "export/")
+_TRUSTED_SECONDS = 30.0
+"""Seconds for which a pod is asked for files without looking whether it is still the one."""
+_MASTER_SECONDS = 60.0
+"""Longest wait in seconds for a master's pod that is just being replaced, or for the end of its job to be told."""
+_LEFT = ("checkpoints/", f"{MODEL}/", f"{RUNTIME}/")
+"""Directories that aren't copied when somebody looks into a job."""
 
 
 class _Pods(msgspec.Struct):
@@ -52,30 +58,46 @@ class _ConfigMap(msgspec.Struct):
     data: dict[str, str] = {}
 
 
+class JobFiles(FileClient):
+    """``FileClient`` of a job, wherever its files are. For several threads."""
+
+    def __init__(self, ask: Callable[[msgspec.Struct, type[Any], Sequence[Any]], tuple[Any, Reply]]) -> None:
+        self._ask_job = ask
+
+    def ask(self, request: msgspec.Struct, expected: type[A], frames: Sequence[Any] = ()) -> tuple[A, Reply]:
+        return self._ask_job(request, expected, frames)
+
+    def close(self) -> None:
+        pass
+
+
 class JobPods:
-    """For several threads, one at a time for each job's files."""
+    """For several threads."""
 
     def __init__(self, calls: Calls, kept: KnownCluster) -> None:
         self._calls, self._kept = calls, kept
         self._reach = Reach(calls)
         self._lock = threading.RLock()
         self._connectors: dict[str, Connector] = {}
-        self._clients: dict[str, FileClient] = {}
+        self._free: dict[str, list[tuple[str, FileClient]]] = {}
+        """Connections that nobody uses now, by job, each with the uid of its pod."""
         self._seen: dict[str, tuple[float, JobPod]] = {}
         self._readers: set[str] = set()
 
     def close(self) -> None:
         """Close connections, and end the readers that were started here."""
         with self._lock:
-            for client in self._clients.values():
-                client.close()
-            self._clients.clear()
+            for free in self._free.values():
+                for _, client in free:
+                    client.close()
+            self._free.clear()
             for connector in self._connectors.values():
                 connector.close()
             self._connectors.clear()
             self._reach.close()
             for job in list(self._readers):
-                self._calls.delete("Pod", f"{job}-reader", propagation="Background", grace_seconds=1)
+                with suppress(BackendError):  # it ends by itself when nobody asks it any more
+                    self._calls.delete("Pod", f"{job}-reader", propagation="Background", grace_seconds=1)
             self._readers.clear()
 
     def connector(self, one: JobSet) -> Connector:
@@ -104,44 +126,98 @@ class JobPods:
 
     def endpoint(self, one: JobSet, port: int) -> str | None:
         """Return where a port of the pod with the job's files is; None: there is no such pod so far."""
-        pod = self._pod(one)
-        return None if pod is None else self._reach.endpoint(pod, port)
-
-    @contextmanager
-    def files(self, one: JobSet) -> Iterator[FileClient | None]:
-        """Give the job's files; None while no pod has them. Raises JobError where they can't be reached."""
         with self._lock:
-            endpoint = self.endpoint(one, FILES_PORT)
-            if endpoint is None:
-                yield None
-                return
-            client = self._clients.get(endpoint)
-            if client is None:
-                client = self._clients[endpoint] = FileClient(
-                    endpoint,
-                    self.connector(one),
-                    peer="the pod with the job's files",
-                    has_ended=lambda: self._is_gone(one.job),
-                    deadline_seconds=_DEADLINE_SECONDS,
-                )
-            try:
-                yield client
-            except JobError:  # another pod may have come in its place
-                self._seen.pop(one.job, None)
-                self._clients.pop(endpoint, client).close()
-                raise
+            pod = self._pod(one)
+            return None if pod is None else self._reach.endpoint(pod, port)
 
-    def copy(self, job: str, files: FileClient | None, directory: Path, *, whole: bool) -> int:
-        """Copy a job's files; without ``whole`` not those of large checkpoints and models. Return how many there are."""
-        if files is None:
-            self._copy_recipe(job, directory)
-            return 1
-        entries = files.tree()
-        size = sum(entry.size for entry in entries)
-        if not whole and size > _MOST_COPIED_BYTES:
-            entries = [entry for entry in entries if not entry.path.startswith(_LARGE) or entry.size < MIB]
-        copy_files(files, iter(sorted(entries, key=_order)), directory)
-        return len(entries)
+    def ask(self, job: str, request: msgspec.Struct, expected: type[A], frames: Sequence[Any] = ()) -> tuple[A, Reply]:
+        """Ask whoever has the job's files; another pod, if the one that has them ends meanwhile, as a master's does with its job. Raises
+        JobError where they can't be reached."""
+        for is_last in (False, True):
+            pod = self._files_pod(job)
+            client = self._client(job, pod)
+            try:
+                answer = client.ask(request, expected, frames)
+            except FilesUnreachable:
+                client.close()
+                self._forget(job, pod)
+                if is_last:
+                    raise
+                continue
+            except BaseException:
+                client.close()
+                raise
+            with self._lock:
+                self._free.setdefault(job, []).append((pod.metadata.uid, client))
+            return answer
+        raise AssertionError("the last attempt returns or raises")
+
+    def _files_pod(self, job: str) -> JobPod:
+        """Return the pod that serves the job's files; waits for it."""
+        with self._lock:
+            at, known = self._seen.get(job, (0.0, None))
+            if known is not None and time.monotonic() - at < _TRUSTED_SECONDS:
+                return known
+            found = self._pod(self._job_set(job))
+            if found is None:
+                self._await_pod(job)
+                found = self._pod(self._job_set(job))
+            if found is None:
+                raise JobError(
+                    f"No pod has the files of {job} now: its master is just coming up",
+                    hint=f"See: kubectl describe pod {job}-0",
+                )
+            return found
+
+    def _forget(self, job: str, pod: JobPod) -> None:
+        """Look anew for the pod with the job's files, if it was this one."""
+        with self._lock:
+            known = self._seen.get(job)
+            if known is not None and known[1].metadata.uid == pod.metadata.uid:
+                del self._seen[job]
+
+    def _job_set(self, job: str) -> JobSet:
+        found: JobSet = self._calls.get("StatefulSet", job, JobSet)
+        return found
+
+    def _await_pod(self, job: str) -> None:
+        """Wait until the job has a master's pod that runs, or is over."""
+        watch = JobWatch(self._calls, job, pods=True)
+
+        def settled() -> bool:
+            one, pod = watch.job_set, watch.pods.get(f"{job}-0")
+            over = one is None or summary_of(one, time.time()).over
+            return over or (pod is not None and pod.runs and bool(pod.status.pod_ip))
+
+        try:
+            watch.wait_for(settled, _MASTER_SECONDS)
+        finally:
+            watch.stop()
+
+    def _client(self, job: str, pod: JobPod) -> FileClient:
+        """Return a connection to the pod that nobody else uses."""
+        with self._lock:
+            free = self._free.get(job, [])
+            while free:
+                uid, client = free.pop()
+                if uid == pod.metadata.uid:
+                    return client
+                client.close()
+            return FileClient(
+                self._reach.endpoint(pod, FILES_PORT),
+                self._connectors.get(job) or self.connector(self._job_set(job)),
+                peer="the pod with the job's files",
+                has_ended=lambda: self._is_gone(pod),
+                deadline_seconds=_DEADLINE_SECONDS,
+            )
+
+    def copy(self, one: JobSet, files: FileClient, directory: Path) -> None:
+        """Copy a job's files, but for checkpoints and the model, and its code."""
+        has_files = self.endpoint(one, FILES_PORT) is not None
+        self._copy_config(one.job, directory, ".py" if has_files else ("recipe.json", "recipe.yaml", ".py"))
+        if has_files:
+            entries = [entry for entry in files.tree() if not entry.path.startswith(_LEFT)]
+            copy_files(files, sorted(entries, key=_order), directory)
 
     def recipe(self, job: str) -> Recipe:
         """Return the recipe as the job's pods have it. Raises ApiProblem, JobError."""
@@ -182,10 +258,9 @@ class JobPods:
         found: JobPod | None = self._calls.find("Pod", f"{one.job}-0", JobPod)
         return found if found is not None and found.status.phase == "Running" and found.status.pod_ip else None
 
-    def _is_gone(self, job: str) -> bool:
-        known = self._seen.get(job)
-        found = None if known is None else self._calls.find("Pod", known[1].metadata.name, JobPod)
-        return found is None or known is None or found.metadata.uid != known[1].metadata.uid or found.is_over
+    def _is_gone(self, pod: JobPod) -> bool:
+        found: JobPod | None = self._calls.find("Pod", pod.metadata.name, JobPod)
+        return found is None or found.metadata.uid != pod.metadata.uid or found.is_over
 
     def _reader(self, one: JobSet) -> JobPod:
         """Return a pod that serves the files of a job that is over; it is started if there is none."""
@@ -238,13 +313,13 @@ class JobPods:
         found: _ConfigMap = self._calls.get("ConfigMap", job, _ConfigMap)
         return found.data
 
-    def _copy_recipe(self, job: str, directory: Path) -> None:
-        """Copy what is known before any pod has the job's files."""
-        files = self._config(job)
-        copy = Job(directory)
-        for name in ("recipe.json", "recipe.yaml"):
-            copy.directory.mkdir(parents=True, exist_ok=True)
-            (copy.directory / name).write_text(files.get(name, ""), encoding="utf-8")
+    def _copy_config(self, job: str, directory: Path, endings: str | tuple[str, ...]) -> None:
+        """Copy what is known whether or not a pod has the job's files: recipe and code."""
+        for name, text in self._config(job).items():
+            if name.endswith(endings):
+                target = directory / CODE / name if name.endswith(".py") else directory / name
+                make_private(target.parent)
+                write_whole(target, text.encode(), sync=False)
 
 
 def _order(entry: FileEntry) -> tuple[bool, str]:

@@ -49,7 +49,7 @@ _KEPT = (
 _MOST_EVALUATIONS = 3
 KILLED = "killed by request"
 
-StopWord = Literal["request", "terminal closed", "kill"]
+StopWord = Literal["request", "terminal closed", "suspend", "kill"]
 
 
 class _SetMeta(Meta, rename="camel"):
@@ -100,7 +100,7 @@ class JobSet(Followed):
     def stop(self) -> StopWord:
         """Why its pod is to end, if it is."""
         word = self.annotation(_STOP)
-        return word if word in ("terminal closed", "kill") else "request"  # type: ignore[return-value]
+        return word if word in ("terminal closed", "suspend", "kill") else "request"  # type: ignore[return-value]
 
     @property
     def is_wanted(self) -> bool:

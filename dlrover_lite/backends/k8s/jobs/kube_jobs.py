@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -18,9 +18,9 @@ from dlrover_lite.backends.k8s.api.problems import ApiProblem
 from dlrover_lite.backends.k8s.jobs import submission
 from dlrover_lite.backends.k8s.jobs.capacity import capacity_of
 from dlrover_lite.backends.k8s.jobs.code_files import recipe_in_pod
-from dlrover_lite.backends.k8s.jobs.files.job_copy import JobCopy
+from dlrover_lite.backends.k8s.jobs.files.job_copy import JobCopy, copy_files
 from dlrover_lite.backends.k8s.jobs.files.remote_log import RemoteLog
-from dlrover_lite.backends.k8s.jobs.job_pods import JobPods
+from dlrover_lite.backends.k8s.jobs.job_pods import JobFiles, JobPods
 from dlrover_lite.backends.k8s.jobs.job_state import (
     KILLED,
     JobSet,
@@ -37,6 +37,7 @@ from dlrover_lite.backends.k8s.objects.job import RUNTIME, STORAGE, claim_of
 from dlrover_lite.backends.k8s.objects.names import APP, FILES_PORT, MASTER_PORT
 from dlrover_lite.checkpoint.file_service.client import FileClient, FilePart
 from dlrover_lite.core.errors import BackendError, JobError
+from dlrover_lite.core.progress import Steps, no_steps
 from dlrover_lite.jobs.backend import Address, JobSummary, Log, RunOptions, StopCause
 from dlrover_lite.jobs.store import Beginning, Job, Result, match_id, short_id
 from dlrover_lite.protocol.hosts import Host
@@ -44,10 +45,9 @@ from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.curve import JobKey
 from dlrover_lite.transport.endpoints import MASTER_ENDPOINT_FILE
+from dlrover_lite.transport.frames import Reply
 
 __all__ = ["KubeJobs", "connected"]
-
-T = TypeVar("T")
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _LIST_LABELS = {"app.kubernetes.io/name": APP, "app.kubernetes.io/component": "master"}
@@ -140,11 +140,9 @@ class KubeJobs:
             if not summary_of(one, time.time()).over:
                 raise JobError(f"{job} runs again already", hint=f"See: dlrover-lite status {job}")
             self._pods.end_reader(job)
-            place = str(self._kept.copy_of(job))
-            begins = msgspec.structs.replace(beginning, url=beginning.url.replace(place, f"{STORAGE}/jobs/{job}"))
             changes = {
                 "metadata": {
-                    "annotations": again_annotations(one, begins),
+                    "annotations": again_annotations(one, beginning),
                     "resourceVersion": one.metadata.resource_version,  # nobody else has it go on meanwhile
                 },
                 "spec": {"replicas": 1},
@@ -237,51 +235,63 @@ class KubeJobs:
     def files(self, job: str) -> Job:
         self._check_name(job)
         return JobCopy(
-            job, self._kept.copy_of(job), lambda place: self._fetch(job, place), lambda: self._recipe_of(job)
+            job,
+            self._kept.copy_of(job),
+            home=Path(STORAGE, "jobs", job),
+            fetch=lambda place: self._copy(job, place),
+            files=self._files(job),
+            recipe=lambda: self._recipe_of(job),
         )
 
     def _recipe_of(self, job: str) -> Recipe:
         with _job_errors():
             return self._pods.recipe(job)
 
-    def fetch(self, job: str, directory: Path) -> int:
+    def fetch(self, job: str, directory: Path, steps: Steps = no_steps) -> int:
         """Copy all files of a job into a directory; return their number."""
-        return self._from_files(job, lambda files: self._pods.copy(job, files, directory, whole=True))
+        with _job_errors():
+            self._known(job)
+        files = self._files(job)
+        entries = files.tree()
+        copy_files(files, entries, directory, steps)
+        return len(entries)
 
-    def _fetch(self, job: str, place: Path) -> None:
-        self._from_files(job, lambda files: self._pods.copy(job, files, place, whole=False))
-        result = self.state(job).result
-        if result is not None and result.state != "lost":
-            _settle_result(Job(place), result)
+    def _copy(self, job: str, place: Path) -> None:
+        """Copy the small files of a job, and have the copy say how it has ended."""
+        with _job_errors():
+            self._pods.copy(self._known(job), self._files(job), place)
+        copy, told = Job(place), self.state(job).result
+        if told is not None and told.state != "lost" and copy.result() is None:
+            copy.write_result(told)
+        elif told is None:  # it goes on
+            (place / "result.json").unlink(missing_ok=True)
 
     def log_names(self, job: str) -> Sequence[str]:
-        found = self._from_files(job, lambda files: [] if files is None else files.tree("logs"))
+        found = self._files(job).tree("logs") if self._has_files(job) else []
         return sorted(Path(entry.path).stem for entry in found if entry.path.endswith(".log"))
 
     def log(self, job: str, node: str, *, last_lines: int | None = None) -> Log:
         with _job_errors():
             self._known(job)
         Job(Path(job)).log(node)  # raises for a name that no node has
+        files = self._files(job)
 
         def part(path: str, offset: int, most_bytes: int) -> FilePart:
-            return self._from_files(
-                job,
-                lambda files: (
-                    FilePart(memoryview(b""), offset) if files is None else files.part(path, offset, most_bytes)
-                ),
-            )
+            return files.part(path, offset, most_bytes) if self._has_files(job) else FilePart(memoryview(b""), offset)
 
         return RemoteLog(f"logs/{node}.log", part, last_lines=last_lines)
 
-    def _from_files(self, job: str, read: Callable[[FileClient | None], T]) -> T:
-        """Read a job's files, from another pod if the one that has them ends meanwhile, as a master's does with its job."""
+    def _files(self, job: str) -> JobFiles:
+        def ask(request: msgspec.Struct, expected: type[Any], frames: Sequence[Any]) -> tuple[Any, Reply]:
+            with _job_errors():
+                return self._pods.ask(job, request, expected, frames)
+
+        return JobFiles(ask)
+
+    def _has_files(self, job: str) -> bool:
+        """Return whether there is a pod with the job's files, or can be."""
         with _job_errors():
-            try:
-                with self._pods.files(self._known(job)) as files:
-                    return read(files)
-            except JobError:
-                with self._pods.files(self._known(job)) as files:
-                    return read(files)
+            return self._pods.endpoint(self._known(job), FILES_PORT) is not None
 
     @contextmanager
     def address(self, job: str) -> Iterator[Address | None]:
@@ -290,8 +300,7 @@ class KubeJobs:
             one = self._known(job)
             listens = not summary_of(one, time.time()).over
             if listens:
-                with self._pods.files(one) as files:
-                    listens = files is not None and _has_master(files)
+                listens = self._pods.endpoint(one, FILES_PORT) is not None and _has_master(self._files(job))
             found = self._pods.endpoint(one, MASTER_PORT) if listens else None
             if found is not None:
                 connector = self._pods.connector(one)
@@ -368,17 +377,6 @@ def _has_master(files: FileClient) -> bool:
     return (
         files.part(f"{RUNTIME}/{MASTER_ENDPOINT_FILE}", 0, 0).is_there and not files.part("result.json", 0, 0).is_there
     )
-
-
-def _settle_result(copy: Job, told: Result) -> None:
-    """Have a copy of a job's directory say how the job has ended, and where the model is in the copy. ``told``: what the StatefulSet
-    says."""
-    known = copy.result() or told
-    inside = f"{STORAGE}/jobs/{copy.id}"
-    export = known.export and known.export.replace(inside, str(copy.directory), 1)
-    if export != known.export or copy.result() is None:
-        (copy.directory / "result.json").unlink(missing_ok=True)
-        copy.write_result(msgspec.structs.replace(known, export=export))
 
 
 @contextmanager

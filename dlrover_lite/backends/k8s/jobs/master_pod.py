@@ -51,6 +51,7 @@ _PODS_SECONDS = 120.0
 _STOP_SIGNALS: dict[str, signal.Signals] = {
     "request": signal.SIGTERM,
     "terminal closed": signal.SIGHUP,
+    "suspend": signal.SIGUSR1,
     "kill": signal.SIGQUIT,
 }
 
@@ -265,7 +266,7 @@ class MasterPod:
                 "namespace": self._around.namespace,
                 "uid": self._job_set().metadata.uid,
             },
-            "type": "Normal" if result.state in ("succeeded", "stopped") else "Warning",
+            "type": "Normal" if result.state in ("succeeded", "stopped", "suspended") else "Warning",
             "reason": result.state.capitalize(),
             "message": (result.message or f"the job has {result.state}")[:1000],
             "source": {"component": "dlrover-lite"},

@@ -163,7 +163,12 @@ def master_pod(made: JobObjects) -> KubeObject:
 
 def reader_pod(made: JobObjects) -> KubeObject:
     """Make a pod that serves the files of a job that is over. It has no rights, and is gone after a while."""
-    served = [f"{STORAGE}/jobs/{made.job}", f"tcp://*:{FILES_PORT}", "--idle-seconds", str(READER_IDLE_SECONDS)]
+    served = [
+        f"{STORAGE}/jobs/{made.job}",
+        f"tcp://*:{FILES_PORT}",
+        "--idle-seconds",
+        str(READER_IDLE_SECONDS),
+    ]
     spec = _spec(made, "reader", NODE_ACCOUNT, [*_READER, *served], _READER_RESOURCES)
     spec |= {
         "automountServiceAccountToken": False,

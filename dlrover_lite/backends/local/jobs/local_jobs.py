@@ -26,6 +26,11 @@ __all__ = ["LocalJobs", "create_job", "summary_of"]
 
 _GRACE_WITH_CHECKPOINT_SECONDS = 90.0
 """Seconds that a master gets which is to stop: it takes a last checkpoint, for at most a minute, then ends its nodes."""
+_STOP_SIGNALS: dict[StopCause, signal.Signals] = {
+    "request": signal.SIGTERM,
+    "terminal closed": signal.SIGHUP,
+    "suspend": signal.SIGUSR1,
+}
 _LAUNCH_SECONDS = 0.1
 """Seconds between two looks for the keeper of a job that is just being launched."""
 
@@ -121,7 +126,7 @@ class LocalJobs:
         return True
 
     def stop(self, job: str, *, cause: StopCause = "request") -> bool:
-        return _tell(job, signal.SIGTERM if cause == "request" else signal.SIGHUP)
+        return _tell(job, _STOP_SIGNALS[cause])
 
     def kill(self, job: str) -> bool:
         return _tell(job, signal.SIGQUIT)

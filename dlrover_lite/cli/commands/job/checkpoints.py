@@ -34,9 +34,10 @@ def checkpoints(job: str, as_json: bool) -> None:
     One that builds on another has only the rows changed since. "checkpoint verify" reads all of them.
     """
     from dlrover_lite.client.checkpoint_words import stalls_of
+    from dlrover_lite.client.job_sources import files_of
     from dlrover_lite.jobs.checkpoint_location import locate
 
-    located = locate(job)
+    located = locate(job, files_of)
     found = _cuts(located)
     stalls = stalls_of(located.job) if located.job is not None else {}
     if as_json:
@@ -118,10 +119,11 @@ def verify(job: str, cut: int | None, as_json: bool) -> None:
     Exit codes: 0 all are whole; 1 something is damaged, or can't be read by this version, and is named; 2 there is nothing
     to check, or it can't be reached.
     """
+    from dlrover_lite.client.job_sources import files_of
     from dlrover_lite.jobs.checkpoint_location import locate
 
     try:
-        located = locate(job)
+        located = locate(job, files_of)
         wanted = located.cut if cut is None else cut
         chosen = [one for one in _cuts(located) if wanted in (None, one.number)]
         if not chosen:
@@ -190,7 +192,7 @@ def _cuts(located: Located) -> list[Checkpoint]:
     lineage = lineage_of(located.job) if located.job is not None else Lineage()
     found = located.store.checkpoints(known, lineage)[::-1] if located.store.exists() else []
     if not found and located.job is not None and isinstance(point := own_checkpoint(located.job), Gone):
-        message, hint = why_none(located.job, point, over=JobHandle(located.job.id).known().over)
+        message, hint = why_none(located.job, point, over=JobHandle.find(located.job.id).known().over)
         raise JobError(message, hint=hint)
     return found
 

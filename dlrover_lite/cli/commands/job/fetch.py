@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dlrover_lite.cli.options import job_argument
-from dlrover_lite.cli.output import note
+from dlrover_lite.cli.output import TerminalDisplay, note
 from dlrover_lite.core.words import plural
 
 __all__ = ["fetch"]
@@ -35,5 +35,6 @@ def fetch(job: str, target: str | None) -> None:
     assert isinstance(handle.backend, KubeJobs)
     directory = Path(target or handle.id).expanduser().absolute()
     merge(handle, note)
-    count = handle.backend.fetch(handle.id, directory)
+    with TerminalDisplay().steps() as steps:
+        count = handle.backend.fetch(handle.id, directory, steps)
     click.echo(f"{plural(count, 'file')} of {handle.id} in {directory}")

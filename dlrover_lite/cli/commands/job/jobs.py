@@ -254,9 +254,10 @@ def _purge(handle: JobHandle) -> None:
 
 
 def _stop(handle: JobHandle, now: bool, kill: bool) -> None:
+    from dlrover_lite.cli import waiting
+
     note(f"{'Killing' if kill else 'Stopping'} {handle.id}")
-    while (result := _stopped(handle, kill, now)) is None:
-        pass  # there was nothing to tell yet
+    result = waiting.ended(handle, lambda: handle.stop(kill=kill, now=now))
     if result.state in ("succeeded", "failed"):
         click.echo(f"{handle.id} has {result.state} meanwhile.")
     else:
@@ -265,11 +266,3 @@ def _stop(handle: JobHandle, now: bool, kill: bool) -> None:
         click.echo(f"{handle.id} has been {'killed' if kill else 'stopped'}{without}.")
         if result.hint:
             note(result.hint)
-
-
-def _stopped(handle: JobHandle, kill: bool, now: bool) -> Result | None:
-    told = handle.stop(kill=kill, now=now)
-    try:
-        return handle.wait(None if told else 0.2, progress=False)
-    except TimeoutError:
-        return None

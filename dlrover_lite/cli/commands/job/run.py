@@ -147,7 +147,7 @@ def run(
     with Signals(sys.stderr) as signals:
         handle = start.go(detach)
         if detach:
-            _say_detached(handle, as_json)
+            say_detached(handle, as_json)
             return 0
         signals.hold(handle)
         result = _stay(handle, signals)
@@ -222,10 +222,12 @@ def _to_begin_with(
     """Choose what a new job begins with. Raises JobError when the recipe doesn't fit."""
     from dlrover_lite.client import resuming
     from dlrover_lite.client.handle import launch, resolve
+    from dlrover_lite.client.job_sources import files_of
     from dlrover_lite.jobs.checkpoint_location import locate
 
-    located = locate(origin)
+    located = locate(origin, files_of)
     chosen = resuming.choose(located, cut)
+    resuming.check_reachable(chosen, located.job)
     if recipe is None:
         known = resuming.recipe_of(located, chosen)
         loaded = resuming.fitting_recipe(known, changes)
@@ -271,7 +273,7 @@ def _check_index(recipe: Recipe, samples: int, index: str) -> None:
         )
 
 
-def _say_detached(handle: JobHandle, as_json: bool) -> None:
+def say_detached(handle: JobHandle, as_json: bool) -> None:
     if as_json:
         emit_json({"job": handle.id, "directory": str(handle.directory)})
     else:
@@ -333,7 +335,7 @@ def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, 
         click.echo("\n".join(map(cleaned, lines)))
     if result.ok:
         return 0
-    if result.state == "stopped":
+    if result.state in ("stopped", "suspended"):
         done = f" after {count(status.samples)} of {count(status.total_samples)} samples" if status.samples else ""
         print(f"{handle.id}: {result.message or 'stopped'}{done}; no model was exported.", file=sys.stderr)
         if result.hint:

@@ -8,7 +8,7 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import job_argument
-from dlrover_lite.cli.output import emit_json, progress, table
+from dlrover_lite.cli.output import TerminalDisplay, emit_json, progress, table
 from dlrover_lite.core.errors import JobError, ModelError, UsageError
 from dlrover_lite.core.words import count, plural
 
@@ -47,7 +47,8 @@ def check(job: str, as_json: bool) -> None:
 
     try:
         found = JobHandle.find(job).job
-        directory = counting.exported(found)
+        with TerminalDisplay().steps() as steps:
+            directory = counting.exported(found, steps)
         with progress("checking") as show:
             report = counting.check(found, lambda keys: show(note=f"{keys:,} keys"))
     except (JobError, ModelError) as error:  # 1 means that it was checked
