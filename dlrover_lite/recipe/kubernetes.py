@@ -32,6 +32,11 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Class of the job's volume; empty: the cluster's default."""
     storage_size: Annotated[int, Meta(ge=LEAST_MEMORY, le=MOST_MEMORY)] = 10 * GIB
     """Size of the job's volume."""
+    scratch_size: Annotated[int, Meta(ge=0, le=MOST_MEMORY)] = 0
+    """Size of the directory that each pod of a node writes to, where the exported model is put together; 0: as a model may need that fills
+    what the job may use."""
+    fs_group: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 65532
+    """Group that the job's volume is given to; 0: none, where the namespace gives one of its own."""
     volume_claim: str = ""
     """Claim that is there already, to be used instead of one of the job's own."""
     env: dict[str, str] = {}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.backends.keeper.node_output import NodeOutput
+from dlrover_lite.backends.keeper.node_output import FREED_BYTES, NodeOutput
 from dlrover_lite.backends.keeper.nodes import Nodes
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Job
@@ -21,7 +23,7 @@ class Rig:
         self.job.logs.mkdir()
         self.nodes = Nodes()
         self.copied = b""
-        self._output = NodeOutput(self.job, self._take)
+        self.output = NodeOutput(self.job, self._take)
 
     def _take(self, data: bytes) -> None:
         self.copied += data
@@ -37,8 +39,8 @@ class Rig:
         self.nodes.ended(node, 0, at=1.0)
 
     def copy(self) -> bool:
-        self._output.copy(self.nodes.by_id.values())
-        return self._output.has_more(self.nodes.by_id.values())
+        self.output.copy(self.nodes.by_id.values())
+        return self.output.has_more(self.nodes.by_id.values())
 
 
 PARTS = st.lists(
@@ -97,3 +99,27 @@ def test_an_ended_node_with_much_to_say_is_copied_to_its_end(tmp_path: Path) -> 
     while rig.copy():
         rounds += 1
     assert rounds >= 2 and len(rig.copied) == 3 << 20
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux gives the beginning of a file back")
+def test_the_room_of_a_log_that_its_reader_has_is_given_back(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.launch("worker-0")
+    file, line = rig.job.log("worker-0"), b"x" * 1023 + b"\n"
+    rig.write("worker-0", line * (2 * FREED_BYTES // len(line)))
+    rig.output.has_read("worker-0", 2 * FREED_BYTES)  # it isn't copied yet
+    full = file.stat().st_blocks
+    rig.copy()
+    rig.output.has_read("worker-0", 2 * FREED_BYTES)
+    assert file.stat().st_blocks == full
+    while len(rig.copied) < 2 * FREED_BYTES:
+        rig.copy()
+    rig.output.has_read("worker-0", FREED_BYTES - 1)
+    assert file.stat().st_blocks == full
+    rig.output.has_read("worker-0", FREED_BYTES + len(line))
+    assert file.stat().st_blocks * 512 <= FREED_BYTES
+    assert file.stat().st_size == 2 * FREED_BYTES
+    rig.write("worker-0", b"last\n")
+    rig.copy()
+    assert rig.copied == line * (2 * FREED_BYTES // len(line)) + b"last\n"
+    assert file.read_bytes()[FREED_BYTES + len(line) :] == line * (FREED_BYTES // len(line) - 1) + b"last\n"

@@ -7,11 +7,12 @@ import os
 import signal
 import sys
 
-__all__ = ["adopt_orphans", "die_with_parent", "set_process_name", "thread_count"]
+__all__ = ["adopt_orphans", "die_with_parent", "free_beginning", "set_process_name", "thread_count"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2
 
 # Loaded here, not between fork and exec, where only little is safe.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
@@ -36,6 +37,19 @@ def set_process_name(name: str) -> None:
     """Set the name that ``ps -o comm`` and ``top`` show: the first 15 bytes."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def free_beginning(descriptor: int, length: int) -> bool:
+    """Give the room of a file's first bytes back to its disk; they read as zeros then, and the file is as long as before. Return whether
+    that could be done."""
+    if _LIBC is None:
+        return False
+    return bool(
+        _LIBC.fallocate(
+            descriptor, _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE, ctypes.c_int64(0), ctypes.c_int64(length)
+        )
+        == 0
+    )
 
 
 def thread_count() -> int | None:

@@ -88,13 +88,15 @@ class Agent:
         self.supervisor = NodeSupervisor(self.job, runtime, options, limiter, variables={}, has_all=False)
         place = Place(host, f"{tcp_address(ip)}:*")
         endpoint = f"{tcp_address(ip)}:{options.port}"
-        self.service = KeeperService(self.supervisor, place, endpoint, self._connector, leave=self.leave)
+        self._output = NodeOutput(self.job, _write_through)
+        self.service = KeeperService(
+            self.supervisor, place, endpoint, self._connector, leave=self.leave, has_read=self._output.has_read
+        )
         try:
             self.supervisor.start(self._poller, lambda why, _: log(f"No more nodes are started here: {why}"))
         except OSError as error:
             raise start_error(error) from error
         self._silence = Silence(options.idle_seconds, self._clock())
-        self._output = NodeOutput(self.job, _write_through)
         self._copy_at = 0.0
 
     def run(self) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from dlrover_lite.backends.host.linux import free_beginning
 from dlrover_lite.backends.keeper.nodes import Node
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import Job
 
-__all__ = ["COPY_SECONDS", "NodeOutput"]
+__all__ = ["COPY_SECONDS", "FREED_BYTES", "NodeOutput"]
 
 COPY_SECONDS = 0.5
 """Seconds between two looks for new lines."""
+FREED_BYTES = 8 << 20
+"""Bytes of a log that is copied before their room is given back: the directory is a small one, and a node may run for weeks."""
 _MOST_BYTES = 1 << 20
 """Most bytes of a node that are copied at once: who copies them has more to do."""
 _LONGEST_LINE_BYTES = 1 << 16
@@ -21,6 +24,8 @@ _LONGEST_LINE_BYTES = 1 << 16
 class _Copied:
     def __init__(self) -> None:
         self.position = 0
+        self.freed = 0
+        """Bytes at the beginning of the log whose room was given back."""
         self.rest = b""
         self.whole = False
         """The node has ended, and all that it has printed is copied."""
@@ -57,6 +62,17 @@ class NodeOutput:
             copied.rest = b""
         if lines:
             self._write(b"".join(prefix + line + b"\n" for line in lines))
+
+    def has_read(self, node: str, offset: int) -> None:
+        """Give the room of a node's log back that nobody needs any more: the job's master, too, has all before the offset."""
+        copied = self._copied.get(node)
+        if copied is None:
+            return
+        length = min(offset, copied.position)
+        if length - copied.freed >= FREED_BYTES:
+            with suppress(OSError, JobError), self._job.log(node).open("r+b") as file:
+                free_beginning(file.fileno(), length)
+            copied.freed = length
 
     def has_more(self, nodes: Iterable[Node]) -> bool:
         """Return whether there may be new lines: of a node that runs, or that has ended and isn't copied whole."""

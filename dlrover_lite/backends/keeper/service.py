@@ -41,7 +41,8 @@ class Place:
 
 
 class KeeperService:
-    """Answers requests about the nodes of ``supervisor``. ``leave`` is called when the keeper is asked to; None: it can't."""
+    """Answers requests about the nodes of ``supervisor``. ``leave`` is called when the keeper is asked to; None: it can't.
+    ``has_read`` is told how much of a log its reader has."""
 
     def __init__(
         self,
@@ -51,10 +52,11 @@ class KeeperService:
         connector: Connector,
         *,
         leave: Callable[[], None] | None = None,
+        has_read: Callable[[str, int], None] = lambda _node, _offset: None,
     ) -> None:
         self._supervisor = supervisor
         self._place = place
-        self._leave = leave
+        self._leave, self._has_read = leave, has_read
         self._server = connector.server(endpoint, protocol.KeeperRequests)
         self._host = HostMeter(name=place.name)
         self.requests = 0
@@ -105,6 +107,7 @@ class KeeperService:
             case protocol.ReadEnforcement():
                 return protocol.EnforcementAnswer(supervisor.fences.enforcement())
             case protocol.ReadLog(process, offset, most_bytes):
+                self._has_read(process, offset)
                 return read_log(supervisor.job, process, offset, most_bytes)
             case _:
                 raise AssertionError(f"no answer to {type(body).__name__}")

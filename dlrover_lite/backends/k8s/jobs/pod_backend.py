@@ -19,12 +19,12 @@ from dlrover_lite.backends.k8s.objects.node_pod import JOB_FILES, PodSettings
 from dlrover_lite.backends.keeper.agent import OPTIONS_VARIABLE
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BackendError
-from dlrover_lite.core.units import MIB, Resources
+from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.recipe.schema import ResourceLimits
 from dlrover_lite.transport.connector import Connector
 
-__all__ = ["ceiling_of", "pod_backend", "url_for_nodes"]
+__all__ = ["ceiling_of", "pod_backend", "scratch_size_of", "url_for_nodes"]
 
 AGENT_MEMORY = 512 * MIB
 """Bytes that each pod has beside what its node is given: for the agent, and the process that nodes are forked from, which has torch."""
@@ -41,6 +41,7 @@ def pod_backend(job: Job, *, connector: Connector, say: Callable[[str], None]) -
     options = from_json(Path(JOB_FILES, "options.json").read_bytes(), PodOptions)
     if options.agent:
         settings = msgspec.structs.replace(settings, env={**settings.env, OPTIONS_VARIABLE: options.agent})
+    ceiling = ceiling_of(recipe.resources)
     pods = PodSettings(
         job=job.id,
         namespace=connection.namespace,
@@ -48,6 +49,7 @@ def pod_backend(job: Job, *, connector: Connector, say: Callable[[str], None]) -
         kubernetes=settings,
         name=recipe.name,
         agent_memory=AGENT_MEMORY,
+        scratch_size=settings.scratch_size or scratch_size_of(ceiling),
     )
     worker = recipe.resources.worker
     backend = KubeBackend(
@@ -56,7 +58,7 @@ def pod_backend(job: Job, *, connector: Connector, say: Callable[[str], None]) -
         job,
         connector=connector,
         say=say,
-        ceiling=ceiling_of(recipe.resources),
+        ceiling=ceiling,
         spares=Resources(worker.cores, worker.memory) if worker is not None else None,
     )
     backend.start()
@@ -71,6 +73,12 @@ def ceiling_of(limits: ResourceLimits) -> Resources | None:
         return None
     roles = (limits.ps, limits.worker)
     return Resources(sum(one.count * one.cores for one in roles), sum(one.count * one.memory for one in roles))
+
+
+def scratch_size_of(ceiling: Resources | None) -> int:
+    """Return how much a worker's pod may write: a model is put together there that may fill all parameter servers, and a table of it is
+    there twice meanwhile. 0: nothing tells."""
+    return 0 if ceiling is None else GIB + 2 * ceiling.memory
 
 
 def url_for_nodes(job: Job) -> Callable[[str], str]:

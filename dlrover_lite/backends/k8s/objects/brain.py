@@ -9,8 +9,8 @@ from dlrover_lite.backends.k8s.objects.node_pod import BRAIN_FILES
 from dlrover_lite.backends.k8s.objects.pod_security import (
     CONTAINER_SECURITY,
     FS_GROUP,
-    POD_SECURITY,
     SCRATCH,
+    pod_security,
     scratch_environment,
     scratch_volume,
 )
@@ -97,7 +97,7 @@ def _pod(image: str) -> KubeObject:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
-        "securityContext": {**POD_SECURITY, "fsGroup": FS_GROUP, "fsGroupChangePolicy": "OnRootMismatch"},
+        "securityContext": pod_security(FS_GROUP),
         "containers": [_container(image)],
         "volumes": [
             {"name": "key", "secret": {"secretName": BRAIN, "defaultMode": 0o444}},  # whichever user it runs as

@@ -19,9 +19,8 @@ from dlrover_lite.backends.k8s.objects.names import (
 from dlrover_lite.backends.k8s.objects.node_pod import BRAIN_FILES, JOB_FILES, KEY_FILES
 from dlrover_lite.backends.k8s.objects.pod_security import (
     CONTAINER_SECURITY,
-    FS_GROUP,
-    POD_SECURITY,
     SCRATCH,
+    pod_security,
     scratch_environment,
     scratch_volume,
 )
@@ -233,7 +232,7 @@ def _spec(made: JobObjects, name: str, account: str, command: list[str], resourc
     return {
         "serviceAccountName": account,
         "enableServiceLinks": False,
-        "securityContext": {**POD_SECURITY, "fsGroup": FS_GROUP, "fsGroupChangePolicy": "OnRootMismatch"},
+        "securityContext": pod_security(settings.fs_group),
         "containers": [
             {
                 "name": name,

@@ -66,6 +66,8 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str] = msgspec.field(default_factory=lambda: list(AGENT))
     agent_memory: int = 0
     """Bytes of memory that each pod has beside what its node is given: for the agent, and the process that nodes are forked from."""
+    scratch_size: int = 0
+    """Bytes that each pod may write to ``SCRATCH``; 0: as much as there is."""
 
 
 def pod_name(job: str, node: str) -> str:
@@ -175,7 +177,7 @@ def _volumes(settings: PodSettings) -> list[KubeObject]:
     return [
         {"name": "job", "configMap": {"name": settings.job}},
         {"name": "key", "secret": {"secretName": settings.job, "defaultMode": 0o444}},  # whichever user it runs as
-        scratch_volume(),
+        scratch_volume(settings.scratch_size),
         *settings.kubernetes.volumes,
     ]
 

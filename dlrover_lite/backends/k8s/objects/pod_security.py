@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CONTAINER_SECURITY", "FS_GROUP", "POD_SECURITY", "SCRATCH", "scratch_environment", "scratch_volume"]
+from dlrover_lite.core.units import GIB
+
+__all__ = [
+    "CONTAINER_SECURITY",
+    "FS_GROUP",
+    "POD_SECURITY",
+    "SCRATCH",
+    "pod_security",
+    "scratch_environment",
+    "scratch_volume",
+]
 
 POD_SECURITY: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 CONTAINER_SECURITY: dict[str, Any] = {
@@ -18,8 +28,14 @@ SCRATCH = "/scratch"
 """Directory in every pod that may be written to, and is gone with the pod."""
 
 
-def scratch_volume(size: str = "1Gi") -> dict[str, Any]:
-    return {"name": "scratch", "emptyDir": {"sizeLimit": size}}
+def scratch_volume(size: int = GIB) -> dict[str, Any]:
+    """Make the volume of ``SCRATCH``. ``size``: bytes at which the pod is evicted, which nothing reserves; 0: as much as there is."""
+    return {"name": "scratch", "emptyDir": {"sizeLimit": str(size)} if size else {}}
+
+
+def pod_security(fs_group: int) -> dict[str, Any]:
+    """Make the security of a pod whose volume is given to this group; 0: to the one that the namespace gives it."""
+    return {**POD_SECURITY, **({"fsGroup": fs_group, "fsGroupChangePolicy": "OnRootMismatch"} if fs_group else {})}
 
 
 def scratch_environment() -> dict[str, str]:
