@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -236,6 +236,7 @@ class Rig:
         mode: Autoscale = "off",
         brain: Callable[[Network, VirtualClock], BrainLink] | None = None,
         clock: VirtualClock | None = None,
+        runs_on: schema.Cluster | Literal["local"] = "local",
         **plan: Any,
     ) -> None:
         self._is_frozen = clock is not None
@@ -255,6 +256,7 @@ class Rig:
             export=schema.Export(format=export, optimizer_state=optimizer_state),  # type: ignore[arg-type]
             health=health or PATIENT,
             checkpoint="off" if checkpoint is None else schema.Checkpoint(**checkpoint),
+            backend=runs_on,
         )
         (tmp_path / "recipe.json").write_bytes(msgspec.json.encode(self.recipe))
         if beginning is not None:
