@@ -122,7 +122,7 @@ def serve(
             BrainRecord(
                 process,
                 options.version,
-                server.endpoint.replace("//0.0.0.0:", "//127.0.0.1:"),
+                server.endpoint.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//127.0.0.1:"),
                 str(runtime),
                 time.time(),
                 history=history.endpoint,

@@ -35,6 +35,7 @@ from dlrover_lite.protocol.brain_mode import BRAIN_VARIABLE, brain_mode
 from dlrover_lite.protocol.demands import demand_of
 from dlrover_lite.protocol.messages import MasterRequests
 from dlrover_lite.protocol.nodes import Backend
+from dlrover_lite.protocol.questions import StoryEntry
 from dlrover_lite.recipe.schema import Checkpoint
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.connector import Connector
@@ -83,6 +84,22 @@ def _url_for_nodes(job: Job) -> Callable[[str], str]:
     return url_for_nodes(job)
 
 
+def _tell_cluster(job: Job, backend: Backend) -> Callable[[list[StoryEntry]], None]:
+    """Return what shows the master's own entries where the cluster shows what has happened to a job."""
+    if job.recipe.kubernetes is None:
+        return lambda _: None
+    from dlrover_lite.backends.k8s.nodes.backend import KubeBackend
+
+    assert isinstance(backend, KubeBackend)
+
+    def tell(entries: list[StoryEntry]) -> None:
+        for entry in entries:
+            if entry.subject == "master":
+                backend.tell(entry.text)
+
+    return tell
+
+
 def _listen(record: JobRecord, connector: Connector) -> Server:
     """Listen where the job's nodes and clients look for its master: over TCP where it is told to, or the master before this one did."""
     if record.transport == "unix":
@@ -99,7 +116,13 @@ def _run(job: Job, server: Server, backend: Backend, stop: StopSignals, connecto
     data = look_at_data(recipe)
     cuts = destination(recipe, job.id, job.directory) if isinstance(recipe.checkpoint, Checkpoint) else ""
     before = stories.read(job.directory, on_damage=print).entries
-    story = EventLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=log)
+    tell_cluster = _tell_cluster(job, backend)
+
+    def write(entries: list[StoryEntry]) -> None:
+        stories.append(job.directory, entries)
+        tell_cluster(entries)
+
+    story = EventLog(write, time.time, before, say=log)
     mode = brain_mode() if os.environ.get(BRAIN_VARIABLE) else "off"
     io = _IoThreads()
     edge = Edge(

@@ -36,11 +36,11 @@ def listen_endpoint(master_endpoint: str, node: str) -> str:
 
 
 def tcp_address(host: str) -> str:
-    """Return the endpoint of a host, given by name or IP, up to its port."""
+    """Return the endpoint of a host, given by name or IP of either kind, up to its port; ``*``: all addresses."""
     return f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
 
 
 def may_be_ipv6(endpoint: str) -> bool:
-    """Say whether IPv6 has to be on for ``endpoint``: for an address of it, and for a name, which may stand for one."""
+    """Say whether IPv6 has to be on for ``endpoint``: for an address of it, for a name, which may stand for one, and for all addresses."""
     host = endpoint.removeprefix("tcp://").rpartition(":")[0]
-    return endpoint.startswith("tcp://") and not re.fullmatch(r"[\d.]+|\*", host)
+    return endpoint.startswith("tcp://") and not re.fullmatch(r"[\d.]+", host)

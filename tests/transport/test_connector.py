@@ -29,7 +29,9 @@ def test_a_server_and_a_client_of_one_job_understand_each_other(tmp_path: Path, 
         server.close()
 
 
-@pytest.mark.parametrize(("listen", "known_as"), [("::1", "::1"), ("127.0.0.1", "localhost")])
+@pytest.mark.parametrize(
+    ("listen", "known_as"), [("::1", "::1"), ("127.0.0.1", "localhost"), ("*", "::1"), ("*", "127.0.0.1")]
+)
 def test_a_server_is_reached_at_an_address_of_ipv6_and_by_name(listen: str, known_as: str) -> None:
     key = JobKey.generate()
     with Connector(key) as here, Connector(key) as there:
@@ -37,7 +39,7 @@ def test_a_server_is_reached_at_an_address_of_ipv6_and_by_name(listen: str, know
             server = here.server(f"{tcp_address(listen)}:*", MasterRequests)
         except WireError as error:
             pytest.skip(error.message)
-        assert server.endpoint.startswith(f"{tcp_address(listen)}:")
+        assert server.endpoint.startswith(f"{tcp_address('::' if listen == '*' else listen)}:")
         port = server.endpoint.rpartition(":")[2]
         client = there.client(f"{tcp_address(known_as)}:{port}", MasterReplies)
         client.send(Hello("ps-0", "ps"))
@@ -52,7 +54,7 @@ def test_a_server_is_reached_at_an_address_of_ipv6_and_by_name(listen: str, know
     [
         ("tcp://10.1.2.3:7070", False),
         ("tcp://127.0.0.1:*", False),
-        ("tcp://*:7070", False),
+        ("tcp://*:7070", True),
         ("tcp://[fd00::1]:7070", True),
         ("tcp://job.ns.svc:7070", True),
         ("ipc:///tmp/job/master.sock", False),

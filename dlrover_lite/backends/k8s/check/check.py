@@ -22,6 +22,9 @@ OLDEST = (1, 31)
 RESIZES = (1, 35)
 """First release in which the resize of a running pod is stable."""
 _APPLY = "Have somebody who may do it: `dlrover-lite k8s manifests --namespace {namespace} | kubectl apply -f -`."
+_ASK_FOR_CLASSES = (
+    "Whoever may can tell: `kubectl get storageclass`. A job whose claim stays pending says so when it is started."
+)
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -188,7 +191,14 @@ def _quotas(calls: Calls, _: Wanted) -> Iterator[Check]:
 
 
 def _storage(calls: Calls, wanted: Wanted) -> Iterator[Check]:
-    classes = calls.list("StorageClass", _NamedList).items
+    try:
+        classes = calls.list("StorageClass", _NamedList).items
+    except ApiProblem as error:
+        if error.status != 403:
+            raise
+        text = "whether there is a usual storage class can't be told: they belong to the cluster, and no right in a namespace lists them"
+        yield Check("storage", "ok" if wanted.storage_class else "warning", text, _ASK_FOR_CLASSES)
+        return
     names = sorted(one.metadata.name for one in classes)
     usual = [one.metadata.name for one in classes if one.metadata.annotations.get(_DEFAULT_CLASS) == "true"]
     chosen = wanted.storage_class or (usual[0] if usual else "")

@@ -27,6 +27,7 @@ from dlrover_lite.backends.k8s.jobs.job_state import JobSet, end_annotations, ru
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
 from dlrover_lite.backends.k8s.objects.job import RUNTIME, STORAGE
+from dlrover_lite.backends.k8s.objects.job_event import job_event
 from dlrover_lite.backends.k8s.objects.names import FILES_PORT, MASTER_PORT, job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import JOB_FILES
 from dlrover_lite.backends.keeper.options import KeeperOptions, KeeperReady
@@ -37,6 +38,7 @@ from dlrover_lite.core.process_log import log, log_to
 from dlrover_lite.jobs.store import Job, Result, take_up_job, this_process
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.connector import KEY_FILE_VARIABLE
+from dlrover_lite.transport.endpoints import tcp_address
 
 __all__ = ["MasterPod", "Surroundings", "keeper_options", "take_up"]
 
@@ -84,7 +86,7 @@ def keeper_options(options: PodOptions, around: Surroundings) -> KeeperOptions:
         options.keeper,
         runs_nodes=False,
         transport="tcp",
-        listen=f"tcp://{around.listen}:{MASTER_PORT}",
+        listen=f"{tcp_address(around.listen)}:{MASTER_PORT}",
         advertised=f"tcp://{around.job}.{around.namespace}.svc:{MASTER_PORT}",
         runtime=f"{STORAGE}/jobs/{around.job}/{RUNTIME}",  # commands look there for whether a master listens
     )
@@ -253,27 +255,15 @@ class MasterPod:
 
     def _tell(self, result: Result) -> None:
         """Write an event on the StatefulSet, for `kubectl describe`."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        name = self._around.job
-        event = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{name}.", "namespace": self._around.namespace},
-            "involvedObject": {
-                "apiVersion": "apps/v1",
-                "kind": "StatefulSet",
-                "name": name,
-                "namespace": self._around.namespace,
-                "uid": self._job_set().metadata.uid,
-            },
-            "type": "Normal" if result.state in ("succeeded", "stopped", "suspended") else "Warning",
-            "reason": result.state.capitalize(),
-            "message": (result.message or f"the job has {result.state}")[:1000],
-            "source": {"component": "dlrover-lite"},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+        event = job_event(
+            self._around.job,
+            self._around.namespace,
+            self._job_set().metadata.uid,
+            reason=result.state.capitalize(),
+            message=result.message or f"the job has {result.state}",
+            at=time.time(),
+            warns=result.state not in ("succeeded", "stopped", "suspended"),
+        )
         try:
             self._calls.create(event)
         except BackendError as problem:  # an optional right
@@ -292,7 +282,7 @@ class MasterPod:
 
     def _keep_file_service(self, job: Job, stop: threading.Event) -> None:
         """Keep up the process by which nodes write checkpoints and models to the job's directory, and commands read it."""
-        served = [str(job.directory), f"tcp://{self._around.listen}:{FILES_PORT}", "--writable", *_WRITABLE]
+        served = [str(job.directory), f"{tcp_address(self._around.listen)}:{FILES_PORT}", "--writable", *_WRITABLE]
         command = [sys.executable, "-P", "-m", "dlrover_lite.backends.k8s.jobs.files.server", *served]
         while not stop.is_set():
             with os.fdopen(open_private(job.log("files"), os.O_WRONLY | os.O_APPEND), "ab") as output:

@@ -26,6 +26,8 @@ from dlrover_lite.transport.connector import Connector
 
 __all__ = ["ceiling_of", "pod_backend", "scratch_size_of", "url_for_nodes"]
 
+START_PATIENCE_SECONDS = 1800.0
+"""How long the API server may be away when a master starts, as while a control plane is upgraded: no job fails for that."""
 AGENT_MEMORY = 512 * MIB
 """Bytes that each pod has beside what its node is given: for the agent, and the process that nodes are forked from, which has torch."""
 
@@ -33,7 +35,7 @@ AGENT_MEMORY = 512 * MIB
 def pod_backend(job: Job, *, connector: Connector, say: Callable[[str], None]) -> KubeBackend:
     """Start the backend of the nodes of a job whose master runs in this pod. Raises BackendError."""
     connection = connect()
-    calls = Calls(connection, clock=time.monotonic, sleep=time.sleep)
+    calls = Calls(connection, clock=time.monotonic, sleep=time.sleep, patience_seconds=START_PATIENCE_SECONDS)
     owner: Followed = calls.get("StatefulSet", job.id, Followed)
     recipe, settings = job.recipe, job.recipe.kubernetes
     if settings is None:

@@ -7,6 +7,7 @@ import threading
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.port_forward import PortForward
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod
+from dlrover_lite.transport.endpoints import tcp_address
 
 __all__ = ["Reach"]
 
@@ -24,7 +25,7 @@ class Reach:
     def endpoint(self, pod: JobPod, port: int) -> str:
         """Return where a port of a pod is reached: at its IP from within the cluster, or where pods run on this machine."""
         if self._is_direct(pod):
-            return f"tcp://{pod.status.pod_ip}:{port}"
+            return f"{tcp_address(pod.status.pod_ip)}:{port}"
         key = (pod.metadata.uid, port)
         with self._lock:
             found = self._forwards.pop(key, None)

@@ -16,6 +16,7 @@ from dlrover_lite.core.errors import WireError
 from dlrover_lite.protocol.nodes import Observation, Readings
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.connector import Connector
+from dlrover_lite.transport.endpoints import tcp_address
 from dlrover_lite.transport.frames import Failure, Later
 from dlrover_lite.transport.polling import Poller
 
@@ -110,10 +111,9 @@ class Agents:
                 self._tell(agent, now)
 
     def _connect(self, pod: str, uid: str, address: str, now: float) -> None:
-        host = f"[{address}]" if ":" in address else address
         try:
             client = self._connector.client(
-                f"tcp://{host}:{NODE_PORT}", protocol.KeeperReplies, peer=f"the agent of {pod}"
+                f"{tcp_address(address)}:{NODE_PORT}", protocol.KeeperReplies, peer=f"the agent of {pod}"
             )
         except WireError as error:  # no descriptors or sockets are left for now
             if not self._unconnected:

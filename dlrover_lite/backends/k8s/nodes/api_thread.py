@@ -13,13 +13,25 @@ from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.problems import ApiProblem, Unreachable
 from dlrover_lite.backends.k8s.nodes.capacity import HostView, QuotaView
 from dlrover_lite.backends.k8s.nodes.entries import Action, CreatePod, DeletePod, ResizePod
+from dlrover_lite.backends.k8s.objects.job_event import job_event
 from dlrover_lite.backends.k8s.objects.names import job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import NODE_ANNOTATION, PodSettings, node_pod, resize_patch
 from dlrover_lite.backends.k8s.objects.pod_view import PodView
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources
 
-__all__ = ["ApiCaller", "Closing", "Created", "Deleted", "Outcome", "ReadHosts", "Resized", "There", "read_hosts"]
+__all__ = [
+    "ApiCaller",
+    "Closing",
+    "Created",
+    "Deleted",
+    "Outcome",
+    "ReadHosts",
+    "Resized",
+    "There",
+    "WriteEvent",
+    "read_hosts",
+]
 
 
 class Closing(BackendError):
@@ -28,6 +40,14 @@ class Closing(BackendError):
 
 class ReadHosts(NamedTuple):
     """Have read anew what there is in the cluster."""
+
+
+class WriteEvent(NamedTuple):
+    """Write an event on the job's StatefulSet."""
+
+    message: str
+    at: float
+    """Seconds since the epoch."""
 
 
 class Created(NamedTuple):
@@ -68,6 +88,7 @@ class _Quotas(msgspec.Struct):
 
 
 Outcome: TypeAlias = Created | Deleted | Resized | There
+Call: TypeAlias = Action | ReadHosts | WriteEvent
 
 
 class ApiCaller:
@@ -77,12 +98,12 @@ class ApiCaller:
         self, calls: Calls, settings: PodSettings, tell: Callable[[Outcome], None], say: Callable[[str], None]
     ) -> None:
         self._calls, self._settings, self._tell, self._say = calls, settings, tell, say
-        self._queue: queue.SimpleQueue[Action | ReadHosts | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._said: set[str] = set()
-        self._hosts_are_forbidden = False
+        self._hosts_are_forbidden = self._events_are_forbidden = False
         self._stopped = False
 
-    def put(self, one: Action | ReadHosts) -> None:
+    def put(self, one: Call) -> None:
         self._queue.put(one)
 
     def stop(self) -> None:
@@ -93,7 +114,10 @@ class ApiCaller:
     def run(self) -> None:
         with suppress(Closing):
             while (one := self._queue.get()) is not None and not self._stopped:
-                self._tell(self._do(one))
+                if isinstance(one, WriteEvent):
+                    self._write_event(one)
+                else:
+                    self._tell(self._do(one))
 
     def _do(self, one: Action | ReadHosts) -> Outcome:
         match one:
@@ -153,6 +177,21 @@ class ApiCaller:
         found = read_hosts(self._calls, skip_hosts=self._hosts_are_forbidden)
         self._hosts_are_forbidden = found.hosts is None and not found.problem
         return found
+
+    def _write_event(self, one: WriteEvent) -> None:
+        if self._events_are_forbidden:
+            return
+        settings = self._settings
+        event = job_event(
+            settings.job, settings.namespace, settings.owner_uid, reason="Decided", message=one.message, at=one.at
+        )
+        try:
+            self._calls.create(event)
+        except ApiProblem as problem:
+            self._events_are_forbidden = problem.status == 403
+            self._say_once(f"`kubectl describe` doesn't show what is decided: {problem.message}")
+        except Unreachable:  # what is missing then is in the job's story
+            pass
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:

@@ -25,9 +25,11 @@ from dlrover_lite.backends.k8s.nodes.api_thread import (
     ReadHosts,
     Resized,
     There,
+    WriteEvent,
     read_hosts,
 )
 from dlrover_lite.backends.k8s.nodes.capacity import capacity_of, left_by
+from dlrover_lite.backends.k8s.nodes.decision_events import DecisionEvents
 from dlrover_lite.backends.k8s.nodes.entries import Action, Order, Record
 from dlrover_lite.backends.k8s.nodes.log_files import LogFiles
 from dlrover_lite.backends.k8s.nodes.pod_book import PodBook
@@ -104,6 +106,7 @@ class KubeBackend:
         self._listed = threading.Event()
         self.measured: Counter[str] = Counter()
         """Number of times that what nodes use was measured, by pod."""
+        self._events = DecisionEvents()
         self._caller = ApiCaller(self.calls, settings, self._came, say)
         self._watch: Watch[PodView] = Watch(
             self.calls, "Pod", PodView, job_labels(settings.job), wait=self._stopped.wait, say=say
@@ -231,6 +234,11 @@ class KubeBackend:
         why = self.book.cant_resize
         return Enforcement("control groups of pods", ["changes of a running node"] if why else [], why)
 
+    def tell(self, decision: str) -> None:
+        """Have a decision shown where the cluster shows what has happened to the job."""
+        with self._woken():
+            self._events.add(decision)
+
     # --- the thread that watches ----------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
@@ -297,6 +305,8 @@ class KubeBackend:
                 for name, found in pods.items():
                     if found is None:
                         self._readings.pop(name, None)
+                if message := self._events.take(self._clock()):
+                    self._caller.put(WriteEvent(message, time.time()))
                 due = min(self.book.next_due() or float("inf"), agents.next_due())
             if self._write_down(unwritten):
                 for action in held_back:
