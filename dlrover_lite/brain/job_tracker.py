@@ -420,7 +420,11 @@ class RegisteredJob:
             for one in self.treated.values()
             if isinstance(one.act, Replace) and one.done_at is not None and one.done_at > one.at
         ]
-        return self._newest_mean(took, self.policies.tracking.replace_seconds)
+        return self._newest_mean(took, max(self.policies.tracking.replace_seconds, self._launch_seconds))
+
+    @property
+    def _launch_seconds(self) -> float:
+        return 0.0 if self.standing is None else self.standing.launch_seconds
 
     def stands(self, standing: Standing) -> None:
         """Take in how the job stands, as its master says."""
@@ -476,7 +480,7 @@ class RegisteredJob:
             for one in self.decided[-32:]
             if one.decision.action in ("change", "explore") and one.done is not None and one.done.state == "done"
         ]
-        return self._newest_mean(took, self.policies.tracking.change_seconds)
+        return self._newest_mean(took, max(self.policies.tracking.change_seconds, self._launch_seconds))
 
     def _exploration(self, now: Candidate) -> Exploration | None:
         """Return the try that the plan which the job has ``now`` is; None: it is none."""
@@ -584,7 +588,8 @@ def _seconds_to_move(known: RegisteredJob, standing: Standing) -> float:
     held = known.levels[-1].ps if len(known.levels) else known.profiles[-1].ps
     share = sum(use.row_bytes for use in held) / (len(held) + 1)
     policy = known.policies.tracking
-    return policy.move_start_seconds + share / (standing.move_rate or policy.move_bytes_per_second)
+    start = max(policy.move_start_seconds, standing.launch_seconds)
+    return start + share / (standing.move_rate or policy.move_bytes_per_second)
 
 
 def _least(demand: Demand) -> dict[WorkRole, int]:

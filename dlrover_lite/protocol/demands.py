@@ -85,6 +85,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What the job's nodes may use on each host, where that has changed since the job registered; empty: it hasn't."""
     move_rate: Rate = 0.0
     """Bytes/s at which rows have moved between PS of late, to two digits; 0: none have."""
+    launch_seconds: Seconds = 0.0
+    """Seconds that nodes took of late from their launch until they were up, to two digits; 0: none was seen to. Processes take a moment,
+    pods may take minutes."""
 
 
 class DecisionOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -268,8 +268,18 @@ def test_time_of_relief_by_moving_rows_follows_the_measured_rate() -> None:
     assert seconds() == pytest.approx(15 + share / (128 << 20))
     assert seconds(move_rate=share / 100) == pytest.approx(115)
     assert seconds(move_rate=share) == pytest.approx(16)
+    assert seconds(move_rate=share, launch_seconds=5.0) == pytest.approx(16)
+    assert seconds(move_rate=share, launch_seconds=90.0) == pytest.approx(91), "as where images are pulled first"
     in_place = heal_inputs(known, on_a(Resources(1.0, GIB)), at=START + 10)
     assert in_place is not None and in_place.seconds_to_act == known.seconds_to_resize
+
+
+def test_what_nodes_take_to_come_up_is_reckoned_with_until_changes_were_measured() -> None:
+    known, job = running()
+    known.standing = standing(job)
+    assert (known.seconds_to_replace, known.change_seconds) == (USUAL.replace_seconds, USUAL.change_seconds)
+    known.standing = standing(job, launch_seconds=90.0)
+    assert (known.seconds_to_replace, known.change_seconds) == (90.0, 90.0)
 
 
 def test_a_node_gets_no_more_than_the_recipe_leaves() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ from dlrover_lite.backends.k8s.api.connection import connect
 from dlrover_lite.backends.k8s.jobs import submission
 from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
-from dlrover_lite.backends.k8s.objects.job import JobObjects, access_mode, reader_pod
+from dlrover_lite.backends.k8s.objects.job import JobObjects, access_mode, master_pod, reader_pod, stateful_set
 from dlrover_lite.backends.k8s.objects.manifests import as_yaml, manifests
 from dlrover_lite.core.errors import BackendError, DlroverLiteError, JobError, RecipeError
 from dlrover_lite.jobs.backend import RunOptions
+from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.curve import JobKey
+from tests.backends.support import until
 from tests.k8s.cluster import ApiServer, needs_cluster
 from tests.k8s.proxy import Fault, Proxy
 
@@ -243,3 +246,29 @@ def test_a_dry_run_shows_every_object_and_makes_none(namespace: Namespace) -> No
     assert sorted(one["kind"] for one in shown) == sorted(KINDS)
     assert list(YAML(typ="safe").load_all(as_yaml(shown))) == shown
     assert namespace.objects() == {}
+
+
+def test_each_pod_names_its_queue_and_the_stateful_set_doesnt() -> None:
+    """A StatefulSet that Kueue manages may not be scaled; its pod, like all others, is one of Kueue's plain pods."""
+    made = JobObjects(job="clicks-1", namespace="ads", kubernetes=Kubernetes(image="x", queue="people"))
+    label, found = "kueue.x-k8s.io/queue-name", stateful_set(made)
+    for pod in (found["spec"]["template"], reader_pod(made)):
+        assert pod["metadata"]["labels"][label] == "people"
+    assert label not in found["metadata"]["labels"] and label not in found["spec"]["selector"]["matchLabels"]
+
+
+@needs_cluster
+def test_a_master_that_waits_for_its_queue_is_waited_for(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "UNSCHEDULABLE_SECONDS", 0.0)
+    calls, said = namespace.calls("ann"), list[str]()
+    job = submission.create(wish(), calls, time.time(), lambda _: None)
+    pod = master_pod(JobObjects(job=job, namespace=namespace.name, kubernetes=Kubernetes(image="x")))
+    pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]  # as Kueue's webhook does
+    namespace.admin.create(pod)
+    with ThreadPoolExecutor(1) as thread:
+        waits = thread.submit(submission.await_master, calls, job, say=said.append, patience_seconds=0.0)
+        until(lambda: said, "what is said of it")
+        namespace.admin.delete("StatefulSet", job, propagation="Background")
+        with pytest.raises(JobError, match="its StatefulSet is gone"):  # and not: can't be scheduled
+            waits.result(60.0)
+    assert said == [f"{job}-0 waits for its queue"]

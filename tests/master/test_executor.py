@@ -55,6 +55,7 @@ class Job:
             fleet=fleet,
             host_of={},
             changed_hosts=(),
+            launch_seconds=0.0,
             most_used=lambda node: self.used.get(node, 0),
             set_size=self.set_size,
         )
@@ -443,6 +444,7 @@ def test_standing_tells_nodes_hosts_and_memory_use() -> None:
     job = Job(now=plan(workers=2, servers=2))
     job.servers.state.leaving = ["ps-1"]
     job.servers.state.move_rate = 123_456_789.0
+    job.reconciler.launch_seconds = 42.42
     job.reconciler.host_of = {"ps-0": "here", "worker-0": "there"}
     job.used = {"worker-0": 300, "worker-1": 500, "ps-0": 900, "worker-9": 1000}
     job.reconciler.fleet, _ = job.fleet.drain("worker-1", 0.0)
@@ -452,7 +454,10 @@ def test_standing_tells_nodes_hosts_and_memory_use() -> None:
         ("worker-0", "worker", "there", 300),
     ]
     assert (found.plan, found.worker_peak, found.heard, found.busy) == (job.fleet.plan, 500, 0, False)
-    assert found.move_rate == 1.2e8  # rounded: what is told changes only when it means something
+    assert (found.move_rate, found.launch_seconds) == (
+        1.2e8,
+        42.0,
+    )  # rounded: what is told changes only when it means something
 
 
 def test_a_restarted_executor_finishes_the_change_under_way() -> None:

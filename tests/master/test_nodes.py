@@ -140,6 +140,19 @@ def test_a_node_that_waits_for_a_host_or_an_image_isnt_given_up_and_says_so(make
     pass_time(rig, until=lambda: is_launched(rig, "worker-3"))
 
 
+def test_the_brain_is_told_how_long_nodes_take_until_they_are_up(make: Any) -> None:
+    rig = make(samples=4000, clock=VirtualClock())
+    assert rig.master.executor.standing().launch_seconds == 0.0
+    rig.clock.now += 40.0
+    rig.up("ps-0")
+    rig.clock.now += 20.0
+    rig.up("worker-0")
+    assert rig.master.executor.standing().launch_seconds == 50.0
+    rig.clock.now += 1000.0
+    rig.up("worker-0")  # it says hello again, to a master that it has lost
+    assert rig.master.executor.standing().launch_seconds == 50.0
+
+
 def test_hosts_that_come_or_change_are_told_to_the_brain_and_bound_what_nodes_get(make: Any) -> None:
     rig = make(samples=4000)
     rig.up("ps-0", "worker-0")

@@ -128,6 +128,7 @@ class Executor:
             heard=self.state.heard,
             hosts=self.reconciler.changed_hosts,
             move_rate=float(f"{self.servers.state.move_rate or 0.0:.2g}"),
+            launch_seconds=float(f"{self.reconciler.launch_seconds:.2g}"),
         )
 
     def _goal(self, advice: Advice) -> Goal | None:

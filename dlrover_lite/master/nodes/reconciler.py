@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +54,7 @@ RESIZE_AGAIN_SECONDS = 1.0
 """Seconds before the next try after the backend couldn't give a node more."""
 UNDER_WAY_SECONDS = 0.25
 """Seconds until it is asked again whether a node has been given what it is to have."""
+_NEWEST_LAUNCHES = 5
 _UNSEEN = 1.25
 """How many times the most that was seen a node may have used between two readings, a second apart."""
 
@@ -95,6 +97,14 @@ class Reconciler:
         """Version of what the backend told last; None: it hasn't told anything yet."""
         self._observed: dict[str, Observed] = {}
         self._usage_at = self._resize_at = self.clock()
+        self._launched_at: dict[str, float] = {}
+        """When each node that isn't up yet was launched by this master."""
+        self._launches: deque[float] = deque(maxlen=_NEWEST_LAUNCHES)
+
+    @property
+    def launch_seconds(self) -> float:
+        """Seconds that the newest nodes took from their launch until they were up, in the mean; 0: none was seen to."""
+        return sum(self._launches) / len(self._launches) if self._launches else 0.0
 
     def begin(self) -> None:
         """Launch the plan; or go on with the nodes that an earlier master has left."""
@@ -109,6 +119,8 @@ class Reconciler:
 
     def hello(self, node: str, endpoint: str) -> None:
         self._take(self.fleet.hello(node, endpoint, self.clock()))
+        if (launched_at := self._launched_at.pop(node, None)) is not None:
+            self._launches.append(self.clock() - launched_at)
         self._liveness.heard(node)
         self._usage_at = self.clock()  # what a newcomer has left is asked for soon
 
@@ -361,6 +373,7 @@ class Reconciler:
             except BackendError as error:
                 self.on_refusal(error)
             else:
+                self._launched_at[node.id] = self.clock()
                 failpoint("master.launch.asked")
                 if node.follows:
                     failpoint("master.relaunch.launched")

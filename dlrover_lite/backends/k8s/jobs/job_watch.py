@@ -12,7 +12,7 @@ from dlrover_lite.backends.k8s.api.watch import Change, Followed, Meta, Watch
 from dlrover_lite.backends.k8s.jobs.job_state import JobSet
 from dlrover_lite.backends.k8s.objects.names import job_labels
 
-__all__ = ["JobPod", "JobWatch", "why_not_up"]
+__all__ = ["JobPod", "JobWatch", "is_queued", "why_not_up"]
 
 _HOPELESS = (
     "ErrImagePull",
@@ -83,6 +83,11 @@ class JobPod(Followed):
         return self.status.phase in ("Succeeded", "Failed")
 
 
+def is_queued(pod: JobPod) -> bool:
+    """Whether somebody, as a queue of Kueue, holds a pod back until it is its turn: that may take hours, and nothing is wrong."""
+    return any(one.type == "PodScheduled" and one.reason == "SchedulingGated" for one in pod.status.conditions)
+
+
 def why_not_up(pod: JobPod) -> tuple[str, bool]:
     """Return why a pod doesn't run, in the words of the scheduler or the kubelet, and whether that hardly passes by itself; "" where
     nothing speaks against it."""
@@ -95,6 +100,8 @@ def why_not_up(pod: JobPod) -> tuple[str, bool]:
     if pod.is_over:
         said = pod.status.message or pod.status.reason
         return f"{name} has ended before the job was up{f': {said}' if said else ''}", True
+    if is_queued(pod):
+        return f"{name} waits for its queue", False
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False":
             return f"{name} can't be scheduled: {condition.message or condition.reason}", False

@@ -27,7 +27,7 @@ from dlrover_lite.backends.k8s.jobs.job_state import JobSet, end_annotations, ru
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
 from dlrover_lite.backends.k8s.objects.job import RUNTIME, STORAGE
-from dlrover_lite.backends.k8s.objects.job_event import job_event
+from dlrover_lite.backends.k8s.objects.job_events import job_event
 from dlrover_lite.backends.k8s.objects.names import FILES_PORT, MASTER_PORT, job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import JOB_FILES
 from dlrover_lite.backends.keeper.options import KeeperOptions, KeeperReady

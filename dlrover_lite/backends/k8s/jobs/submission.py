@@ -13,7 +13,7 @@ from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.problems import ApiProblem
 from dlrover_lite.backends.k8s.jobs.code_files import files_of
 from dlrover_lite.backends.k8s.jobs.job_state import JobSet, new_annotations, summary_of
-from dlrover_lite.backends.k8s.jobs.job_watch import JobWatch, why_not_up
+from dlrover_lite.backends.k8s.jobs.job_watch import JobWatch, is_queued, why_not_up
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
 from dlrover_lite.backends.k8s.objects.job import (
     JobObjects,
@@ -166,6 +166,9 @@ def _obstacles(watch: JobWatch, job: str, patience_seconds: float, say: Callable
         if why and why != said:
             said = why
             say(why)
+        if pod is not None and is_queued(pod):
+            began, unscheduled_since = now, None
+            continue
         unscheduled_since = (unscheduled_since or now) if why else None
         if unscheduled_since is not None and now - unscheduled_since > UNSCHEDULABLE_SECONDS:
             yield why

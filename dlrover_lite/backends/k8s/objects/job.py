@@ -16,7 +16,7 @@ from dlrover_lite.backends.k8s.objects.names import (
     NODE_ACCOUNT,
     component_labels,
 )
-from dlrover_lite.backends.k8s.objects.node_pod import BRAIN_FILES, JOB_FILES, KEY_FILES
+from dlrover_lite.backends.k8s.objects.node_pod import BRAIN_FILES, JOB_FILES, KEY_FILES, QUEUE_LABEL
 from dlrover_lite.backends.k8s.objects.pod_security import (
     CONTAINER_SECURITY,
     SCRATCH,
@@ -200,7 +200,11 @@ def _meta(made: JobObjects, component: str) -> KubeObject:
 
 
 def _pod_meta(made: JobObjects, name: str, component: str) -> KubeObject:
-    return _meta(made, component) | {"name": name}
+    """Return the metadata of a pod. Kueue is told its queue there, and not at the StatefulSet, which it would forbid to scale."""
+    found = _meta(made, component) | {"name": name}
+    if made.kubernetes.queue:
+        found["labels"][QUEUE_LABEL] = made.kubernetes.queue
+    return found
 
 
 def _selector(job: str) -> dict[str, str]:

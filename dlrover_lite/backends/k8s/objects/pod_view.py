@@ -174,7 +174,7 @@ class PodView(Followed):
             return f"pulling: the image is pulled, or the container made, on {self.host}"
         if self.spec.scheduling_gates:
             gates = ", ".join(one.get("name", "") for one in self.spec.scheduling_gates)
-            return f"pending: held by {gates}"
+            return f"pending: waits for its queue, held by {gates}"
         return f"pending: {self.unschedulable or 'no host is chosen yet'}"
 
     # --- while it runs --------------------------------------------------------------------------------------------------
