@@ -140,6 +140,27 @@ def test_a_node_that_waits_for_a_host_or_an_image_isnt_given_up_and_says_so(make
     pass_time(rig, until=lambda: is_launched(rig, "worker-3"))
 
 
+def test_the_story_tells_each_phase_of_a_start_once(make: Any) -> None:
+    rig = make(samples=4000)
+    phases = [
+        "pending: no host is chosen yet",
+        "pulling: on host-a",
+        "pending: no host is chosen yet",
+        "starting: soon",
+    ]
+    for words in phases:
+        rig.backend.awaited["worker-0"] = words
+        rig.backend.starts("worker-0")
+        rig.step_until(lambda words=words: rig.master.reconciler.awaited("worker-0") == words)
+    for number in range(100):
+        rig.backend.awaited["worker-0"] = f"pending: 0/{number} nodes are available"
+        rig.backend.starts("worker-0")
+        rig.step_until(lambda: rig.master.reconciler.awaited("worker-0") == rig.backend.awaited["worker-0"])
+    told = [entry.text for entry in rig.ask("cli", StoryRequest("worker-0")).entries]
+    waits = [text for text in told if text.partition(":")[0] in ("pending", "pulling", "starting")]
+    assert waits[:3] == [phases[0], phases[1], phases[3]] and len(waits) == 8
+
+
 def test_the_brain_is_told_how_long_nodes_take_until_they_are_up(make: Any) -> None:
     rig = make(samples=4000, clock=VirtualClock())
     assert rig.master.executor.standing().launch_seconds == 0.0

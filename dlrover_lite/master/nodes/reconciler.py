@@ -55,6 +55,8 @@ RESIZE_AGAIN_SECONDS = 1.0
 UNDER_WAY_SECONDS = 0.25
 """Seconds until it is asked again whether a node has been given what it is to have."""
 _NEWEST_LAUNCHES = 5
+_MOST_WAITS = 8
+"""The most that the story tells of what a single node waits for: reasons may have numbers in them that change."""
 _UNSEEN = 1.25
 """How many times the most that was seen a node may have used between two readings, a second apart."""
 
@@ -99,6 +101,8 @@ class Reconciler:
         self._usage_at = self._resize_at = self.clock()
         self._launched_at: dict[str, float] = {}
         """When each node that isn't up yet was launched by this master."""
+        self._told_waits: dict[str, set[str]] = {}
+        """What the story has of what each node waited for."""
         self._launches: deque[float] = deque(maxlen=_NEWEST_LAUNCHES)
 
     @property
@@ -313,7 +317,15 @@ class Reconciler:
             if self._observed.get(node) != now:
                 self._take(self._judged(node, now))
                 self._observed[node] = now
+                self._tell_wait(node)
         self._version = seen.version
+
+    def _tell_wait(self, node: str) -> None:
+        """Tell what a node waits for until its process can begin, each phase and reason once: backends may go to and fro between two."""
+        told, words = self._told_waits.setdefault(node, set()), self.awaited(node)
+        if words and words not in told and len(told) < _MOST_WAITS:
+            told.add(words)
+            self.story.node(node, words)
 
     def _take(self, following: Next) -> None:
         fleet, instructions = following
