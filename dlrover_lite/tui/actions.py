@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.this_process import user_name
+from dlrover_lite.core.units import Resources
 from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, RoleNow, Room
 
 if TYPE_CHECKING:
@@ -143,13 +144,19 @@ class Actions:
 
         with self._handle(row) as handle:
             nodes, total = handle.status().nodes, handle.job.recipe.resources.total
-            machine = total_of(handle.backend.capacity())
+            there = total_of(handle.backend.capacity())
+        if row.source:  # a cluster says what others, and this job, leave
+            alive = [node for node in nodes if not node.state.startswith("ended")]
+            there = Resources(
+                there.cores + sum(node.cores for node in alive), there.memory + sum(node.memory for node in alive)
+            )
         return Room(
             _of("worker", nodes),
             _of("ps", nodes),
-            min(machine.memory, total.memory) if total is not None else machine.memory,
-            machine.cores,
+            min(there.memory, total.memory) if total is not None else there.memory,
+            there.cores,
             total.cores if total is not None else None,
+            place=row.source or "this machine",
         )
 
     def scale(self, row: JobRow, workers: int | None, servers: int | None) -> str:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve, WeighedPlan
 from dlrover_lite.core.expected_end import ExpectedEnd
+from dlrover_lite.core.units import MOST_CORES, MOST_MEMORY
 from dlrover_lite.protocol.news import Chosen
 
 __all__ = [
@@ -290,10 +291,19 @@ class Room(msgspec.Struct, frozen=True):
     workers: RoleNow
     servers: RoleNow
     memory: int
-    """Bytes of memory that all nodes may have: of the machine, or the recipe's ceiling, whichever is less."""
+    """Bytes of memory that all nodes may have: of the machine or cluster, or the recipe's ceiling, whichever is less."""
     machine_cores: float
+    """Number of cores of the machine, or that the cluster leaves to this job."""
     cores: float | None = None
     """Number of cores of the recipe's ceiling; None: it has none."""
+    place: str = "this machine"
+    """What has the cores and memory, in words."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything says how much there is: a cluster's namespace may have no quota, and its nodes may not be seen."""
+        cores = self.machine_cores if self.cores is None else self.cores
+        return cores < MOST_CORES and self.memory < MOST_MEMORY
 
 
 class JobDetail(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrover_lite.core.errors import UsageError
-from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.core.units import GIB, MIB, MOST_CORES, MOST_MEMORY, Resources
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.nodes.scaling import refusal
 from dlrover_lite.protocol.plans import Plan, RolePlan
@@ -130,6 +130,10 @@ def test_a_form_says_what_is_possible() -> None:
     )
     by_memory = msgspec.structs.replace(ROOM, cores=None, machine_cores=99.0)
     assert acting_page.most_nodes(by_memory, ROOM.workers, ROOM.servers) == (4 * GIB - 151 * MIB) // (440 * MIB)
+    unbounded = Room(RoleNow(2, 0.5, MIB), RoleNow(1, 0.5, MIB), MOST_MEMORY, MOST_CORES + 3.0, place="prod/ads")
+    assert acting_page.most_nodes(unbounded, unbounded.workers, unbounded.servers) is None
+    assert "shows in prod/ads itself" in acting_page.scale_facts(unbounded)
+    assert acting_page.scale_asked(unbounded, {"workers": "4000", "servers": "1"}) == (4000, None)
     nobody = Room(RoleNow(0, 0.0, 0), RoleNow(1, 0.5, MIB), GIB, 8.0)
     assert acting_page.scale_fields(nobody)[0].note == ""
 

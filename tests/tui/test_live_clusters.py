@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
@@ -24,10 +24,14 @@ from dlrover_lite.jobs.store import Result
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.questions import NodeStatus, Status
 from dlrover_lite.tui.actions import Actions, Aim, why_not
+from dlrover_lite.tui.model import JobRow
 from dlrover_lite.tui.pages.once import frame
 from dlrover_lite.tui.sources.live import LiveSource
 from dlrover_lite.tui.sources.live_clusters import NamedCluster
-from tests.backends.support import until
+from tests.backends.support import recipe, until
+
+if TYPE_CHECKING:
+    from dlrover_lite.checkpoint.file_service.client import FileClient
 
 SOURCE = "prod/ads"
 BEGAN = 1_800_000_000.0
@@ -45,6 +49,7 @@ class FakeCluster:
         self.fails = ""
         self.statuses: dict[str, Status] = {}
         self.asked: list[str] = []
+        self.hosts: list[Host] = []
 
     def summaries(self) -> list[JobSummary]:
         self.asked.append("list")
@@ -64,14 +69,15 @@ class FakeCluster:
         def fetch(_place: Path) -> None:
             raise JobError("nothing is to be copied for a screen")
 
-        return JobCopy(job, Path("nowhere"), fetch)
+        nowhere, nobody = Path("nowhere"), cast("FileClient", None)
+        return JobCopy(job, nowhere, home=nowhere, fetch=fetch, files=nobody, recipe=recipe)
 
     @contextmanager
     def address(self, _job: str) -> Iterator[None]:
         yield None
 
     def capacity(self) -> list[Host]:
-        return [Host("node-a", Resources(64.0, 256 * GIB)), Host("node-b", Resources(64.0, 256 * GIB))]
+        return self.hosts
 
     def runs(self, job: str, **fields: Any) -> Status:
         self.jobs.append(JobSummary(job, "running", False, BEGAN, BEGAN + 1))
@@ -216,9 +222,24 @@ def test_what_is_done_to_a_job_of_a_cluster_is_asked_of_its_cluster(
     monkeypatch.setattr(JobHandle, "stop", lambda handle: stopped.append((handle.id, handle.backend)))
     assert "stops" in Actions().stop(row)
     assert stopped == [("ads-1", cluster)]
+    assert room_of(cluster, row) == (66.0, 258 * GIB, SOURCE)  # also what this job has
     gone = msgspec.structs.replace(row, source="old/ads")
     with pytest.raises(JobError, match="old/ads isn't known here any more"):
         Actions().stop(gone)
+
+
+def test_one_frame_of_a_job_waits_for_its_master(cluster: FakeCluster, source: LiveSource) -> None:
+    cluster.runs("ads-1")
+    detail = source.whole_job("ads-1")
+    assert detail is not None and [node.id for node in detail.nodes] == ["ps-0", "worker-0"]
+
+
+def room_of(cluster: FakeCluster, row: JobRow) -> tuple[float, int, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JobHandle, "status", lambda handle: cluster.statuses[handle.id])
+        patch.setattr(cluster, "hosts", [Host("node-a", Resources(64.0, 256 * GIB))])
+        room = Actions().room(row)
+    return room.machine_cores, room.memory, room.place
 
 
 def test_an_ended_job_of_a_cluster_is_told_by_its_list_alone(cluster: FakeCluster, source: LiveSource) -> None:

@@ -46,7 +46,7 @@ def top(job: str, interval: float) -> int:
     source = LiveSource()
     name = job_found(source, job)
     if not is_screen(sys.stdout):
-        detail = _there(source.job(name), name)
+        detail = _there(source.whole_job(name), name)
         source.close()
         return _print_all(detail)
     from dlrover_lite.cli.screen import Screen

@@ -75,6 +75,8 @@ def tui(
     if once:
         if first is None:
             live.whole()
+        else:
+            live.whole_job(first)
         from dlrover_lite.tui.pages.once import frame
 
         click.echo(frame(source, job=first, width=_width()), nl=False)

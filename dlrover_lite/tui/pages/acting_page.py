@@ -116,7 +116,7 @@ def _if_memory_is_lost(detail: JobDetail) -> str:
 
 def most_nodes(room: Room, role: RoleNow, other: RoleNow) -> int | None:
     """Return how many of a role there could be beside those of the other one, by what most of them have; None: that isn't known."""
-    if not role.memory or not role.cores:
+    if not role.memory or not role.cores or not room.is_known:
         return None
     most = (room.memory - other.count * other.memory) // role.memory
     most = min(most, math.floor((_cores_of(room) - other.count * other.cores) / role.cores + 1e-9))
@@ -147,11 +147,10 @@ def _each(room: Room, role: RoleNow, other: RoleNow) -> str:
 
 
 def scale_facts(room: Room) -> str:
-    return (
-        f"All together may have {_cores_of(room):g} cores and {format_bytes(room.memory)}. Training goes on meanwhile; autoscaling is "
-        "paused by it. "
-        "z on a node gives that one more or less."
-    )
+    there = f"All together may have {_cores_of(room):g} cores and {format_bytes(room.memory)}."
+    if not room.is_known:
+        there = f"How much there is room for shows in {room.place} itself: nodes wait until it has some."
+    return f"{there} Training goes on meanwhile; autoscaling is paused by it. z on a node gives that one more or less."
 
 
 def scale_asked(room: Room, values: Mapping[str, str]) -> tuple[int | None, int | None]:
@@ -183,7 +182,7 @@ def _check_room(room: Room, workers: int | None, servers: int | None) -> None:
         ps.count if servers is None else servers,
         memory=room.memory,
         cores=_cores_of(room),
-        allows="resources.total allows" if by_recipe else "this machine has",
+        allows="resources.total allows" if by_recipe else f"{room.place} has",
         no_cores="Raise resources.total." if by_recipe else _SHARED,
     )
     if refused is not None:

@@ -103,6 +103,14 @@ class LiveSource:
             self._job = LiveJob(self._open(self._files), job, clock=self._clock)
         return self._job.look()
 
+    def whole_job(self, job: str) -> JobDetail | None:
+        """Return one job as ``job``, with what its master says: that is waited for, wherever it is."""
+        found = self.job(job)
+        if found is None or not found.row.source:
+            return found
+        self.look_again()
+        return self.job(job)
+
     def look_again(self) -> None:
         """Note that something was just done to the job that is looked at. From any thread."""
         if (one := self._job) is not None:
