@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.hosts import Host
+from dlrover_lite.protocol.hosts import Host, less
 
-__all__ = ["Capacity", "less"]
+__all__ = ["Capacity"]
 
 
 class Capacity(NamedTuple):
@@ -32,11 +32,3 @@ class Capacity(NamedTuple):
     def means(self, host: Host, name: str) -> bool:
         """Say whether ``name`` is that of ``host``. The only one is meant by any: masters of the version before don't name it."""
         return host.name == name or len(self.hosts) == 1
-
-
-def less(resources: Resources, held: Sequence[Resources]) -> Resources:
-    """Return what is left of ``resources`` beside what is held; nothing where that is more."""
-    return Resources(
-        max(0.0, resources.cores - sum(one.cores for one in held)),
-        max(0, resources.memory - sum(one.memory for one in held)),
-    )

@@ -9,7 +9,7 @@ from itertools import takewhile
 
 import msgspec
 
-from dlrover_lite.brain.capacity import Capacity, less
+from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.effect import Effect, doubt_after
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.job_bounds import bounds_of, smallest_cores
@@ -29,7 +29,7 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.acts import Replace, Resize, WorkRole
 from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode, within
 from dlrover_lite.protocol.features import JobFeatures
-from dlrover_lite.protocol.hosts import Host, HostNodes, by_name, sum_of
+from dlrover_lite.protocol.hosts import Host, HostNodes, by_name, less, sum_of
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import HostUse, Level, Profile, PsUse, WorkerUse
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -35,6 +35,14 @@ def total_of(hosts: Iterable[Host]) -> Resources:
 def sum_of(resources: Iterable[Resources]) -> Resources:
     each = list(resources)
     return Resources(sum((one.cores for one in each), 0.0), sum(one.memory for one in each))
+
+
+def less(resources: Resources, held: Sequence[Resources]) -> Resources:
+    """Return what is left of ``resources`` beside what is held; nothing where that is more."""
+    return Resources(
+        max(0.0, resources.cores - sum(one.cores for one in held)),
+        max(0, resources.memory - sum(one.memory for one in held)),
+    )
 
 
 def largest_of(hosts: Iterable[Host]) -> Resources:

@@ -83,7 +83,7 @@ def test_a_pod_is_made_once_whatever_the_server_does(by_hand: ByHand, proxy: Pro
     assert not proxy.faults or all("watch" in one.path for one in proxy.faults)
 
 
-def test_a_pod_that_the_cluster_refuses_ends_its_node_with_the_clusters_words(by_hand: ByHand) -> None:
+def test_a_node_for_which_a_quota_leaves_nothing_waits_for_room(by_hand: ByHand) -> None:
     quota = {"hard": {"limits.memory": "300Mi", "limits.cpu": "8"}}
     by_hand.admin.create({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": quota})
     # The quota's controller isn't here: what is used is written by hand.
@@ -98,8 +98,15 @@ def test_a_pod_that_the_cluster_refuses_ends_its_node_with_the_clusters_words(by
     until(refused, "the quota to hold")
     seen = by_hand.backend.observe()
     assert seen is not None
-    [ended, *_] = [one for one in seen.nodes.values() if "exceeded quota" in one.detail]
-    assert ended.reason == "Unknown" and "End other jobs, lower the recipe's ceiling" in ended.detail
+    [waits, *_] = [one for one in seen.nodes.values() if "exceeded quota" in one.detail]
+    assert waits.ended_at is None and "End other jobs, lower the recipe's ceiling" in waits.no_room
+
+
+def test_a_pod_that_the_cluster_refuses_ends_its_node_with_the_clusters_words(by_hand: ByHand, proxy: Proxy) -> None:
+    proxy.faults.append(Fault("POST", "/pods", 422, "Invalid"))
+    by_hand.launch("worker-0")
+    ended = by_hand.becomes("worker-0", lambda one: one.ended_at)
+    assert ended.reason == "Unknown" and "`--dry-run` prints it" in ended.detail
 
 
 def test_what_becomes_of_a_pod_is_what_becomes_of_its_node(by_hand: ByHand) -> None:

@@ -84,6 +84,8 @@ class Backend:
         """Host of a node, where it isn't the only one."""
         self.awaited: dict[str, str] = {}
         """What nodes wait for before they start."""
+        self.no_room: dict[str, str] = {}
+        """Why there is no room for nodes."""
         self.unknown_host = ""
         """Host on which it launches nothing."""
         self.is_slow_to_end = False
@@ -118,8 +120,9 @@ class Backend:
             self.starts(spec.id)
 
     def starts(self, node: str) -> None:
-        awaited = self.awaited.get(node, "")
-        self._change(node, Observed(detail=awaited) if awaited else Observed(started_at=0.0))
+        no_room = self.no_room.get(node, "")
+        awaited = self.awaited.get(node, no_room)
+        self._change(node, Observed(detail=awaited, no_room=no_room) if awaited else Observed(started_at=0.0))
 
     def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
         if keep_memory:

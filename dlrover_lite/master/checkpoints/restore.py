@@ -313,14 +313,16 @@ def _fleet(
 ) -> tuple[Fleet, list[Note]]:
     """Return the fleet of the next generation. Ids are never used again, and what was scaled stays so, unless the plan is to be another
     one: then nodes have no less memory."""
+    wanted = 0
     if before is not None:
         plan = _no_less_memory(plan, before.plan) if instead else _as_grown(before)
+        wanted = 0 if instead else before.workers_wanted
     ended = {}
     for node in before.by_id.values() if before is not None else ():
         if node.state != "ended":
             node = msgspec.structs.replace(node, state="ended", reason=node.reason or "Killed", wanted=None)
         ended[node.id] = node
-    fleet, instructions = Fleet(plan, capacity, by_id=ended, placement=placement).begin(now)
+    fleet, instructions = Fleet(plan, capacity, by_id=ended, placement=placement, workers_wanted=wanted).begin(now)
     return fleet, [one for one in instructions if isinstance(one, Note)]
 
 

@@ -18,8 +18,9 @@ import msgspec
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.master.nodes.lifecycle import EventKind, Node, State, step
 from dlrover_lite.master.nodes.places import ANYWHERE, Places
+from dlrover_lite.master.nodes.preemption import fitting, least_missed
 from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, describe_growth, larger
-from dlrover_lite.protocol.hosts import HostNodes
+from dlrover_lite.protocol.hosts import HostNodes, less
 from dlrover_lite.protocol.nodes import ExitReason, Observed, Role
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
@@ -125,6 +126,8 @@ class Fleet(msgspec.Struct, frozen=True):
     """The job needs no more nodes: what ends now just ends."""
     placement: tuple[HostNodes, ...] = ()
     """Number of nodes that begin on each host; empty: wherever there is room."""
+    workers_wanted: int = 0
+    """Number of workers to get back to once there is room, of which some have given theirs to a parameter server; 0: none has."""
 
     def of(self, role: Role) -> list[Node]:
         return [node for node in self.by_id.values() if node.role == role]
@@ -273,10 +276,10 @@ class Fleet(msgspec.Struct, frozen=True):
 
     def scale(self, workers: int, now: float, *, places: Places = ANYWHERE) -> Next:
         """Have ``workers`` workers from now on, on these ``places``: the youngest are drained, or new ones launched."""
-        fleet = msgspec.structs.replace(self._plan("worker", workers), left=0)
+        fleet = msgspec.structs.replace(self._plan("worker", workers), left=0, workers_wanted=0)
         done: list[Instruction] = []
         surplus = len(fleet.staying) + len(fleet.coming_back("worker")) - workers
-        for node in places.leave_first(_least_missed(fleet.staying), fleet.staying)[: max(0, surplus)]:
+        for node in places.leave_first(least_missed(fleet.staying), fleet.staying)[: max(0, surplus)]:
             fleet, _, instructions = fleet._step(node.id, "drain", now, f"to leave: scaled to {workers} workers")
             done += instructions
         fleet, instructions = fleet._fill("worker", now, places=places)
@@ -313,7 +316,8 @@ class Fleet(msgspec.Struct, frozen=True):
         if not changed or role == "ps":
             return fleet, done
         if not replace:
-            return fleet._plan("worker", self.plan.worker.count - 1), done
+            fleet = fleet._plan("worker", self.plan.worker.count - 1)
+            return msgspec.structs.replace(fleet, workers_wanted=max(0, self.workers_wanted - 1)), done
         fleet, instructions = fleet._fill("worker", now, each=each, host=host)
         return fleet, done + instructions
 
@@ -343,9 +347,33 @@ class Fleet(msgspec.Struct, frozen=True):
         told = Note(node, f"is resized from {describe(known.resources)} to {describe(agreed)}")
         return self._with(changed), [told] if agreed != known.resources else []
 
+    def give_way(self, workers: Collection[str], to: str, why: str, now: float) -> Next:
+        """Let workers leave, so that ``to`` finds room; they are planned again once there is some for them, too. ``why``: there is none."""
+        fleet: Fleet = self
+        done: list[Instruction] = []
+        for worker in workers:
+            fleet, _, instructions = fleet._step(worker, "drain", now, f"gives its room to {to}: {why}")
+            done += instructions
+        wanted, planned = self.workers_wanted, self.plan.worker.count
+        fleet = fleet._plan("worker", max(1, planned - len(workers)))
+        return msgspec.structs.replace(fleet, workers_wanted=max(wanted, planned)), done
+
+    def take_room(self, now: float) -> Next:
+        """Launch workers for those that have given way, as far as there is room by the capacity; one in any case, if there is none."""
+        if not self.workers_wanted or self.left or self.done:
+            return self, []
+        held = [node.most for node in self.running] + [late.resources for late in self.pending]
+        there = len(self.staying) + len(self.coming_back("worker"))
+        room = fitting(self.plan.worker.each, less(self.capacity, held))
+        count = min(self.workers_wanted, max(1, there + room))
+        if count <= there < self.workers_wanted:
+            return self, []
+        wanted = self.workers_wanted if count < self.workers_wanted else 0
+        return msgspec.structs.replace(self._plan("worker", count), workers_wanted=wanted)._fill("worker", now)
+
     def one_more_worker(self, now: float) -> Next:
-        """Bring one worker back like any other, when all have left and there is work."""
-        if self.staying or self.coming_back("worker"):
+        """Bring one worker back like any other, when all have left and there is work: those that gave way come back by themselves."""
+        if self.staying or self.coming_back("worker") or self.workers_wanted:
             return self, []
         last = [node for node in self.of("worker") if node.state == "ended"][-1]
         left = max(0, self.left - 1)
@@ -502,13 +530,6 @@ def describe_end(node: Node) -> str:
 
 def _kill(node: Node) -> Terminate:
     return Terminate(node.id, gently=False, keep_memory=node.role == "ps")
-
-
-def _least_missed(workers: list[Node]) -> list[Node]:
-    """Sort workers: those that are not at work yet first, then the youngest."""
-    youngest_first = workers[::-1]
-    youngest_first.sort(key=lambda node: node.state == "up")
-    return youngest_first
 
 
 def _by_role(plan: Plan) -> list[tuple[WorkRole, RolePlan]]:

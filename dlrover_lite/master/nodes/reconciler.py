@@ -33,9 +33,10 @@ from dlrover_lite.master.nodes.fleet import (
 from dlrover_lite.master.nodes.lifecycle import Node
 from dlrover_lite.master.nodes.liveness import Liveness
 from dlrover_lite.master.nodes.places import ANYWHERE, Places
+from dlrover_lite.master.nodes.preemption import who_gives_way
 from dlrover_lite.master.nodes.resizing import next_step
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
-from dlrover_lite.protocol.hosts import Host, total_of
+from dlrover_lite.protocol.hosts import Host, by_name, total_of
 from dlrover_lite.protocol.nodes import Backend, NodeSpec, Observed, Readings, Usage
 from dlrover_lite.recipe.schema import Health
 
@@ -50,6 +51,8 @@ HOSTS_SECONDS = 15.0
 """Seconds between two looks at which hosts there are."""
 USAGE_SECONDS, LEAST_USAGE_SECONDS = 1.0, 0.25
 """Seconds from one reading of what nodes have used to the next, and the least where somebody waits for it."""
+NO_ROOM_SECONDS = 10.0
+"""Seconds for which a parameter server finds no room until workers give theirs: what ends elsewhere may still leave some."""
 RESIZE_AGAIN_SECONDS = 1.0
 """Seconds before the next try after the backend couldn't give a node more."""
 UNDER_WAY_SECONDS = 0.25
@@ -87,6 +90,8 @@ class Reconciler:
         """Most memory that each node was seen to use, in bytes."""
         self.readings: tuple[float, Readings] | None = None
         """Newest readings, and as of when."""
+        self.hosts: tuple[Host, ...] = ()
+        """Hosts as they were seen last."""
         self._hosts: tuple[Host, ...] | None = None
         """Hosts when the master began; None: they haven't been looked at."""
         self.changed_hosts: tuple[Host, ...] = ()
@@ -99,6 +104,8 @@ class Reconciler:
         """Version of what the backend told last; None: it hasn't told anything yet."""
         self._observed: dict[str, Observed] = {}
         self._usage_at = self._resize_at = self.clock()
+        self._no_room_since: dict[str, float] = {}
+        """Since when parameter servers that others wait for have found no room."""
         self._launched_at: dict[str, float] = {}
         """When each node that isn't up yet was launched by this master."""
         self._told_waits: dict[str, set[str]] = {}
@@ -223,6 +230,7 @@ class Reconciler:
                 self._liveness.heard(node.id)
         for finding in self._liveness.judge(self.fleet.running, now):
             self._take(self.fleet.give_up(*finding, now))
+        self._make_room(now)
         if now >= self._resize_at and any(node.wanted is not None for node in self.fleet.running):
             self.facts.after_commit(self._resize_all)
         if now >= self._usage_at:
@@ -236,13 +244,48 @@ class Reconciler:
 
     def _look_at_hosts(self) -> None:
         """Take in hosts that have come, gone, or changed."""
-        there = tuple(self.backend.capacity())
+        self.hosts = there = tuple(self.backend.capacity())
         if self._hosts is None:
             self._hosts = there
         if there != self._hosts or self.changed_hosts:
             self.changed_hosts = there
         if (capacity := total_of(there)) != self.fleet.capacity and self.changed_hosts:
             self._take((msgspec.structs.replace(self.fleet, capacity=capacity), []))
+
+    def _make_room(self, now: float) -> None:
+        """Have workers give their room to a PS that finds none, while all others wait for it; and come back when there is some."""
+        state, before = self.servers.state, self._no_room_since
+        waiting = [
+            node
+            for node in self.fleet.staying_of("ps", state.leaving)
+            if self._no_room(node.id) and (state.owns(node.id) or not state.version)
+        ]
+        self._no_room_since = {node.id: before.get(node.id, now) for node in waiting}
+        if before.keys() - self._no_room_since.keys():
+            self._hosts_at = now  # what there is may be known better by now
+        elif self.fleet.all_ps_up(state.leaving) and now < self._hosts_at:
+            self._take(self.fleet.take_room(now))
+        if any(node.role == "worker" and node.state in ("draining", "ending") for node in self.fleet.running):
+            self._no_room_since = dict.fromkeys(self._no_room_since, now)  # what it leaves may do
+        for node in waiting:
+            if now >= self._no_room_since[node.id] + NO_ROOM_SECONDS:
+                self._no_room_since[node.id] = now
+                workers = who_gives_way(node.most, self.fleet.running, self._placed(), by_name(self.hosts))
+                if workers:
+                    why = self._no_room(node.id)
+                    self._take(self.fleet.give_way([worker.id for worker in workers], node.id, why, now))
+                    return
+
+    def _no_room(self, node: str) -> str:
+        """Return why no host has room for a node, in words; "": there is one, or it isn't known."""
+        seen = self._observed.get(node)
+        return seen.no_room if seen is not None and seen.ended_at is None else ""
+
+    def _placed(self) -> dict[str, str]:
+        """Return the host of each node that has one; "": it isn't known which."""
+        seen = {node.id: self._observed.get(node.id, Observed()) for node in self.fleet.running}
+        found = {node: self.host_of.get(node, "") or one.host for node, one in seen.items()}
+        return {node: host for node, host in found.items() if host or seen[node].started_at is not None}
 
     def read_soon(self) -> None:
         """Have what nodes have used read as of now, with the next turn."""

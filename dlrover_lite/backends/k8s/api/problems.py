@@ -39,6 +39,11 @@ class ApiProblem(BackendError):
         """Seconds that the server wants to be left alone for; 0: it doesn't say."""
 
     @property
+    def is_over_quota(self) -> bool:
+        """Whether a quota of the namespace leaves no more: it may when something ends."""
+        return self.status == 403 and _QUOTA.search(self.message) is not None
+
+    @property
     def may_pass(self) -> bool:
         """Whether the same request may be granted a moment later: the server is busy, starts, or is being replaced; or two have changed the
         same object, a quota perhaps, at the same time."""

@@ -56,6 +56,8 @@ class Created(NamedTuple):
     problem: str = ""
     final: bool = False
     """It is never made as it is."""
+    no_room: bool = False
+    """A quota leaves no more for it, for now."""
 
 
 class Deleted(NamedTuple):
@@ -77,6 +79,11 @@ class There(NamedTuple):
     quotas: list[QuotaView]
     problem: str = ""
     """Why it couldn't be read for now; what was known before holds."""
+
+    @property
+    def sizes(self) -> dict[str, Resources]:
+        """What each host has, as far as they may be read."""
+        return {host.metadata.name: host.resources for host in self.hosts or ()}
 
 
 class _Hosts(msgspec.Struct):
@@ -137,6 +144,8 @@ class ApiCaller:
         except ApiProblem as problem:
             if problem.reason == "AlreadyExists":
                 return self._found(one)
+            if problem.is_over_quota:
+                return Created(one.pod, problem=_words(problem), no_room=True)
             return Created(one.pod, problem=_words(problem), final=not problem.may_pass)
         except Unreachable as problem:
             return Created(one.pod, problem=problem.message)

@@ -54,8 +54,6 @@ LIST_SECONDS = 60.0
 """How long the first list of pods may take."""
 HOSTS_SECONDS = 60.0
 """Seconds between two looks at nodes and quotas."""
-SHORT_SECONDS = 60.0
-"""How long a pod finds no room until what has found some counts as all there is."""
 DISK_SECONDS = 1.0
 """Seconds until a write is tried again that the disk has refused."""
 _AT_ONCE = 50
@@ -173,15 +171,8 @@ class KubeBackend:
     def capacity(self) -> list[Host]:
         with self._lock:
             own = sum_of(pod.wanted for pod in self.book.pods.values())
-            there, short = self._there, self._found_room()
+            there, short = self._there, self.book.room_there_is(self._clock())
         return capacity_of(there.hosts, self._settings.kubernetes, [self._ceiling, left_by(there.quotas, own), short])
-
-    def _found_room(self) -> Resources | None:
-        """Return what has found room, if there is none left; None: nothing says so."""
-        now, pods = self._clock(), self.book.pods.values()
-        if all(one.unschedulable_since is None or now < one.unschedulable_since + SHORT_SECONDS for one in pods):
-            return None
-        return sum_of(pod.wanted for pod in pods if pod.view is not None and pod.view.host)
 
     def launch(self, spec: NodeSpec) -> None:
         hosts = self._there.hosts
@@ -274,10 +265,10 @@ class KubeBackend:
         now, book = self._clock(), self.book
         with self._woken():
             match outcome:
-                case Created(pod, uid, "", _):
+                case Created(pod, uid, ""):
                     book.created(pod, uid, now)
-                case Created(pod, _, problem, final):
-                    book.create_failed(pod, problem, final=final, now=now, at=time.time())
+                case Created(pod, _, why, final, no_room):
+                    book.create_failed(pod, why, final=final, no_room=no_room, now=now, at=time.time())
                 case Deleted(pod, problem) if problem:
                     book.delete_failed(pod, now)
                 case Resized(pod, resources, ""):
@@ -285,6 +276,8 @@ class KubeBackend:
                 case Resized(pod, resources, problem):
                     book.resize_failed(pod, resources, problem, now)
                 case There() if not outcome.problem:
+                    if outcome.sizes != self._there.sizes:
+                        book.found_room.forget()
                     self._there = outcome
 
     # --- the thread that asks agents ------------------------------------------------------------------------------------------

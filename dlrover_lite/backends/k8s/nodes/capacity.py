@@ -14,8 +14,10 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.recipe.kubernetes import Kubernetes
 
-__all__ = ["HostView", "QuotaView", "capacity_of", "left_by"]
+__all__ = ["FoundRoom", "HostView", "QuotaView", "capacity_of", "left_by"]
 
+NOTHING_LEFT_SECONDS = 600.0
+"""How long no more is asked for than has found room: what others have they mostly keep for long."""
 _MOST = Resources(1e5, 1 << 53)
 """More than anything has."""
 _CPU, _MEMORY = ("limits.cpu", "requests.cpu", "cpu"), ("limits.memory", "requests.memory", "memory")
@@ -57,6 +59,29 @@ class QuotaView(Followed):
         used: dict[str, str] = {}
 
     status: Status = msgspec.field(default_factory=Status)
+
+
+class FoundRoom:
+    """What a job's pods have found room for when others found none: for a while that counts as all there is. Times are seconds of a steady
+    clock."""
+
+    def __init__(self) -> None:
+        self._most: Resources | None = None
+        self._until = 0.0
+
+    def nothing_left(self, placed: Resources, now: float) -> None:
+        """Note that there is no more than what pods that are ``placed`` have."""
+        self._most, self._until = placed, now + NOTHING_LEFT_SECONDS
+
+    def forget(self) -> None:
+        """Note that there may be more by now."""
+        self._most = None
+
+    def most(self, placed: Resources, now: float) -> Resources | None:
+        """Return how much there is, by what was noted; None: nothing says so, or more has found room since."""
+        if self._most is not None and (now >= self._until or placed != placed.within(self._most)):
+            self._most = None
+        return self._most
 
 
 def capacity_of(

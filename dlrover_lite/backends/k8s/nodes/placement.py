@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import heapq
+import math
 
 import msgspec
 
+from dlrover_lite.backends.k8s.nodes.capacity import FoundRoom
 from dlrover_lite.backends.k8s.nodes.entries import Node, Pod, Record, is_same
 from dlrover_lite.backends.k8s.objects.node_pod import pod_name
 from dlrover_lite.backends.k8s.objects.pod_view import PodEnd
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.hosts import sum_of
 from dlrover_lite.protocol.nodes import NodeSpec, Observed
 
 __all__ = ["Placement"]
@@ -20,6 +23,8 @@ LOGS_SECONDS = 5.0
 """How long a pod is kept at most for the last lines of its nodes."""
 RESIZED_SECONDS = 60.0
 """How long a node waits to be started for its pod to be given what it is to have."""
+SHORT_SECONDS = 60.0
+"""How long a pod finds no room until what has found some counts as all there is."""
 SPARE_SECONDS = 30.0
 """Shortest time between two spare pods: one that isn't kept by the cluster isn't made again at once."""
 POD_GRACE_SECONDS = 20
@@ -40,6 +45,9 @@ class Placement:
         self.due: dict[str, None] = {}
         """Pods that are to be looked at."""
         self.timers: list[tuple[float, str]] = []
+        self.found_room = FoundRoom()
+        self.left_at = -math.inf
+        """Time when a pod that had a host was last deleted."""
         self._idle: dict[str, None] = {}
         """Pods that may take another node."""
         self._spares, self._spare_size, self._spare_at = 0, Resources(0.0, 0), 0.0
@@ -63,6 +71,7 @@ class Placement:
         pod.nodes.append(spec.id)
         self._idle.pop(pod.name, None)
         node.pod = pod.name
+        self.change(node, host=pod.view.host if pod.view is not None else "", no_room="")
         self.touch(pod)
         self.records.append(Record(spec.id, pod.name, launched=spec))
 
@@ -171,6 +180,20 @@ class Placement:
         self.pods.pop(pod.name, None)
         self._idle.pop(pod.name, None)
         self.touch(pod)
+
+    # --- room -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def placed(self) -> Resources:
+        """What the nodes of all pods that have a host are to have together."""
+        return sum_of(pod.wanted for pod in self.pods.values() if pod.view is not None and pod.view.host)
+
+    def room_there_is(self, now: float) -> Resources | None:
+        """Return what has found room, if there is none left for more; None: nothing says so."""
+        since = [pod.unschedulable_since for pod in self.pods.values() if pod.unschedulable_since is not None]
+        if since and now >= min(since) + SHORT_SECONDS:
+            self.found_room.nothing_left(self.placed, now)
+        return self.found_room.most(self.placed, now)
 
     # --- what has changed -----------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ KILL_SECONDS = 5.0
 """How long a silent agent may take beyond the grace that its node was given until the pod is deleted."""
 STUCK_SECONDS = 60.0
 """How long a deleted pod may stay, with an agent that is silent, until its node counts as ended: a lost host confirms nothing."""
-RETRY_SECONDS = 5.0
+RETRY_SECONDS, QUOTA_RETRY_SECONDS = 5.0, 15.0
 RESIZE_RETRY_SECONDS = 30.0
 UNSEEN_SECONDS = 45.0
 """A pod that was made this long before a list, and isn't in it, is gone; sooner, the list may be from before."""
@@ -207,13 +207,17 @@ class PodBook(Placement):
         pod.view, pod.uid, pod.create = view, view.metadata.uid, "done"
         node = self.nodes.get(pod.node)
         pod.cant_start_since = (pod.cant_start_since or now) if view.cant_start else None
+        if pod.unschedulable_since is not None and view.host and self.left_at >= pod.unschedulable_since:
+            self.found_room.nothing_left(self.placed, now)  # it only had to wait for another one to leave
         pod.unschedulable_since = (pod.unschedulable_since or now) if view.unschedulable else None
         if pod.cant_start_since is not None:
             self.wake(pod, pod.cant_start_since + START_PATIENCE_SECONDS)
         if view.has_ended:
             self._pod_ended(pod, now, at)
-        elif node is not None and not node.ended and node.observed.started_at is None:
-            self.change(node, detail="" if pod.heard else view.phase_words)
+        elif node is not None and not node.ended:
+            is_started = node.observed.started_at is not None
+            detail = node.observed.detail if is_started else "" if pod.heard else view.phase_words
+            self.change(node, detail=detail, host=view.host, no_room=view.unschedulable)
         elif (node is None or node.ended) and pod.delete_at is None and not self._is_kept(pod, node):
             self.let_go(pod, now, linger=LINGER_SECONDS)
         self._see_resize(pod, view)
@@ -284,18 +288,18 @@ class PodBook(Placement):
             pod.uid = pod.uid or uid
             self.touch(pod)
 
-    def create_failed(self, name: str, why: str, *, final: bool, now: float, at: float) -> None:
-        """Take in that a pod wasn't made: ``final``: and never will be, as it is."""
+    def create_failed(self, name: str, why: str, *, final: bool, no_room: bool = False, now: float, at: float) -> None:
+        """Take in that a pod wasn't made: ``final``: and never will be, as it is; ``no_room``: a quota leaves no more."""
         pod = self.pods.get(name)
         if pod is None or pod.create != "asked":
             return
-        pod.create, pod.retry_at = "due", now + RETRY_SECONDS
+        pod.create, pod.retry_at = "due", now + (QUOTA_RETRY_SECONDS if no_room else RETRY_SECONDS)
         node = self.nodes.get(pod.node)
         if node is not None and not node.ended:
             if final:
                 self.end(node, PodEnd("Unknown", None, why), now, at)
             else:
-                self.change(node, detail=f"pending: {why}")
+                self.change(node, detail=f"pending: {why}", no_room=why if no_room else "")
         if final:
             self.forget(pod)
         else:
@@ -520,6 +524,7 @@ class PodBook(Placement):
         elif pod.create == "done" and wants_deletion and pod.delete == "no" and pod.uid:
             pod.delete = "asked"
             pod.takes_no_more = True
+            self.left_at = now if pod.view is not None and pod.view.host else self.left_at
             self.wake(pod, now + STUCK_SECONDS)
             yield DeletePod(pod.name, pod.uid, pod.grace_seconds)
         elif pod.create == "done" and pod.resize == "due" and not pod.is_leaving and pod.uid:

@@ -147,9 +147,9 @@ class PodView(Followed):
 
     @property
     def unschedulable(self) -> str:
-        """The scheduler's words why the pod has no host; empty: it has one, or nobody has looked for one yet."""
+        """The scheduler's words why no host has room for the pod; empty: it has one, or nobody has looked for one yet."""
         found = self._condition("PodScheduled")
-        if found is None or found.status != "False" or self.host:
+        if found is None or found.status != "False" or self.host or found.reason == "SchedulingGated":
             return ""
         return _short(found.message) or found.reason
 
