@@ -30,6 +30,7 @@ from train import job_samples_per_second
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.connection import connect
 from dlrover_lite.backends.k8s.nodes.backend import KubeBackend
+from dlrover_lite.backends.k8s.nodes.capacity import Bounds
 from dlrover_lite.backends.k8s.objects.manifests import manifests
 from dlrover_lite.backends.k8s.objects.node_pod import PodSettings
 from dlrover_lite.core.errors import ResizeUnderWay
@@ -72,7 +73,7 @@ class Bench:
             Job(job),
             connector=self._connector,
             say=say,
-            ceiling=Resources(10_000.0, 1 << 45),
+            bounds=Bounds(Resources(10_000.0, 1 << 45)),
         )
         self.backend.start()
         self.kubelet = start_process(str(Path(__file__).with_name("_k8s_statuses.py")), file, name)

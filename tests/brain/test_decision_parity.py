@@ -10,8 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from dlrover_lite.backends.k8s.jobs.pod_backend import ceiling_of
-from dlrover_lite.backends.k8s.nodes.capacity import HostView, capacity_of
+from dlrover_lite.backends.k8s.nodes.capacity import HostView, bounds_of, capacity_of
 from dlrover_lite.backends.keeper import service
 from dlrover_lite.backends.keeper.client import KeeperClient
 from dlrover_lite.brain.advisor import Advisor, Told
@@ -56,7 +55,7 @@ def hosts_of(one: Recipe, directory: Path, monkeypatch: pytest.MonkeyPatch) -> l
     if (kubernetes := one.kubernetes) is not None:
         status = {"allocatable": {"cpu": "8", "memory": "16Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
         node = convert({"metadata": {"name": "a"}, "status": status}, HostView)
-        return capacity_of([node], kubernetes, [ceiling_of(one.resources)])
+        return capacity_of([node], kubernetes, bounds_of(one.resources))
     monkeypatch.setattr(service, "machine_resources", lambda: MACHINE)
     endpoint, place = f"ipc://{directory}/keeper", service.Place("a", ceiling=one.resources.total)
     with Connector() as connector, ThreadPoolExecutor(1) as thread:

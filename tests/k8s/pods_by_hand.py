@@ -13,6 +13,7 @@ from typing import Any
 
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.nodes.backend import KubeBackend
+from dlrover_lite.backends.k8s.nodes.capacity import Bounds
 from dlrover_lite.backends.k8s.objects.manifests import manifests
 from dlrover_lite.backends.k8s.objects.names import NODE_PORT
 from dlrover_lite.backends.k8s.objects.node_pod import PodSettings
@@ -126,7 +127,7 @@ class ByHand:
             Job(self.directory),
             connector=self._connector,
             say=self.said.append,
-            ceiling=Resources(8.0, 1 << 34),
+            bounds=Bounds(Resources(8.0, 1 << 34)),
             spares=SMALL,
         )
         self._backends.append(found)

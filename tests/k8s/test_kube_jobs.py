@@ -19,10 +19,11 @@ from dlrover_lite.cli.main import main
 from dlrover_lite.client import job_sources
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.units import GIB
 from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import Cluster as InCluster
-from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.recipe.schema import JobCeiling, Recipe
 from tests.backends.job_contract import JobBackendContract, ScriptedJobs
 from tests.backends.support import NODES, PATIENCE_SECONDS, recipe, until
 from tests.backends.test_local_jobs import MASTERS
@@ -64,7 +65,9 @@ def backend_for(cluster: Cluster, api_server: ApiServer, tmp_path: Path) -> Iter
 
 
 def in_cluster(one: Recipe) -> Recipe:
-    return msgspec.structs.replace(one, backend=InCluster(k8s=Kubernetes(image="any")))
+    total = JobCeiling(cores=8.0, memory=8 * GIB)  # ann may not read nodes
+    resources = msgspec.structs.replace(one.resources, total=one.resources.total or total)
+    return msgspec.structs.replace(one, backend=InCluster(k8s=Kubernetes(image="any")), resources=resources)
 
 
 class KubeScripted(ScriptedJobs):
@@ -90,6 +93,19 @@ class TestKubeJobs(JobBackendContract):
         for _ in range(2):
             jobs.backend.dry_run(in_cluster(recipe()))
         assert jobs.backend.list() == before
+
+
+def test_a_job_is_refused_before_anything_is_made_where_nothing_says_how_much_there_is(
+    backend_for: Callable[[str], KubeJobs], cluster: Cluster
+) -> None:
+    backend = backend_for("idle")
+    open_recipe = msgspec.structs.replace(recipe(), backend=InCluster(k8s=Kubernetes(image="any")))
+    for refused in (backend.dry_run, lambda one: backend.submit(one, options=RunOptions())):
+        with pytest.raises(JobError, match="isn't known") as caught:
+            refused(open_recipe)
+        assert "resources: {total:" in caught.value.hint
+    kinds = ("StatefulSet", "Secret", "ConfigMap", "PersistentVolumeClaim")
+    assert not any(cluster.calls.list(kind)["items"] for kind in kinds)
 
 
 def test_a_masters_pod_that_is_deleted_comes_back_with_its_job(scripted: ScriptedJobs, cluster: Cluster) -> None:

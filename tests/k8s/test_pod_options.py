@@ -7,7 +7,7 @@ import sys
 import msgspec
 import pytest
 
-from dlrover_lite.backends.k8s.jobs.pod_backend import ceiling_of, scratch_size_of
+from dlrover_lite.backends.k8s.jobs.pod_backend import scratch_size_of
 from dlrover_lite.backends.k8s.jobs.pod_options import pod_options
 from dlrover_lite.backends.k8s.objects.job import JobObjects, master_pod, reader_pod
 from dlrover_lite.backends.k8s.objects.node_pod import PodSettings, node_pod
@@ -51,7 +51,7 @@ def test_a_volume_is_given_to_the_group_of_the_recipe_or_of_the_namespace(group:
 def test_a_worker_may_write_a_model_that_fills_what_the_job_may_use(resources: str, found: int) -> None:
     text = "version: 1\nname: clicks\nmodel: dcn\ndata: {format: synthetic, samples: 1000}\n"
     recipe = parse_recipe(text + (f"resources: {resources}\n" if resources else ""))
-    size = scratch_size_of(ceiling_of(recipe.resources))
+    size = scratch_size_of(recipe.resources)
     assert size == found
     settings = PodSettings(
         job="clicks-1", namespace="ads", owner_uid="u", kubernetes=Kubernetes(image="x"), scratch_size=size

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.backends.k8s.nodes.capacity import HostView, QuotaView, capacity_of, left_by
+from dlrover_lite.backends.k8s.nodes.capacity import Bounds, HostView, QuotaView, bounds_of, capacity_of, left_by
 from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.hosts import Host, total_of
 from dlrover_lite.recipe.kubernetes import Kubernetes
+from dlrover_lite.recipe.schema import JobCeiling, ResourceLimits, RoleResources
 
 ANY = Kubernetes(image="one")
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
@@ -40,7 +41,7 @@ def test_hosts_that_pods_cant_be_on_count_for_nothing() -> None:
         host("b-1"),
     ]
     chosen = Kubernetes(image="one", node_selector={"pool": "a"})
-    assert [one.name for one in capacity_of(hosts, chosen, [])] == ["a-1", "a-5"]
+    assert [one.name for one in capacity_of(hosts, chosen, Bounds())] == ["a-1", "a-5"]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_hosts_that_pods_cant_be_on_count_for_nothing() -> None:
 )
 def test_what_the_recipe_tolerates_keeps_no_pod_away(toleration: dict[str, Any], tolerated: bool) -> None:
     settings = Kubernetes(image="one", tolerations=[toleration])
-    assert bool(capacity_of([host("a", taints=[TAINT])], settings, [])) is tolerated
+    assert bool(capacity_of([host("a", taints=[TAINT])], settings, Bounds())) is tolerated
 
 
 @given(
@@ -68,7 +69,7 @@ def test_no_host_has_more_than_it_has_and_all_together_no_more_than_the_limit(
     sizes: list[int], cores: float, gib: int
 ) -> None:
     hosts = [host(f"a-{number}", str(size), f"{2 * size}Gi") for number, size in enumerate(sizes)]
-    found = capacity_of(hosts, ANY, [Resources(cores, gib * GIB), None])
+    found = capacity_of(hosts, ANY, Bounds(Resources(cores, gib * GIB)))
     by_name = {one.metadata.name: one.resources for one in hosts}
     for one in found:
         assert one.resources == one.resources.within(by_name[one.name]) and one.resources.cores > 0
@@ -80,11 +81,61 @@ def test_no_host_has_more_than_it_has_and_all_together_no_more_than_the_limit(
 
 
 def test_without_the_right_to_read_nodes_limits_are_all_that_is_known() -> None:
-    limit = Resources(4.0, 8 * GIB)
-    assert capacity_of(None, ANY, [limit, Resources(100.0, GIB)]) == [Host("", Resources(4.0, GIB))]
-    with pytest.raises(BackendError, match="isn't known") as caught:
-        capacity_of(None, ANY, [None])
-    assert "resources: {total:" in caught.value.hint
+    ceiling, quota = Bounds(Resources(4.0, 8 * GIB)), Resources(100.0, GIB)
+    assert capacity_of(None, ANY, ceiling, quota=quota) == [Host("", Resources(4.0, GIB))]
+    assert capacity_of(None, ANY, ceiling, found_room=Resources(3.0, 9 * GIB)) == [Host("", Resources(3.0, 8 * GIB))]
+    for known in (None, Resources(4.0, 1 << 53)):
+        with pytest.raises(BackendError, match="isn't known") as caught:
+            capacity_of(None, ANY, Bounds(), quota=known)
+        assert "resources: {total:" in caught.value.hint
+
+
+def test_what_was_seen_before_counts_where_nothing_else_says_what_there_is() -> None:
+    seen = Resources(6.0, 6 * GIB)
+    assert capacity_of(None, ANY, Bounds(otherwise=seen)) == [Host("", seen)]
+    assert capacity_of(None, ANY, Bounds(otherwise=seen), quota=Resources(8.0, 8 * GIB)) == [
+        Host("", Resources(8.0, 8 * GIB))
+    ]
+    assert capacity_of([host("a")], ANY, Bounds(otherwise=seen)) == [Host("a", Resources(8.0, 16 * GIB))]
+
+
+def test_a_recipe_says_how_much_its_job_may_have() -> None:
+    ps, worker = RoleResources(count=1, cores=2.0, memory=GIB), RoleResources(count=3, cores=1.0, memory=GIB)
+    seen, fixed = Resources(9.0, 9 * GIB), Resources(5.0, 4 * GIB)
+    assert bounds_of(ResourceLimits(ps=ps), seen) == Bounds(None, seen, None)
+    assert bounds_of(ResourceLimits(ps=ps, worker=worker)) == Bounds(None, fixed, 4)
+    total = JobCeiling(cores=1.0, memory=GIB)
+    assert bounds_of(ResourceLimits(total=total)) == Bounds(total)
+
+
+AGENT = GIB // 2
+
+
+def test_agents_take_their_part_of_hosts_and_quotas_and_none_of_the_ceiling() -> None:
+    hosts = [host("a", "8", "16Gi")]
+    assert capacity_of(hosts, ANY, Bounds(), agent_memory=AGENT) == [Host("a", Resources(8.0, 16 * GIB - 9 * AGENT))]
+    fixed = Bounds(nodes=3)
+    assert capacity_of(hosts, ANY, fixed, agent_memory=AGENT) == [Host("a", Resources(8.0, 16 * GIB - 3 * AGENT))]
+    ceiling, quota = Bounds(Resources(4.0, 8 * GIB)), Resources(100.0, 9 * GIB)
+    assert capacity_of(hosts, ANY, ceiling, agent_memory=AGENT)[0].resources == ceiling.ceiling
+    found = capacity_of(None, ANY, ceiling, quota=quota, agent_memory=AGENT)
+    assert found == [Host("", Resources(4.0, 9 * GIB - 5 * AGENT))]
+
+
+@given(
+    st.floats(1.0, 64.0), st.integers(2, 256), st.lists(st.tuples(st.floats(1.0, 8.0), st.integers(1, 16)), max_size=80)
+)
+def test_a_plan_within_the_capacity_fits_with_its_agents(
+    cores: float, gib: int, nodes: list[tuple[float, int]]
+) -> None:
+    [there] = capacity_of([host("a", str(cores), f"{gib}Gi")], ANY, Bounds(), agent_memory=AGENT)
+    plan = Resources(0.0, 0)
+    count = 0
+    for its_cores, half_gib in nodes:
+        more = Resources(plan.cores + its_cores, plan.memory + half_gib * AGENT)
+        if more == more.within(there.resources):
+            plan, count = more, count + 1
+    assert plan.memory + count * AGENT <= gib * GIB
 
 
 def test_quotas_leave_what_others_dont_use() -> None:

@@ -16,7 +16,6 @@ from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.connection import connect
 from dlrover_lite.backends.k8s.api.problems import ApiProblem
 from dlrover_lite.backends.k8s.jobs import submission
-from dlrover_lite.backends.k8s.jobs.capacity import capacity_of
 from dlrover_lite.backends.k8s.jobs.code_files import recipe_in_pod
 from dlrover_lite.backends.k8s.jobs.files.job_copy import JobCopy, copy_files
 from dlrover_lite.backends.k8s.jobs.files.remote_log import RemoteLog
@@ -33,14 +32,18 @@ from dlrover_lite.backends.k8s.jobs.job_watch import JobPod, JobWatch, why_not_u
 from dlrover_lite.backends.k8s.jobs.known_clusters import ClusterName, KnownCluster
 from dlrover_lite.backends.k8s.jobs.pod_history import PodHistory
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions, pod_options
+from dlrover_lite.backends.k8s.nodes.api_thread import read_hosts
+from dlrover_lite.backends.k8s.nodes.capacity import Bounds, bounds_of, capacity_of, left_by
 from dlrover_lite.backends.k8s.objects.job import RUNTIME, STORAGE, claim_of
 from dlrover_lite.backends.k8s.objects.names import APP, FILES_PORT, MASTER_PORT
+from dlrover_lite.backends.k8s.objects.node_pod import AGENT_MEMORY
 from dlrover_lite.checkpoint.file_service.client import FileClient, FilePart
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.progress import Steps, no_steps
+from dlrover_lite.core.units import MOST_CORES, MOST_MEMORY, Resources
 from dlrover_lite.jobs.backend import Address, JobSummary, Log, RunOptions, StopCause
 from dlrover_lite.jobs.store import Beginning, Job, Result, match_id, short_id
-from dlrover_lite.protocol.hosts import Host
+from dlrover_lite.protocol.hosts import Host, total_of
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.curve import JobKey
@@ -90,8 +93,16 @@ class KubeJobs:
     # --- jobs -----------------------------------------------------------------------------------------------------------
 
     def capacity(self) -> list[Host]:
+        return self._capacity(Kubernetes(), Bounds(otherwise=Resources(MOST_CORES, MOST_MEMORY)))
+
+    def _capacity(self, settings: Kubernetes, bounds: Bounds) -> list[Host]:
+        """Return what there is for a job, as far as whoever asks may look. Raises JobError where nothing says it."""
         with _job_errors():
-            return capacity_of(self._calls, str(self.name))
+            there = read_hosts(self._calls)
+            if there.problem:
+                raise BackendError(f"What the cluster has can't be read: {there.problem}")
+            quota = left_by(there.quotas)
+            return capacity_of(there.hosts, settings, bounds, quota=quota, agent_memory=AGENT_MEMORY)
 
     def dry_run(self, recipe: Recipe) -> None:
         with _job_errors():
@@ -363,6 +374,8 @@ class KubeJobs:
             takes_checkpoints=recipe.checkpoint != "off",
             shares_brain=bool(settings.brain),
         )
+        seen = total_of(self._capacity(settings, bounds_of(recipe.resources)))
+        chosen = msgspec.structs.replace(chosen, seen_capacity=seen)
         return submission.Wish(recipe, settings, chosen, beginning, JobKey.generate().text())
 
     def _raise_false_start(self, job: str) -> None:

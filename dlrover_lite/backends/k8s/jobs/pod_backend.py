@@ -14,22 +14,21 @@ from dlrover_lite.backends.k8s.api.connection import connect
 from dlrover_lite.backends.k8s.api.watch import Followed
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
 from dlrover_lite.backends.k8s.nodes.backend import KubeBackend
+from dlrover_lite.backends.k8s.nodes.capacity import bounds_of
 from dlrover_lite.backends.k8s.objects.names import FILES_PORT
-from dlrover_lite.backends.k8s.objects.node_pod import JOB_FILES, PodSettings
+from dlrover_lite.backends.k8s.objects.node_pod import AGENT_MEMORY, JOB_FILES, PodSettings
 from dlrover_lite.backends.keeper.agent import OPTIONS_VARIABLE
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BackendError
-from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.recipe.schema import ResourceLimits
 from dlrover_lite.transport.connector import Connector
 
-__all__ = ["ceiling_of", "pod_backend", "scratch_size_of", "url_for_nodes"]
+__all__ = ["pod_backend", "scratch_size_of", "url_for_nodes"]
 
 START_PATIENCE_SECONDS = 1800.0
 """How long the API server may be away when a master starts, as while a control plane is upgraded: no job fails for that."""
-AGENT_MEMORY = 512 * MIB
-"""Bytes that each pod has beside what its node is given: for the agent, and the process that nodes are forked from, which has torch."""
 
 
 def pod_backend(job: Job, *, connector: Connector, say: Callable[[str], None]) -> KubeBackend:
@@ -43,7 +42,6 @@ def pod_backend(job: Job, *, connector: Connector, say: Callable[[str], None]) -
     options = from_json(Path(JOB_FILES, "options.json").read_bytes(), PodOptions)
     if options.agent:
         settings = msgspec.structs.replace(settings, env={**settings.env, OPTIONS_VARIABLE: options.agent})
-    ceiling = ceiling_of(recipe.resources)
     pods = PodSettings(
         job=job.id,
         namespace=connection.namespace,
@@ -51,7 +49,7 @@ def pod_backend(job: Job, *, connector: Connector, say: Callable[[str], None]) -
         kubernetes=settings,
         name=recipe.name,
         agent_memory=AGENT_MEMORY,
-        scratch_size=settings.scratch_size or scratch_size_of(ceiling),
+        scratch_size=settings.scratch_size or scratch_size_of(recipe.resources),
     )
     worker = recipe.resources.worker
     backend = KubeBackend(
@@ -60,26 +58,18 @@ def pod_backend(job: Job, *, connector: Connector, say: Callable[[str], None]) -
         job,
         connector=connector,
         say=say,
-        ceiling=ceiling,
+        bounds=bounds_of(recipe.resources, options.seen_capacity),
         spares=Resources(worker.cores, worker.memory) if worker is not None else None,
     )
     backend.start()
     return backend
 
 
-def ceiling_of(limits: ResourceLimits) -> Resources | None:
-    """Return what the recipe lets all nodes have together: its total, or the sum of nodes that it fixes all. None: it doesn't say."""
-    if limits.total is not None:
-        return limits.total
-    if limits.ps is None or limits.worker is None:
-        return None
-    roles = (limits.ps, limits.worker)
-    return Resources(sum(one.count * one.cores for one in roles), sum(one.count * one.memory for one in roles))
-
-
-def scratch_size_of(ceiling: Resources | None) -> int:
+def scratch_size_of(limits: ResourceLimits) -> int:
     """Return how much a worker's pod may write: a model is put together there that may fill all parameter servers, and a table of it is
     there twice meanwhile. 0: nothing tells."""
+    bounds = bounds_of(limits)
+    ceiling = bounds.ceiling or bounds.otherwise
     return 0 if ceiling is None else GIB + 2 * ceiling.memory
 
 

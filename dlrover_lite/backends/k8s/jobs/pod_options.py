@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dlrover_lite.backends.keeper.options import KeeperOptions
+from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.backend import RunOptions
 
 __all__ = ["GRACE_WITH_CHECKPOINT_SECONDS", "PodOptions", "pod_options"]
@@ -20,6 +21,8 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the keeper in the master's pod runs the master."""
     agent: str = ""
     """Options of the agents in nodes' pods, as JSON; empty: the usual ones."""
+    seen_capacity: Resources | None = None
+    """What there was for the job when it was submitted: its master goes by that where it may not look. None: nobody looked."""
 
 
 def pod_options(

@@ -28,7 +28,7 @@ from dlrover_lite.backends.k8s.nodes.api_thread import (
     WriteEvent,
     read_hosts,
 )
-from dlrover_lite.backends.k8s.nodes.capacity import capacity_of, left_by
+from dlrover_lite.backends.k8s.nodes.capacity import Bounds, capacity_of, left_by
 from dlrover_lite.backends.k8s.nodes.decision_events import DecisionEvents
 from dlrover_lite.backends.k8s.nodes.entries import Action, Order, Record
 from dlrover_lite.backends.k8s.nodes.log_files import LogFiles
@@ -78,12 +78,12 @@ class KubeBackend:
         *,
         connector: Connector,
         say: Callable[[str], None],
-        ceiling: Resources | None = None,
+        bounds: Bounds = Bounds(),  # noqa: B008 - it can't be changed
         spares: Resources | None = None,
     ) -> None:
-        """``ceiling``: what the recipe lets all nodes have together. ``spares``: size of the pods that wait for nodes, as many as the
+        """``bounds``: how much the job may have by its recipe. ``spares``: size of the pods that wait for nodes, as many as the
         settings say. ``say`` is told what a person should know beside how nodes are."""
-        self._settings, self._ceiling, self._say = settings, ceiling, say
+        self._settings, self._bounds, self._say = settings, bounds, say
         self._stopped = threading.Event()
         self._clock = time.monotonic
         self.calls = Calls(connection, clock=self._clock, sleep=self._pause)
@@ -169,10 +169,19 @@ class KubeBackend:
     # --- the master's side --------------------------------------------------------------------------------------------------
 
     def capacity(self) -> list[Host]:
+        agent_memory = self._settings.agent_memory
         with self._lock:
             own = sum_of(pod.wanted for pod in self.book.pods.values())
-            there, short = self._there, self.book.room_there_is(self._clock())
-        return capacity_of(there.hosts, self._settings.kubernetes, [self._ceiling, left_by(there.quotas, own), short])
+            own = Resources(own.cores, own.memory + len(self.book.pods) * agent_memory)
+            there, found_room = self._there, self.book.room_there_is(self._clock())
+        return capacity_of(
+            there.hosts,
+            self._settings.kubernetes,
+            self._bounds,
+            quota=left_by(there.quotas, own),
+            found_room=found_room,
+            agent_memory=agent_memory,
+        )
 
     def launch(self, spec: NodeSpec) -> None:
         hosts = self._there.hosts

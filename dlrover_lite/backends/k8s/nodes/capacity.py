@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,15 +11,17 @@ from dlrover_lite.backends.k8s.api.watch import Followed
 from dlrover_lite.backends.k8s.objects.quantities import read_quantity
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.hosts import Host
+from dlrover_lite.protocol.hosts import Host, sum_of
 from dlrover_lite.recipe.kubernetes import Kubernetes
+from dlrover_lite.recipe.schema import ResourceLimits
 
-__all__ = ["FoundRoom", "HostView", "QuotaView", "capacity_of", "left_by"]
+__all__ = ["Bounds", "FoundRoom", "HostView", "QuotaView", "bounds_of", "capacity_of", "left_by"]
 
 NOTHING_LEFT_SECONDS = 600.0
 """How long no more is asked for than has found room: what others have they mostly keep for long."""
 _MOST = Resources(1e5, 1 << 53)
 """More than anything has."""
+_NOTHING = Resources(0.0, 0)
 _CPU, _MEMORY = ("limits.cpu", "requests.cpu", "cpu"), ("limits.memory", "requests.memory", "memory")
 
 
@@ -84,36 +86,81 @@ class FoundRoom:
         return self._most
 
 
+class Agents(NamedTuple):
+    """What the agents in nodes' pods take beside the nodes."""
+
+    memory: int = 0
+    """Bytes that each of them takes."""
+    nodes: int | None = None
+    """Number of the job's nodes; None: it is open. Then they are taken to have a core each, or more."""
+
+    def beside(self, nodes: Resources) -> Resources:
+        """Return what nodes may have of what they have together with their agents. No more than half of the memory is kept for agents: that
+        is enough where nodes have as much as these."""
+        count = int(nodes.cores) + 1
+        count = count if self.nodes is None else min(count, self.nodes)
+        return Resources(nodes.cores, nodes.memory - min(count * self.memory, nodes.memory // 2))
+
+
+class Bounds(NamedTuple):
+    """How much a job may have, by itself."""
+
+    ceiling: Resources | None = None
+    """The most that all nodes may have together; None: the recipe doesn't say."""
+    otherwise: Resources | None = None
+    """What counts as all there is where neither nodes nor quotas say it; None: nothing does."""
+    nodes: int | None = None
+    """Number of nodes, where the recipe fixes it."""
+
+
+def bounds_of(limits: ResourceLimits, seen: Resources | None = None) -> Bounds:
+    """Return what a recipe says of how much its job may have. ``seen``: what there was for it when somebody looked who may."""
+    if limits.ps is None or limits.worker is None:
+        return Bounds(limits.total, seen)
+    roles = (limits.ps, limits.worker)
+    fixed = sum_of(Resources(one.count * one.cores, one.count * one.memory) for one in roles)
+    return Bounds(limits.total, seen or fixed, sum(one.count for one in roles))
+
+
 def capacity_of(
-    hosts: Sequence[HostView] | None, kubernetes: Kubernetes, limits: Iterable[Resources | None]
+    hosts: Sequence[HostView] | None,
+    kubernetes: Kubernetes,
+    bounds: Bounds,
+    *,
+    quota: Resources | None = None,
+    found_room: Resources | None = None,
+    agent_memory: int = 0,
 ) -> list[Host]:
     """Return what a job's nodes may use on each host. ``hosts``: None where they may not be read: then what they have together counts as
-    one host without a name. ``limits``: what all nodes may use together: the recipe's ceiling, what quotas leave, what has found room.
+    one host without a name. ``quota``: what quotas let its pods have; ``found_room``: what has found room while more hasn't.
 
     Raises BackendError where nothing says what there is.
     """
-    most = _MOST
-    for one in limits:
-        if one is not None:
-            most = most.within(one)
-    if hosts is None:
-        if most.cores >= _MOST.cores or most.memory >= _MOST.memory:
+    most, agents = bounds.ceiling or _MOST, Agents(agent_memory, bounds.nodes)
+    if quota is not None:
+        most = most.within(agents.beside(Resources(min(most.cores, quota.cores), quota.memory)))
+    if hosts is None and (most.cores >= _MOST.cores or most.memory >= _MOST.memory):
+        if bounds.otherwise is None:
             raise BackendError(
                 "How much this job may use isn't known: the nodes of the cluster may not be read, and no quota says it",
                 hint="Set a ceiling in the recipe: `resources: {total: {cores: …, memory: …}}`.",
             )
+        most = most.within(bounds.otherwise)
+    if found_room is not None:
+        most = most.within(found_room)
+    if hosts is None:
         return [Host("", most)]
     found, left = [], most
     for host in sorted(hosts, key=lambda one: (-one.resources.cores, one.metadata.name)):
-        each = host.resources.within(left)
+        each = agents.beside(host.resources).within(left)
         if each.cores > 0 and each.memory > 0 and _is_usable(host, kubernetes):
             found.append(Host(host.metadata.name, each))
             left = Resources(left.cores - each.cores, left.memory - each.memory)
     return found
 
 
-def left_by(quotas: Iterable[QuotaView], own: Resources) -> Resources | None:
-    """Return what quotas let a job have that has ``own`` already; None: they don't bound it."""
+def left_by(quotas: Iterable[QuotaView], own: Resources = _NOTHING) -> Resources | None:
+    """Return what quotas let the pods of a job have, which have ``own`` already; None: they don't bound it."""
     cores: list[float] = []
     memory: list[float] = []
     for quota in quotas:

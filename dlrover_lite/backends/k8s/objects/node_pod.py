@@ -18,12 +18,13 @@ from dlrover_lite.backends.k8s.objects.pod_security import (
 )
 from dlrover_lite.backends.k8s.objects.quantities import write_cores
 from dlrover_lite.backends.keeper.options import MEMORY_VARIABLE
-from dlrover_lite.core.units import Resources
+from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.transport.connector import KEY_FILE_VARIABLE
 
 __all__ = [
+    "AGENT_MEMORY",
     "CONTAINER",
     "NODE_ANNOTATION",
     "SPEC_ANNOTATION",
@@ -45,6 +46,8 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 JOB_FILES, KEY_FILES, BRAIN_FILES = "/dlrover-lite/job", "/dlrover-lite/key", "/dlrover-lite/brain"
 """Where the job's ConfigMap and its Secret are mounted, and the Secret of a brain that jobs share."""
 AGENT = ["python", "-P", "-m", "dlrover_lite.backends.keeper.agent"]
+AGENT_MEMORY = 512 * MIB
+"""Bytes that each pod has beside what its node is given: for the agent, and the process that nodes are forked from, which has torch."""
 GRACE_SECONDS = 30
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")
 _LONGEST_NAME = 63
