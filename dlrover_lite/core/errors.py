@@ -16,6 +16,7 @@
     │   ├── HistoryBusy         not now: it is locked, or its disk is full
     │   └── RowRefused          it can, but what was to be written makes no sense
     ├── BackendError            nodes that can't be launched or reached        exit code 1
+    │   ├── CantResize          not in place: another node could have the new limits
     │   └── ResizeUnderWay      not yet: the node doesn't have its new limits
     └── WireError               a peer that can't be reached or understood     exit code 1
         ├── DeadlineExceeded    no answer within the deadline
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BackendError",
     "BrainError",
+    "CantResize",
     "CheckpointDamaged",
     "CheckpointForeign",
     "DataError",
@@ -139,6 +141,10 @@ class RowRefused(HistoryError):
 
 class BackendError(DlroverLiteError):
     pass
+
+
+class CantResize(BackendError):
+    """A node isn't given other limits where it is: another one could have them."""
 
 
 class ResizeUnderWay(BackendError):

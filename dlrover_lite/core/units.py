@@ -41,6 +41,10 @@ class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return as much of it as ``most`` allows."""
         return Resources(min(self.cores, most.cores), min(self.memory, most.memory))
 
+    def or_more(self, other: Resources | None) -> Resources:
+        """Return the more of both, of each resource."""
+        return self if other is None else Resources(max(self.cores, other.cores), max(self.memory, other.memory))
+
 
 def parse_memory(text: str | int) -> int:
     """Parse ``"512MiB"``, ``"1.5 GiB"``, ``"2GB"`` or a plain number into bytes.

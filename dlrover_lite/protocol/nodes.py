@@ -118,7 +118,8 @@ class Backend(Protocol):
         """Change a node's limits in place; on a node that has ended it changes those that a follower takes over.
 
         Raises ResizeUnderWay, which is a BackendError, while the node doesn't have them yet: who asks again learns when it does. Raises
-        BackendError for a node that was never launched, for a memory limit below what the node uses, and where it can't be done for now.
+        CantResize, another one, where the node isn't going to have them, but a new one could. Raises BackendError for a node that was
+        never launched, for a memory limit below what the node uses, and where it can't be done for now.
         """
 
     def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:

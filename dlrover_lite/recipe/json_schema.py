@@ -42,7 +42,7 @@ def _with_shorthands(field: str, kind: dict[str, Any]) -> dict[str, Any]:
     if "pattern" in kind:  # Python's anchors; JSON Schema has JavaScript's
         kind = {**kind, "pattern": kind["pattern"].replace(r"\A", "^").replace(r"\Z", "$")}
     other: dict[str, Any] | None = None
-    if field in ("memory", "storage_size", "scratch_size", "ps_memory_ceiling"):
+    if field in ("memory", "storage_size", "scratch_size"):
         other = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KMGT]iB|[kMGT]?B)?\s*$"}
     elif kind.get("type") == "array":
         other = {"type": "string"}

@@ -53,5 +53,3 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Kueue's local queue; empty: none."""
     spares: Annotated[int, Meta(ge=0, le=64)] = 0
     """Number of pods that wait, started, for a node to run."""
-    ps_memory_ceiling: Annotated[int, Meta(ge=0, le=MOST_MEMORY)] = 0
-    """The most memory that a parameter server may grow to in place; 0: four times what it begins with."""

@@ -22,7 +22,7 @@ __all__ = ["INVALID", "Given", "Walker"]
 YES, NO = ("yes", "on", "true", "y"), ("no", "off", "false", "n")
 LARGEST = 2**63 - 1
 MEMORY = "an amount of memory, as in 512MiB"
-_AMOUNTS = ("memory", "storage_size", "scratch_size", "ps_memory_ceiling")
+_AMOUNTS = ("memory", "storage_size", "scratch_size")
 """Fields with an amount of memory, or storage."""
 
 

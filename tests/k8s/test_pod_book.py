@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dlrover_lite.backends.k8s.nodes.entries import CreatePod, DeletePod
-from dlrover_lite.core.errors import BackendError, ResizeUnderWay
+from dlrover_lite.core.errors import BackendError, CantResize, ResizeUnderWay
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import NodeSpec, Observed
 from tests.k8s.book_world import LARGE, SMALL, World
@@ -515,6 +515,24 @@ def test_what_the_kubelet_says_of_a_resize_is_passed_on(reason: str) -> None:
     with pytest.raises(BackendError, match=f"{reason} on host-a: Node didn't have enough memory") as caught:
         resized(world)
     assert not isinstance(caught.value, ResizeUnderWay)
+    assert isinstance(caught.value, CantResize) is (reason == "Infeasible")
+    world.now += 60.0
+    with pytest.raises(CantResize, match=reason):
+        resized(world)
+
+
+def test_a_resize_that_the_server_will_never_do_says_so() -> None:
+    world = World()
+    world.run("worker-0")
+    for final in (False, True):
+        world.now += 60.0
+        with pytest.raises(ResizeUnderWay):
+            resized(world)
+        world.take()
+        world.book.resize_failed(world.calls.popleft().pod, LARGE, "a right is missing", world.now, final=final)
+        with pytest.raises(BackendError, match="a right is missing") as caught:
+            resized(world)
+        assert isinstance(caught.value, CantResize) is final
 
 
 def test_a_shrink_that_is_refused_is_taken_back() -> None:
@@ -537,7 +555,7 @@ def test_where_the_server_cant_resize_it_is_said() -> None:
     world = World(cant_resize="Kubernetes 1.30 can't")
     world.run("worker-0")
     resized(world, SMALL)
-    with pytest.raises(BackendError, match=r"Kubernetes 1\.30 can't"):
+    with pytest.raises(CantResize, match=r"Kubernetes 1\.30 can't"):
         resized(world)
 
 

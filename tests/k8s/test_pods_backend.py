@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.core.errors import BackendError, ResizeUnderWay
+from dlrover_lite.core.errors import BackendError, CantResize, ResizeUnderWay
 from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.protocol.nodes import NodeSpec
 from tests.backends.support import until
@@ -210,7 +210,7 @@ def test_a_missing_right_to_resize_is_named(by_hand: ByHand, proxy: Proxy) -> No
             by_hand.backend.resize("ps-0", LARGE)
         except ResizeUnderWay:
             return ""
-        except BackendError as error:
+        except CantResize as error:
             return error.message
         return "done"
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from dlrover_lite.core.errors import BackendError, RemoteError
+from dlrover_lite.core.errors import BackendError, CantResize, RemoteError
 from dlrover_lite.core.metrics import BinaryMetrics
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs import events as stories
@@ -92,6 +92,7 @@ class Backend:
         """Nodes that are terminated end when the test says so."""
         self.resized: list[tuple[str, Resources]] = []
         self.refuses_to_resize = ""
+        self.cant_resize = ""
         self.used: dict[str, int] = {}
         """Memory, where it isn't 1,000 bytes."""
         self.step_until: Callable[[Callable[[], object]], None] = lambda _: None
@@ -108,6 +109,8 @@ class Backend:
     def resize(self, node: str, resources: Resources) -> None:
         if self.refuses_to_resize:
             raise BackendError(self.refuses_to_resize)
+        if self.cant_resize:
+            raise CantResize(self.cant_resize)
         self.resized.append((node, resources))
 
     def launch(self, spec: NodeSpec) -> None:

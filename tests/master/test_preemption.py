@@ -16,9 +16,9 @@ from dlrover_lite.protocol.hosts import Host, less
 from dlrover_lite.protocol.messages import PsReport
 from dlrover_lite.protocol.nodes import Observed
 from dlrover_lite.protocol.plans import Plan, RolePlan
-from dlrover_lite.protocol.questions import ScaleRequest, StoryRequest
+from dlrover_lite.protocol.questions import ResizeRequest, ScaleRequest, StoryRequest
 from dlrover_lite.transport.memory import VirtualClock
-from tests.master.rig import RESOURCES, Rig
+from tests.master.rig import CAPACITY, RESOURCES, Rig
 
 WHY = "0/2 nodes are available: 2 Insufficient cpu"
 PS, WORKER = Resources(2.0, 2 * GIB), Resources(1.0, GIB)
@@ -197,6 +197,20 @@ def test_a_master_that_comes_back_still_knows_who_gave_way(make: Any) -> None:
     finds_room(rig, "ps-1")
     step(rig, 20.0)
     assert [spec.id for spec in rig.backend.launched][-2:] == ["ps-1", "worker-3"]
+
+
+def test_hosts_that_nobody_may_read_are_known_by_what_has_fitted(make: Any) -> None:
+    rig: Rig = make(samples=4000, workers=3, clock=VirtualClock())
+    rig.backend.hosts = [Host("", CAPACITY)]
+    rig.backend.on = {"ps-0": "b", "worker-0": "b", "worker-1": "a", "worker-2": "a"}
+    rig.up("ps-0", "worker-0", "worker-1", "worker-2")
+    rig.ask("ps-0", PsReport("ps-0", 0, 0, 0))
+    rig.ask("cli", ResizeRequest("ps-0", memory=2 * GIB))
+    step(rig, 3.0)
+    rig.backend.no_room["ps-1"] = WHY
+    rig.backend.ends("ps-0")
+    step(rig, NO_ROOM_SECONDS + 2.0)
+    assert rig.backend.terminated == ["worker-0"], "two would have to leave the other host"
 
 
 def test_nobody_gives_way_to_a_server_that_others_dont_wait_for(make: Any) -> None:

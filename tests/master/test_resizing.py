@@ -28,7 +28,7 @@ from dlrover_lite.protocol.questions import (
     StatusRequest,
 )
 from tests.master.rig import Rig, done
-from tests.master.test_slots import PAIR, copying, loads, move, texts
+from tests.master.test_slots import PAIR, copying, has, loads, move, texts
 
 GIB = 1 << 30
 EACH, CAPACITY = Resources(1.0, GIB), Resources(4.0, 4 * GIB)
@@ -280,6 +280,45 @@ def test_a_resize_is_dropped_when_its_node_ends(pair: Rig) -> None:
     assert status_of(pair, "worker-2").memory == GIB
     with pytest.raises(RemoteError, match="has ended already"):
         resize(pair, "worker-0", cores=1.0)
+
+
+def test_a_worker_that_cant_be_resized_is_replaced_by_one_of_the_wanted_size(pair: Rig) -> None:
+    pair.backend.cant_resize = "this cluster can't"
+    (told,) = resize(pair, "worker-0", memory=2 * GIB)
+    assert told == "worker-0 is not resized to 1 core and 2 GiB: this cluster can't; it is replaced"
+    pair.up("worker-2")
+    assert pair.backend.launched[-1].resources == Resources(1.0, 2 * GIB)
+    assert pair.backend.terminated == ["worker-0"]
+    assert status_of(pair, "worker-2").wanted_memory is None
+
+
+def test_slots_of_a_server_that_cant_be_resized_move_to_one_of_the_wanted_size(pair: Rig) -> None:
+    pair.follow(*PAIR, until=has(*PAIR))
+    pair.backend.cant_resize = "Infeasible on host-a"
+    (told,) = resize(pair, "ps-0", memory=2 * GIB)
+    assert "Infeasible on host-a; it is replaced" in told
+    pair.up("ps-2")
+    assert pair.backend.launched[-1].resources == Resources(1.0, 2 * GIB)
+    pair.follow(*PAIR, "ps-2", until=has("ps-1", "ps-2"))
+    assert pair.backend.terminated == ["ps-0"]
+    assert [spec.id for spec in pair.backend.launched].count("ps-2") == 1
+    assert texts(pair, "ps-0").count(told.removeprefix("ps-0 ")) == 1, "it is said once"
+
+
+def test_a_node_that_can_neither_be_resized_nor_replaced_waits_and_says_why(pair: Rig) -> None:
+    pair.backend.cant_resize = "this cluster can't"
+    (told,) = resize(pair, "worker-0", memory=5 * GIB)
+    assert "nor replaced by one that has them: the one that replaces worker-0 needs 5 GiB beside all others" in told
+    assert status_of(pair, "worker-0").wanted_memory == 5 * GIB
+    pair.backend.cant_resize = ""
+    until(pair, lambda: status_of(pair, "worker-0").memory == 5 * GIB)
+    assert pair.backend.terminated == []
+
+
+def test_nobody_is_replaced_for_having_too_much_memory(pair: Rig) -> None:
+    pair.backend.cant_resize = "this cluster can't"
+    assert resize(pair, "worker-0", memory=GIB // 2)[-1] == "worker-0 stays with 1 core and 1 GiB"
+    assert pair.backend.terminated == [] and status_of(pair, "worker-0").wanted_memory is None
 
 
 def test_leases_tell_the_workers_cores(pair: Rig) -> None:

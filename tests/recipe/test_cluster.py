@@ -54,7 +54,6 @@ def test_recipes_of_older_versions_are_read() -> None:
         env=st.dictionaries(st.sampled_from(["A", "B"]), st.sampled_from(["1", "yes", "", "text"])),
         python_path=st.lists(st.just("/opt/code")),
         storage_size=st.integers(LEAST_MEMORY, MOST_MEMORY),
-        ps_memory_ceiling=st.one_of(st.just(0), st.integers(1 << 28, 1 << 40)),
         tolerations=st.lists(st.just({"operator": "Exists"})),
     )
 )

@@ -103,7 +103,7 @@ GOOD = "version: 1\nname: job\nmodel: dcn\ndata: {format: synthetic, samples: 10
         "resources: {ps: auto, worker: {count: 1, cores: 0.5, memory: 1.5 GiB}}",
         "resources: {total: {cores: 4, memory: 1073741824}}",
         "backend: local",
-        "backend: {k8s: {image: x, env: {A: b}, storage_size: 5GiB, ps_memory_ceiling: 0, tolerations: [{operator: Exists}]}}",
+        "backend: {k8s: {image: x, env: {A: b}, storage_size: 5GiB, tolerations: [{operator: Exists}]}}",
     ],
 )
 def test_schema_accepts_shorthands(more: str) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from dlrover_lite.core.errors import BackendError, ResizeUnderWay
+from dlrover_lite.core.errors import BackendError, CantResize, ResizeUnderWay
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.units import Resources
 from dlrover_lite.master.events import EventLog
@@ -36,7 +36,7 @@ from dlrover_lite.master.nodes.places import ANYWHERE, Places
 from dlrover_lite.master.nodes.preemption import who_gives_way
 from dlrover_lite.master.nodes.resizing import next_step
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
-from dlrover_lite.protocol.hosts import Host, by_name, total_of
+from dlrover_lite.protocol.hosts import Host, sum_of, total_of
 from dlrover_lite.protocol.nodes import Backend, NodeSpec, Observed, Readings, Usage
 from dlrover_lite.recipe.schema import Health
 
@@ -90,13 +90,13 @@ class Reconciler:
         """Most memory that each node was seen to use, in bytes."""
         self.readings: tuple[float, Readings] | None = None
         """Newest readings, and as of when."""
-        self.hosts: tuple[Host, ...] = ()
-        """Hosts as they were seen last."""
         self._hosts: tuple[Host, ...] | None = None
         """Hosts when the master began; None: they haven't been looked at."""
         self.changed_hosts: tuple[Host, ...] = ()
         """Hosts that there are now, if that has changed."""
         self._hosts_at = self.clock()
+        self.replace: Callable[[str, Resources], str] = lambda node, each: "there is no way to"
+        """Begins to replace a node by one with so much, and says why that can't be, or ""."""
         self.waits_for: dict[str, str] = {}
         """Why nodes that are to be resized haven't been yet, in words."""
         self._liveness = Liveness(self.health, self.clock())
@@ -104,6 +104,10 @@ class Reconciler:
         """Version of what the backend told last; None: it hasn't told anything yet."""
         self._observed: dict[str, Observed] = {}
         self._usage_at = self._resize_at = self.clock()
+        self._known: dict[str, Resources] = {}
+        """The most that was told of each host: for a while less may be, because others are taken to have the rest."""
+        self._fitted: dict[str, Resources] = {}
+        """The most that nodes had together on each host: it has as much, where nothing else says what it has."""
         self._no_room_since: dict[str, float] = {}
         """Since when parameter servers that others wait for have found no room."""
         self._launched_at: dict[str, float] = {}
@@ -238,13 +242,15 @@ class Reconciler:
             readings = self.backend.readings()
             self._see(readings.nodes)
             self.readings = (now + self.clock()) / 2, readings
+            self._learn_hosts()
         if now >= self._hosts_at:
             self._hosts_at = now + HOSTS_SECONDS
             self._look_at_hosts()
 
     def _look_at_hosts(self) -> None:
         """Take in hosts that have come, gone, or changed."""
-        self.hosts = there = tuple(self.backend.capacity())
+        there = tuple(self.backend.capacity())
+        self._known |= {host.name: host.resources.or_more(self._known.get(host.name)) for host in there}
         if self._hosts is None:
             self._hosts = there
         if there != self._hosts or self.changed_hosts:
@@ -270,11 +276,20 @@ class Reconciler:
         for node in waiting:
             if now >= self._no_room_since[node.id] + NO_ROOM_SECONDS:
                 self._no_room_since[node.id] = now
-                workers = who_gives_way(node.most, self.fleet.running, self._placed(), by_name(self.hosts))
-                if workers:
+                running, placed = self.fleet.running, self._placed()
+                workers = who_gives_way(node.most, running, placed, {**self._fitted, **self._known})
+                if workers := workers or who_gives_way(node.most, running, placed, self._known):
                     why = self._no_room(node.id)
                     self._take(self.fleet.give_way([worker.id for worker in workers], node.id, why, now))
                     return
+
+    def _learn_hosts(self) -> None:
+        """Note what has fitted on each host."""
+        on: dict[str, list[Resources]] = {}
+        for node, host in self._placed().items():
+            on.setdefault(host, []).append(self.fleet.by_id[node].resources)
+        for host, held in on.items():
+            self._fitted[host] = sum_of(held).or_more(self._fitted.get(host))
 
     def _no_room(self, node: str) -> str:
         """Return why no host has room for a node, in words; "": there is one, or it isn't known."""
@@ -326,6 +341,9 @@ class Reconciler:
         why = f"is not resized to {describe(wanted)}: {error.message}"
         if wanted.memory < node.resources.memory:  # it has grown meanwhile
             return self._give_up(node, msgspec.structs.replace(wanted, memory=node.resources.memory), why)
+        if isinstance(error, CantResize):
+            refused = self.replace(node.id, wanted)
+            why = f"{why}; " + (f"nor replaced by one that has them: {refused}" if refused else "it is replaced")
         self._resize_at = self.clock() + RESIZE_AGAIN_SECONDS
         return self._waiting(node.id, why)
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+import msgspec
 import numpy as np
 
 from dlrover_lite.core import slot_sets
@@ -65,6 +66,7 @@ class SlotControl:
     def __post_init__(self) -> None:
         self.problem = ""
         """Why what is wanted can't be done for now."""
+        self.reconciler.replace = self._replace_by_larger
 
     @property
     def _fleet(self) -> Fleet:
@@ -237,6 +239,11 @@ class SlotControl:
         """Replace a node that is slow by another one with ``each``, on ``host`` if one is named."""
         return self._drain(node, replace=True, each=each, host=host, why="replaced, as it is slow", slow=True)
 
+    def _replace_by_larger(self, node: str, each: Resources) -> str:
+        """Replace a node that can't be resized by another one with ``each``. Return why that can't be, or ""."""
+        answer = self._drain(node, replace=True, each=each, why="replaced, as it can't be resized")
+        return answer.message if isinstance(answer, Failure) else ""
+
     @property
     def _over(self) -> bool:
         return self._fleet.done or self.shards.trained
@@ -373,6 +380,8 @@ class SlotControl:
         if not replace and role.count <= 1:
             what = "parameter server" if node.role == "ps" else "worker"
             return Failure(UNUSABLE, f"{name} is the last {what}", "Let another one take its place: --replace")
+        if node.wanted is not None and node.wanted == each:
+            node = msgspec.structs.replace(node, wanted=None)  # the other one gets that
         if replace and (refused := replacement_refusal(node, fleet, each)) is not None:
             return refused
         if node.role != "ps":

@@ -33,6 +33,9 @@ __all__ = [
     "read_hosts",
 ]
 
+_REFUSED = (400, 403, 405, 422)
+"""Statuses of a resize that the server won't do: a right is missing, or it can't resize pods like this."""
+
 
 class Closing(BackendError):
     """No more calls are made."""
@@ -69,6 +72,8 @@ class Resized(NamedTuple):
     pod: str
     resources: Resources
     problem: str = ""
+    final: bool = False
+    """It is refused however often it is asked for."""
 
 
 class There(NamedTuple):
@@ -179,7 +184,9 @@ class ApiCaller:
             self._calls.patch("Pod", one.pod, patch, subresource="resize")
         except (ApiProblem, Unreachable) as problem:
             is_refused = isinstance(problem, ApiProblem) and problem.status == 403
-            return Resized(one.pod, one.resources, _words(problem) if is_refused else problem.message)
+            is_final = isinstance(problem, ApiProblem) and problem.status in _REFUSED and not problem.is_over_quota
+            words = _words(problem) if is_refused else problem.message
+            return Resized(one.pod, one.resources, words, is_final)
         return Resized(one.pod, one.resources)
 
     def _read_hosts(self) -> There:

@@ -282,8 +282,8 @@ class KubeBackend:
                     book.delete_failed(pod, now)
                 case Resized(pod, resources, ""):
                     book.resized(pod, resources)
-                case Resized(pod, resources, problem):
-                    book.resize_failed(pod, resources, problem, now)
+                case Resized(pod, resources, problem, final):
+                    book.resize_failed(pod, resources, problem, now, final=final)
                 case There() if not outcome.problem:
                     if outcome.sizes != self._there.sizes:
                         book.found_room.forget()

@@ -100,6 +100,10 @@ class Pod:
     """Time before which a resize that was refused isn't tried again."""
     resize_problem: str = ""
     """Why it hasn't been resized, in words of who refuses it; empty: nobody does."""
+    cant_resize: bool = False
+    """It isn't to be expected any more that it is resized."""
+    deferred_since: float | None = None
+    """Time since when its host has put the resize off."""
     tell_size: bool = False
     """Its agent is still to be told what its node may use by now."""
     uid: str = ""

@@ -111,6 +111,7 @@ class Placement:
 
     def resize_pod(self, pod: Pod, resources: Resources) -> None:
         pod.wanted, pod.resize, pod.resize_problem, pod.resize_at = resources, "due", "", 0.0
+        pod.cant_resize, pod.deferred_since = False, None
         self.touch(pod)
 
     # --- spares ---------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from dlrover_lite.backends.k8s.objects.node_pod import NODE_ANNOTATION, SPEC_ANN
 from dlrover_lite.backends.k8s.objects.pod_view import PodEnd, PodView
 from dlrover_lite.backends.keeper import protocol
 from dlrover_lite.core.decoding import from_json
-from dlrover_lite.core.errors import BackendError, ResizeUnderWay
+from dlrover_lite.core.errors import BackendError, CantResize, ResizeUnderWay
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.protocol.nodes import NodeSpec, Observation, Observed, Role
 
@@ -45,7 +45,8 @@ KILL_SECONDS = 5.0
 STUCK_SECONDS = 60.0
 """How long a deleted pod may stay, with an agent that is silent, until its node counts as ended: a lost host confirms nothing."""
 RETRY_SECONDS, QUOTA_RETRY_SECONDS = 5.0, 15.0
-RESIZE_RETRY_SECONDS = 30.0
+RESIZE_RETRY_SECONDS, DEFERRED_SECONDS = 30.0, 60.0
+"""Time between two tries of a resize that the API refuses; and how long a host may put one off until it counts as refused."""
 UNSEEN_SECONDS = 45.0
 """A pod that was made this long before a list, and isn't in it, is gone; sooner, the list may be from before."""
 
@@ -117,12 +118,12 @@ class PodBook(Placement):
             pod.wanted = resources
             return
         if self.cant_resize and not is_same(pod.wanted, resources):
-            raise BackendError(f"Node {node_id} can't be resized: {self.cant_resize}", hint="Have a new node instead.")
+            raise CantResize(f"Node {node_id} can't be resized: {self.cant_resize}", hint="Have a new node instead.")
         if not is_same(pod.wanted, resources) or (pod.resize_problem and now >= pod.resize_at):
             self.resize_pod(pod, resources)
-        self._report_resize(node, pod)
+        self._report_resize(node, pod, now)
 
-    def _report_resize(self, node: Node, pod: Pod) -> None:
+    def _report_resize(self, node: Node, pod: Pod, now: float) -> None:
         """Raise an error unless a pod has what its node is to have."""
         wanted, words = pod.wanted, pod.resize_problem
         if node.ended or self._is_settled(pod):
@@ -130,7 +131,9 @@ class PodBook(Placement):
         if words and pod.view is not None and wanted.memory < (actual := self._actual(pod.view)).memory:
             self.resize_pod(pod, actual)  # the master goes on with what the node has: it isn't to be taken away later
         if words:
-            raise BackendError(f"{node.spec.id} in pod {pod.name}: {words}")
+            is_put_off = pod.deferred_since is not None and now >= pod.deferred_since + DEFERRED_SECONDS
+            error = CantResize if pod.cant_resize or is_put_off else BackendError
+            raise error(f"{node.spec.id} in pod {pod.name}: {words}")
         raise ResizeUnderWay(f"the pod {pod.name} of {node.spec.id} is being resized")
 
     def terminate(self, node_id: str, grace_seconds: float, *, keep_memory: bool, now: float, at: float) -> None:
@@ -220,7 +223,7 @@ class PodBook(Placement):
             self.change(node, detail=detail, host=view.host, no_room=view.unschedulable)
         elif (node is None or node.ended) and pod.delete_at is None and not self._is_kept(pod, node):
             self.let_go(pod, now, linger=LINGER_SECONDS)
-        self._see_resize(pod, view)
+        self._see_resize(pod, view, now)
         self.touch(pod)
 
     def _is_kept(self, pod: Pod, node: Node | None) -> bool:
@@ -317,19 +320,19 @@ class PodBook(Placement):
             pod.resize = "no" if is_same(pod.wanted, resources) else "due"
             self.touch(pod)
 
-    def resize_failed(self, name: str, resources: Resources, why: str, now: float) -> None:
-        """Take in that the API refuses a pod's resize, or doesn't answer."""
+    def resize_failed(self, name: str, resources: Resources, why: str, now: float, *, final: bool = False) -> None:
+        """Take in that the API refuses a pod's resize, or doesn't answer; ``final``: it will go on refusing it."""
         pod = self.pods.get(name)
         if pod is None or pod.resize != "asked":
             return
         if not is_same(pod.wanted, resources):
             pod.resize = "due"
         else:
-            pod.resize, pod.resize_problem = "no", why
+            pod.resize, pod.resize_problem, pod.cant_resize = "no", why, final
             pod.resize_at = now + RESIZE_RETRY_SECONDS
         self.touch(pod)
 
-    def _see_resize(self, pod: Pod, view: PodView) -> None:
+    def _see_resize(self, pod: Pod, view: PodView, now: float) -> None:
         """See what a pod's status says of its resize."""
         if pod.resize != "no" or pod.is_leaving:
             return
@@ -338,7 +341,8 @@ class PodBook(Placement):
             return
         if is_same(self._less_agent(view.asked), pod.wanted):
             kind, words = view.resize_problem
-            pod.resize_problem = words if kind is not None else ""
+            pod.resize_problem, pod.cant_resize = words if kind is not None else "", kind == "Infeasible"
+            pod.deferred_since = (pod.deferred_since or now) if kind == "Deferred" else None
             pod.resize_at = math.inf  # it is in the pod's spec: its node goes on trying by itself
 
     def _is_settled(self, pod: Pod) -> bool:
