@@ -34,6 +34,8 @@ class NodeSpec(msgspec.Struct, frozen=True):
     """Where a node that others talk to listens: its backend says so, and the node tells the master what came of it."""
     host: Name = ""
     """Host that it is wanted on; empty: wherever there is room. One that takes over what another has left is where that is."""
+    avoids: Items[Name] = []
+    """Hosts that it isn't wanted on, as others were slow there; rather there than nowhere."""
 
 
 class Observed(msgspec.Struct, frozen=True):

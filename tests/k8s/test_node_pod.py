@@ -56,7 +56,9 @@ def calls(api_server: ApiServer, tmp_path: Path) -> Iterator[Calls]:
 @needs_cluster
 def test_a_restricted_namespace_admits_it_with_all_that_the_recipe_wishes(calls: Calls) -> None:
     settings = settings_of(calls.namespace, WISHES)
-    spec = NodeSpec("ps-0", "ps", Resources(1.5, 512 * MIB), "tcp://ads-1.team.svc:7070", host="host-a")
+    spec = NodeSpec(
+        "ps-0", "ps", Resources(1.5, 512 * MIB), "tcp://ads-1.team.svc:7070", host="host-a", avoids=["host-b"]
+    )
     made = calls.create(node_pod(settings, spec, "ads-1-ps-0", spec.resources))
     container, labels = made["spec"]["containers"][0], made["metadata"]["labels"]
     assert made["status"]["qosClass"] == "Burstable"
@@ -70,8 +72,9 @@ def test_a_restricted_namespace_admits_it_with_all_that_the_recipe_wishes(calls:
     assert len(environment) == len(container["env"]), "each variable once"
     assert environment["PYTHONPATH"]["value"] == "/models:/more" and environment["TMPDIR"]["value"] == "/elsewhere"
     assert environment["DLROVER_LITE_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
-    [wish] = made["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert wish["preference"]["matchFields"][0]["values"] == ["host-a"]
+    wishes = made["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    terms = [one["preference"]["matchFields"][0] for one in wishes]
+    assert [(term["operator"], term["values"]) for term in terms] == [("In", ["host-a"]), ("NotIn", ["host-b"])]
     [spread] = made["spec"]["topologySpreadConstraints"]
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
 

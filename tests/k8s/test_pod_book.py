@@ -439,6 +439,14 @@ def test_a_worker_that_comes_soon_after_another_takes_its_pod() -> None:
     assert not world.pods
 
 
+def test_a_node_takes_no_spare_pod_on_a_host_that_it_avoids() -> None:
+    world = World()
+    world.book.keep_spares(1, SMALL)
+    world.settle(3)
+    [spare] = world.pods
+    assert world.run("worker-0", avoids=["host-a"]) != spare
+
+
 def test_a_node_takes_a_spare_pod_and_another_spare_is_made() -> None:
     world = World()
     world.book.keep_spares(1, SMALL)

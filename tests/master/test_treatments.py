@@ -13,10 +13,12 @@ import pytest
 from dlrover_lite.brain.healing.mitigation import Treatment
 from dlrover_lite.core.units import Resources
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
+from dlrover_lite.master.nodes.reconciler import AVOID_SECONDS
 from dlrover_lite.protocol.acts import Act, AddPs, MoveSlots, Replace, Resize, SmallerShards
 from dlrover_lite.protocol.brain_messages import Advice
 from dlrover_lite.protocol.demands import DecisionOutcome
 from dlrover_lite.protocol.messages import Export
+from dlrover_lite.protocol.questions import ScaleRequest
 from tests.master.rig import RESOURCES, Rig
 from tests.master.test_slots import PAIR, at_rest, has, loads, owned, states, texts
 
@@ -134,6 +136,22 @@ def test_a_node_is_launched_elsewhere_if_its_host_is_refused(pair: Rig) -> None:
     pair.backend.wait_for_launch("worker-2")
     assert wanted(pair, "worker-2") == (SIZE, "")
     assert "is not launched on gone, but wherever there is room: there is no host gone" in texts(pair, "worker-2")
+
+
+@pytest.mark.parametrize("node", ["ps-0", "worker-0"])
+def test_a_replacement_avoids_the_slow_nodes_host_for_a_while(pair: Rig, node: str) -> None:
+    pair.backend.on[node] = "slow"
+    pair.step_until(lambda: pair.master.reconciler.host_of.get(node) == "slow")
+    brain = Brain(pair)
+    brain.say(node, Replace(SIZE))
+    follower = node.replace("0", "2")
+    pair.backend.wait_for_launch(follower) if node == "ps-0" else pair.follow(
+        *PAIR, until=lambda status: follower in states(status)
+    )
+    assert pair.backend.launched[-1].avoids == ["slow"]
+    pair.clock.now += AVOID_SECONDS
+    pair.ask("cli", ScaleRequest(workers=4))
+    assert pair.backend.launched[-1].avoids == []
 
 
 @pytest.mark.parametrize("few", [True, False])

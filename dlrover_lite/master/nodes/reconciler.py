@@ -53,6 +53,8 @@ USAGE_SECONDS, LEAST_USAGE_SECONDS = 1.0, 0.25
 """Seconds from one reading of what nodes have used to the next, and the least where somebody waits for it."""
 NO_ROOM_SECONDS = 10.0
 """Seconds for which a parameter server finds no room until workers give theirs: what ends elsewhere may still leave some."""
+AVOID_SECONDS = 600.0
+"""Seconds for which a host is avoided on which a node was slow."""
 RESIZE_AGAIN_SECONDS = 1.0
 """Seconds before the next try after the backend couldn't give a node more."""
 UNDER_WAY_SECONDS = 0.25
@@ -108,6 +110,8 @@ class Reconciler:
         """The most that was told of each host: for a while less may be, because others are taken to have the rest."""
         self._fitted: dict[str, Resources] = {}
         """The most that nodes had together on each host: it has as much, where nothing else says what it has."""
+        self._avoided: dict[str, float] = {}
+        """Hosts on which a node was slow, each with the time when that was found."""
         self._no_room_since: dict[str, float] = {}
         """Since when parameter servers that others wait for have found no room."""
         self._launched_at: dict[str, float] = {}
@@ -173,6 +177,11 @@ class Reconciler:
         """Let a worker leave, or a PS that holds nothing; return what follows from it, in words. ``each`` and ``host``: of the one that
         takes its place."""
         return self._told(self.fleet.drain(node, self.clock(), why=why, replace=replace, each=each, host=host))
+
+    def avoid_host_of(self, node: str) -> None:
+        """Have no node start for a while on the host of a slow one, if that is known, and others will do."""
+        if host := self._placed().get(node):
+            self._avoided[host] = self.clock()
 
     def kill(self, node: str) -> list[str]:
         """End a node at once; another one takes its place. Return what follows from it, in words."""
@@ -440,7 +449,11 @@ class Reconciler:
     def _launch(self, node: Node) -> None:
         failpoint("master.launch.noted")
         if not self.fleet.done:
-            spec = NodeSpec(node.id, node.role, node.resources, self.endpoint, node.follows, host=node.host)
+            recently = self.clock() - AVOID_SECONDS
+            avoids = [host for host, at in self._avoided.items() if at > recently and not node.host]
+            spec = NodeSpec(
+                node.id, node.role, node.resources, self.endpoint, node.follows, host=node.host, avoids=avoids
+            )
             try:
                 self._launch_somewhere(spec)
             except BackendError as error:

@@ -236,7 +236,8 @@ class SlotControl:
         return refused or Scaled(self.reconciler.scale_ps(self._fleet.plan.ps.count + 1, each=each, host=host))
 
     def replace(self, node: str, each: Resources, host: str = "") -> Scaled | Failure:
-        """Replace a node that is slow by another one with ``each``, on ``host`` if one is named."""
+        """Replace a node that is slow by another one with ``each``, on ``host`` if one is named, else rather not where this one is."""
+        self.reconciler.avoid_host_of(node)
         return self._drain(node, replace=True, each=each, host=host, why="replaced, as it is slow", slow=True)
 
     def _replace_by_larger(self, node: str, each: Resources) -> str:

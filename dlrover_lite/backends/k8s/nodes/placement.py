@@ -98,7 +98,9 @@ class Placement:
             pod = self.pods[name]
             fits = is_same(pod.wanted, spec.resources) or not (self.cant_resize or pod.resize_problem)
             fits = fits and (pod.spare or pod.role == spec.role)
-            if fits and pod.takes_nodes and pod.view is not None and spec.host in ("", pod.view.host):
+            if not (fits and pod.takes_nodes and pod.view is not None):
+                continue
+            if spec.host in ("", pod.view.host) and pod.view.host not in spec.avoids:
                 return pod
         return None
 

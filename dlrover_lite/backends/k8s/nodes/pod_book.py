@@ -399,7 +399,7 @@ class PodBook(Placement):
     def _told_spec(self, pod: Pod, node: Node) -> NodeSpec:
         """Return a node as its agent is to start it: it knows no other hosts. Whom it follows it is told wherever that one has run: a
         parameter server that finds nothing of its predecessor's memory says that the parameters are lost."""
-        return msgspec.structs.replace(node.spec, host="", resources=pod.wanted)
+        return msgspec.structs.replace(node.spec, host="", avoids=[], resources=pod.wanted)
 
     def heard(self, name: str) -> None:
         """Take in that an agent has answered something."""

@@ -186,14 +186,23 @@ def _volumes(settings: PodSettings) -> list[KubeObject]:
 
 
 def _placement(settings: PodSettings, spec: NodeSpec, component: str) -> KubeObject:
-    """Return where the pod may be, and where it is wanted: on the node's host, and parameter servers apart from each other. These two are
-    wishes: rather elsewhere than nowhere."""
+    """Return where the pod may be, and where it is wanted: on the node's host, not on hosts where others were slow, and parameter servers
+    apart from each other. These are wishes: rather elsewhere than nowhere."""
     kubernetes = settings.kubernetes
     found: KubeObject = {}
-    if spec.host:
-        term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [spec.host]}]}
-        wish = {"weight": 100, "preference": term}
-        found["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
+    wishes = [*([("In", spec.host)] if spec.host else []), *(("NotIn", host) for host in spec.avoids)]
+    if wishes:
+        found["affinity"] = {
+            "nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "weight": 100,
+                        "preference": {"matchFields": [{"key": "metadata.name", "operator": how, "values": [host]}]},
+                    }
+                    for how, host in wishes
+                ]
+            }
+        }
     if component == "ps":
         found["topologySpreadConstraints"] = [
             {
