@@ -555,8 +555,8 @@ def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float, spare: bool 
     most = within(demand)
     left = room.within(less(most, [its for _, its in known.held()]))
     free, named = by_name(left.hosts), {node.host for node in standing.nodes if node.host}
-    if len(free) == 1:  # it is called as its nodes are told
-        free = dict.fromkeys(named, left.total) if len(named) == 1 else {}
+    if len(free) == 1:  # hosts are known by their nodes
+        free = dict.fromkeys(sorted(named), left.total)
     in_place = left.total.memory >= known.policies.tracking.least_relief_share * sum(
         node.resources.memory for node in standing.nodes if node.role == "ps"
     )
@@ -567,6 +567,7 @@ def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float, spare: bool 
         levels=levels,
         nodes=tuple(NodeNow(node.node, node.role, node.host, node.resources, node.used) for node in standing.nodes),
         free=free,
+        shared=len(left.hosts) == 1 < len(named),
         facts=demand.facts,
         most=most,
         least=_least(demand),

@@ -245,7 +245,7 @@ def _facts_of_nodes() -> Iterator[str]:
     )
     used = tuple(msgspec.structs.replace(node, used_bytes=300 * MIB) for node in slow.nodes)
     levels = {"levels": tuple(map(Level.of, slow.profiles))}
-    for fields in ({}, levels, {"past": (before,)}, {"past": (before, before)}, {"nodes": used}):
+    for fields in ({}, levels, {"past": (before,)}, {"past": (before, before)}, {"nodes": used}, {"shared": True}):
         inputs = msgspec.structs.replace(slow, **fields)
         yield from (f"{fact.name}: {fact.text}" for fact in facts_of_treatment(inputs, decision))
         yield from _said(decision, inputs)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite.brain import job_tracker
 from dlrover_lite.brain.capacity import Capacity
+from dlrover_lite.brain.healing.host_capacity import HostCapacity
 from dlrover_lite.brain.job_tracker import (
     Numbered,
     RegisteredJob,
@@ -25,6 +26,7 @@ from dlrover_lite.brain.planning.plan_grid import Candidate, Lattice
 from dlrover_lite.brain.policies import TrackingPolicy
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.demands import Demand, Standing, StandingNode
+from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.plans import Plan
 from tests.brain.advised import FEATURES, MACHINE, demand, done, nodes_of, plan_of, role
 from tests.brain.simulated import START, Job, hosts
@@ -251,6 +253,20 @@ def test_health_is_looked_at_when_the_nodes_that_run_were_measured() -> None:
     assert memory_alone is not None and memory_alone.profiles == () and memory_alone.levels
     known.standing = None
     assert heal_inputs(known, on_a(Resources(1.0, GIB)), at=START) is None
+
+
+def test_hosts_that_only_nodes_tell_of_share_what_is_left() -> None:
+    known, job = running()
+    ps, *workers = sorted(nodes_of(job), key=lambda node: node.role)
+    apart = tuple(msgspec.structs.replace(node, host=f"host-{number}") for number, node in enumerate([ps, *workers]))
+    known.stands(standing(job, nodes=apart))
+    left = Resources(1.0, GIB)
+    inputs = heal_inputs(known, Capacity(left, (Host("", left),)), at=START + 10)
+    assert inputs is not None and inputs.shared
+    assert inputs.free == {"host-0": left, "host-1": left, "host-2": left}
+    room = HostCapacity(inputs.free, shared=inputs.shared)
+    room.take("host-0", Resources(0.5, GIB))
+    assert room.left("host-2") == Resources(0.5, 0) and room.best(Resources(0.5, 1)) == ""
 
 
 def test_time_of_relief_by_moving_rows_follows_the_measured_rate() -> None:

@@ -244,6 +244,8 @@ def _to_act(inputs: HealInputs) -> str:
 
 
 def _room(inputs: HealInputs) -> str:
+    if inputs.shared:
+        return f"{_amount(next(iter(inputs.free.values())))} could still be given, on whichever host has it"
     parts = [f"{_amount(free)}{f' on {host}' if host else ''}" for host, free in inputs.free.items()]
     return f"{'; '.join(parts)} could still be given" if parts else ""
 

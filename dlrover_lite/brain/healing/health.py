@@ -28,7 +28,7 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
     Everything follows from ``inputs``: the same ones give the same decisions. A node with a treatment under way is left alone, and what
     only could be told isn't told twice in a row. All together take no more than ``inputs.free`` has.
     """
-    room = HostCapacity(inputs.free)
+    room = HostCapacity(inputs.free, shared=inputs.shared)
     found: list[Treatment] = []
     under_way = [one for one in inputs.past if one.done_at is None and not _only_told(one)]
     if inputs.held:

@@ -13,10 +13,12 @@ _ROUNDING = 1e-9
 
 
 class HostCapacity:
-    """Resources that are left, by host. Nothing is ever given that isn't there."""
+    """Resources that are left, by host. Nothing is ever given that isn't there. ``shared``: each host may have all that is left, as nobody
+    knows which part of it is where."""
 
-    def __init__(self, free: Mapping[str, Resources]) -> None:
+    def __init__(self, free: Mapping[str, Resources], *, shared: bool = False) -> None:
         self._free = dict(free)
+        self._shared = shared
 
     def cores(self, host: str) -> float:
         return self.left(host).cores
@@ -45,9 +47,9 @@ class HostCapacity:
         return min(hosts, key=lambda host: (-self.cores(host), host), default="")
 
     def take(self, host: str, wanted: Resources) -> None:
-        """Take resources of a host; of each, where it isn't named. Raises ValueError when there isn't so much."""
+        """Take resources of a host; of each, where it isn't named, or they share them. Raises ValueError when there isn't so much."""
         if not self.fits(host, wanted):
             raise ValueError(f"{host} has {self.left(host)} left, not {wanted}")
-        for name in [host] if host in self._free else list(self._free):
+        for name in [host] if host in self._free and not self._shared else list(self._free):
             left = self._free[name]
             self._free[name] = Resources(max(0.0, left.cores - wanted.cores), left.memory - wanted.memory)

@@ -66,6 +66,8 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeNow, ...]
     free: dict[str, Resources] = {}
     """Resources that nodes of this job could be given beside what they have, by host."""
+    shared: bool = False
+    """The hosts have these resources together: it isn't known which part of them is on which."""
     resizable: bool = True
     """Limits can be changed in place."""
     levels: Sequence[Level] = ()
