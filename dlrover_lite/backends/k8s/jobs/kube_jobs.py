@@ -100,13 +100,18 @@ class KubeJobs:
         with _job_errors():
             there = read_hosts(self._calls)
             if there.problem:
-                raise BackendError(f"What the cluster has can't be read: {there.problem}")
+                raise BackendError(f"What the cluster has can't be read: {there.problem}", hint=there.hint)
             quota = left_by(there.quotas)
             return capacity_of(there.hosts, settings, bounds, quota=quota, agent_memory=AGENT_MEMORY)
+
+    def _seen_by_user(self, recipe: Recipe) -> Resources:
+        """Return what there is for a job of a recipe, as far as its user may see. Raises JobError where nothing says it."""
+        return total_of(self._capacity(recipe.kubernetes or Kubernetes(), bounds_of(recipe.resources)))
 
     def dry_run(self, recipe: Recipe) -> None:
         with _job_errors():
             submission.check(self._wish(recipe, RunOptions(), None), self._calls, time.time())
+        self._seen_by_user(recipe)
 
     def objects(self, recipe: Recipe, options: RunOptions) -> list[dict[str, Any]]:
         """Return the objects that a job of this recipe would be made of."""
@@ -122,7 +127,7 @@ class KubeJobs:
         beginning: Beginning | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> str:
-        wish = self._wish(recipe, options, beginning)
+        wish = self._wish(recipe, options, beginning, seen=self._seen_by_user(recipe))
         key = JobKey.parse(wish.key)
         with _job_errors():
             job = submission.create(wish, self._calls, time.time(), lambda job: self._kept.keep_key(job, key))
@@ -359,7 +364,9 @@ class KubeJobs:
         if _NAME.match(job) is None:
             raise JobError(f"No job is called {job!r}", hint="All: dlrover-lite jobs")
 
-    def _wish(self, recipe: Recipe, options: RunOptions, beginning: Beginning | None) -> submission.Wish:
+    def _wish(
+        self, recipe: Recipe, options: RunOptions, beginning: Beginning | None, seen: Resources | None = None
+    ) -> submission.Wish:
         settings = recipe.kubernetes
         if settings is None:
             raise JobError(
@@ -374,7 +381,6 @@ class KubeJobs:
             takes_checkpoints=recipe.checkpoint != "off",
             shares_brain=bool(settings.brain),
         )
-        seen = total_of(self._capacity(settings, bounds_of(recipe.resources)))
         chosen = msgspec.structs.replace(chosen, seen_capacity=seen)
         return submission.Wish(recipe, settings, chosen, beginning, JobKey.generate().text())
 

@@ -84,6 +84,8 @@ class There(NamedTuple):
     quotas: list[QuotaView]
     problem: str = ""
     """Why it couldn't be read for now; what was known before holds."""
+    hint: str = ""
+    """What to do about that."""
 
     @property
     def sizes(self) -> dict[str, Resources]:
@@ -224,14 +226,14 @@ def read_hosts(calls: Calls, *, skip_hosts: bool = False) -> There:
             hosts = calls.list("Node", _Hosts).items
     except ApiProblem as problem:
         if problem.status != 403:
-            return There(None, [], problem.message)
+            return There(None, [], problem.message, problem.hint)
     except Unreachable as problem:
-        return There(None, [], problem.message)
+        return There(None, [], problem.message, problem.hint)
     try:
         quotas = calls.list("ResourceQuota", _Quotas).items
     except (ApiProblem, Unreachable) as problem:
         if not isinstance(problem, ApiProblem) or problem.status != 403:
-            return There(None, [], problem.message)
+            return There(None, [], problem.message, problem.hint)
     return There(hosts, quotas)
 
 
