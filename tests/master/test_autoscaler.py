@@ -25,6 +25,7 @@ from dlrover_lite.master.autoscale.autoscaler import (
     World,
 )
 from dlrover_lite.protocol.demands import DecisionOutcome
+from dlrover_lite.protocol.hosts import HostNodes
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
 MODES = ("off", "suggest", "on")
@@ -348,3 +349,28 @@ def test_servers_that_stay_have_room_before_any_leaves() -> None:
         ResizeNode("ps-1", Resources(0.5, 2 * GIB)),
         ScaleRole("ps", 1),
     ]
+
+
+@pytest.mark.parametrize(("room", "moves"), [(0, 1), (1, 2), (2, 2)])
+def test_a_worker_that_lands_elsewhere_is_not_replaced_again_and_again(room: int, moves: int) -> None:
+    """Hosts are wishes where a cluster's scheduler places nodes: two of three workers are wanted on a host with less room."""
+    target = plan(3, 0.5, 1, 0.5)
+    machine = Machine(target, no_luck)
+
+    def place() -> None:
+        for node in list(machine.nodes.values()):
+            if not node.host:
+                there = sum(one.host == "b" for one in machine.nodes.values())
+                wanted = machine.asked and node.role == "worker" and there < room
+                machine.nodes[node.id] = node._replace(host="b" if wanted else "a")
+
+    place()
+    goal = Goal(number=1, target=target, placement=(HostNodes("a", 1, 1), HostNodes("b", 2)), what="because")
+    machine.state, _ = machine.state.advised(goal, 0.0, 0)
+    for _ in range(40):
+        machine.turn()
+        machine.settle()
+        place()
+    assert [one.state for one in machine.done] == ["done"]
+    assert len(machine.asked) == moves and all(isinstance(step, ReplaceNode) for step in machine.asked)
+    assert sum(node.host == "b" for node in machine.nodes.values()) == room

@@ -189,6 +189,9 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     """Earliest time of the next try, in seconds since the epoch."""
     predicted: PredictedRate | None = None
     """Predicted throughput with the target plan."""
+    replaced: tuple[tuple[str, int], ...] = ()
+    """Hosts that a worker was to come to in place of one elsewhere, each with the number of workers there then: where that is still so
+    there was no room, as the backend takes hosts for wishes, and it isn't tried again."""
 
 
 class PlanPrediction(msgspec.Struct, frozen=True):
@@ -320,7 +323,10 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         if not refused and isinstance(goal.step, GiveWay):
             return self._end(goal, "done", "", now, world)
         if not refused:
-            return Turn(self._with(msgspec.structs.replace(goal, asked=True, since=now)))
+            replaced = goal.replaced
+            if isinstance(goal.step, ReplaceNode) and goal.target is not None:
+                replaced += ((goal.step.host, _workers_on(goal.step.host, world)),)
+            return Turn(self._with(msgspec.structs.replace(goal, asked=True, since=now, replaced=replaced)))
         tries = goal.tries + 1
         if tries >= TRIES:
             return self._end(goal, "given up", f"{_words(goal.step)}: {refused}", now, world)
@@ -373,11 +379,13 @@ def _at_any_time(goal: Goal, step: Step) -> bool:
 def _next(goal: Goal, world: World) -> Step | None:
     if goal.target is None:
         return goal.steps[0] if goal.steps else None
-    steps = list(_missing(goal.target, goal.placement, world))
+    steps = list(_missing(goal.target, goal.placement, world, goal.replaced))
     return next((step for step, releases in steps if releases), steps[0][0] if steps else None)
 
 
-def _missing(target: Plan, placement: Sequence[HostNodes], world: World) -> Iterator[tuple[Step, bool]]:
+def _missing(
+    target: Plan, placement: Sequence[HostNodes], world: World, replaced: Sequence[tuple[str, int]]
+) -> Iterator[tuple[Step, bool]]:
     """Yield the steps from the present state to ``target``, each with whether it releases something. Sizes for new nodes come first: they
     cost nothing."""
     for role in _ROLES:
@@ -389,7 +397,8 @@ def _missing(target: Plan, placement: Sequence[HostNodes], world: World) -> Iter
         on = {one.host: one.servers if role == "ps" else one.workers for one in placement}
         if role == "worker" and planned.count == wanted.count:
             for name, host in _elsewhere(world.staying(role), on):
-                yield ReplaceNode(name, wanted.each, host), False
+                if (host, _workers_on(host, world)) not in replaced:
+                    yield ReplaceNode(name, wanted.each, host), False
         for node in world.staying(role):
             size = _size(node.resources, wanted.each)
             if role == "ps" and wanted.count < planned.count and size.memory > node.resources.memory:
@@ -410,6 +419,10 @@ def _elsewhere(workers: Sequence[NodeNow], on: Mapping[str, int]) -> Iterator[tu
         if short and worker.host and missing[worker.host] < 0:
             missing[worker.host] += 1
             yield worker.id, short.pop(0)
+
+
+def _workers_on(host: str, world: World) -> int:
+    return sum(worker.host == host for worker in world.staying("worker"))
 
 
 def _size(now: Resources, wanted: Resources) -> Resources:
