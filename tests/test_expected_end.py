@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dlrover_lite.core.expected_end import (
@@ -103,6 +103,9 @@ CENTURIES = 0.99e9
 """Seconds; 0.99: the mean of rates isn't exact."""
 
 
+@example(0.0, 73435.0, [(10000.0, 0.0), (3618.0, 1.0)], None, 22939.0)
+@example(0.0, 73435.0, [(3920.0, 1.0), (9698.0, 5e-324)], None, 22939.0)
+@example(0.0, 6666.0, [(10000.0, 5e-324)], None, 0.0)
 @given(
     st.floats(0, 2e9),
     st.floats(0, 1e12),
@@ -120,6 +123,7 @@ def test_an_end_is_never_in_the_past_and_a_band_never_negative(
         assert found.error_seconds is None or found.error_seconds >= 0
     else:
         rates = [predicted.expected] if predicted is not None else []
-        # shorter intervals say nothing
-        rates += [samples / seconds for seconds, samples in measured if samples and seconds >= SHORTEST_SECONDS]
-        assert not rates or left / min(rates) > CENTURIES  # nobody waits for that
+        told = [one for one in measured if one[0] >= SHORTEST_SECONDS]  # shorter intervals say nothing
+        newest = [list(zip(*told[at:], strict=True)) for at in range(len(told))]
+        rates += [sum(samples) / sum(seconds) for seconds, samples in newest]
+        assert not any(rates) or left > CENTURIES * min(filter(None, rates))  # nobody waits for that

@@ -106,15 +106,16 @@ def expected_end(
     the way, by evaluations for instance.
     """
     newest = [one for one in intervals if one.seconds >= _SHORTEST_SECONDS][-_WINDOW:]
-    seconds, samples = sum(one.seconds for one in newest), sum(one.samples for one in newest)
+    seconds = sum(one.seconds for one in newest)
+    rate = sum(one.samples for one in newest) / seconds if newest else 0.0
     training: float
     error: float | None = None
-    if len(newest) >= _ENOUGH and samples > 0:
+    if len(newest) >= _ENOUGH and rate > 0:
         training, error = _by_intervals(newest, left)
     elif predicted is not None and predicted.expected > 0:
         training, error = _by_prediction(predicted, left)
-    elif samples > 0 or recent > 0:
-        training = left / (samples / seconds if samples > 0 else recent)
+    elif rate > 0 or recent > 0:
+        training = left / (rate or recent)
     else:
         return None
     if left < 0 or not training < _LONGEST_SECONDS:
