@@ -18,7 +18,7 @@ from _train_worker import BATCH_SIZE, TIMES, Timed
 from numpy.typing import NDArray
 
 import dlrover_lite.worker.main as product
-from dlrover_lite.data.base import Batch, Schema
+from dlrover_lite.data.base import Batch, Dataset, Schema
 from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.recipe.id_kinds import FileIds
 
@@ -83,7 +83,7 @@ class Growing:
 def main(spec: NodeSpec, job_directory: Path) -> int:
     opened: list[Timed] = []
 
-    def opener(data: Any, *, directory: Path, part: Any) -> Timed | None:
+    def opener(data: Any, *, directory: Path, part: Any) -> Dataset | None:
         if part != "train":
             return None
         opened.append(Timed(Growing(data.samples, directory / WISH)))

@@ -51,7 +51,7 @@ class Timed:
 
     def __init__(self, dataset: Dataset) -> None:
         self.schema, self.samples, self.close = dataset.schema, dataset.samples, dataset.close
-        self.look_at_ids, self.expect = dataset.look_at_ids, dataset.expect
+        self.look_at_ids, self.expect, self.remote = dataset.look_at_ids, dataset.expect, dataset.remote
         self.times: list[float] = []
         self._dataset = dataset
 
@@ -82,7 +82,7 @@ def load_batches(path: Path) -> list[Batch]:
 def main(spec: NodeSpec, job_directory: Path) -> int:
     opened: list[Timed] = []
 
-    def opener(data: Any, *, directory: Path, part: Any) -> Timed | None:
+    def opener(data: Any, *, directory: Path, part: Any) -> Dataset | None:
         found = open_data(data, directory=directory, part=part)
         if found is None:
             return None
