@@ -32,7 +32,7 @@ pytestmark = [needs_cluster, needs_root]
 FAULTY = 0.2
 """Share of requests that are disturbed."""
 SLOW_SECONDS = 0.05
-"""By which each minibatch takes longer at first."""
+"""Seconds by which each minibatch takes longer at first."""
 OWNED = ("Secret", "ConfigMap", "Service", "Pod")
 
 

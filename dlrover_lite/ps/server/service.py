@@ -34,7 +34,7 @@ from dlrover_lite.ps.migration.migration import Outgoing
 from dlrover_lite.ps.migration.migration_target import MigrationTarget
 from dlrover_lite.ps.server.busy_meter import BusyMeter
 from dlrover_lite.ps.server.engine import Engine, Frozen, NotOwned, Slice
-from dlrover_lite.ps.server.transfers import TransferMeter
+from dlrover_lite.ps.server.transfer_meter import TransferMeter
 from dlrover_lite.ps.snapshots.restore import Restoring, Unreachable
 from dlrover_lite.ps.snapshots.snapshot_orders import SnapshotOrders
 from dlrover_lite.ps.snapshots.writer_process import SnapshotWriterProcess

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.ps.server.transfers import FASTEST_SECONDS, TransferMeter
+from dlrover_lite.ps.server.transfer_meter import FASTEST_SECONDS, TransferMeter
 from dlrover_lite.transport.tcp_connections import TcpConnection
 
 
