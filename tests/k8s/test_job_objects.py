@@ -9,18 +9,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from ruamel.yaml import YAML
 
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.connection import connect
-from dlrover_lite.backends.k8s.jobs import submission
+from dlrover_lite.backends.k8s.jobs import past_jobs, submission
 from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
 from dlrover_lite.backends.k8s.objects.job import JobObjects, access_mode, master_pod, reader_pod, stateful_set
 from dlrover_lite.backends.k8s.objects.manifests import as_yaml, manifests
+from dlrover_lite.brain.store import queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import FitRecord, JobEntry
 from dlrover_lite.core.errors import BackendError, DlroverLiteError, JobError, RecipeError
+from dlrover_lite.core.files.paths import brain_database
 from dlrover_lite.jobs.backend import RunOptions
+from dlrover_lite.protocol.features import features_of
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
@@ -272,3 +278,45 @@ def test_a_master_that_waits_for_its_queue_is_waited_for(namespace: Namespace, m
         with pytest.raises(JobError, match="its StatefulSet is gone"):  # and not: can't be scheduled
             waits.result(60.0)
     assert said == [f"{job}-0 waits for its queue"]
+
+
+def test_what_is_known_of_past_jobs_goes_along_with_a_job_that_has_its_own_brain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "here"))
+    one = recipe()
+    assert past_jobs.history_for(one, "embedded", pytest.fail) == b""
+    brain_database().parent.mkdir(parents=True)
+    with ConfigStore(brain_database()) as store:
+        features = msgspec.to_builtins(features_of(one, rows=1000, owner="ann"))
+        store.put_job(
+            JobEntry(id="clicks-0", name="clicks", state="succeeded", created_at=1.0, ended_at=2.0, features=features)
+        )
+        store.add_fit(FitRecord(job="clicks-0", at=2.0, kind="bottleneck", error=0.0, windows=1, data={}))
+        store.commit()
+    assert past_jobs.history_for(one, "daemon", pytest.fail) == past_jobs.history_for(one, "off", pytest.fail) == b""
+    packed = past_jobs.history_for(one, "embedded", pytest.fail)
+    assert wish(one)._replace(history=packed).files()["history.json"] == packed
+    assert "history.json" not in wish(one).files()
+
+    brought = tmp_path / "history.json"
+    brought.write_bytes(packed)
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "pod"))
+    for _ in range(2):
+        past_jobs.take_up_history(brought)
+    with ConfigStore(brain_database()) as store:
+        assert [(job.id, fit.windows) for job, fit in queries.fitted_jobs(store, "bottleneck")] == [("clicks-0", 1)]
+
+
+def test_a_history_that_cant_be_used_keeps_no_job_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
+    brain_database().parent.mkdir(parents=True)
+    brain_database().write_text("no database, but long enough to be looked at as if it were one" * 100)
+    said = list[str]()
+    assert past_jobs.history_for(recipe(), "embedded", said.append) == b""
+    assert "begins without" in said[0] and "can't be read" in said[0]
+    (tmp_path / "history.json").write_text("[]")
+    past_jobs.take_up_history(tmp_path / "history.json")
+    past_jobs.take_up_history(tmp_path / "none")

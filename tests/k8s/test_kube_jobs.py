@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -15,12 +16,19 @@ from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
 from dlrover_lite.backends.k8s.objects.manifests import manifests
 from dlrover_lite.backends.keeper.options import AgentOptions, KeeperOptions
+from dlrover_lite.brain.store import queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.history import FileHistory
+from dlrover_lite.brain.store.records import FitRecord, JobEntry
 from dlrover_lite.cli.main import main
 from dlrover_lite.client import job_sources
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.files.durable import make_private
+from dlrover_lite.core.files.paths import brain_database
 from dlrover_lite.core.units import GIB
 from dlrover_lite.jobs.backend import RunOptions
+from dlrover_lite.protocol.features import features_of
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import Cluster as InCluster
 from dlrover_lite.recipe.schema import JobCeiling, Recipe
@@ -106,6 +114,26 @@ def test_a_job_is_refused_before_anything_is_made_where_nothing_says_how_much_th
         assert "resources: {total:" in caught.value.hint
     kinds = ("StatefulSet", "Secret", "ConfigMap", "PersistentVolumeClaim")
     assert not any(cluster.calls.list(kind)["items"] for kind in kinds)
+
+
+def test_the_brain_of_a_job_begins_with_what_is_known_here_of_past_jobs(
+    scripted: ScriptedJobs, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
+    one = in_cluster(recipe())
+    make_private(brain_database().parent)
+    with ConfigStore(brain_database()) as store:
+        features = msgspec.to_builtins(features_of(one, rows=1000))
+        past = JobEntry(id="past-1", name="past", state="succeeded", created_at=1.0, ended_at=2.0, features=features)
+        store.put_job(past)
+        store.add_fit(FitRecord(job="past-1", at=2.0, kind="bottleneck", error=0.0, windows=1, data={}))
+        store.commit()
+    job = scripted.backend_for("idle").submit(one, options=RunOptions(brain="daemon"), detached=True)
+    scripted.submitted.append(job)
+    (claim,) = cluster.calls.list("PersistentVolumeClaim")["items"]
+    storage = cluster.directory / "claims" / claim["metadata"]["uid"]
+    with closing(FileHistory(storage / "home" / "state" / "brain" / "brain.sqlite")) as history:
+        assert [(one.id, one.source) for one in queries.jobs(history)] == [("past-1", "workstation")]
 
 
 def test_a_masters_pod_that_is_deleted_comes_back_with_its_job(scripted: ScriptedJobs, cluster: Cluster) -> None:

@@ -35,7 +35,7 @@ from dlrover_lite.protocol.history_messages import (
 )
 from dlrover_lite.protocol.news import Chosen, RateNews
 
-__all__ = ["JobMerge"]
+__all__ = ["ADD_FIT", "JobMerge"]
 
 R = TypeVar("R", KeptEvent, KeptPlan)
 
@@ -60,7 +60,7 @@ _ADD_DECISION = "insert into decisions (job, number, round, at, action, reason, 
 _COMPLETE_DECISION = (
     "update decisions set effect = coalesce(effect, ?), done = coalesce(done, ?) where job = ? and number = ?"
 )
-_ADD_FIT = (
+ADD_FIT = (
     "insert into fits (job, at, kind, error, windows, data) select ?1, ?2, ?3, ?4, ?5, ?6 "
     "where not exists (select 1 from fits where job = ?1 and kind = ?3 and at = ?2)"
 )
@@ -187,7 +187,7 @@ class JobMerge:
             for one in kept(self._history, FittedJobsQuestion(kind), KeptFittedJob)
             if one.job.id == self.job
         ]
-        _write(store, _ADD_FIT, [_values(one) for one in found])
+        _write(store, ADD_FIT, [_values(one) for one in found])
         if found:
             self._remembered_at = self._ended_at
 

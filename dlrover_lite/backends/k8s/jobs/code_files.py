@@ -13,8 +13,10 @@ from dlrover_lite.core.units import format_bytes
 from dlrover_lite.recipe.load import resolved_yaml
 from dlrover_lite.recipe.schema import Recipe
 
-__all__ = ["files_of", "recipe_in_pod"]
+__all__ = ["HISTORY", "files_of", "recipe_in_pod"]
 
+HISTORY = "history.json"
+"""What whoever submits a job knows of jobs like it, for a brain of its own to begin with."""
 MOST_BYTES = 900 << 10
 """The most bytes of all files: the API takes objects of a MiB and a half, and a ConfigMap of one."""
 

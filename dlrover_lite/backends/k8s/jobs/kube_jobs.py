@@ -30,6 +30,7 @@ from dlrover_lite.backends.k8s.jobs.job_state import (
 )
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod, JobWatch, why_not_up
 from dlrover_lite.backends.k8s.jobs.known_clusters import ClusterName, KnownCluster
+from dlrover_lite.backends.k8s.jobs.past_jobs import history_for
 from dlrover_lite.backends.k8s.jobs.pod_history import PodHistory
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions, pod_options
 from dlrover_lite.backends.k8s.nodes.api_thread import read_hosts
@@ -116,7 +117,9 @@ class KubeJobs:
     def objects(self, recipe: Recipe, options: RunOptions) -> list[dict[str, Any]]:
         """Return the objects that a job of this recipe would be made of."""
         with _job_errors():
-            return submission.all_objects(self._wish(recipe, options, None), self._calls, time.time())
+            wish = self._wish(recipe, options, None)
+            wish = wish._replace(history=history_for(recipe, wish.options.keeper.brain, self._say))
+            return submission.all_objects(wish, self._calls, time.time())
 
     def submit(
         self,
@@ -128,6 +131,7 @@ class KubeJobs:
         say: Callable[[str], None] = lambda _: None,
     ) -> str:
         wish = self._wish(recipe, options, beginning, seen=self._seen_by_user(recipe))
+        wish = wish._replace(history=history_for(recipe, wish.options.keeper.brain, say))
         key = JobKey.parse(wish.key)
         with _job_errors():
             job = submission.create(wish, self._calls, time.time(), lambda job: self._kept.keep_key(job, key))

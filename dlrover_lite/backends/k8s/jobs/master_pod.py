@@ -23,8 +23,10 @@ import msgspec
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.connection import connect
 from dlrover_lite.backends.k8s.api.problems import ApiProblem, Unreachable
+from dlrover_lite.backends.k8s.jobs.code_files import HISTORY
 from dlrover_lite.backends.k8s.jobs.job_state import JobSet, end_annotations, running_annotations
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod
+from dlrover_lite.backends.k8s.jobs.past_jobs import take_up_history
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
 from dlrover_lite.backends.k8s.objects.job import RUNTIME, STORAGE
 from dlrover_lite.backends.k8s.objects.job_events import job_event
@@ -131,6 +133,7 @@ class MasterPod:
         options = from_json(Path(JOB_FILES, "options.json").read_bytes(), PodOptions)
         recipe = from_json(Path(JOB_FILES, "recipe.json").read_bytes(), Recipe)
         job = take_up(Path(STORAGE, "jobs", self._around.job), recipe, job_set)
+        take_up_history(Path(JOB_FILES, HISTORY))
         stop_serving = threading.Event()
         serving = threading.Thread(target=self._keep_file_service, args=(job, stop_serving), name="file-service")
         serving.start()

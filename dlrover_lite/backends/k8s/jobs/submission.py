@@ -11,7 +11,7 @@ import msgspec
 
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.problems import ApiProblem
-from dlrover_lite.backends.k8s.jobs.code_files import files_of
+from dlrover_lite.backends.k8s.jobs.code_files import HISTORY, files_of
 from dlrover_lite.backends.k8s.jobs.job_state import JobSet, new_annotations, summary_of
 from dlrover_lite.backends.k8s.jobs.job_watch import JobWatch, is_queued, why_not_up
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
@@ -47,6 +47,8 @@ class Wish(NamedTuple):
     beginning: Beginning | None
     key: str
     """The job's key, as text."""
+    history: bytes = b""
+    """What is known here of jobs like it (``brain.past_jobs``); nothing: nothing is, or it isn't needed."""
 
     def objects(self, job: str, calls: Calls, at: float) -> JobObjects:
         return JobObjects(
@@ -59,7 +61,9 @@ class Wish(NamedTuple):
         )
 
     def files(self) -> dict[str, bytes]:
-        return files_of(self.recipe, msgspec.json.encode(self.options))
+        """Return what travels to the job's pods. The history has a limit of its own: an object has room for it beside the code."""
+        files = files_of(self.recipe, msgspec.json.encode(self.options))
+        return {**files, HISTORY: self.history} if self.history else files
 
 
 def all_objects(wish: Wish, calls: Calls, at: float) -> list[dict[str, Any]]:
