@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 from _host_jobs import WINDOW_SECONDS, Best, Cluster, SimulatedJob, changes_of, rate_of
-from _host_queues import Costs, Machine
 
+from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.queues import Costs
 from dlrover_lite.brain.planning.plan_grid import Candidate
 
 __all__ = ["Measured", "Shifted", "measured_plans", "shifted"]

@@ -1,8 +1,7 @@
-"""Jobs on simulated hosts (``_host_queues``), decided for by the real advisor over a database of its own; and the best plan for them.
+"""Jobs on simulated hosts (``physics.queues``), decided for by the real advisor over a database of its own; and the best plan for them.
 
-Time passes in windows of five seconds. What the advisor decides is carried out in the next one: nodes go where most cores are free, PS
-first. While that lasts, training goes on at four fifths of its speed. Of what is done about slow nodes slots move, at once; other nodes
-aren't started.
+Time passes in windows of five seconds. What is decided is carried out in the next one, at four fifths of the speed: nodes go where most
+cores are free, PS first. Of what is done about slow nodes slots move, at once; other nodes aren't started.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from _host_queues import Costs, Machine, Node, Window, run
 
+from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.queues import Costs, Node, Window, run
 from dlrover_lite.brain.advisor import Advisor, Arrival
 from dlrover_lite.brain.effect import Effect
 from dlrover_lite.brain.healing.mitigation import Treatment

@@ -14,9 +14,10 @@ import statistics
 import sys
 
 from _host_jobs import WINDOW_SECONDS, SimulatedJob, changes_of, rate_of, run_alone
-from _host_queues import Costs, Machine
 from common import Figure
 
+from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.queues import Costs
 from dlrover_lite.brain.planning.plan_grid import Candidate
 
 __all__ = ["figure"]

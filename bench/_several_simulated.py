@@ -22,9 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 from _host_jobs import WINDOW_SECONDS, Cluster, SimulatedJob, rate_of
-from _host_queues import Costs, Machine
 from _several_schedule import BASELINES, Form, PolicyName, Workload, shares
 
+from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.queues import Costs
 from dlrover_lite.brain.planning.plan_grid import Candidate
 
 __all__ = ["Ratios", "ratios"]

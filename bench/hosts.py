@@ -3,7 +3,7 @@
 ``hosts.final_ratio``: samples/s of a job that nothing is known of, over the last half minute of its first five, over those of the best
 plan. ``hosts.way_ratio``: the same over all of the five minutes, its start included. The worst case counts, of each the median over
 seeds. ``hosts.median_miss``: the median of how far all changes of these jobs were off what was predicted. What is simulated, and how the
-best plan is found, is told in ``_host_queues`` and ``_host_jobs``; ``hosts.reader_cores_kept`` in ``_reader_cores``.
+best plan is found, is told in ``backends.sim.physics.queues`` and ``_host_jobs``; ``hosts.reader_cores_kept`` in ``_reader_cores``.
 
 ``hosts.shift_s``: seconds from when PS begin to cost ten times as much until a job is as fast as the best plan; ``hosts.shift_below``:
 windows meanwhile in which it is slower than nine tenths of what it would be if it stayed as it was. ``hosts.worse_than_measured``: random
@@ -26,10 +26,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from _host_changes import measured_plans, shifted
 from _host_jobs import Best, SimulatedJob, best_plan, changes_of, mean_rate, run_alone
-from _host_queues import Costs, Machine
 from _priority_rounds import inversions
 from _reader_cores import figure as reader_cores_kept
 from common import Figure, arguments, emit
+
+from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.queues import Costs
 
 CASES = {
     "2 cores": [Machine(2.0)],

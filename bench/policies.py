@@ -2,7 +2,7 @@
 
 ``policies.lite_final``, ``policies.paper_final``: samples/s of a job that nothing is known of, over the last half minute of its first five,
 over those of the best plan; ``…_way``: over all of the five minutes. Of all cases, of each the median over seeds, the median counts. What
-is simulated is told in ``_host_queues`` and ``_host_jobs``.
+is simulated is told in ``backends.sim.physics.queues`` and ``_host_jobs``.
 
 ``policies.lite_first``, ``policies.paper_first``: samples/s with the first plan of a job over those of the best plan, three jobs with about
 the same costs having run before, on 4, 8 and 16 cores; ``…_first_error``: how far what was predicted for it is off, without its sign. Ours
@@ -26,10 +26,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 from _host_jobs import SimulatedJob, best_plan, mean_rate, rate_of, run_alone
-from _host_queues import Costs, Machine
 from common import Figure, arguments, emit
 from hosts import CASES
 
+from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.queues import Costs
 from dlrover_lite.brain.job_tracker import bounds_of
 from dlrover_lite.brain.models.similarity import smoothed_plan
 from dlrover_lite.brain.models.throughput import fit

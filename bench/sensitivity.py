@@ -28,10 +28,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import msgspec
 from _figures import version
 from _host_jobs import Best, SimulatedJob, best_plan, mean_rate, run_alone
-from _host_queues import Costs, Machine
 from _numbers import USUAL, Ranges, module_numbers, policy_fields, read_ranges, write_ranges
 from common import Figure, arguments, emit
 
+from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.queues import Costs
 from dlrover_lite.brain.policies import Policies
 
 FACTORS, FARTHER = (0.75, 4 / 3), (0.5, 2.0)

@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.core.kernels.compile import kernel
 
-__all__ = ["Costs", "Machine", "Node", "Window", "run"]
+__all__ = ["Costs", "Node", "Window", "run"]
 
 Floats = NDArray[np.float64]
 
@@ -27,15 +28,6 @@ _NOTHING = 1e-9
 _READ_AHEAD = 2
 """Number of minibatches that are read ahead for each worker."""
 _WARM_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A host. ``bytes_per_second``: of its network card, each way."""
-
-    cores: float
-    speed: float = 1.0
-    bytes_per_second: float = 1.25e9
 
 
 @dataclass(frozen=True)
