@@ -24,6 +24,9 @@ __all__ = ["ProgressLine", "evaluation_text", "follow", "progress_text", "redraw
 LIVE_SECONDS, PLAIN_SECONDS = 0.5, 1.0
 """Seconds between two looks at a job, where its line is redrawn and where not."""
 PLAIN_INTERVAL_SECONDS = 5.0
+PENDING_SECONDS = 10.0
+"""Seconds after which it is worth a line that a node finds no place: most do within a few."""
+_PENDING = "launched (pending: "
 _NOTEBOOK_WIDTH = 100
 """Characters that the output of a notebook cell has room for."""
 GAP = "  "
@@ -165,7 +168,9 @@ class ProgressLine:
         """Characters of the line that a notebook shows."""
         self._shown_at = -math.inf
         self._shown: tuple[object, ...] = ()
-        self._evaluations = 0
+        self._evaluations: set[tuple[int, int, float | None, float | None]] = set()
+        self._pending_since: dict[str, float] = {}
+        """Since when nodes wait for a place; infinity: that was told."""
         self._ended: set[str] = set()
         self._problem: CheckpointProblem | None = None
         self._plan = self._queued = ""
@@ -174,17 +179,36 @@ class ProgressLine:
     def show(self, status: Status) -> None:
         """Show the line, and before it a line of its own for each evaluation, each ended node and each trouble with checkpoints that is
         new; for the plan that it begins with, and for what it waits for."""
-        for evaluation in status.evaluations[self._evaluations :]:
-            self.say(evaluation_text(evaluation))
-            for warning in warnings_of(evaluation.unknown_ids, evaluation.unusual_ids):
-                self.say(f"Warning: {warning}")
-        self._evaluations = len(status.evaluations)
+        self._tell_evaluations(status)
         if status.state not in ("succeeded", "failed", "stopped", "suspended", "lost"):
             self._tell_plan(status)
             self._tell_ended(status)
+            self._tell_pending(status)
             self._tell_problem(status)
             self._tell_waits(status)
             self._draw(status)
+
+    def _tell_evaluations(self, status: Status) -> None:
+        """Tell those that are new. Where they lie in the list says nothing: a job that went back to a checkpoint has fewer, and the last
+        status of one in a cluster has the newest ones only."""
+        for evaluation in status.evaluations:
+            told = (evaluation.at_samples, evaluation.samples, evaluation.loss, evaluation.auc)
+            if told in self._evaluations:
+                continue
+            self._evaluations.add(told)
+            self.say(evaluation_text(evaluation))
+            for warning in warnings_of(evaluation.unknown_ids, evaluation.unusual_ids):
+                self.say(f"Warning: {warning}")
+
+    def _tell_pending(self, status: Status) -> None:
+        """Tell once of each node what it waits for, in the cluster's words, when it has waited for a while."""
+        now = self._clock()
+        for node in status.nodes:
+            if not node.state.startswith(_PENDING):
+                self._pending_since.pop(node.id, None)
+            elif now - self._pending_since.setdefault(node.id, now) >= PENDING_SECONDS:
+                self._pending_since[node.id] = math.inf  # told
+                self.say(f"{node.id} is pending: {node.state.removeprefix(_PENDING).removesuffix(')')}")
 
     def _tell_plan(self, status: Status) -> None:
         queued = status.message if status.state == "queued" else ""

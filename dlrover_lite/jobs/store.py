@@ -201,6 +201,7 @@ class Beginning(msgspec.Struct, frozen=True):
     url: str
     """URL of a ``CheckpointStore``."""
     cut: int
+    """Number of the cut; 0: none, as the job had taken none yet, and begins again at its start."""
     why: str = ""
     """Why the job goes on from this cut, in words: "the parameters of ps-0 are lost"; empty: a person wanted it."""
     exactly: bool = False
@@ -235,6 +236,11 @@ class Beginning(msgspec.Struct, frozen=True):
         if self.origin is not None or self.url in ("", own):
             return self.origin
         return Origin(self.url, self.cut, self.exactly, self.only_parameters)
+
+    @property
+    def point(self) -> str:
+        """What the job goes back to, in words."""
+        return f"checkpoint {self.cut}" if self.cut else "its start"
 
     @property
     def by_itself(self) -> bool:

@@ -435,7 +435,7 @@ class GenerationRun:
         except JobError as error:
             self._fail_at_once(error)
         else:
-            for line in [*said, f"goes back to checkpoint {self.beginning.cut}: {self.beginning.why}"]:
+            for line in [*said, f"goes back to {self.beginning.point}: {self.beginning.why}"]:
                 self.story.node("master", line)
 
     # --- nodes ----------------------------------------------------------------------------------------------------------

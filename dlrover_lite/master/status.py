@@ -38,7 +38,7 @@ def describe(run: GenerationRun) -> Status:
     elif run.beginning is not None and run.beginning.waits_since is not None:
         message = f"lets its nodes go: {run.beginning.why}"
     elif run.beginning is not None:
-        message = f"goes back to checkpoint {run.beginning.cut}"
+        message = f"goes back to {run.beginning.point}"
     elif run.servers.restore is not None:
         message = f"reading checkpoint {run.servers.restore.cut}"
         if restoring is not None and restoring.text:

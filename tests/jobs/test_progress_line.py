@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dlrover_lite.backends.local.jobs.job_logs import LogFile
@@ -69,6 +70,35 @@ def test_without_a_terminal_progress_is_a_line_now_and_then_with_news() -> None:
         now += 1.0
         line.show(status(samples=samples))
     assert len(stream.getvalue().splitlines()) == 1 + 20
+
+
+def test_evaluations_are_told_once_whichever_of_them_a_status_has() -> None:
+    stream = io.StringIO()
+    line = ProgressLine(stream, clock=lambda: 0.0)
+    known = [EvaluationResult(1000 * i, 500, 0.5, 0.75) for i in range(5)]
+    line.show(status(evaluations=known[:4]))
+    line.show(status(state="starting", evaluations=[]))  # its master is away
+    line.show(status(state="succeeded", evaluations=known[2:]))  # the newest ones
+    again = msgspec.structs.replace(known[1], loss=0.25)  # after a checkpoint was gone back to
+    line.show(status(evaluations=[known[0], again]))
+    told = [text for text in stream.getvalue().splitlines() if text.startswith("evaluated")]
+    assert told == [evaluation_text(one) for one in [*known, again]]
+
+
+def test_a_node_that_finds_no_place_is_told_once_and_again_when_it_happens_again() -> None:
+    clock, stream = [0.0], io.StringIO()
+    line = ProgressLine(stream, clock=lambda: clock[0])
+    words = "worker-1 is pending: 0/1 nodes are available: 1 Insufficient cpu."
+
+    def told(at: float, state: str) -> int:
+        clock[0] = at
+        line.show(status(nodes=[node("worker-1", state)]))
+        return stream.getvalue().splitlines().count(words)
+
+    pending = "launched (pending: 0/1 nodes are available: 1 Insufficient cpu.)"
+    assert [told(at, pending) for at in (0.0, 9.0, 11.0, 30.0)] == [0, 0, 1, 1]
+    assert told(31.0, "up") == 1
+    assert [told(at, pending) for at in (40.0, 49.0, 51.0, 60.0)] == [1, 1, 2, 2]
 
 
 def test_evaluations_and_lost_nodes_get_a_line_of_their_own_once() -> None:

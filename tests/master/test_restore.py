@@ -17,6 +17,7 @@ from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import CheckpointDamaged, JobError
 from dlrover_lite.jobs.store import Beginning
+from dlrover_lite.master.checkpoints.restore import MOST
 from dlrover_lite.master.checkpoints.restored_ledger import (
     begun_anew,
     check_plan,
@@ -252,13 +253,45 @@ def test_a_job_with_lost_parameters_goes_back_to_its_newest_cut(make: Callable[.
     assert told in texts
 
 
-def test_a_job_with_lost_parameters_and_no_cut_fails(make: Callable[..., Rig]) -> None:
+def test_a_job_that_takes_no_cuts_fails_when_parameters_are_lost(make: Callable[..., Rig]) -> None:
     rig = make(workers=1)
     rig.up("ps-0", "worker-0")
     rig.ask("ps-0", NodeFailed("ps-0", **LOST))
     outcome = rig.ended()
     assert outcome.state == "failed"
     assert outcome.message == "ps-0: the parameters of ps-0 are lost: nothing of its memory is left"
+
+
+def test_a_job_that_had_no_cut_yet_begins_again_at_its_start(make: Callable[..., Rig]) -> None:
+    rig = make(ps=1, workers=1, samples=4000, checkpoint={"every_seconds": 3600.0, "keep": 5})
+    rig.up("ps-0", "worker-0")
+    train(rig, "worker-0", 3)
+    held = rig.lease("worker-0")
+    lost = rig.ask("cli", StatusRequest()).samples // 4
+    rig.ask("ps-0", NodeFailed("ps-0", **LOST))
+    until_launched(rig, "ps-1", "worker-1")
+    rig.up("ps-1", "worker-1")
+    status = rig.ask("cli", StatusRequest())
+    told = f"went back to its start (the parameters of ps-0 are lost: nothing of its memory is left): {lost} minibatches are done again"
+    assert (status.samples, status.generation, status.begun) == (0, 1, told)
+    assert orders(rig, "ps-1").restore is None, "there is nothing to read"
+    rig.ask("worker-0", LeaseRequest("worker-0", want=False, **done(held)))  # by one that is no more
+    assert rig.ask("cli", StatusRequest()).samples == 0
+    train(rig, "worker-1", 2)
+    cut_now(rig, 1)
+    rig.ask("ps-1", NodeFailed("ps-1", **LOST))
+    rig.up("ps-2", "worker-2")
+    assert rig.ask("cli", StatusRequest()).begun.startswith("went back to checkpoint 1 (")
+
+
+def test_a_job_that_never_has_a_cut_begins_again_a_few_times_only(make: Callable[..., Rig]) -> None:
+    rig = make(ps=1, workers=1, samples=4000, checkpoint={"every_seconds": 3600.0, "keep": 5})
+    for time in range(MOST + 1):
+        rig.up(f"ps-{time}", f"worker-{time}")
+        rig.ask(f"ps-{time}", NodeFailed(f"ps-{time}", **LOST))
+    outcome = rig.ended()
+    assert outcome.state == "failed"
+    assert f"The job has gone back {MOST} times: that is enough" in outcome.message
 
 
 def test_a_damaged_cut_is_passed_over_and_reported(make: Callable[..., Rig]) -> None:
@@ -338,7 +371,7 @@ def test_a_job_goes_back_to_cuts_only_so_often(make: Callable[..., Rig]) -> None
         rig.ask(f"ps-{number}", NodeFailed(f"ps-{number}", **LOST))
         rig.up(f"ps-{number + 1}")
     rig.ask("ps-5", NodeFailed("ps-5", **LOST))
-    assert rig.ended().message.endswith("The job has gone back to a checkpoint 5 times: that is enough")
+    assert rig.ended().message.endswith("The job has gone back 5 times: that is enough")
 
 
 @pytest.mark.parametrize("moment", ["noted", "ended", "written"])

@@ -51,7 +51,7 @@ from dlrover_lite.master.work.ledger_data import TokensReserved
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.shard_plan import ID_KINDS, PLAN, ShardPlan
 from dlrover_lite.protocol.hosts import HostNodes
-from dlrover_lite.protocol.messages import NodeFailed, RestoreOrder
+from dlrover_lite.protocol.messages import NodeFailed, RestoreOrder, TrainingSettings
 from dlrover_lite.protocol.nodes import Backend
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.transport.frames import Request
@@ -72,19 +72,23 @@ class GoingBack:
         self._job = job
 
     def __call__(self, failed: NodeFailed, now: Generation) -> tuple[Beginning, list[str]]:
-        """Return what is noted, durably, and what to say of newer cuts that can't be used. Raises JobError, the job's end, when there is
-        none, or it has gone back too often; and DiskFull, when it may be called again."""
+        """Return what is noted, durably, and what to say of newer cuts that can't be used. A job that takes cuts, and had none yet, begins
+        again at its start. Raises JobError, the job's end, when there is no cut that can be used, or it has gone back too often; and
+        DiskFull, when it may be called again."""
         message, _, hint = failed.message.partition("\n")
         why = f"{failed.node}: {message}" if failed.because == "damaged" else message
         if now.went_back >= MOST:
             raise JobError(
-                f"{failed.node}: {message}. The job has gone back to a checkpoint {MOST} times: that is enough",
+                f"{failed.node}: {message}. The job has gone back {MOST} times: that is enough",
                 hint=hint,
             )
         damaged = self._damaged(failed, now, message)
         if failed.because == "damaged" and now.exactly:
             raise JobError(f"{failed.node}: {message}", hint=hint)
         found = newest_checkpoint(self._job)
+        if isinstance(found, NeverTaken) and not found.off:
+            start = Beginning(now.number + 1, store_of(self._job).url, 0, why, went_back=now.went_back + 1)
+            return self._noted(start, None), []
         if not isinstance(found, Usable):
             hint = hint or f"Its log: dlrover-lite logs {self._job.id} --node {failed.node}"
             raise JobError(f"{failed.node}: {message}{_but(found)}", hint=hint)
@@ -125,7 +129,7 @@ class GoingBack:
         )
         return self._noted(beginning, now.lineage.taken_in(cut, now.number))
 
-    def _noted(self, beginning: Beginning, taken_in: int) -> Beginning:
+    def _noted(self, beginning: Beginning, taken_in: int | None) -> Beginning:
         beginning = beginning.after(self._job.beginning(), store_of(self._job).url, taken_in)
         self._job.write_beginning(beginning)
         failpoint("master.restore.noted")
@@ -218,9 +222,10 @@ def begin_generation(
     assert beginning is not None
     before = _before(job, job.generation())
     failpoint("master.restore.ended")
-    manifest = CheckpointStore(beginning.url).manifest(beginning.cut)
-    ledger = _ledger(manifest, plan, beginning, before)
-    again = before.consumed - (0 if beginning.only_parameters else consumed_minibatches(manifest, plan))
+    manifest = CheckpointStore(beginning.url).manifest(beginning.cut) if beginning.cut else None
+    done_by = None if beginning.only_parameters else manifest
+    ledger = _ledger(done_by, plan, before)
+    again = before.consumed - (0 if done_by is None else consumed_minibatches(done_by, plan))
     told = _told(job, manifest, beginning, again)
     fleet, notes = _fleet(before.fleet, nodes, capacity, clock(), placement, instead=decision > 0)
     generation = msgspec.structs.replace(
@@ -229,18 +234,12 @@ def begin_generation(
         told=told,
         restarts=before.restarts if beginning.by_itself else 0,
     )
-    minibatches, training = not beginning.only_parameters, settings_of(job.recipe)
-    order = RestoreOrder(beginning.url, beginning.cut, beginning.generation, minibatches, training=training)
-    known, now = cut_facts(manifest), wall_clock()
-    elapsed = 0.0 if manifest.job != job.id else known.elapsed_seconds
+    elapsed = 0.0 if manifest is None or manifest.job != job.id else cut_facts(manifest).elapsed_seconds
     goes_back = beginning.went_back and beginning.waits_since is None
-    began_at = before.began_at if goes_back and before.began_at is not None else now - elapsed
-    facts: dict[str, object] = {
-        GENERATION.name: generation,
-        RESTORE.name: order,
-        FLEET.name: fleet,
-        BEGAN.name: began_at,
-    }
+    began_at = before.began_at if goes_back and before.began_at is not None else wall_clock() - elapsed
+    facts: dict[str, object] = {GENERATION.name: generation, FLEET.name: fleet, BEGAN.name: began_at}
+    if manifest is not None:
+        facts |= _facts_of_cut(manifest, beginning, settings_of(job.recipe))
     if before.cuts is not None:
         facts[CUTS.name] = CutNumbers(next=before.cuts.next)
     if before.autoscaler is not None:
@@ -249,10 +248,6 @@ def begin_generation(
         )
     if before.slots is not None:
         facts[SLOTS.name] = SlotState(next_move=before.slots.next_move)
-    if kinds := known_id_kinds(manifest):
-        facts[ID_KINDS] = kinds
-    if known.progress is not None and not beginning.only_parameters:
-        facts[PROGRESS.name] = known.progress
     encoded = {name: msgspec.json.encode(value).decode() for name, value in facts.items()}
     path = job.ledger(beginning.generation)
     write_ledger(path, ledger, encoded, block_minibatches=plan.block_minibatches)
@@ -264,19 +259,35 @@ def begin_generation(
     _forget_old(job, beginning.generation)
 
 
-def _ledger(manifest: Manifest, plan: ShardPlan, beginning: Beginning, before: _Before) -> NewLedger:
-    if beginning.only_parameters:
+def _ledger(manifest: Manifest | None, plan: ShardPlan, before: _Before) -> NewLedger:
+    """Return the ledger in which the minibatches of a cut are done; without one, none are."""
+    if manifest is None:
         return NewLedger([TokensReserved(before.tokens)], {PLAN: msgspec.json.encode(plan).decode()})
     return ledger_of(manifest, plan, tokens_reserved=before.tokens)
 
 
-def _told(job: Job, manifest: Manifest, beginning: Beginning, again: int) -> str:
+def _facts_of_cut(manifest: Manifest, beginning: Beginning, training: TrainingSettings) -> dict[str, object]:
+    """Return what goes on from the cut beside its ledger, by names of facts."""
+    minibatches = not beginning.only_parameters
+    order = RestoreOrder(beginning.url, beginning.cut, beginning.generation, minibatches, training=training)
+    facts: dict[str, object] = {RESTORE.name: order}
+    if kinds := known_id_kinds(manifest):
+        facts[ID_KINDS] = kinds
+    progress = cut_facts(manifest).progress
+    if progress is not None and minibatches:
+        facts[PROGRESS.name] = progress
+    return facts
+
+
+def _told(job: Job, manifest: Manifest | None, beginning: Beginning, again: int) -> str:
+    done = f": {again:,} minibatch{'es are' if again != 1 else ' is'} done again" if again > 0 else ""
+    if manifest is None:
+        return f"went back to {beginning.point}{_because(beginning)}{done}"
     own = manifest.job == job.id
     goes_back = beginning.went_back and beginning.waits_since is None
     verb = "went back to" if goes_back else "goes on from" if own else "begins with"
     what = "the parameters of " if beginning.only_parameters else ""
     cut = f"checkpoint {manifest.cut}" + ("" if own else f" of {manifest.job}")
-    done = f": {again:,} minibatch{'es are' if again != 1 else ' is'} done again" if again > 0 else ""
     anew = begun_anew(manifest, settings_of(job.recipe))
     return "; ".join([f"{verb} {what}{cut}{_because(beginning)}{done}", *anew])
 

@@ -103,9 +103,11 @@ def kill(row: JobRow, detail: JobDetail, node: NodeRow) -> Question:
 
 
 def _if_memory_is_lost(detail: JobDetail) -> str:
-    newest = detail.checkpoints.newest if detail.checkpoints is not None else None
+    if detail.checkpoints is None:
+        return "Should its memory be damaged, the job fails: it takes no checkpoints."
+    newest = detail.checkpoints.newest
     if newest is None:
-        return "Should its memory be damaged, the job fails: there is no checkpoint to go back to."
+        return "Should its memory be damaged, the job begins again at its start: it has no checkpoint yet."
     return (
         f"Should its memory be damaged, the job goes back to checkpoint {newest.number} of {formats.clock(newest.at)}."
     )

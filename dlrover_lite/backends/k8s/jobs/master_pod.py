@@ -226,13 +226,13 @@ class MasterPod:
     # --- the end --------------------------------------------------------------------------------------------------------
 
     def _finish(self, job: Job) -> None:
-        """Remove the job's pods, tell how it has ended, and have this pod removed."""
+        """Tell how the job has ended, remove its pods, and have this pod removed. (It is told first: while pods end, somebody asks.)"""
         result = job.result()
         assert result is not None
         log(f"The job has ended: {result.state} {result.message}")
-        self._remove_pods()
         if self._job_set().result is None:
             self._annotate(end_annotations(result))
+        self._remove_pods()
         self._tell(result)
         self._scale_down()
 
