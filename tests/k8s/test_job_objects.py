@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import itertools
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.connection import connect
 from dlrover_lite.backends.k8s.jobs import past_jobs, submission
+from dlrover_lite.backends.k8s.jobs.code_files import mounted_files
+from dlrover_lite.backends.k8s.jobs.job_pods import JobPods
+from dlrover_lite.backends.k8s.jobs.known_clusters import ClusterName, KnownCluster
 from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
-from dlrover_lite.backends.k8s.objects.job import JobObjects, access_mode, master_pod, reader_pod, stateful_set
+from dlrover_lite.backends.k8s.objects.file_keys import key_of, path_of
+from dlrover_lite.backends.k8s.objects.job import (
+    JobObjects,
+    access_mode,
+    master_pod,
+    owned_objects,
+    reader_pod,
+    stateful_set,
+)
 from dlrover_lite.backends.k8s.objects.manifests import as_yaml, manifests
+from dlrover_lite.backends.k8s.objects.node_pod import PodSettings, node_pod
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import FitRecord, JobEntry
 from dlrover_lite.core.errors import BackendError, DlroverLiteError, JobError, RecipeError
 from dlrover_lite.core.files.paths import brain_database
+from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.protocol.features import features_of
+from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
@@ -34,6 +53,7 @@ from dlrover_lite.transport.curve import JobKey
 from tests.backends.support import until
 from tests.k8s.cluster import ApiServer, needs_cluster
 from tests.k8s.proxy import Fault, Proxy
+from tests.k8s.volume_files import write_files
 
 KINDS = ("StatefulSet", "Secret", "ConfigMap", "Service", "PersistentVolumeClaim")
 _numbers = itertools.count()
@@ -234,6 +254,74 @@ def test_code_beside_the_model_goes_along_up_to_a_limit(tmp_path: Path) -> None:
     (tmp_path / "layers.py").write_text("# " + "x" * (900 << 10))
     with pytest.raises(RecipeError, match="python_path"):
         wish(one).files()
+
+
+def with_packages(directory: Path) -> Recipe:
+    """A recipe whose model imports from packages beside it, among which there is much else."""
+    code = {
+        "net.py": "from layers.deep.cross import WIDTH\n\n\nclass Net:\n    width = WIDTH\n",
+        "layers/__init__.py": "",
+        "layers/deep/__init__.py": "",
+        "layers/deep/cross.py": "WIDTH = 7\n",
+        "layers/data.csv": "1",
+        "layers/plain/other.py": "no package",
+        "venv/lib/any.py": "no package",
+        ".git/__init__.py": "",
+    }
+    for name, text in code.items():
+        file = directory / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (directory / "layers" / "again").symlink_to(directory / "layers")
+    text = (
+        "version: 1\nname: a\nmodel: net.py:Net\ndata: {format: synthetic, samples: 10}\nbackend: {k8s: {image: x}}\n"
+    )
+    return parse_recipe(text, directory=directory)
+
+
+def test_packages_beside_the_model_go_along_and_are_imported_where_they_come_to_lie(tmp_path: Path) -> None:
+    one = with_packages(tmp_path / "here")
+    files = wish(one).files()
+    code = {"net.py", "layers/__init__.py", "layers/deep/__init__.py", "layers/deep/cross.py"}
+    assert {name for name in files if name.endswith(".py")} == code
+    made = JobObjects(job="a-1", namespace="ads", kubernetes=Kubernetes(image="x"), files=tuple(files))
+    (config,) = [object_ for object_ in owned_objects(made, "u", "k", files) if object_["kind"] == "ConfigMap"]
+    assert all(re.fullmatch(r"[-._a-zA-Z0-9]+", key) for key in config["data"])
+    [volume, *_] = master_pod(made)["spec"]["volumes"]
+    place = tmp_path / "pod"
+    write_files(place, {name: text.encode() for name, text in config["data"].items()}, volume["configMap"])
+    assert mounted_files(place) == tuple(sorted(files))
+    command = ["-c", "from net import Net; print(Net.width)"]
+    assert subprocess.check_output([sys.executable, *command], cwd=place).strip() == b"7"
+    settings = PodSettings(job="a-1", namespace="ads", owner_uid="u", kubernetes=made.kubernetes, files=made.files)
+    pod = node_pod(
+        settings, NodeSpec("worker-0", "worker", Resources(1.0, 1 << 30), ""), "a-1-worker-0", Resources(1, 1)
+    )
+    assert pod["spec"]["volumes"][0] == volume
+
+
+@given(st.lists(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), min_size=1, max_size=5))
+def test_a_files_key_tells_its_path(parts: list[str]) -> None:
+    path = "/".join(parts) + ".py"
+    assert path_of(key_of(path)) == path
+
+
+@given(st.text("./ab", min_size=1))
+def test_no_key_leads_out_of_a_directory(key: str) -> None:
+    key = key.replace("/", "")
+    path = PurePosixPath(path_of(key))
+    assert ".." not in path.parts or path_of(key) == key  # which the API takes for no key
+
+
+@needs_cluster
+def test_a_cluster_takes_packages_and_gives_them_back(namespace: Namespace, tmp_path: Path) -> None:
+    one = with_packages(tmp_path / "here")
+    calls = namespace.calls("ann")
+    submission.check(wish(one), calls, time.time())
+    job = submission.create(wish(one), calls, time.time(), lambda _: None)
+    JobPods(calls, KnownCluster(ClusterName("any", namespace.name)))._copy_config(job, tmp_path / "copy", ".py")
+    copied = tmp_path / "copy" / "code"
+    assert (copied / "layers" / "deep" / "cross.py").read_text() == "WIDTH = 7\n"
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,14 @@ def test_its_key_is_in_no_manifest(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"kubectl create secret generic {BRAIN} --namespace ads" in printed.err
 
 
+@pytest.mark.parametrize("group", [65532, 7, 0])
+def test_its_volume_is_given_to_the_group_that_is_said(capsys: pytest.CaptureFixture[str], group: int) -> None:
+    said = ["--fs-group", str(group)] if group != 65532 else []
+    assert main(["k8s", "manifests", "--brain", "--image", "x", *said]) == 0
+    *_, deployment = YAML(typ="safe").load_all(capsys.readouterr().out)
+    assert deployment["spec"]["template"]["spec"]["securityContext"].get("fsGroup", 0) == group
+
+
 @needs_cluster
 def test_a_restricted_namespace_takes_it(
     api_server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,7 +1,8 @@
-"""What travels to a job's pods as a ConfigMap: the recipe, options, and the file of the person's model with those beside it."""
+"""What travels to a job's pods as a ConfigMap: recipe, options, and the file of the person's model with modules and packages beside it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from dlrover_lite.core.units import format_bytes
 from dlrover_lite.recipe.load import resolved_yaml
 from dlrover_lite.recipe.schema import Recipe
 
-__all__ = ["HISTORY", "files_of", "recipe_in_pod"]
+__all__ = ["HISTORY", "files_of", "mounted_files", "recipe_in_pod"]
 
 HISTORY = "history.json"
 """What whoever submits a job knows of jobs like it, for a brain of its own to begin with."""
@@ -29,7 +30,7 @@ def recipe_in_pod(recipe: Recipe) -> Recipe:
 
 
 def files_of(recipe: Recipe, options: bytes) -> dict[str, bytes]:
-    """Return the files by their names in the pod. Raises RecipeError where they are too large, or can't be read."""
+    """Return the files by their paths in the pod. Raises RecipeError where they are too large, or can't be read."""
     inside = recipe_in_pod(recipe)
     files = {
         "recipe.json": msgspec.json.encode(inside),
@@ -50,14 +51,37 @@ def files_of(recipe: Recipe, options: bytes) -> dict[str, bytes]:
 
 
 def _code_beside(path: Path) -> dict[str, bytes]:
-    """Read the model's file, and the modules beside it that it may import."""
-    found = {}
+    """Read the model's file, and the modules and packages beside it that it may import."""
+    found: dict[str, bytes] = {}
     try:
-        for one in sorted({path, *path.parent.glob("*.py")}):
-            found[one.name] = read_file(one, MOST_SOURCE_BYTES)
+        found[path.name] = read_file(path, MOST_SOURCE_BYTES)
+        _read_modules(path.parent, "", found, set())
     except OSError as error:
         _refuse(f"{error.filename or path} can't be sent to the job's pods: {error.strerror or error}")
     return found
+
+
+def _read_modules(directory: Path, prefix: str, found: dict[str, bytes], above: set[Path]) -> None:
+    """Add the modules of a directory, and those of packages in it, which have an ``__init__.py``. ``above``: directories that it is in; a
+    link to one of those leads nowhere new."""
+    if (real := directory.resolve()) in above:
+        return
+    for one in sorted(directory.iterdir()):
+        if sum(map(len, found.values())) > MOST_BYTES:
+            return  # it is refused anyway
+        if one.suffix == ".py" and (prefix == "" or one.stem.isidentifier()) and not one.is_dir():
+            found[prefix + one.name] = read_file(one, MOST_SOURCE_BYTES)
+        elif one.name.isidentifier() and (one / "__init__.py").is_file():
+            _read_modules(one, f"{prefix}{one.name}/", found, above | {real})
+
+
+def mounted_files(root: Path) -> tuple[str, ...]:
+    """Return the paths of all files of a mounted ConfigMap. What begins with a dot are the kubelet's own, which the others are links to."""
+    found: list[str] = []
+    for path, directories, names in os.walk(root, followlinks=True):
+        directories[:] = [name for name in directories if not name.startswith(".")]
+        found += [Path(path, name).relative_to(root).as_posix() for name in names if not name.startswith(".")]
+    return tuple(sorted(found))
 
 
 def _refuse(message: str) -> None:

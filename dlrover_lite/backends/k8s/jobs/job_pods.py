@@ -19,6 +19,7 @@ from dlrover_lite.backends.k8s.jobs.job_state import JobSet, summary_of
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod, JobWatch, why_not_up
 from dlrover_lite.backends.k8s.jobs.known_clusters import KnownCluster
 from dlrover_lite.backends.k8s.jobs.reach import Reach
+from dlrover_lite.backends.k8s.objects.file_keys import path_of
 from dlrover_lite.backends.k8s.objects.job import RUNTIME, JobObjects, reader_pod
 from dlrover_lite.backends.k8s.objects.names import FILES_PORT, job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import KEY_FILES
@@ -315,7 +316,8 @@ class JobPods:
 
     def _copy_config(self, job: str, directory: Path, endings: str | tuple[str, ...]) -> None:
         """Copy what is known whether or not a pod has the job's files: recipe and code."""
-        for name, text in self._config(job).items():
+        for key, text in self._config(job).items():
+            name = path_of(key)
             if name.endswith(endings):
                 target = directory / CODE / name if name.endswith(".py") else directory / name
                 make_private(target.parent)

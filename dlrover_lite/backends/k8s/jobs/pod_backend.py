@@ -12,6 +12,7 @@ import msgspec
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.connection import connect
 from dlrover_lite.backends.k8s.api.watch import Followed
+from dlrover_lite.backends.k8s.jobs.code_files import mounted_files
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
 from dlrover_lite.backends.k8s.nodes.backend import KubeBackend
 from dlrover_lite.backends.k8s.nodes.capacity import bounds_of
@@ -49,6 +50,7 @@ def pod_backend(job: Job, *, connector: Connector, say: Callable[[str], None]) -
         kubernetes=settings,
         name=recipe.name,
         agent_memory=AGENT_MEMORY,
+        files=mounted_files(Path(JOB_FILES)),
         scratch_size=settings.scratch_size or scratch_size_of(recipe.resources),
     )
     worker = recipe.resources.worker

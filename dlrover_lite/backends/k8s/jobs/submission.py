@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -50,7 +50,8 @@ class Wish(NamedTuple):
     history: bytes = b""
     """What is known here of jobs like it (``brain.past_jobs``); nothing: nothing is, or it isn't needed."""
 
-    def objects(self, job: str, calls: Calls, at: float) -> JobObjects:
+    def objects(self, job: str, calls: Calls, at: float, files: Iterable[str]) -> JobObjects:
+        """Make what the objects of the job with this id are made from. ``files``: paths of what travels to its pods."""
         return JobObjects(
             job=job,
             namespace=calls.namespace,
@@ -58,6 +59,7 @@ class Wish(NamedTuple):
             name=self.recipe.name,
             access=access_mode(_provisioner(calls, self.settings)),
             annotations=new_annotations(at, self.beginning),
+            files=tuple(files),
         )
 
     def files(self) -> dict[str, bytes]:
@@ -68,8 +70,9 @@ class Wish(NamedTuple):
 
 def all_objects(wish: Wish, calls: Calls, at: float) -> list[dict[str, Any]]:
     """Return all objects that a job would be made of, for people to look at: the key isn't one that a job ever gets."""
-    made = wish.objects(next(job_ids(wish.recipe.name, at)), calls, at)
-    owned = owned_objects(made, "00000000-0000-0000-0000-000000000000", wish.key, wish.files())
+    files = wish.files()
+    made = wish.objects(next(job_ids(wish.recipe.name, at)), calls, at, files)
+    owned = owned_objects(made, "00000000-0000-0000-0000-000000000000", wish.key, files)
     claim = [] if wish.settings.volume_claim else [volume_claim(made)]
     return [stateful_set(made), *owned, *claim]
 
@@ -77,8 +80,8 @@ def all_objects(wish: Wish, calls: Calls, at: float) -> list[dict[str, Any]]:
 def check(wish: Wish, calls: Calls, at: float) -> None:
     """Have the cluster check the job's objects and its master's pod, with rights, quotas and policies; nothing is made. Raises
     BackendError."""
-    made = wish.objects(next(job_ids(wish.recipe.name, at)), calls, at)
     files = wish.files()
+    made = wish.objects(next(job_ids(wish.recipe.name, at)), calls, at, files)
     if wish.settings.volume_claim:
         calls.get("PersistentVolumeClaim", wish.settings.volume_claim)
     owner = "00000000-0000-0000-0000-000000000000"
@@ -96,7 +99,7 @@ def create(wish: Wish, calls: Calls, at: float, keep_key: Callable[[str], None])
     tries = job_ids(wish.recipe.name, at)
     for _ in range(_MOST_IDS):
         job = next(tries)
-        made = wish.objects(job, calls, at)
+        made = wish.objects(job, calls, at, files)
         try:
             owner = calls.create(stateful_set(made))
         except ApiProblem as problem:

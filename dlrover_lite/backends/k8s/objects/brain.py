@@ -30,9 +30,11 @@ _RESOURCES = {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"cpu": 
 _SELECTOR = {"app.kubernetes.io/instance": BRAIN, "app.kubernetes.io/component": "brain"}
 
 
-def brain_objects(namespace: str, image: str, *, storage_class: str = "") -> list[KubeObject]:
-    """Make the objects. The Secret with the key isn't among them: whoever applies them twice must not make another one."""
-    return [_claim(namespace, storage_class), _service(namespace), _deployment(namespace, image)]
+def brain_objects(namespace: str, image: str, *, storage_class: str = "", fs_group: int = FS_GROUP) -> list[KubeObject]:
+    """Make the objects. ``fs_group``: group that the volume is given to; 0: none.
+
+    The Secret with the key isn't among them: whoever applies them twice must not make another one."""
+    return [_claim(namespace, storage_class), _service(namespace), _deployment(namespace, image, fs_group)]
 
 
 def how_to_make_its_key(namespace: str) -> str:
@@ -76,7 +78,7 @@ def _service(namespace: str) -> KubeObject:
     }
 
 
-def _deployment(namespace: str, image: str) -> KubeObject:
+def _deployment(namespace: str, image: str, fs_group: int) -> KubeObject:
     meta = _meta(namespace)
     return {
         "apiVersion": "apps/v1",
@@ -86,18 +88,18 @@ def _deployment(namespace: str, image: str) -> KubeObject:
             "replicas": 1,
             "strategy": {"type": "Recreate"},  # no two brains may write to one database
             "selector": {"matchLabels": _SELECTOR},
-            "template": {"metadata": {"labels": meta["labels"]}, "spec": _pod(image)},
+            "template": {"metadata": {"labels": meta["labels"]}, "spec": _pod(image, fs_group)},
         },
     }
 
 
-def _pod(image: str) -> KubeObject:
+def _pod(image: str, fs_group: int) -> KubeObject:
     return {
         "serviceAccountName": NODE_ACCOUNT,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
-        "securityContext": pod_security(FS_GROUP),
+        "securityContext": pod_security(fs_group),
         "containers": [_container(image)],
         "volumes": [
             {"name": "key", "secret": {"secretName": BRAIN, "defaultMode": 0o444}},  # whichever user it runs as

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from dlrover_lite.backends.k8s.objects.file_keys import config_volume, key_of
 from dlrover_lite.backends.k8s.objects.names import (
     BRAIN_PORT,
     FILES_PORT,
@@ -74,6 +75,8 @@ class JobObjects(msgspec.Struct, frozen=True, kw_only=True):
     """Access mode of the job's volume."""
     annotations: dict[str, str] = {}
     """Annotations of the StatefulSet."""
+    files: tuple[str, ...] = ()
+    """Paths of the files that its pods find in ``JOB_FILES``; those of a reader don't matter."""
 
 
 def access_mode(provisioner: str) -> str:
@@ -103,7 +106,7 @@ def stateful_set(made: JobObjects) -> KubeObject:
 
 
 def owned_objects(made: JobObjects, uid: str, key: str, files: Mapping[str, bytes]) -> list[KubeObject]:
-    """Make what the StatefulSet with this uid owns: Secret, ConfigMap and Service. ``key``: the job's key as text; ``files``: names and
+    """Make what the StatefulSet with this uid owns: Secret, ConfigMap and Service. ``key``: the job's key as text; ``files``: paths and
     contents of what pods find in ``JOB_FILES``."""
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": made.job, "uid": uid}
 
@@ -216,7 +219,8 @@ def _selector(job: str) -> dict[str, str]:
 def _contents(files: Mapping[str, bytes]) -> KubeObject:
     """Return the contents of a ConfigMap: as text what is text, so that people can read it."""
     text, binary = {}, {}
-    for name, data in files.items():
+    for path, data in files.items():
+        name = key_of(path)
         try:
             text[name] = data.decode("utf-8")
         except UnicodeDecodeError:
@@ -257,7 +261,7 @@ def _spec(made: JobObjects, name: str, account: str, command: list[str], resourc
             }
         ],
         "volumes": [
-            {"name": "job", "configMap": {"name": made.job}},
+            {"name": "job", **config_volume(made.job, made.files)},
             {"name": "key", "secret": {"secretName": made.job, "defaultMode": 0o444}},  # whichever user it runs as
             scratch_volume(),
             {"name": "storage", "persistentVolumeClaim": {"claimName": claim_of(settings, made.job)}},

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from dlrover_lite.backends.k8s.objects.file_keys import config_volume
 from dlrover_lite.backends.k8s.objects.names import JOB_LABEL, NODE_ACCOUNT, NODE_PORT, component_labels
 from dlrover_lite.backends.k8s.objects.pod_security import (
     CONTAINER_SECURITY,
@@ -69,6 +70,8 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str] = msgspec.field(default_factory=lambda: list(AGENT))
     agent_memory: int = 0
     """Bytes of memory that each pod has beside what its node is given: for the agent, and the process that nodes are forked from."""
+    files: tuple[str, ...] = ()
+    """Paths of the files that each pod finds in ``JOB_FILES``."""
     scratch_size: int = 0
     """Bytes that each pod may write to ``SCRATCH``; 0: as much as there is."""
 
@@ -178,7 +181,7 @@ def _environment(settings: PodSettings) -> list[KubeObject]:
 
 def _volumes(settings: PodSettings) -> list[KubeObject]:
     return [
-        {"name": "job", "configMap": {"name": settings.job}},
+        {"name": "job", **config_volume(settings.job, settings.files)},
         {"name": "key", "secret": {"secretName": settings.job, "defaultMode": 0o444}},  # whichever user it runs as
         scratch_volume(settings.scratch_size),
         *settings.kubernetes.volumes,

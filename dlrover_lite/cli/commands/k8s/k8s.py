@@ -41,6 +41,13 @@ def k8s() -> None:
 @click.option(
     "--storage-class", default="", metavar="NAME", help="Storage class of that brain's volume (default: the cluster's)."
 )
+@click.option(
+    "--fs-group",
+    type=click.IntRange(0, 2**31 - 1),
+    default=65532,
+    show_default=True,
+    help="Group that the brain's volume is given to; 0: none, where the namespace gives one of its own, as on OpenShift.",
+)
 def manifests(
     namespace: str,
     create_namespace: bool,
@@ -49,6 +56,7 @@ def manifests(
     brain: bool,
     image: str,
     storage_class: str,
+    fs_group: int,
 ) -> int:
     """Print what a namespace needs before it can have jobs: two service accounts, two roles, a network policy. Plain YAML:
 
@@ -66,7 +74,7 @@ def manifests(
         raise UsageError("Which image does the brain run?", hint="--image REF: the one that jobs run.")
     objects = manifests(namespace, users=users, groups=groups, create_namespace=create_namespace)
     if brain:
-        objects += brain_objects(namespace, image, storage_class=storage_class)
+        objects += brain_objects(namespace, image, storage_class=storage_class, fs_group=fs_group)
         note(f"The brain's key, to be made once: {how_to_make_its_key(namespace)}")
     click.echo(as_yaml(objects), nl=False)
     return 0
