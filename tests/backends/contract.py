@@ -42,6 +42,10 @@ class Scripted:
     another: Callable[[], Backend]
     """A further caller, as a master that was restarted."""
     close: Callable[[], object]
+    until: Callable[[Callable[[], object], str], object] = until
+    """(condition, what): until it holds."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds, as they pass for nodes."""
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def spec(
@@ -66,7 +70,7 @@ class Scripted:
                 return False
             return True
 
-        until(done, f"{node} to be resized")
+        self.until(done, f"{node} to be resized")
 
     def usage(self, node: str) -> Usage:
         return self.backend.readings().nodes[node]
@@ -87,7 +91,7 @@ class Scripted:
             one = seen.nodes.get(node, one)
             return (one.started_at if kind == "started" else one.ended_at) is not None
 
-        until(happened, f"{node} to have {kind}")
+        self.until(happened, f"{node} to have {kind}")
         return one
 
     def version(self) -> int:
@@ -265,14 +269,14 @@ class BackendContract:
         scripted.wait_for_output(node, "shared")
         assert scripted.usage(node).memory >= 32 * MIB - self.overlooked
         # The kernel brings its statistics up to date now and then.
-        until(lambda: scripted.usage(node).shared_memory >= 31 * MIB, "the shared memory")
+        scripted.until(lambda: scripted.usage(node).shared_memory >= 31 * MIB, "the shared memory")
         scripted.end(node)
 
     def test_usage_counts_what_the_node_has_started(self, scripted: Scripted) -> None:
         node = scripted.launch(f"parent:{48 * MIB}")
         scripted.wait_for_output(node, "child holds")
-        until(lambda: scripted.usage(node).memory >= 48 * MIB - self.overlooked, "the child's memory")
-        until(lambda: scripted.usage(node).cpu_seconds >= 0.3, "the child's CPU seconds")
+        scripted.until(lambda: scripted.usage(node).memory >= 48 * MIB - self.overlooked, "the child's memory")
+        scripted.until(lambda: scripted.usage(node).cpu_seconds >= 0.3, "the child's CPU seconds")
         scripted.end(node)
 
     def test_a_node_over_its_memory_limit_is_killed(self, scripted: Scripted) -> None:
@@ -309,26 +313,28 @@ class BackendContract:
 
         def use() -> float:
             """Cores, over a while. Others on the machine make it less."""
-            before, at = scripted.usage(node).cpu_seconds, time.monotonic()
-            until(lambda: time.monotonic() - at > 0.2, "a while")
-            return (scripted.usage(node).cpu_seconds - before) / (time.monotonic() - at)
+            before, at = scripted.usage(node).cpu_seconds, scripted.clock()
+            scripted.until(lambda: scripted.clock() - at > 0.2, "a while")
+            return (scripted.usage(node).cpu_seconds - before) / (scripted.clock() - at)
 
         def share() -> float:
             """Of the time that it ran or was held back, over a tenth of a second of CPU. Others on the machine make it more."""
             before = scripted.usage(node)
-            until(lambda: scripted.usage(node).cpu_seconds > before.cpu_seconds + 0.1, "a tenth of a second of CPU")
+            scripted.until(
+                lambda: scripted.usage(node).cpu_seconds > before.cpu_seconds + 0.1, "a tenth of a second of CPU"
+            )
             now = scripted.usage(node)
             ran, waited = now.cpu_seconds - before.cpu_seconds, now.throttled_seconds - before.throttled_seconds
             return ran / (ran + waited)
 
-        until(lambda: scripted.usage(node).throttled_seconds > 0, "being held back")
-        until(lambda: use() < 0.2, "a tenth of a core")
+        scripted.until(lambda: scripted.usage(node).throttled_seconds > 0, "being held back")
+        scripted.until(lambda: use() < 0.2, "a tenth of a core")
         scripted.resize(node, Resources(1.0, 256 * MIB))
-        until(lambda: share() > 0.3, "a core")
+        scripted.until(lambda: share() > 0.3, "a core")
         scripted.resize(node, Resources(0.1, 256 * MIB))
         held_back = scripted.usage(node).throttled_seconds
-        until(lambda: scripted.usage(node).throttled_seconds > held_back, "being held back again")
-        until(lambda: use() < 0.2, "a tenth of a core again")
+        scripted.until(lambda: scripted.usage(node).throttled_seconds > held_back, "being held back again")
+        scripted.until(lambda: use() < 0.2, "a tenth of a core again")
         scripted.end(node)
 
     def test_resizing_an_unknown_node_is_refused_and_an_ended_one_ignored(self, scripted: Scripted) -> None:
@@ -427,14 +433,14 @@ class BackendContract:
         scripted.backend.launch(spec)
         scripted.event(spec.id, "started")
         other = scripted.another()
-        until(lambda: _nodes_of(other) == _nodes_of(scripted.backend), "both to see the same")
+        scripted.until(lambda: _nodes_of(other) == _nodes_of(scripted.backend), "both to see the same")
         other.launch(spec)
-        until(lambda: spec.id in other.readings().nodes, "its usage")
+        scripted.until(lambda: spec.id in other.readings().nodes, "its usage")
         scripted.resize(spec.id, Resources(0.5, 128 * MIB + self.counted_beside), other)
         other.terminate(spec.id, grace_seconds=0)
         ended = scripted.event(spec.id, "exited")
         other.launch(spec)
-        until(lambda: _nodes_of(other)[spec.id] == ended, "its end")
+        scripted.until(lambda: _nodes_of(other)[spec.id] == ended, "its end")
 
     def test_enforcement_of_limits_is_reported(self, scripted: Scripted) -> None:
         enforcement = scripted.backend.enforcement()

@@ -97,8 +97,12 @@ class Nodes:
     def started(self, node_id: str, pid: int, *, now: float, at: float) -> list[SendSignal]:
         node = self.by_id[node_id]
         node.phase, node.pid = "running", pid
-        self._change(node, started_at=at)
+        self._change(node, started_at=at, detail="")
         return self._ask_to_end(node, now) if node.asked_to_end else []
+
+    def waits(self, node_id: str, detail: str, *, host: str = "", no_room: str = "") -> None:
+        """Note what a node waits for that hasn't started, as ``Observed`` has it."""
+        self._change(self.by_id[node_id], detail=detail, host=host, no_room=no_room)
 
     def ended(
         self, node_id: str, exit_code: int | None, *, at: float, detail: str = "", over_memory: OverMemory | None = None
@@ -109,7 +113,7 @@ class Nodes:
             return
         node.phase, node.kill_at = "ended", None
         reason, why = _exit_reason(node, exit_code, over_memory)
-        self._change(node, ended_at=at, reason=reason, exit_code=exit_code, detail=detail or why)
+        self._change(node, ended_at=at, reason=reason, exit_code=exit_code, detail=detail or why, no_room="")
 
     def taken_along(self, waiting: Collection[str]) -> None:
         """Note that the process that starts nodes has ended: whatever runs has been killed with it. ``waiting``: nodes that it hadn't been

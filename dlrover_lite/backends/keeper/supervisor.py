@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import socket
@@ -17,7 +16,7 @@ from dlrover_lite.backends.keeper.nodes import Nodes, SendSignal, describe_end
 from dlrover_lite.backends.keeper.options import NodeOptions
 from dlrover_lite.backends.keeper.protocol import Channel, Exited, Fork, Forked, FromTemplate, Ready, Signal
 from dlrover_lite.backends.keeper.restarts import Restarts
-from dlrover_lite.backends.limits.base import Limiter
+from dlrover_lite.backends.limits.base import Limiter, check_resources
 from dlrover_lite.backends.limits.node_limits import NodeLimits
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.process_limits import exhausted
@@ -124,7 +123,7 @@ class NodeSupervisor:
             return
         if self.closed:
             raise BackendError(f"Node {spec.id} can't be launched any more: {self.closed}")
-        _check_resources(spec.id, spec.resources)
+        check_resources(spec.id, spec.resources)
         self.nodes.check(spec)
         enter = self.fences.create(spec)
         self.nodes.launch(spec)
@@ -138,7 +137,7 @@ class NodeSupervisor:
     def resize(self, node: str, resources: Resources) -> None:
         """Change the limits of a node. Raises BackendError."""
         self.nodes.known(node)
-        _check_resources(node, resources)
+        check_resources(node, resources)
         self.fences.resize(node, resources)
 
     def terminate(self, node: str, grace_seconds: float, *, keep_memory: bool = False) -> None:
@@ -278,10 +277,3 @@ def start_error(error: OSError) -> JobError:
     """Return the error of a job whose processes can't be started."""
     why, hint = exhausted(error) or (error, "")
     return JobError(f"Can't start the job's processes: {why}", hint=hint)
-
-
-def _check_resources(node: str, resources: Resources) -> None:
-    if not (resources.cores > 0 and math.isfinite(resources.cores) and resources.memory > 0):
-        raise BackendError(
-            f"Node {node} can't have {resources.cores:g} cores and {resources.memory:,} bytes: both must be above 0"
-        )

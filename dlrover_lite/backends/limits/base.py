@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Protocol
 
 import msgspec
@@ -11,7 +12,7 @@ from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.protocol.nodes import Enforcement, Usage
 
-__all__ = ["Enter", "Fence", "Limiter", "LimiterUnavailable", "Limits", "OverMemory", "too_small"]
+__all__ = ["Enter", "Fence", "Limiter", "LimiterUnavailable", "Limits", "OverMemory", "check_resources", "too_small"]
 
 Limits = Literal["auto", "cgroup-v2", "cgroup-v1", "watchdog"]
 
@@ -39,6 +40,14 @@ class OverMemory(msgspec.Struct, frozen=True):
     """A node, or something it had started, was killed for memory. ``detail`` says so in words, with the numbers."""
 
     detail: str
+
+
+def check_resources(node: str, resources: Resources) -> None:
+    """Raise BackendError where a node can't have that, on any machine."""
+    if not (resources.cores > 0 and math.isfinite(resources.cores) and resources.memory > 0):
+        raise BackendError(
+            f"Node {node} can't have {resources.cores:g} cores and {resources.memory:,} bytes: both must be above 0"
+        )
 
 
 def too_small(node: str, limit: int, used: int) -> BackendError:

@@ -29,6 +29,7 @@ from dlrover_lite.backends.k8s.nodes.placement import LINGER_SECONDS, Placement
 from dlrover_lite.backends.k8s.objects.node_pod import NODE_ANNOTATION, SPEC_ANNOTATION
 from dlrover_lite.backends.k8s.objects.pod_view import PodEnd, PodView
 from dlrover_lite.backends.keeper import protocol
+from dlrover_lite.backends.limits.base import check_resources
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BackendError, CantResize, ResizeUnderWay
 from dlrover_lite.core.units import Resources, format_bytes
@@ -85,7 +86,7 @@ class PodBook(Placement):
             raise BackendError(f"{spec.id!r} can't be a node's id: up to 27 letters, digits, '.', '_' and '-' can")
         if spec.role not in ("ps", "worker"):
             raise BackendError(f"Node {spec.id}: no pods are made for the role {spec.role}")
-        _check_resources(spec.id, spec.resources)
+        check_resources(spec.id, spec.resources)
         if not spec.follows:
             return
         followed = self._known(spec.follows)
@@ -105,7 +106,7 @@ class PodBook(Placement):
         """Note what a node is to have; return when it has it. ``used``: bytes of memory in use. Raises ResizeUnderWay while it is being
         done, and BackendError for what can't be, or isn't for now."""
         node = self._known(node_id)
-        _check_resources(node_id, resources)
+        check_resources(node_id, resources)
         pod = self.pods.get(node.pod)
         if pod is None or pod.node != node_id or pod.is_leaving:
             return  # it has ended, or is about to: who comes later is made with what it is to have
@@ -581,13 +582,6 @@ class PodBook(Placement):
         if after == self.version:
             return None
         return Observation(self.version, {name: node.observed for name, node in self.nodes.items()})
-
-
-def _check_resources(node: str, resources: Resources) -> None:
-    if not (resources.cores > 0 and math.isfinite(resources.cores) and resources.memory > 0):
-        raise BackendError(
-            f"Node {node} can't have {resources.cores:g} cores and {resources.memory:,} bytes: both must be above 0"
-        )
 
 
 def _spec_of(view: PodView, node: str, role: Role, resources: Resources) -> NodeSpec:

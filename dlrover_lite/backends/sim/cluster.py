@@ -1,0 +1,117 @@
+"""Simulated machines and the processes on them: who has room where, and who gets which cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from dlrover_lite.backends.sim.clock import EventClock
+from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.sharing import share_cores
+from dlrover_lite.backends.sim.process import Process
+from dlrover_lite.core.units import Resources, format_bytes
+from dlrover_lite.protocol.hosts import less
+
+__all__ = ["Cluster"]
+
+_ROUNDING = 1e-9
+
+
+class Cluster:
+    """Machines by name, which any number of jobs share."""
+
+    def __init__(self, machines: Mapping[str, Machine], clock: EventClock) -> None:
+        self.machines = dict(machines)
+        self.clock = clock
+        self.cpu_seconds = dict.fromkeys(machines, 0.0)
+        """CPU seconds of all processes of each machine, as of the last ``settle``."""
+        self.image_at: dict[str, float] = {}
+        """Time from which on a machine has the image of nodes."""
+        self._on: dict[str, list[Process]] = {name: [] for name in machines}
+        self._settled_at = dict.fromkeys(machines, clock.now)
+        self._waiting: list[Callable[[], bool]] = []
+
+    # --- room ------------------------------------------------------------------------------------------------------------
+
+    def left(self, host: str, *, beside: Process | None = None) -> Resources:
+        """Return what a machine has left, ``beside`` what one process has."""
+        machine = self.machines[host]
+        taken = [one.taken for one in self._on[host] if one is not beside]
+        return less(Resources(machine.cores, machine.memory), taken)
+
+    def find(self, process: Process, *, host: str = "", avoids: Collection[str] = ()) -> tuple[str, str]:
+        """Return the machine for a process, that with the most cores left of those with room, and none of those that it ``avoids`` where
+        there is another; or an empty name, and why there is no room. ``host``: the only one that will do."""
+        names = [host] if host else [*self.machines]
+        room = {name: self.left(name, beside=process) for name in names}
+        having = [name for name in names if fits(process.limits, room[name])]
+        if having:
+            return max(having, key=lambda name: (name not in avoids, room[name].cores)), ""
+        where = host or f"none of {len(names)} machines"
+        verb = "hasn't" if host else "has"
+        return "", f"{where} {verb} {words_of(process.limits)} left"
+
+    def place(self, process: Process, host: str) -> None:
+        """Take room for a process, or for what it has been left on that machine."""
+        if process.host and process in self._on[process.host]:
+            self._on[process.host].remove(process)
+        process.host = host
+        self._on[host].append(process)
+
+    def when_room(self, attempt: Callable[[], bool]) -> None:
+        """Have something tried again whenever room was given back, until it says that it needn't be; the first one first."""
+        self._waiting.append(attempt)
+
+    def give_back(self, host: str) -> None:
+        """Take note that processes of a machine have ended, or have less than before."""
+        self._on[host] = [one for one in self._on[host] if one.state != "ended" or one.kept]
+        self.settle(host)
+        self.try_waiting()
+
+    def try_waiting(self) -> None:
+        """Try again what finds no room so far."""
+        waiting, self._waiting = self._waiting, []
+        self._waiting = [attempt for attempt in waiting if not attempt()] + self._waiting
+
+    # --- time ------------------------------------------------------------------------------------------------------------
+
+    def settle(self, host: str) -> None:
+        """Count what a machine's processes have used by now, and share its cores among those that want some from now on."""
+        self._count(host)
+        speed, running = self.machines[host].speed, [one for one in self._on[host] if one.running]
+        cores = share_cores([one.wanted_cores for one in running], self.machines[host].cores)
+        for process, its in zip(running, cores, strict=True):
+            process.cores = its
+            if process.done is not None:
+                process.done.cancel()
+            seconds = process.seconds_left(speed)
+            process.done = None
+            if seconds < float("inf"):
+                process.done = self.clock.after(seconds, partial(self._work_done, process))
+
+    def settle_all(self) -> None:
+        for host in self.machines:
+            self._count(host)
+
+    def _count(self, host: str) -> None:
+        seconds = self.clock.now - self._settled_at[host]
+        self._settled_at[host] = self.clock.now
+        for process in self._on[host]:
+            if process.running:
+                process.passes(seconds, self.machines[host].speed)
+                self.cpu_seconds[host] += seconds * process.cores
+
+    def _work_done(self, process: Process) -> None:
+        self._count(process.host)
+        work, process.work = process.work, None
+        self.settle(process.host)
+        if work is not None:
+            work.then()
+
+
+def fits(wanted: Resources, room: Resources) -> bool:
+    return wanted.cores <= room.cores + _ROUNDING and wanted.memory <= room.memory
+
+
+def words_of(resources: Resources) -> str:
+    return f"{resources.cores:g} cores and {format_bytes(resources.memory)}"

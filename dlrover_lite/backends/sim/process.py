@@ -1,0 +1,145 @@
+"""What a simulated node does while it runs, and what that uses: CPU by pieces of work, and memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from dlrover_lite.backends.sim.clock import Event
+from dlrover_lite.core.units import Resources
+
+__all__ = ["Kept", "Process", "Program"]
+
+_NOTHING = 1e-9
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Memory that outlives its process."""
+
+    bytes: int
+    content: object = None
+
+
+@dataclass
+class Work:
+    """What a process computes: one piece at a time."""
+
+    left: float
+    """CPU seconds of a machine of speed 1 that are still to be done; infinite: it never ends."""
+    threads: float
+    then: Callable[[], object]
+
+
+class Program(Protocol):
+    """What runs in a process. Both calls return at once; what takes time is work, or an event."""
+
+    def begin(self, process: Process) -> None:
+        """Begin, now that the process runs."""
+
+    def asked_to_end(self) -> None:
+        """Take note of SIGTERM: the process ends when the program ends it, or is killed."""
+
+
+@dataclass(eq=False)
+class Process:
+    """A process of a simulated machine. What it is given is for whoever runs it to set; what it does is said by its program."""
+
+    name: str
+    limits: Resources
+    host: str
+    """Name of its machine; empty: none yet."""
+    kept: dict[str, Kept]
+    """Memory that outlives it, by name, with what was left to it."""
+    changed: Callable[[Process], None]
+    """Function that is told when it wants more or less CPU or memory than before."""
+    ends: Callable[[Process, int], None]
+    """Function that is told that it ends by itself, with its exit code, negative for a signal."""
+    state: Literal["waiting", "placed", "running", "ended"] = "waiting"
+    """Placed: a machine's room is taken for it, and it is being started."""
+    cpu_seconds: float = 0.0
+    throttled_seconds: float = 0.0
+    private_bytes: int = 0
+    shared_bytes: int = 0
+    """Bytes of shared memory that ends with it."""
+    peak_bytes: int = 0
+    work: Work | None = None
+    cores: float = 0.0
+    """Cores that it has just now."""
+    done: Event | None = field(default=None, repr=False)
+    """Event of its work's end, as long as it goes on having these cores."""
+
+    # --- what its program says -------------------------------------------------------------------------------------------
+
+    def do(self, cpu_seconds: float, then: Callable[[], object] = lambda: None, *, threads: float = 1.0) -> None:
+        """Compute from now on, in place of what was computed before; then do that. The seconds are those of a machine of speed 1."""
+        self.work = Work(cpu_seconds, threads, then)
+        self.changed(self)
+
+    def rest(self) -> None:
+        """Compute nothing."""
+        self.work = None
+        self.changed(self)
+
+    def hold(self, private: int, shared: int = 0) -> None:
+        """Have so much memory that ends with it."""
+        self.private_bytes, self.shared_bytes = private, shared
+        self.changed(self)
+
+    def keep(self, name: str, bytes: int, content: object = None) -> None:
+        """Have memory that outlives it."""
+        self.kept[name] = Kept(bytes, content)
+        self.changed(self)
+
+    def end(self, exit_code: int) -> None:
+        if self.running:
+            self.ends(self, exit_code)
+
+    # --- what it uses ----------------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        return self.state == "running"
+
+    @property
+    def taken(self) -> Resources:
+        """Resources that are taken for it on its host: its limits, or, before it has a place and after its end, what memory outlives it."""
+        return self.limits if self.state in ("placed", "running") else Resources(0.0, self.outliving_bytes)
+
+    @property
+    def outliving_bytes(self) -> int:
+        return sum(one.bytes for one in self.kept.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that it is charged for: of one that has ended, those that outlive it."""
+        return self.outliving_bytes + (self.private_bytes + self.shared_bytes if self.running else 0)
+
+    @property
+    def wanted_cores(self) -> float:
+        """Cores that it could use, within its limit."""
+        return min(self.work.threads, self.limits.cores) if self.running and self.work is not None else 0.0
+
+    @property
+    def held_back(self) -> float:
+        """Share of the time in which its limit, and nothing else, holds it back."""
+        limited = self.work is not None and self.cores >= self.limits.cores - _NOTHING
+        return max(0.0, 1.0 - self.cores / self.work.threads) if limited and self.work is not None else 0.0
+
+    def passes(self, seconds: float, speed: float) -> None:
+        """Let time pass with the cores that it has."""
+        used = seconds * self.cores
+        self.cpu_seconds += used
+        self.throttled_seconds += seconds * self.held_back
+        if self.work is not None:
+            self.work.left -= used * speed
+
+    def seconds_left(self, speed: float) -> float:
+        """Seconds until its work is done with the cores that it has; infinite if never."""
+        if self.work is None or math.isinf(self.work.left):
+            return math.inf
+        if self.work.left <= _NOTHING:
+            return 0.0
+        return self.work.left / (self.cores * speed) if self.cores > 0 else math.inf
