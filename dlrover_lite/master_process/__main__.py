@@ -71,15 +71,15 @@ def _backend(job: Job, record: JobRecord, connector: Connector) -> KeeperClient 
     """Return what runs the job's nodes: the keeper of this machine, or the cluster that this pod is in."""
     if job.recipe.kubernetes is None:
         return KeeperClient(record.keeper_endpoint, connector=connector)
-    from dlrover_lite.backends.k8s.jobs.pod_backend import pod_backend
+    from dlrover_lite.backends.k8s.jobs.master_backend import start_backend
 
-    return pod_backend(job, connector=connector, say=log)
+    return start_backend(job, connector=connector, say=log)
 
 
 def _url_for_nodes(job: Job) -> Callable[[str], str]:
     if job.recipe.kubernetes is None:
         return as_the_master
-    from dlrover_lite.backends.k8s.jobs.pod_backend import url_for_nodes
+    from dlrover_lite.backends.k8s.jobs.master_backend import url_for_nodes
 
     return url_for_nodes(job)
 

@@ -73,10 +73,10 @@ def _launch(job: Job, count: int) -> None:
 
 def _launch_pods(job: Job, specs: list[NodeSpec]) -> NoReturn:
     """Launch nodes in pods, and look after them: who has launched them asks their agents."""
-    from dlrover_lite.backends.k8s.jobs.pod_backend import pod_backend
+    from dlrover_lite.backends.k8s.jobs.master_backend import start_backend
 
     with Connector.of_this_process() as connector:
-        backend = pod_backend(job, connector=connector, say=print)
+        backend = start_backend(job, connector=connector, say=print)
         for spec in specs:
             backend.launch(spec)
         while True:

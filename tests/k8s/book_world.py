@@ -7,8 +7,9 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlrover_lite.backends.k8s.nodes.entries import CreatePod, DeletePod, Order, Record, ResizePod
+from dlrover_lite.backends.k8s.nodes.event_log import NodeEvent
 from dlrover_lite.backends.k8s.nodes.pod_book import PodBook
+from dlrover_lite.backends.k8s.nodes.pod_state import CreatePod, DeletePod, Order, ResizePod
 from dlrover_lite.backends.k8s.objects.node_pod import PodSettings, node_pod, resize_patch
 from dlrover_lite.backends.k8s.objects.pod_view import PodView
 from dlrover_lite.backends.keeper import protocol
@@ -51,7 +52,7 @@ class World:
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
     events: deque[tuple[str, PodView]] = field(default_factory=deque)
-    written: list[Record] = field(default_factory=list)
+    written: list[NodeEvent] = field(default_factory=list)
     now: float = 100.0
     cant_resize: str = ""
 
@@ -85,8 +86,8 @@ class World:
     def take(self) -> None:
         """Have the book say what is to be done: written down first."""
         actions = self.book.take(self.now, self.now)
-        self.written += self.book.records
-        self.book.records.clear()
+        self.written += self.book.unwritten
+        self.book.unwritten.clear()
         self.calls += actions
 
     def call(self, *, fails: bool = False, refused: bool = False) -> None:

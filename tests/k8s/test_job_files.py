@@ -189,7 +189,7 @@ def test_files_are_asked_for_again_where_another_pod_has_them_now(
     found = [JobPod(metadata=Meta(name=name, uid=name)) for name in ("gone", "there")]
     endpoints = {"gone": "tcp://127.0.0.1:9", "there": client.endpoint}
     monkeypatch.setattr(pods, "_files_pod", lambda _: found.pop(0) if len(found) > 1 else found[0])
-    monkeypatch.setattr(pods._reach, "endpoint", lambda pod, _: endpoints[pod.metadata.uid])
+    monkeypatch.setattr(pods._endpoints, "endpoint", lambda pod, _: endpoints[pod.metadata.uid])
     monkeypatch.setattr(pods, "_is_gone", lambda pod: pod.metadata.uid == "gone")
     monkeypatch.setattr(pods, "_job_set", lambda job: JobSet(metadata=_SetMeta(name=job)))
     files = JobFiles(lambda request, expected, frames: pods.ask("clicks-1", request, expected, frames))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dlrover_lite.backends.k8s.nodes.entries import CreatePod, DeletePod
+from dlrover_lite.backends.k8s.nodes.pod_state import CreatePod, DeletePod
 from dlrover_lite.core.errors import BackendError, CantResize, ResizeUnderWay
 from dlrover_lite.protocol.nodes import NodeSpec, Observed
 from tests.k8s.book_world import LARGE, SMALL, World

@@ -7,7 +7,7 @@ import sys
 import msgspec
 import pytest
 
-from dlrover_lite.backends.k8s.jobs.pod_backend import scratch_size_of
+from dlrover_lite.backends.k8s.jobs.master_backend import scratch_size_of
 from dlrover_lite.backends.k8s.jobs.pod_options import pod_options
 from dlrover_lite.backends.k8s.objects.job import JobObjects, master_pod, reader_pod
 from dlrover_lite.backends.k8s.objects.node_pod import PodSettings, node_pod

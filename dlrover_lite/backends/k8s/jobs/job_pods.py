@@ -18,7 +18,7 @@ from dlrover_lite.backends.k8s.jobs.files.job_copy import CODE, MODEL, copy_file
 from dlrover_lite.backends.k8s.jobs.job_state import JobSet, summary_of
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod, JobWatch, why_not_up
 from dlrover_lite.backends.k8s.jobs.known_clusters import KnownCluster
-from dlrover_lite.backends.k8s.jobs.reach import Reach
+from dlrover_lite.backends.k8s.jobs.pod_endpoints import PodEndpoints
 from dlrover_lite.backends.k8s.objects.file_keys import path_of
 from dlrover_lite.backends.k8s.objects.job import RUNTIME, JobObjects, reader_pod
 from dlrover_lite.backends.k8s.objects.names import FILES_PORT, job_labels
@@ -77,7 +77,7 @@ class JobPods:
 
     def __init__(self, calls: Calls, kept: KnownCluster) -> None:
         self._calls, self._kept = calls, kept
-        self._reach = Reach(calls)
+        self._endpoints = PodEndpoints(calls)
         self._lock = threading.RLock()
         self._connectors: dict[str, Connector] = {}
         self._free: dict[str, list[tuple[str, FileClient]]] = {}
@@ -95,7 +95,7 @@ class JobPods:
             for connector in self._connectors.values():
                 connector.close()
             self._connectors.clear()
-            self._reach.close()
+            self._endpoints.close()
             for job in list(self._readers):
                 with suppress(BackendError):  # it ends by itself when nobody asks it any more
                     self._calls.delete("Pod", f"{job}-reader", propagation="Background", grace_seconds=1)
@@ -129,7 +129,7 @@ class JobPods:
         """Return where a port of the pod with the job's files is; None: there is no such pod so far."""
         with self._lock:
             pod = self._pod(one)
-            return None if pod is None else self._reach.endpoint(pod, port)
+            return None if pod is None else self._endpoints.endpoint(pod, port)
 
     def ask(self, job: str, request: msgspec.Struct, expected: type[A], frames: Sequence[Any] = ()) -> tuple[A, Reply]:
         """Ask whoever has the job's files; another pod, if the one that has them ends meanwhile, as a master's does with its job. Raises
@@ -205,7 +205,7 @@ class JobPods:
                     return client
                 client.close()
             return FileClient(
-                self._reach.endpoint(pod, FILES_PORT),
+                self._endpoints.endpoint(pod, FILES_PORT),
                 self._connectors.get(job) or self.connector(self._job_set(job)),
                 peer="the pod with the job's files",
                 has_ended=lambda: self._is_gone(pod),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from dlrover_lite.backends.k8s.nodes.entries import Order
+from dlrover_lite.backends.k8s.nodes.pod_state import Order
 from dlrover_lite.backends.k8s.objects.names import NODE_PORT
 from dlrover_lite.backends.keeper import protocol
 from dlrover_lite.core.errors import WireError

@@ -12,7 +12,7 @@ import msgspec
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.problems import ApiProblem, Unreachable
 from dlrover_lite.backends.k8s.nodes.capacity import HostView, QuotaView
-from dlrover_lite.backends.k8s.nodes.entries import Action, CreatePod, DeletePod, ResizePod
+from dlrover_lite.backends.k8s.nodes.pod_state import Action, CreatePod, DeletePod, ResizePod
 from dlrover_lite.backends.k8s.objects.job_events import job_event
 from dlrover_lite.backends.k8s.objects.names import job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import NODE_ANNOTATION, PodSettings, node_pod, resize_patch

@@ -30,10 +30,10 @@ from dlrover_lite.backends.k8s.nodes.api_thread import (
 )
 from dlrover_lite.backends.k8s.nodes.capacity import Bounds, capacity_of, left_by
 from dlrover_lite.backends.k8s.nodes.decision_events import DecisionEvents
-from dlrover_lite.backends.k8s.nodes.entries import Action, Order, Record
+from dlrover_lite.backends.k8s.nodes.event_log import NodeEvent, append_events, read_events
 from dlrover_lite.backends.k8s.nodes.log_files import LogFiles
 from dlrover_lite.backends.k8s.nodes.pod_book import PodBook
-from dlrover_lite.backends.k8s.nodes.records import read_records, write_records
+from dlrover_lite.backends.k8s.nodes.pod_state import Action, Order
 from dlrover_lite.backends.k8s.objects.names import job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import PodSettings
 from dlrover_lite.backends.k8s.objects.pod_view import PodView
@@ -48,7 +48,7 @@ from dlrover_lite.transport.polling import Poller
 
 __all__ = ["KubeBackend"]
 
-RECORDS = "pods.jsonl"
+EVENT_LOG = "pods.jsonl"
 """File of the job's directory in which its pods are written down."""
 LIST_SECONDS = 60.0
 """How long the first list of pods may take."""
@@ -87,7 +87,7 @@ class KubeBackend:
         self._stopped = threading.Event()
         self._clock = time.monotonic
         self.calls = Calls(connection, clock=self._clock, sleep=self._pause)
-        self._records_path = job.directory / RECORDS
+        self._event_log = job.directory / EVENT_LOG
         self._cant_write = False
         self.logs = LogFiles(job.log, say)
         self._lock = threading.Lock()
@@ -123,7 +123,7 @@ class KubeBackend:
         self._there = read_hosts(self.calls)
         self._hosts_at = self._clock() + HOSTS_SECONDS
         try:
-            self.book.restore(read_records(self._records_path))
+            self.book.restore(read_events(self._event_log))
         except OSError as error:
             raise BackendError(f"What was written down of the job's pods can't be read: {error}") from error
         for name, run in (("pods", self._follow), ("api", self._caller.run), ("agents", self._look_after)):
@@ -295,13 +295,13 @@ class KubeBackend:
         poller = Poller()
         poller.register(self._wake_end.fileno())
         agents = Agents(self._connector, _Listener(self), poller, self._clock)
-        unwritten: list[Record] = []
+        unwritten: list[NodeEvent] = []
         held_back: list[Action] = []
         while not self._stopped.is_set():
             with self._lock:
                 held_back += self.book.take(self._clock(), time.time())
-                unwritten += self.book.records
-                self.book.records.clear()
+                unwritten += self.book.unwritten
+                self.book.unwritten.clear()
                 touched = self.book.take_touched()
                 pods = {name: self._address(name) for name in touched}
                 for name, found in pods.items():
@@ -336,21 +336,19 @@ class KubeBackend:
                 self._wake_end.recv(1 << 16)
         agents.hear(ready)
 
-    def _write_down(self, records: list[Record]) -> bool:
+    def _write_down(self, events: list[NodeEvent]) -> bool:
         """Write down what a later master has to know, before anything is done of it. Return whether that was possible."""
-        if not records:
+        if not events:
             return True
         try:
-            write_records(self._records_path, records)
+            append_events(self._event_log, events)
         except OSError as error:
             if not self._cant_write:
-                self._say(
-                    f"No pod is made or deleted for now, as it can't be written down: {self._records_path}: {error}"
-                )
+                self._say(f"No pod is made or deleted for now, as it can't be written down: {self._event_log}: {error}")
             self._cant_write = True
             return False
         self._cant_write = False
-        records.clear()
+        events.clear()
         return True
 
     def _look_at_hosts(self) -> None:

@@ -8,7 +8,8 @@ import math
 import msgspec
 
 from dlrover_lite.backends.k8s.nodes.capacity import FoundRoom
-from dlrover_lite.backends.k8s.nodes.entries import Node, Pod, Record, is_same
+from dlrover_lite.backends.k8s.nodes.event_log import NodeEvent
+from dlrover_lite.backends.k8s.nodes.pod_state import NodeState, PodState, is_same
 from dlrover_lite.backends.k8s.objects.node_pod import pod_name
 from dlrover_lite.backends.k8s.objects.pod_view import PodEnd
 from dlrover_lite.core.units import Resources
@@ -35,9 +36,9 @@ class Placement:
 
     def __init__(self, job: str, cant_resize: str) -> None:
         self._job, self.cant_resize = job, cant_resize
-        self.nodes: dict[str, Node] = {}
-        self.pods: dict[str, Pod] = {}
-        self.records: list[Record] = []
+        self.nodes: dict[str, NodeState] = {}
+        self.pods: dict[str, PodState] = {}
+        self.unwritten: list[NodeEvent] = []
         """What is to be written down, before anything is done of it."""
         self.version = 0
         self.closing = False
@@ -54,7 +55,7 @@ class Placement:
 
     # --- where nodes run ------------------------------------------------------------------------------------------------
 
-    def place(self, node: Node, now: float) -> None:
+    def place(self, node: NodeState, now: float) -> None:
         """Find a pod for a node: that of the one it follows, another one that has none, or a new one."""
         spec = node.spec
         pod = self._of_predecessor(spec) or self._idle_for(spec)
@@ -73,18 +74,18 @@ class Placement:
         node.pod = pod.name
         self.change(node, host=pod.view.host if pod.view is not None else "", no_room="")
         self.touch(pod)
-        self.records.append(Record(spec.id, pod.name, launched=spec))
+        self.unwritten.append(NodeEvent(spec.id, pod.name, launched=spec))
 
-    def _another_pod(self, name: str) -> Pod:
+    def _another_pod(self, name: str) -> PodState:
         found = pod_name(self._job, name)
         number = 1
         while found in self.pods:  # it had one before, in which it never came to run
             number += 1
             found = pod_name(self._job, f"{name}-{number}")
-        self.pods[found] = pod = Pod(found, "worker", Resources(0.0, 0))
+        self.pods[found] = pod = PodState(found, "worker", Resources(0.0, 0))
         return pod
 
-    def _of_predecessor(self, spec: NodeSpec) -> Pod | None:
+    def _of_predecessor(self, spec: NodeSpec) -> PodState | None:
         before = self.nodes.get(spec.follows)
         pod = self.pods.get(before.pod) if before is not None else None
         if pod is None or before is None or not pod.takes_nodes or pod.node != before.spec.id:
@@ -93,7 +94,7 @@ class Placement:
             return None  # it would only be killed again
         return pod
 
-    def _idle_for(self, spec: NodeSpec) -> Pod | None:
+    def _idle_for(self, spec: NodeSpec) -> PodState | None:
         for name in self._idle:
             pod = self.pods[name]
             fits = is_same(pod.wanted, spec.resources) or not (self.cant_resize or pod.resize_problem)
@@ -104,14 +105,14 @@ class Placement:
                 return pod
         return None
 
-    def move(self, node: Node, pod: Pod, now: float) -> None:
+    def move(self, node: NodeState, pod: PodState, now: float) -> None:
         """Find another pod for a node that was never started in this one."""
         pod.nodes.remove(node.spec.id)
         node.launch, node.launch_by = "due", None
         self.delete(pod, now)
         self.place(node, now)
 
-    def resize_pod(self, pod: Pod, resources: Resources) -> None:
+    def resize_pod(self, pod: PodState, resources: Resources) -> None:
         pod.wanted, pod.resize, pod.resize_problem, pod.resize_at = resources, "due", "", 0.0
         pod.cant_resize, pod.deferred_since = False, None
         self.touch(pod)
@@ -122,7 +123,7 @@ class Placement:
         """Have so many pods wait for nodes."""
         self._spares, self._spare_size = count, size
 
-    def add_idle(self, pod: Pod) -> None:
+    def add_idle(self, pod: PodState) -> None:
         self._idle[pod.name] = None
 
     def make_spares(self, now: float) -> None:
@@ -138,14 +139,14 @@ class Placement:
 
     # --- the end of a node, and of a pod --------------------------------------------------------------------------------
 
-    def end(self, node: Node, end: PodEnd, now: float, at: float, *, started_at: float | None = None) -> None:
+    def end(self, node: NodeState, end: PodEnd, now: float, at: float, *, started_at: float | None = None) -> None:
         """Note how a node has ended; the first word about it counts."""
         if node.ended:
             return
         started = started_at if started_at is not None else node.observed.started_at
         node.observed = Observed(started, max(at, started or 0.0), end.reason, end.exit_code, end.detail)
         self.version += 1
-        self.records.append(Record(node.spec.id, node.pod, ended=node.observed))
+        self.unwritten.append(NodeEvent(node.spec.id, node.pod, ended=node.observed))
         node.terminate = None
         pod = self.pods.get(node.pod)
         if pod is None or pod.node != node.spec.id:
@@ -157,13 +158,13 @@ class Placement:
         elif not self.keeps(node):
             self.let_go(pod, now, linger=0.0 if node.asked_to_end else LINGER_SECONDS)
 
-    def keeps(self, node: Node) -> bool:
+    def keeps(self, node: NodeState) -> bool:
         """Whether what a node has left may be wanted by one that follows it."""
         if node.followed_by:
             return False
         return node.keeps_memory or (node.spec.role == "ps" and not node.asked_to_end)
 
-    def let_go(self, pod: Pod, now: float, *, linger: float = 0.0) -> None:
+    def let_go(self, pod: PodState, now: float, *, linger: float = 0.0) -> None:
         """Have a pod deleted, of which the last node has ended: after a while, in which it may take another one."""
         if pod.is_leaving or not pod.runs or self.closing:
             self.delete(pod, now)
@@ -172,14 +173,14 @@ class Placement:
         self.add_idle(pod)
         self.wake(pod, pod.delete_at)
 
-    def delete(self, pod: Pod, now: float, *, grace_seconds: int = POD_GRACE_SECONDS) -> None:
+    def delete(self, pod: PodState, now: float, *, grace_seconds: int = POD_GRACE_SECONDS) -> None:
         """Have a pod deleted: it takes no more nodes."""
         self._idle.pop(pod.name, None)
         pod.takes_no_more = True
         pod.delete_at, pod.grace_seconds = now, grace_seconds
         self.touch(pod)
 
-    def forget(self, pod: Pod) -> None:
+    def forget(self, pod: PodState) -> None:
         self.pods.pop(pod.name, None)
         self._idle.pop(pod.name, None)
         self.touch(pod)
@@ -200,17 +201,17 @@ class Placement:
 
     # --- what has changed -----------------------------------------------------------------------------------------------
 
-    def change(self, node: Node, **changes: object) -> None:
+    def change(self, node: NodeState, **changes: object) -> None:
         """Change how a node is told to be."""
         changed = msgspec.structs.replace(node.observed, **changes)
         if changed != node.observed:
             node.observed = changed
             self.version += 1
 
-    def touch(self, pod: Pod) -> None:
+    def touch(self, pod: PodState) -> None:
         """Have a pod looked at."""
         self.due[pod.name] = None
 
-    def wake(self, pod: Pod, at: float) -> None:
+    def wake(self, pod: PodState, at: float) -> None:
         """Have a pod looked at, at a time."""
         heapq.heappush(self.timers, (at, pod.name))

@@ -14,18 +14,18 @@ from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
-from dlrover_lite.backends.k8s.nodes.entries import (
+from dlrover_lite.backends.k8s.nodes.event_log import NodeEvent
+from dlrover_lite.backends.k8s.nodes.placement import LINGER_SECONDS, Placement
+from dlrover_lite.backends.k8s.nodes.pod_state import (
     Action,
     CreatePod,
     DeletePod,
-    Node,
+    NodeState,
     Order,
-    Pod,
-    Record,
+    PodState,
     ResizePod,
     is_same,
 )
-from dlrover_lite.backends.k8s.nodes.placement import LINGER_SECONDS, Placement
 from dlrover_lite.backends.k8s.objects.node_pod import NODE_ANNOTATION, SPEC_ANNOTATION
 from dlrover_lite.backends.k8s.objects.pod_view import PodEnd, PodView
 from dlrover_lite.backends.keeper import protocol
@@ -75,7 +75,7 @@ class PodBook(Placement):
         self._check(spec)
         if self.closing:
             raise BackendError(f"Node {spec.id} can't be launched any more: the job is being ended")
-        self.nodes[spec.id] = node = Node(spec, "")
+        self.nodes[spec.id] = node = NodeState(spec, "")
         if spec.follows:
             self.nodes[spec.follows].followed_by = spec.id
         self.place(node, now)
@@ -97,7 +97,7 @@ class PodBook(Placement):
         if followed.followed_by:
             raise BackendError(f"Node {spec.id} can't follow {spec.follows}: {followed.followed_by} does already")
 
-    def _known(self, node: str) -> Node:
+    def _known(self, node: str) -> NodeState:
         if node not in self.nodes:
             raise BackendError(f"No node {node!r} was ever launched")
         return self.nodes[node]
@@ -124,7 +124,7 @@ class PodBook(Placement):
             self.resize_pod(pod, resources)
         self._report_resize(node, pod, now)
 
-    def _report_resize(self, node: Node, pod: Pod, now: float) -> None:
+    def _report_resize(self, node: NodeState, pod: PodState, now: float) -> None:
         """Raise an error unless a pod has what its node is to have."""
         wanted, words = pod.wanted, pod.resize_problem
         if node.ended or self._is_settled(pod):
@@ -164,19 +164,19 @@ class PodBook(Placement):
 
     # --- what the API says ----------------------------------------------------------------------------------------------
 
-    def restore(self, records: Iterable[Record]) -> None:
+    def restore(self, events: Iterable[NodeEvent]) -> None:
         """Take in what an earlier master has written down. To be called first."""
-        for record in records:
-            if record.launched is not None:
-                node = self.nodes.get(record.node)
+        for event in events:
+            if event.launched is not None:
+                node = self.nodes.get(event.node)
                 if node is None:  # nobody knows whether it was told to start
-                    self.nodes[record.node] = Node(record.launched, record.pod, launch="asked")
-                    if (before := self.nodes.get(record.launched.follows)) is not None:
-                        before.followed_by = record.node
+                    self.nodes[event.node] = NodeState(event.launched, event.pod, launch="asked")
+                    if (before := self.nodes.get(event.launched.follows)) is not None:
+                        before.followed_by = event.node
                 else:
-                    node.pod = record.pod
-            if record.ended is not None and (node := self.nodes.get(record.node)) is not None and not node.ended:
-                node.observed = record.ended
+                    node.pod = event.pod
+            if event.ended is not None and (node := self.nodes.get(event.node)) is not None and not node.ended:
+                node.observed = event.ended
             self.version += 1
 
     def listed(self, views: Iterable[PodView], *, now: float, at: float) -> None:
@@ -227,19 +227,19 @@ class PodBook(Placement):
         self._see_resize(pod, view, now)
         self.touch(pod)
 
-    def _is_kept(self, pod: Pod, node: Node | None) -> bool:
+    def _is_kept(self, pod: PodState, node: NodeState | None) -> bool:
         return pod.spare or (node is not None and self.keeps(node))
 
-    def _adopt(self, view: PodView) -> Pod:
+    def _adopt(self, view: PodView) -> PodState:
         """Take in a pod that an earlier master has made."""
         meta = view.metadata
         asked = self._less_agent(view.asked)
-        pod = Pod(meta.name, _COMPONENTS[view.component], asked, create="done", uid=meta.uid)
+        pod = PodState(meta.name, _COMPONENTS[view.component], asked, create="done", uid=meta.uid)
         self.pods[pod.name] = pod
         pod.nodes = [node.spec.id for node in self.nodes.values() if node.pod == pod.name]
         first = meta.annotations.get(NODE_ANNOTATION, "")
         if first and first not in self.nodes:
-            self.nodes[first] = Node(_spec_of(view, first, pod.role, asked), pod.name, launch="asked")
+            self.nodes[first] = NodeState(_spec_of(view, first, pod.role, asked), pod.name, launch="asked")
             pod.nodes.append(first)
             self.version += 1
         pod.spare = not pod.nodes and view.component == "spare"
@@ -254,15 +254,15 @@ class PodBook(Placement):
             pod.view = view
             self._pod_gone(pod, now, at)
 
-    def _pod_gone(self, pod: Pod, now: float, at: float) -> None:
+    def _pod_gone(self, pod: PodState, now: float, at: float) -> None:
         self.forget(pod)
         self._lose(pod, now, at)
 
-    def _pod_ended(self, pod: Pod, now: float, at: float) -> None:
+    def _pod_ended(self, pod: PodState, now: float, at: float) -> None:
         self.delete(pod, now, grace_seconds=0)
         self._lose(pod, now, at)
 
-    def _lose(self, pod: Pod, now: float, at: float) -> None:
+    def _lose(self, pod: PodState, now: float, at: float) -> None:
         """Go on without a pod: a node that it was never told to start, and that it wasn't made for, gets another one."""
         node = self.nodes.get(pod.node)
         if node is None or node.ended:
@@ -272,7 +272,7 @@ class PodBook(Placement):
         else:
             self.end(node, self._end_with(pod, node), now, at)
 
-    def _end_with(self, pod: Pod, node: Node) -> PodEnd:
+    def _end_with(self, pod: PodState, node: NodeState) -> PodEnd:
         """Say how a node has ended of which only the pod's end is known."""
         found = pod.view.end(limit=pod.wanted.memory) if pod.view is not None else None
         if found is not None and found.reason == "OOMKilled":
@@ -333,7 +333,7 @@ class PodBook(Placement):
             pod.resize_at = now + RESIZE_RETRY_SECONDS
         self.touch(pod)
 
-    def _see_resize(self, pod: Pod, view: PodView, now: float) -> None:
+    def _see_resize(self, pod: PodState, view: PodView, now: float) -> None:
         """See what a pod's status says of its resize."""
         if pod.resize != "no" or pod.is_leaving:
             return
@@ -346,7 +346,7 @@ class PodBook(Placement):
             pod.deferred_since = (pod.deferred_since or now) if kind == "Deferred" else None
             pod.resize_at = math.inf  # it is in the pod's spec: its node goes on trying by itself
 
-    def _is_settled(self, pod: Pod) -> bool:
+    def _is_settled(self, pod: PodState) -> bool:
         """Whether a pod has what its node is to have."""
         if pod.resize != "no":
             return False
@@ -363,7 +363,7 @@ class PodBook(Placement):
 
     # --- what agents say ------------------------------------------------------------------------------------------------
 
-    def running(self) -> Iterator[Pod]:
+    def running(self) -> Iterator[PodState]:
         """Iterate over the pods whose agents can be asked."""
         return (pod for pod in self.pods.values() if pod.runs)
 
@@ -389,7 +389,7 @@ class PodBook(Placement):
             found.append(protocol.Resize(pod.node, pod.wanted))
         return found
 
-    def _may_launch(self, pod: Pod, node: Node) -> bool:
+    def _may_launch(self, pod: PodState, node: NodeState) -> bool:
         """Whether a node is started now: not in a pod that is about to end, nor, for a while, in one that is still too small."""
         if node.launch == "asked":
             return True
@@ -397,7 +397,7 @@ class PodBook(Placement):
             return False
         return node.launch_by is None or self._actual(pod.view).memory >= node.spec.resources.memory
 
-    def _told_spec(self, pod: Pod, node: Node) -> NodeSpec:
+    def _told_spec(self, pod: PodState, node: NodeState) -> NodeSpec:
         """Return a node as its agent is to start it: it knows no other hosts. Whom it follows it is told wherever that one has run: a
         parameter server that finds nothing of its predecessor's memory says that the parameters are lost."""
         return msgspec.structs.replace(node.spec, host="", avoids=[], resources=pod.wanted)
@@ -456,7 +456,7 @@ class PodBook(Placement):
             node = self.nodes.get(one)
             if node is None:  # an earlier master has launched it, and it isn't written down
                 spec = NodeSpec(one, pod.role, pod.wanted, "")
-                self.nodes[one] = node = Node(spec, name)
+                self.nodes[one] = node = NodeState(spec, name)
                 self.version += 1
             if node.ended or node.pod != name:
                 continue
@@ -468,7 +468,7 @@ class PodBook(Placement):
             else:
                 self.change(node, started_at=told.started_at, detail=told.detail)
 
-    def _end_as_told(self, pod: Pod, node: Node, told: Observed, now: float, at: float) -> None:
+    def _end_as_told(self, pod: PodState, node: NodeState, told: Observed, now: float, at: float) -> None:
         reason, detail = told.reason or "Unknown", told.detail
         from_outside = pod.view is not None and (pod.view.is_leaving or pod.view.disruption) and pod.delete == "no"
         if from_outside and pod.view is not None and reason in ("Killed", "Succeeded") and not node.asked_to_end:
@@ -513,7 +513,7 @@ class PodBook(Placement):
         touched, self._touched = list(self._touched), {}
         return touched
 
-    def _act(self, pod: Pod, now: float) -> Iterator[Action]:
+    def _act(self, pod: PodState, now: float) -> Iterator[Action]:
         """Decide what is to be asked of the API for a pod."""
         if pod.name not in self.pods or now < pod.retry_at:
             return
@@ -536,7 +536,7 @@ class PodBook(Placement):
             pod.resize, pod.tell_size = "asked", True
             yield ResizePod(pod.name, pod.wanted)
 
-    def _judge(self, pod: Pod, now: float, at: float) -> None:
+    def _judge(self, pod: PodState, now: float, at: float) -> None:
         """Judge what has taken too long."""
         node = self.nodes.get(pod.node)
         if node is None or node.ended:
@@ -553,7 +553,7 @@ class PodBook(Placement):
         elif pod.silent_seconds > 0 and view is not None:
             self._judge_silence(pod, node, view, now, at)
 
-    def _launch_or_move(self, pod: Pod, node: Node, now: float) -> None:
+    def _launch_or_move(self, pod: PodState, node: NodeState, now: float) -> None:
         """Go on with a node whose pod hasn't been given what it is to have: memory that was kept for it is worth more than size, unless its
         predecessor was killed for want of it."""
         node.launch_by = None
@@ -561,7 +561,7 @@ class PodBook(Placement):
         if before is None or before.spec.id not in pod.nodes or before.observed.reason == "OOMKilled":
             self.move(node, pod, now)
 
-    def _judge_silence(self, pod: Pod, node: Node, view: PodView, now: float, at: float) -> None:
+    def _judge_silence(self, pod: PodState, node: NodeState, view: PodView, now: float, at: float) -> None:
         silent = pod.silent_seconds
         most = LOST_SECONDS if pod.heard else FIRST_WORD_SECONDS
         where = f"its agent in pod {pod.name} on {view.host}"

@@ -1,5 +1,5 @@
-"""What a master writes down of its pods, in its job's directory, for a master that comes after it: a line for each node that was launched,
-and for each that has ended."""
+"""The log of a master's nodes, in its job's directory, for a master that comes after it: a line for each node that was launched, and for
+each that has ended. Lines are only ever appended."""
 
 from __future__ import annotations
 
@@ -9,16 +9,25 @@ from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.backends.k8s.nodes.entries import Record
 from dlrover_lite.core.decoding import json_decoder
 from dlrover_lite.core.files.durable import open_private
+from dlrover_lite.protocol.nodes import NodeSpec, Observed
 
-__all__ = ["read_records", "write_records"]
+__all__ = ["NodeEvent", "append_events", "read_events"]
 
 
-def read_records(path: Path) -> list[Record]:
+class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the log: a node was launched, or has ended."""
+
+    node: str
+    pod: str = ""
+    launched: NodeSpec | None = None
+    ended: Observed | None = None
+
+
+def read_events(path: Path) -> list[NodeEvent]:
     """Read what was written down; a last line that isn't whole was never acted on. Raises OSError."""
-    decoder = json_decoder(Record)
+    decoder = json_decoder(NodeEvent)
     found = []
     try:
         lines = path.read_bytes().split(b"\n")
@@ -32,9 +41,9 @@ def read_records(path: Path) -> list[Record]:
     return found
 
 
-def write_records(path: Path, records: Sequence[Record]) -> None:
+def append_events(path: Path, events: Sequence[NodeEvent]) -> None:
     """Write lines behind the others; they are durable when this returns. Raises OSError."""
-    data = b"".join(b"\n" + msgspec.json.encode(record) for record in records) + b"\n"
+    data = b"".join(b"\n" + msgspec.json.encode(event) for event in events) + b"\n"
     descriptor = open_private(path, os.O_WRONLY | os.O_APPEND)
     try:
         while data:

@@ -26,13 +26,13 @@ from dlrover_lite.jobs.store import Job
 from dlrover_lite.recipe.schema import ResourceLimits
 from dlrover_lite.transport.connector import Connector
 
-__all__ = ["pod_backend", "scratch_size_of", "url_for_nodes"]
+__all__ = ["scratch_size_of", "start_backend", "url_for_nodes"]
 
 START_PATIENCE_SECONDS = 1800.0
 """How long the API server may be away when a master starts, as while a control plane is upgraded: no job fails for that."""
 
 
-def pod_backend(job: Job, *, connector: Connector, say: Callable[[str], None]) -> KubeBackend:
+def start_backend(job: Job, *, connector: Connector, say: Callable[[str], None]) -> KubeBackend:
     """Start the backend of the nodes of a job whose master runs in this pod. Raises BackendError."""
     connection = connect()
     calls = Calls(connection, clock=time.monotonic, sleep=time.sleep, patience_seconds=START_PATIENCE_SECONDS)

@@ -1,11 +1,9 @@
-"""What the book of pods has entries of, what it has done, and what it writes down."""
+"""The state that the book of pods keeps of each pod and each node, and the actions that follow from it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
-
-import msgspec
 
 from dlrover_lite.backends.k8s.objects.pod_view import PodView
 from dlrover_lite.backends.k8s.objects.quantities import write_cores
@@ -13,7 +11,7 @@ from dlrover_lite.backends.keeper import protocol
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import NodeSpec, Observed, Role
 
-__all__ = ["Action", "CreatePod", "DeletePod", "Node", "Order", "Pod", "Record", "ResizePod", "is_same"]
+__all__ = ["Action", "CreatePod", "DeletePod", "NodeState", "Order", "PodState", "ResizePod", "is_same"]
 
 Order = protocol.Launch | protocol.Terminate | protocol.Resize
 """What an agent is told, until it has acknowledged it."""
@@ -43,17 +41,8 @@ class ResizePod(NamedTuple):
 Action = CreatePod | DeletePod | ResizePod
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of what is written down: a node that was launched, or has ended."""
-
-    node: str
-    pod: str = ""
-    launched: NodeSpec | None = None
-    ended: Observed | None = None
-
-
 @dataclass
-class Node:
+class NodeState:
     spec: NodeSpec
     pod: str
     """Name of the pod that it runs in, or is to."""
@@ -81,7 +70,7 @@ class Node:
 
 
 @dataclass
-class Pod:
+class PodState:
     name: str
     role: Role
     wanted: Resources

@@ -9,12 +9,12 @@ from dlrover_lite.backends.k8s.api.port_forward import PortForward
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod
 from dlrover_lite.transport.endpoints import tcp_address
 
-__all__ = ["Reach"]
+__all__ = ["PodEndpoints"]
 
 _MOST_FORWARDS = 16
 
 
-class Reach:
+class PodEndpoints:
     """Endpoints of pods as they are from here. For several threads."""
 
     def __init__(self, calls: Calls) -> None:
