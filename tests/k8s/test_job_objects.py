@@ -351,14 +351,29 @@ def test_each_pod_names_its_queue_and_the_stateful_set_doesnt() -> None:
     assert label not in found["metadata"]["labels"] and label not in found["spec"]["selector"]["matchLabels"]
 
 
-@needs_cluster
-def test_a_master_that_waits_for_its_queue_is_waited_for(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "UNSCHEDULABLE_SECONDS", 0.0)
-    calls, said = namespace.calls("ann"), list[str]()
+def queued(namespace: Namespace, calls: Calls) -> str:
+    """Make a job whose master's pod waits for its queue."""
     job = submission.create(wish(), calls, time.time(), lambda _: None)
     pod = master_pod(JobObjects(job=job, namespace=namespace.name, kubernetes=Kubernetes(image="x")))
     pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]  # as Kueue's webhook does
     namespace.admin.create(pod)
+    return job
+
+
+@needs_cluster
+def test_a_detached_job_that_waits_for_its_queue_isnt_waited_for(namespace: Namespace) -> None:
+    calls, said = namespace.calls("ann"), list[str]()
+    job = queued(namespace, calls)
+    submission.await_master(calls, job, say=said.append, detached=True)
+    assert said == [f"{job}-0 waits for its queue"]
+    assert KubeJobs(calls).state(job).waits_for == said[0]
+
+
+@needs_cluster
+def test_a_master_that_waits_for_its_queue_is_waited_for(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "UNSCHEDULABLE_SECONDS", 0.0)
+    calls, said = namespace.calls("ann"), list[str]()
+    job = queued(namespace, calls)
     with ThreadPoolExecutor(1) as thread:
         waits = thread.submit(submission.await_master, calls, job, say=said.append, patience_seconds=0.0)
         until(lambda: said, "what is said of it")

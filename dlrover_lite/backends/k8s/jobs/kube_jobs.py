@@ -136,7 +136,7 @@ class KubeJobs:
         with _job_errors():
             job = submission.create(wish, self._calls, time.time(), lambda job: self._kept.keep_key(job, key))
             try:
-                submission.await_master(self._calls, job, say=say)
+                submission.await_master(self._calls, job, say=say, detached=detached)
             except BaseException:  # also when interrupted: what was started must not go on unseen
                 submission.remove(self._calls, job, claim=not wish.settings.volume_claim)
                 self._kept.forget_key(job)
@@ -168,7 +168,7 @@ class KubeJobs:
                 "spec": {"replicas": 1},
             }
             self._calls.patch("StatefulSet", job, changes, how="merge")
-            submission.await_master(self._calls, job, say=say)
+            submission.await_master(self._calls, job, say=say, detached=detached)
         self._raise_false_start(job)
         if not detached:
             self._tie(job)

@@ -140,18 +140,28 @@ def _undo(calls: Calls, job: str, *, claim: bool) -> None:
             calls.delete(kind, job, propagation="Background")
 
 
-def await_master(calls: Calls, job: str, *, say: Callable[[str], None], patience_seconds: float = UP_SECONDS) -> None:
-    """Wait until the job's master is up, or the job has ended. Raises JobError, in the words of whoever keeps it from starting."""
+def await_master(
+    calls: Calls,
+    job: str,
+    *,
+    say: Callable[[str], None],
+    detached: bool = False,
+    patience_seconds: float = UP_SECONDS,
+) -> None:
+    """Wait until the job's master is up, or the job has ended. That of a ``detached`` job isn't waited for while it waits for its queue,
+    which may take hours. Raises JobError, in the words of whoever keeps it from starting."""
     watch = JobWatch(calls, job, pods=True)
     try:
-        for why in _obstacles(watch, job, patience_seconds, say):
+        for why in _obstacles(watch, job, patience_seconds, say, detached=detached):
             raise JobError(f"{job} doesn't come up: {why}", hint=_advice(why))
     finally:
         watch.stop()
 
 
-def _obstacles(watch: JobWatch, job: str, patience_seconds: float, say: Callable[[str], None]) -> Iterator[str]:
-    """Follow a job until it is up; yield what it can't be started for."""
+def _obstacles(
+    watch: JobWatch, job: str, patience_seconds: float, say: Callable[[str], None], *, detached: bool
+) -> Iterator[str]:
+    """Follow a job until it is up, or left to its queue; yield what it can't be started for."""
     began, said, unscheduled_since = time.monotonic(), "", None
     master = f"{job}-0"
 
@@ -174,6 +184,8 @@ def _obstacles(watch: JobWatch, job: str, patience_seconds: float, say: Callable
             said = why
             say(why)
         if pod is not None and is_queued(pod):
+            if detached:
+                return
             began, unscheduled_since = now, None
             continue
         unscheduled_since = (unscheduled_since or now) if why else None
