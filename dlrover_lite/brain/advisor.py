@@ -202,7 +202,7 @@ class Advisor:
             known.begin(self._left_for(known), at)
             self._jobs[known.job] = known
             self._changed = True
-        known.demand = msgspec.structs.replace(known.demand, hosts=arrival.demand.hosts)
+        known.demand = msgspec.structs.replace(known.demand, hosts=arrival.demand.hosts, shared=arrival.demand.shared)
         known.samples, known.plan = arrival.samples, arrival.plan or known.plan
         if arrival.plan is None and arrival.waits_since is not None:
             known.gave_way(arrival.waits_since)
@@ -237,10 +237,10 @@ class Advisor:
         for one in done:
             self._take(known, one)
         if standing is not None:
-            hosts = known.demand.hosts
+            demand = known.demand
             known.stands(standing)
             self._use.put(known)
-            self._changed |= known.demand.hosts != hosts
+            self._changed |= known.demand != demand
             self._forget_lost(known, standing)
         if done and any(other.plan is None for other in self._jobs.values()):
             self._changed = True  # there may be room now
@@ -491,7 +491,8 @@ class Advisor:
         """Return what there is for all jobs together: as the person prefers, or what the hosts have."""
         liked = preferences.read(self._store)
         return self._use.capacity(
-            Resources(liked.capacity_cores, int(liked.capacity_gib * GIB)), () if of is None else of.demand.hosts
+            Resources(liked.capacity_cores, int(liked.capacity_gib * GIB)),
+            None if of is None or of.job in self._jobs else of.demand,
         )
 
     def _left_for(self, known: RegisteredJob) -> Capacity:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.job_tracker import RegisteredJob, used_of
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.hosts import Host, largest_of, total_of
+from dlrover_lite.protocol.demands import Demand
+from dlrover_lite.protocol.hosts import Host, SharedRoom, largest_of, total_of
 
 __all__ = ["ClusterUse"]
 
@@ -26,7 +27,7 @@ class _Use(NamedTuple):
     held_memory: Counter[str]
     used: Counter[str]
     least: int
-    hosts: tuple[Host, ...]
+    demand: Demand
 
 
 class ClusterUse:
@@ -36,19 +37,37 @@ class ClusterUse:
         self._least = 0
         self._told: Counter[tuple[Host, ...]] = Counter()
         """Hosts as masters tell them, and how many of them do."""
+        self._shared: Counter[tuple[Host, ...]] = Counter()
+        """The same of hosts that jobs share, where what a job may have there depends on what others have."""
+        self._own_cores = self._own_memory = 0
+        """What jobs may have of which nobody knows more than that: together all of it."""
+        self._room: dict[str, tuple[SharedRoom, Resources]] = {}
+        """What masters tell of what others leave, and what there is by that for all of them; what was told last comes last. It is worked
+        out when it is told, and stays: what jobs take and give back later changes nothing of it."""
 
     def put(self, known: RegisteredJob) -> None:
         """Take in a job as it is now, in place of what was known of it."""
-        self.remove(known.job)
-        one = self._of[known.job] = _use_of(known)
+        before = self._room.get(known.job)
+        self._take_out(known.job)
+        one = _use_of(known)
+        shared = one.demand.shared
+        if shared is None or before is None or before[0] != shared:
+            self._room.pop(known.job, None)
+            if shared is not None and shared.left is not None:
+                self._room[known.job] = shared, self._there_is(shared, shared.left)
+        self._of[known.job] = one
         self._held_cores.update(one.held_cores)
         self._held_memory.update(one.held_memory)
         self._used.update(one.used)
         self._least += one.least
-        self._told[one.hosts] += 1
+        self._count_hosts(one.demand, 1)
 
     def remove(self, job: str) -> None:
         """Forget a job, if it is known."""
+        self._take_out(job)
+        self._room.pop(job, None)
+
+    def _take_out(self, job: str) -> None:
         one = self._of.pop(job, None)
         if one is None:
             return
@@ -56,9 +75,26 @@ class ClusterUse:
         self._held_memory.subtract(one.held_memory)
         self._used.subtract(one.used)
         self._least -= one.least
-        self._told[one.hosts] -= 1
-        if not self._told[one.hosts]:
-            del self._told[one.hosts]
+        self._count_hosts(one.demand, -1)
+
+    def _count_hosts(self, demand: Demand, count: int) -> None:
+        """Count the hosts that a job tells of, or with -1 no longer."""
+        shared = demand.shared
+        told, hosts = (self._told, demand.hosts) if shared is None else (self._shared, shared.hosts)
+        told[hosts] += count
+        if not told[hosts]:
+            del told[hosts]
+        if shared is not None and not hosts:
+            own = total_of(demand.hosts)
+            self._own_cores += count * round(own.cores * _PARTS)
+            self._own_memory += count * own.memory
+
+    def _there_is(self, shared: SharedRoom, left: Resources) -> Resources:
+        """Return what there is for all jobs by what the master of one, which isn't counted now, tells: what it may have, and what the
+        others have."""
+        held = Resources(self._held_cores.total() / _PARTS, self._held_memory.total())
+        there = Resources(left.cores + held.cores, left.memory + held.memory)
+        return there if shared.most is None else there.within(shared.most)
 
     def used(self, host: str, *, without: str) -> float:
         """Return the cores that the nodes of all jobs but one used on a host; a node of which the host isn't known may be there."""
@@ -82,9 +118,11 @@ class ClusterUse:
         cores, memory = (held.total() if host is None else held[host] for held in (self._held_cores, self._held_memory))
         return Resources(max(0.0, resources.cores - cores / _PARTS), max(0, resources.memory - memory))
 
-    def hosts(self, also: tuple[Host, ...] = ()) -> tuple[Host, ...]:
-        """Return the hosts that there are. Masters tell of a host what their job may use there: the most that any of them tells counts."""
-        told = [host for hosts in [*self._told, also] for host in hosts]
+    def hosts(self, also: Demand | None = None) -> tuple[Host, ...]:
+        """Return the hosts that there are. Masters tell of a host what their job may use there, or all jobs: the most that any of them
+        tells counts."""
+        more = () if also is None else also.hosts if also.shared is None else also.shared.hosts
+        told = [host for hosts in [*self._told, *self._shared, more] for host in hosts]
         names = sorted({host.name for host in told} - {""}) or [""]
         if len(names) == 1:
             return (Host(names[0], largest_of(told)),)
@@ -94,12 +132,28 @@ class ClusterUse:
                 named[host.name].append(host)
         return tuple(Host(name, largest_of(its)) for name, its in named.items())
 
-    def capacity(self, liked: Resources, also: tuple[Host, ...] = ()) -> Capacity:
-        """Return what there is for all jobs together: as the person likes (0: no preference), or what the hosts have."""
+    def capacity(self, liked: Resources, also: Demand | None = None) -> Capacity:
+        """Return what there is for all jobs together: as the person likes (0: no preference), or what the hosts have, as far as they share
+        it. ``also``: what a job asks for that comes."""
         hosts = self.hosts(also)
         there = total_of(hosts)
+        if (room := self._shared_room(also)) is not None:
+            there = there.within(room) if there.cores else room
         total = Resources(liked.cores or there.cores, liked.memory or there.memory)
         return Capacity(total, hosts if len(hosts) > 1 else (Host(hosts[0].name, total),))
+
+    def _shared_room(self, also: Demand | None) -> Resources | None:
+        """Return what there is for all jobs that share it, by who has told it last; None: hosts say it."""
+        told = None if also is None else also.shared
+        if told is not None and told.left is not None:
+            return self._there_is(told, told.left)
+        if self._room:
+            return next(reversed(self._room.values()))[1]
+        own = Resources(self._own_cores / _PARTS, self._own_memory)
+        if also is not None and told is not None and not told.hosts:
+            more = total_of(also.hosts)
+            own = Resources(own.cores + more.cores, own.memory + more.memory)
+        return own if own.cores else None
 
 
 def _use_of(known: RegisteredJob) -> _Use:
@@ -110,4 +164,4 @@ def _use_of(known: RegisteredJob) -> _Use:
     if known.profiles:
         for host, cores in used_of(known.profiles[-1]):
             used[host] += round(cores * _PARTS)
-    return _Use(held_cores, held_memory, used, round(known.least_cores * _PARTS), known.demand.hosts)
+    return _Use(held_cores, held_memory, used, round(known.least_cores * _PARTS), known.demand)

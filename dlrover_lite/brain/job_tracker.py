@@ -431,6 +431,8 @@ class RegisteredJob:
         self.standing, self.plan, self.waits_since = standing, standing.plan, None
         if standing.hosts:
             self.demand = msgspec.structs.replace(self.demand, hosts=standing.hosts)
+        if standing.shared is not None:
+            self.demand = msgspec.structs.replace(self.demand, shared=standing.shared)
         self.worker_peak = max(self.worker_peak, standing.worker_peak)
         self.evaluated = self.evaluated or standing.evaluated
         if not self.evaluated:

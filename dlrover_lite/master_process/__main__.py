@@ -135,7 +135,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: StopSignals, connecto
         pace=_pace(),
         url_for_nodes=_url_for_nodes(job),
     )
-    demand = demand_of(recipe, hosts, samples=data.plan.samples)
+    demand = demand_of(recipe, hosts, samples=data.plan.samples, shared=backend.shared_room())
 
     def tell(line: str) -> None:
         story.node("master", line)

@@ -9,7 +9,7 @@ import msgspec
 
 from dlrover_lite.core.bounds import Bytes, Count, Name, Rate, Row, Seconds, Text, Timestamp
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.hosts import Host, total_of
+from dlrover_lite.protocol.hosts import Host, SharedRoom, total_of
 from dlrover_lite.protocol.plans import Plan, RolePlan, fixed
 from dlrover_lite.recipe.schema import CensusData, Recipe, SyntheticData
 
@@ -33,6 +33,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     hosts: Row[Host] = ()
     """What the job's nodes may use on each host that there is."""
+    shared: SharedRoom | None = None
+    """What all jobs may use, where ``hosts`` depend on what others have; None: ``hosts`` are the same for all of them."""
     capacity: Resources | None = None
     """What a master of the version before tells, which doesn't name its only host, and what it has left in the database: it becomes
     ``hosts``."""
@@ -83,6 +85,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the newest decision that has arrived."""
     hosts: Row[Host] = ()
     """What the job's nodes may use on each host, where that has changed since the job registered; empty: it hasn't."""
+    shared: SharedRoom | None = None
+    """What all jobs may use, where ``hosts`` depend on what others have."""
     move_rate: Rate = 0.0
     """Bytes/s at which rows have moved between PS of late, to two digits; 0: none have."""
     launch_seconds: Seconds = 0.0
@@ -106,8 +110,11 @@ class DecisionOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def within(demand: Demand) -> Resources:
-    """Return the most that all the job's nodes may have together."""
-    there = total_of(demand.hosts)
+    """Return the most that all the job's nodes may have together, if others give back what they have."""
+    there, shared = total_of(demand.hosts), demand.shared
+    if shared is not None and (shared.hosts or shared.most):
+        there = total_of(shared.hosts) if shared.hosts else shared.most or there
+        there = there if shared.most is None else there.within(shared.most)
     return there if demand.total is None else demand.total.within(there)
 
 
@@ -118,11 +125,13 @@ def autoscale_of(recipe: Recipe) -> Autoscale:
     return "on" if recipe.resources.ps is None or recipe.resources.worker is None else "off"
 
 
-def demand_of(recipe: Recipe, hosts: Sequence[Host], *, samples: int) -> Demand:
-    """Make the demand of a job with this recipe. ``samples``: number of samples in one epoch."""
+def demand_of(recipe: Recipe, hosts: Sequence[Host], *, samples: int, shared: SharedRoom | None = None) -> Demand:
+    """Make the demand of a job with this recipe. ``samples``: number of samples in one epoch; ``shared``: what all jobs may use, where
+    ``hosts`` depend on what others have."""
     limits = recipe.resources
     return Demand(
         hosts=tuple(hosts),
+        shared=shared,
         total=limits.total,
         ps=fixed(limits.ps),
         worker=fixed(limits.worker),

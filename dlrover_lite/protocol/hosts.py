@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dlrover_lite.core.bounds import Count, Name
+from dlrover_lite.core.bounds import Count, Name, Row
 from dlrover_lite.core.units import Resources
 
 
@@ -17,6 +17,17 @@ class Host(msgspec.Struct, frozen=True):
     """Name of the host; empty: not known, and the only one."""
     resources: Resources
     """Resources that nodes may use there together."""
+
+
+class SharedRoom(msgspec.Struct, frozen=True):
+    """What all jobs that share a brain may use, where what one of them may use depends on what the others have."""
+
+    hosts: Row[Host] = ()
+    """What each host has for all of them together; empty: nobody may look."""
+    most: Resources | None = None
+    """Resources that all may have together, by quotas; None: no quota says it."""
+    left: Resources | None = None
+    """Resources that the others leave to the job that tells it, with those that it has; None: nothing says it."""
 
 
 class HostNodes(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import msgspec
 
 from dlrover_lite.core.bounds import ByKey, Bytes, Cores, Count, ExitCode, Items, Name, Seconds, Text, Timestamp, Url
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.hosts import Host
+from dlrover_lite.protocol.hosts import Host, SharedRoom
 
 Role = Literal["master", "ps", "worker"]
 ExitReason = Literal["Succeeded", "UserError", "OOMKilled", "Killed", "Preempted", "StartupTimeout", "Hung", "Unknown"]
@@ -112,6 +112,9 @@ class Backend(Protocol):
 
     def capacity(self) -> list[Host]:
         """Return the hosts that there are, with what this job's nodes may use together on each at most."""
+
+    def shared_room(self) -> SharedRoom | None:
+        """Return what all jobs may use together, where what ``capacity`` tells depends on what others have; None: it doesn't."""
 
     def launch(self, spec: NodeSpec) -> None:
         """Start the node unless one with this id was ever started. Raises BackendError when it is wanted on a host that isn't there."""

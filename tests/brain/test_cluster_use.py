@@ -15,7 +15,8 @@ from dlrover_lite.brain.job_tracker import RegisteredJob
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.demands import Demand, Standing, StandingNode
-from dlrover_lite.protocol.hosts import Host
+from dlrover_lite.protocol.hosts import Host, SharedRoom
+from dlrover_lite.protocol.plans import Plan, RolePlan
 from tests.brain.advised import FEATURES, Office, plan_of
 from tests.brain.simulated import Job, hosts
 
@@ -81,7 +82,7 @@ def test_hosts_are_as_large_as_any_master_tells() -> None:
     use.remove("z")
     assert use.hosts() == hosts(a=Resources(4.0, 128 * GIB))
     # an old master's only host has no name: it is the one that there is
-    assert use.hosts((Host("", Resources(32.0, GIB)),)) == hosts(a=Resources(32.0, 128 * GIB))
+    assert use.hosts(Demand(hosts=(Host("", Resources(32.0, GIB)),))) == hosts(a=Resources(32.0, 128 * GIB))
     assert use.capacity(Resources(2.0, 0)).total == Resources(2.0, 128 * GIB)
 
 
@@ -102,3 +103,109 @@ def test_strangers_count_as_they_were_when_the_job_was_measured(tmp_path: Path) 
     assert free_beside(3.1) == 5.0  # noise
     assert free_beside(3.2) == 4.8
     office.close()
+
+
+# --- a quota that jobs share --------------------------------------------------------------------------------------------------
+
+QUOTA = Resources(64.0, 64 * GIB)
+NOBODYS = Resources(0.0, 0)
+
+
+class Namespace:
+    """Jobs below a quota, each with a master that tells the brain what the others leave to it; and what strangers have."""
+
+    def __init__(self, use: ClusterUse, *, quota: Resources | None = QUOTA) -> None:
+        self.use, self.quota = use, quota
+        self.have: dict[str, int] = {}
+        """Number of workers with a core and a GiB, by job."""
+        self.known: dict[str, RegisteredJob] = {}
+        self.strangers = 0
+
+    def comes(self, job: str, ceiling: int = 99) -> None:
+        self.have[job] = 0
+        most = Resources(float(ceiling), ceiling * GIB)
+        demand = Demand(hosts=(Host("", most),), shared=self.left(job))
+        self.known[job] = RegisteredJob(job=job, features=FEATURES, demand=demand, began=0.0)
+        self.use.put(self.known[job])
+
+    def left(self, job: str) -> SharedRoom:
+        if self.quota is None:
+            return SharedRoom()
+        left = int(self.quota.cores) - self.strangers - sum(self.have.values()) + self.have[job]
+        return SharedRoom((), self.quota, Resources(float(left), left * GIB))
+
+    def tells(self, job: str, *, reads: bool = True) -> None:
+        """Tell how a job stands; with what quotas leave to it, as of now, or as of before."""
+        one, known = Resources(1.0, GIB), self.known[job]
+        nodes = tuple(StandingNode(f"worker-{i}", "worker", "host-a", one) for i in range(self.have[job]))
+        plan = Plan(RolePlan(0, NOBODYS), RolePlan(len(nodes), one))
+        known.stands(Standing(plan=plan, nodes=nodes, shared=self.left(job) if reads else known.demand.shared))
+        self.use.put(known)
+
+    def goes(self, job: str) -> None:
+        del self.have[job], self.known[job]
+        self.use.remove(job)
+
+    def there_is(self) -> int:
+        return int(self.use.capacity(NOBODYS).total.cores)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["comes", "goes", "has", "has", "strangers", "reads"]),
+            st.integers(0, 3),
+            st.integers(0, 12),
+        ),
+        max_size=30,
+    )
+)
+def test_of_a_quota_there_is_for_all_jobs_what_strangers_leave(changes: list[tuple[str, int, int]]) -> None:
+    """Though each master tells of it only what the other jobs leave, each at another time."""
+    world = Namespace(ClusterUse())
+    world.comes("first")
+    for what, number, count in changes:
+        job = f"job-{number}"
+        before = world.there_is()
+        match what:
+            case "comes" if job not in world.have:
+                world.comes(job)
+            case "goes" if job in world.have:
+                world.goes(job)
+            case "has" if job in world.have:
+                world.have[job] = count
+                world.tells(job, reads=False)
+                assert world.there_is() == before, "what a job takes or gives back is there all the same"
+            case "strangers":
+                world.strangers = count
+            case "reads" if job in world.have:
+                world.tells(job)
+                if world.strangers == 0:
+                    assert world.there_is() == QUOTA.cores
+        assert world.there_is() <= QUOTA.cores
+    for job in world.have:
+        world.tells(job)
+    assert world.there_is() == QUOTA.cores - world.strangers
+    left = world.use.left_of(world.use.capacity(NOBODYS)).total
+    assert left.cores == QUOTA.cores - world.strangers - sum(world.have.values())
+
+
+def test_where_nothing_says_what_there_is_each_job_may_have_its_own() -> None:
+    world = Namespace(ClusterUse(), quota=None)
+    for job, ceiling in {"one": 4, "two": 6}.items():
+        world.comes(job, ceiling)
+    assert world.there_is() == 10
+    coming = Demand(hosts=hosts(**{"": Resources(3.0, GIB)}), shared=SharedRoom())
+    assert world.use.capacity(NOBODYS, coming).total.cores == 13.0
+    world.goes("two")
+    assert world.there_is() == 4
+
+
+def test_hosts_are_those_of_all_jobs_and_no_more_of_them_than_the_quota() -> None:
+    use = ClusterUse()
+    for job, cores in {"one": 1.0, "two": 3.0}.items():
+        shared = SharedRoom(THERE, Resources(20.0, 64 * GIB), Resources(18.0, 60 * GIB))
+        demand = Demand(hosts=hosts(a=Resources(cores, GIB)), shared=shared)
+        use.put(RegisteredJob(job=job, features=FEATURES, demand=demand, began=0.0))
+    found = use.capacity(NOBODYS)
+    assert found.hosts == THERE and found.total == Resources(18.0, 60 * GIB)

@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.backends.k8s.nodes.capacity import Bounds, HostView, QuotaView, bounds_of, capacity_of, left_by
+from dlrover_lite.backends.k8s.nodes.capacity import (
+    Bounds,
+    HostView,
+    QuotaView,
+    bounds_of,
+    capacity_of,
+    left_by,
+    most_by,
+    shared_room_of,
+)
 from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import GIB, Resources
-from dlrover_lite.protocol.hosts import Host, total_of
+from dlrover_lite.protocol.hosts import Host, SharedRoom, total_of
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import JobCeiling, ResourceLimits, RoleResources
 
@@ -145,3 +154,16 @@ def test_quotas_leave_what_others_dont_use() -> None:
     assert left_by([tight, wide], own) == Resources(4.5, 24 * GIB)
     assert left_by([], own) is None and left_by([quota({"pods": "5"}, {})], own) is None
     assert left_by([quota({"limits.cpu": "1"}, {"limits.cpu": "3"})], own) == Resources(2.0, 1 << 53), "over it already"
+
+
+def test_what_all_jobs_may_use_has_no_limit_of_a_single_one() -> None:
+    ceiling, there = Bounds(Resources(1.0, GIB)), [host("b"), host("a", "4"), host("c", ready=False)]
+    quotas = [quota({"limits.cpu": "10", "limits.memory": "40Gi"}, {"limits.cpu": "7"}), quota({"cpu": "9"}, {})]
+    most = most_by(quotas)
+    assert most == Resources(9.0, 40 * GIB) and most_by([quota({"pods": "5"}, {})]) is None
+    found = shared_room_of(there, ANY, ceiling, quota=left_by(quotas), most=most)
+    assert found.hosts == (Host("a", Resources(4.0, 16 * GIB)), Host("b", Resources(8.0, 16 * GIB)))
+    assert (found.most, found.left) == (most, Resources(3.0, 40 * GIB))
+    full = shared_room_of(None, ANY, ceiling, quota=left_by(quotas), most=most, found_room=Resources(2.0, 50 * GIB))
+    assert (full.hosts, full.left) == ((), Resources(2.0, 40 * GIB))
+    assert shared_room_of(None, ANY, ceiling) == SharedRoom()

@@ -103,6 +103,9 @@ class Backend:
     def capacity(self) -> list[Host]:
         return self.hosts
 
+    def shared_room(self) -> None:
+        return None
+
     def enforcement(self) -> Enforcement:
         return Enforcement("nothing", ["anything"])
 

@@ -55,6 +55,7 @@ class Job:
             fleet=fleet,
             host_of={},
             changed_hosts=(),
+            shared_room=None,
             launch_seconds=0.0,
             most_used=lambda node: self.used.get(node, 0),
             set_size=self.set_size,

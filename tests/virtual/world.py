@@ -280,6 +280,9 @@ class SimulatedBackend:
     def capacity(self) -> list[Host]:
         return self.hosts
 
+    def shared_room(self) -> None:
+        return None
+
     def _free(self, host: Host, *, without: str = "") -> float:
         return host.resources.cores - sum(
             its.cores for node, its in self._given.items() if self.on[node] == host.name and node != without

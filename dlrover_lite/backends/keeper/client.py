@@ -34,6 +34,9 @@ class KeeperClient:
     def capacity(self) -> list[Host]:
         return self._ask(protocol.ReadCapacity(), protocol.CapacityAnswer).hosts
 
+    def shared_room(self) -> None:
+        """Return None: a machine's hosts are the same for all jobs."""
+
     def launch(self, spec: NodeSpec) -> None:
         self._ask(protocol.Launch(spec), protocol.Acknowledged)
 

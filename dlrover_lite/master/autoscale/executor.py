@@ -127,6 +127,7 @@ class Executor:
             evaluated=self.shards.has_evaluated,
             heard=self.state.heard,
             hosts=self.reconciler.changed_hosts,
+            shared=self.reconciler.shared_room,
             move_rate=float(f"{self.servers.state.move_rate or 0.0:.2g}"),
             launch_seconds=float(f"{self.reconciler.launch_seconds:.2g}"),
         )

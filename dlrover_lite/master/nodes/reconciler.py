@@ -36,7 +36,7 @@ from dlrover_lite.master.nodes.places import ANYWHERE, Places
 from dlrover_lite.master.nodes.preemption import who_gives_way
 from dlrover_lite.master.nodes.resizing import next_step
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
-from dlrover_lite.protocol.hosts import Host, sum_of, total_of
+from dlrover_lite.protocol.hosts import Host, SharedRoom, sum_of, total_of
 from dlrover_lite.protocol.nodes import Backend, NodeSpec, Observed, Readings, Usage
 from dlrover_lite.recipe.schema import Health
 
@@ -96,6 +96,8 @@ class Reconciler:
         """Hosts when the master began; None: they haven't been looked at."""
         self.changed_hosts: tuple[Host, ...] = ()
         """Hosts that there are now, if that has changed."""
+        self.shared_room: SharedRoom | None = None
+        """What all jobs may use together, where what hosts have for this one depends on what others have."""
         self._hosts_at = self.clock()
         self.replace: Callable[[str, Resources], str] = lambda node, each: "there is no way to"
         """Begins to replace a node by one with so much, and says why that can't be, or ""."""
@@ -259,6 +261,7 @@ class Reconciler:
     def _look_at_hosts(self) -> None:
         """Take in hosts that have come, gone, or changed."""
         there = tuple(self.backend.capacity())
+        self.shared_room = self.backend.shared_room()
         self._known |= {host.name: host.resources.or_more(self._known.get(host.name)) for host in there}
         if self._hosts is None:
             self._hosts = there

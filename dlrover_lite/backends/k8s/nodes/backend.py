@@ -28,7 +28,7 @@ from dlrover_lite.backends.k8s.nodes.api_thread import (
     WriteEvent,
     read_hosts,
 )
-from dlrover_lite.backends.k8s.nodes.capacity import Bounds, capacity_of, left_by
+from dlrover_lite.backends.k8s.nodes.capacity import Bounds, capacity_of, left_by, most_by, shared_room_of
 from dlrover_lite.backends.k8s.nodes.decision_events import DecisionEvents
 from dlrover_lite.backends.k8s.nodes.event_log import NodeEvent, append_events, read_events
 from dlrover_lite.backends.k8s.nodes.log_files import LogFiles
@@ -41,7 +41,7 @@ from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.process_limits import raise_descriptors
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.protocol.hosts import Host, sum_of
+from dlrover_lite.protocol.hosts import Host, SharedRoom, sum_of
 from dlrover_lite.protocol.nodes import Enforcement, HostUsage, NodeSpec, Observation, Readings, Usage
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.polling import Poller
@@ -100,6 +100,8 @@ class KubeBackend:
         self._used: dict[str, Usage] = {}
         """What each node has used last."""
         self._there = There(None, [])
+        self._had: Resources | None = None
+        """What the job's pods had when that was looked at: quotas count them as of then. None: as now, from before they were known."""
         self._hosts_at = 0.0
         self._listed = threading.Event()
         self.measured: Counter[str] = Counter()
@@ -169,19 +171,39 @@ class KubeBackend:
     # --- the master's side --------------------------------------------------------------------------------------------------
 
     def capacity(self) -> list[Host]:
-        agent_memory = self._settings.agent_memory
-        with self._lock:
-            own = sum_of(pod.wanted for pod in self.book.pods.values())
-            own = Resources(own.cores, own.memory + len(self.book.pods) * agent_memory)
-            there, found_room = self._there, self.book.room_there_is(self._clock())
+        there, own, found_room = self._room()
         return capacity_of(
             there.hosts,
             self._settings.kubernetes,
             self._bounds,
             quota=left_by(there.quotas, own),
             found_room=found_room,
-            agent_memory=agent_memory,
+            agent_memory=self._settings.agent_memory,
         )
+
+    def shared_room(self) -> SharedRoom:
+        there, own, found_room = self._room()
+        return shared_room_of(
+            there.hosts,
+            self._settings.kubernetes,
+            self._bounds,
+            quota=left_by(there.quotas, own),
+            most=most_by(there.quotas),
+            found_room=found_room,
+            agent_memory=self._settings.agent_memory,
+        )
+
+    def _room(self) -> tuple[There, Resources, Resources | None]:
+        """Return what there was at the last look, what the job's pods had then, and what has found room while more hasn't."""
+        with self._lock:
+            own = self._own() if self._had is None else self._had
+            return self._there, own, self.book.room_there_is(self._clock())
+
+    def _own(self) -> Resources:
+        """Return what the job's pods that are there have of quotas, with their agents."""
+        pods = [pod for pod in self.book.pods.values() if pod.view is not None and not pod.view.has_ended]
+        own = sum_of(pod.wanted for pod in pods)
+        return Resources(own.cores, own.memory + len(pods) * self._settings.agent_memory)
 
     def launch(self, spec: NodeSpec) -> None:
         hosts = self._there.hosts
@@ -287,7 +309,7 @@ class KubeBackend:
                 case There() if not outcome.problem:
                     if outcome.sizes != self._there.sizes:
                         book.found_room.forget()
-                    self._there = outcome
+                    self._there, self._had = outcome, self._own()
 
     # --- the thread that asks agents ------------------------------------------------------------------------------------------
 

@@ -11,11 +11,21 @@ from dlrover_lite.backends.k8s.api.watch import Followed
 from dlrover_lite.backends.k8s.objects.quantities import read_quantity
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.hosts import Host, sum_of
+from dlrover_lite.protocol.hosts import Host, SharedRoom, sum_of
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import ResourceLimits
 
-__all__ = ["Bounds", "FoundRoom", "HostView", "QuotaView", "bounds_of", "capacity_of", "left_by"]
+__all__ = [
+    "Bounds",
+    "FoundRoom",
+    "HostView",
+    "QuotaView",
+    "bounds_of",
+    "capacity_of",
+    "left_by",
+    "most_by",
+    "shared_room_of",
+]
 
 NOTHING_LEFT_SECONDS = 600.0
 """How long no more is asked for than has found room: what others have they mostly keep for long."""
@@ -157,6 +167,37 @@ def capacity_of(
             found.append(Host(host.metadata.name, each))
             left = Resources(left.cores - each.cores, left.memory - each.memory)
     return found
+
+
+def shared_room_of(
+    hosts: Sequence[HostView] | None,
+    kubernetes: Kubernetes,
+    bounds: Bounds,
+    *,
+    quota: Resources | None = None,
+    most: Resources | None = None,
+    found_room: Resources | None = None,
+    agent_memory: int = 0,
+) -> SharedRoom:
+    """Return what all jobs of a namespace may use: as ``capacity_of``, without what is this job's own limit. ``most``: what quotas let all
+    pods have together."""
+    agents = Agents(agent_memory, bounds.nodes)
+    left = None if quota is None else agents.beside(quota)
+    if found_room is not None:
+        left = found_room if left is None else left.within(found_room)
+    usable = [
+        Host(one.metadata.name, agents.beside(one.resources)) for one in hosts or () if _is_usable(one, kubernetes)
+    ]
+    return SharedRoom(
+        tuple(sorted(usable, key=lambda one: one.name)),
+        None if most is None else Agents(agent_memory).beside(most),
+        left,
+    )
+
+
+def most_by(quotas: Iterable[QuotaView]) -> Resources | None:
+    """Return what quotas let all pods of a namespace have together; None: they don't bound it."""
+    return left_by(QuotaView(status=QuotaView.Status(hard=one.status.hard)) for one in quotas)
 
 
 def left_by(quotas: Iterable[QuotaView], own: Resources = _NOTHING) -> Resources | None:
