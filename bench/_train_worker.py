@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dlrover_lite.worker.main as product
-from dlrover_lite.data.base import Batch, Dataset, Schema
-from dlrover_lite.data.criteo import CRITEO_SCHEMA
+from dlrover_lite.data.base import CRITEO_SCHEMA, Batch, Dataset, Schema
 from dlrover_lite.data.open import open_data
 from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.recipe.id_kinds import FileIds

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.recipe.id_kinds import FileIds
+from dlrover_lite.recipe.id_kinds import CRITEO_COLUMNS, FileIds
 
-__all__ = ["BadLine", "Batch", "Dataset", "Schema", "checked_numbers"]
+__all__ = ["CRITEO_SCHEMA", "BadLine", "Batch", "Dataset", "Schema", "checked_numbers"]
 
 
 class Schema(msgspec.Struct, frozen=True):
@@ -19,6 +19,10 @@ class Schema(msgspec.Struct, frozen=True):
 
     dense: tuple[str, ...]
     categorical: tuple[str, ...]
+
+
+CRITEO_SCHEMA = Schema(tuple(f"I{i}" for i in range(1, 14)), CRITEO_COLUMNS)
+"""The columns of Criteo's format, which generated samples have, too."""
 
 
 class BadLine(NamedTuple):

@@ -12,19 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.kernels.compile import kernel
-from dlrover_lite.data.base import Schema
+from dlrover_lite.data.base import CRITEO_SCHEMA
 from dlrover_lite.data.fields import FNV_START, INSTEAD_OF_ZERO, fnv_finish, fnv_step, is_nan
 from dlrover_lite.data.lines import Spans
 from dlrover_lite.data.text import UNEXPLAINED, Columns
-from dlrover_lite.recipe.id_kinds import CRITEO_COLUMNS
 from dlrover_lite.recipe.line_problems import criteo_problem
 from dlrover_lite.recipe.schema import CriteoData
 
-__all__ = ["CATEGORICAL", "CRITEO_SCHEMA", "DENSE", "CriteoParser", "category_id"]
+__all__ = ["CriteoParser", "category_id"]
 
-DENSE = 13
-CATEGORICAL = len(CRITEO_COLUMNS)
-CRITEO_SCHEMA = Schema(tuple(f"I{i}" for i in range(1, DENSE + 1)), CRITEO_COLUMNS)
+_DENSE = len(CRITEO_SCHEMA.dense)
+_CATEGORICAL = len(CRITEO_SCHEMA.categorical)
 
 _BAD = 1  # the code of a bad line
 _TABLE_SIZE = 4096
@@ -155,7 +153,7 @@ def _parse_line(buffer, start, end, row, logarithms, hex_digits, labels, dense, 
     if label < 48 or label > 49 or (position < end and buffer[position] != 9):
         return _BAD
     labels[row] = label - 48
-    for j in range(DENSE):
+    for j in range(_DENSE):
         if position == end:
             return _BAD
         first = position + one
@@ -170,7 +168,7 @@ def _parse_line(buffer, start, end, row, logarithms, hex_digits, labels, dense, 
         dense[row, np.uint64(j)] = -feature if negative else feature
     if position == end:
         return _BAD
-    for j in range(CATEGORICAL):
+    for j in range(_CATEGORICAL):
         if position == end:
             ids[np.uint64(j), row] = np.uint64(0)
         else:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
 from dlrover_lite.core.files.data_file import DataFile, version_of
-from dlrover_lite.data.base import Batch, Dataset, Schema, checked_numbers
+from dlrover_lite.data.base import CRITEO_SCHEMA, Batch, Dataset, Schema, checked_numbers
 from dlrover_lite.data.files import Progress, resolve
 from dlrover_lite.recipe.id_kinds import FileIds
 from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, ParquetData, SyntheticData
@@ -115,8 +115,6 @@ def describe(data: Data, directory: Path) -> Description:
 
         return Description(data.samples, 0, CENSUS_SCHEMA, _fingerprint(msgspec.structs.replace(data, samples=1)))
     if isinstance(data, SyntheticData):
-        from dlrover_lite.data.criteo import CRITEO_SCHEMA
-
         settings = msgspec.structs.replace(data, samples=1, eval_samples=0)
         return Description(data.samples, data.eval_samples, CRITEO_SCHEMA, _fingerprint(settings))
     train = resolve(data.train, directory)

@@ -13,7 +13,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
@@ -21,10 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
-from dlrover_lite.data.base import Batch, checked_numbers
-from dlrover_lite.data.criteo import CATEGORICAL, CRITEO_SCHEMA, DENSE
+from dlrover_lite.data.base import CRITEO_SCHEMA, Batch, checked_numbers
 from dlrover_lite.data.files import Progress, atomic_file, is_disk_full
-from dlrover_lite.data.synthetic_kernels import format_lines, generate
 from dlrover_lite.recipe.id_kinds import FileIds, SeenColumn
 from dlrover_lite.recipe.schema import SyntheticData
 
@@ -53,20 +51,28 @@ class _Teacher(NamedTuple):
 
 
 class SyntheticDataset:
-    """Samples ``first`` .. ``first + samples - 1`` as numbers 0 .. ``samples - 1``. See ``base.Dataset``."""
+    """Samples ``first`` .. ``first + samples - 1`` as numbers 0 .. ``samples - 1``. See ``base.Dataset``.
+
+    What generates them is made, and its kernels are imported, when the first one is read: a master never does.
+    """
 
     schema = CRITEO_SCHEMA
     remote = False
 
     def __init__(self, data: SyntheticData, *, first: int, samples: int) -> None:
+        _check_ids(data.ids_per_field)
         self.samples = samples
+        self._data = data
         self._first = first
-        self._teacher = _teacher(data.ids_per_field, data.zipf_exponent, data.seed)
 
     def read(self, numbers: NDArray[np.int64]) -> Batch:
         numbers = checked_numbers(numbers, self.samples)
-        labels, dense, ids, _, _ = _generate(self._teacher, numbers + self._first)
+        labels, dense, ids, _, _ = _generate(self._labels_by, numbers + self._first)
         return Batch(labels, dense, ids, [])
+
+    @cached_property
+    def _labels_by(self) -> _Teacher:
+        return _teacher(self._data.ids_per_field, self._data.zipf_exponent, self._data.seed)
 
     def expect(self, ranges: Sequence[range]) -> None:
         pass
@@ -103,6 +109,8 @@ def write_tsv(path: Path, spec: SyntheticData, samples: int, gz: bool, progress:
     """
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is no file, and isn't replaced by one", hint="Choose another name.")
+    from dlrover_lite.data.synthetic_kernels import format_lines
+
     teacher = _teacher(spec.ids_per_field, spec.zipf_exponent, spec.seed)
     tally = _AucTally()
     text = np.empty(_CHUNK * _LONGEST_LINE, np.uint8)
@@ -161,23 +169,29 @@ def _generate(
     teacher: _Teacher, numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint64], NDArray[np.int64], NDArray[np.float64]]:
     """Generate (labels, dense, ids as in ``Batch``; counts int64 [n, 13] behind the dense features, -2 for empty; logits [n])."""
+    from dlrover_lite.data.synthetic_kernels import generate
+
     count = len(numbers)
     labels = np.empty(count, np.float32)
-    dense = np.empty((count, DENSE), np.float32)
-    ids = np.empty((CATEGORICAL, count), np.uint64)
-    counts = np.empty((count, DENSE), np.int64)
+    dense = np.empty((count, len(CRITEO_SCHEMA.dense)), np.float32)
+    ids = np.empty((len(CRITEO_SCHEMA.categorical), count), np.uint64)
+    counts = np.empty((count, len(CRITEO_SCHEMA.dense)), np.int64)
     logits = np.empty(count, np.float64)
     generate(numbers, *teacher, labels, dense, ids, counts, logits)
     return labels, dense, ids, counts, logits
 
 
-@lru_cache(maxsize=2)
-def _teacher(ids_per_field: int, zipf_exponent: float, seed: int) -> _Teacher:
+def _check_ids(ids_per_field: int) -> None:
     if ids_per_field > _MOST_IDS:
         raise DataError(
             f"{ids_per_field:,} ids per field are more than the generator's table holds",
             hint=f"Use at most {_MOST_IDS:,}.",
         )
+
+
+@lru_cache(maxsize=2)
+def _teacher(ids_per_field: int, zipf_exponent: float, seed: int) -> _Teacher:
+    _check_ids(ids_per_field)
     cumulative = np.cumsum(np.arange(1, ids_per_field + 1, dtype=np.float64) ** -zipf_exponent)
     cumulative /= cumulative[-1]
     guide = np.searchsorted(cumulative, np.arange((1 << _GUIDE_BITS) + 1) / (1 << _GUIDE_BITS), side="right")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dlrover_lite.core.errors import DataError
-from dlrover_lite.data.base import Batch
-from dlrover_lite.data.criteo import CRITEO_SCHEMA, CriteoParser, category_id
+from dlrover_lite.data.base import CRITEO_SCHEMA, Batch
+from dlrover_lite.data.criteo import CriteoParser, category_id
 from dlrover_lite.data.order import EpochOrder
 from dlrover_lite.data.text import TextDataset
 from tests.data.criteo_lines import generated_lines

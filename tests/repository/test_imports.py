@@ -90,9 +90,19 @@ def _order(needed: dict[str, set[str]]) -> dict[str, list[str]]:
     return after
 
 
-def test_a_master_starts_without_importing_numba_or_torch() -> None:
+LOOK_AT_GENERATED_DATA = """
+from dlrover_lite.master.work.shard_plan import look_at_data
+from dlrover_lite.recipe import schema
+
+model, data = schema.Model(use="dlrm"), schema.SyntheticData(samples=100)
+assert look_at_data(schema.Recipe(version=1, name="some", model=model, data=data, directory=".")).plan.samples == 100
+"""
+
+
+@pytest.mark.parametrize("code", ["import dlrover_lite.master_process.__main__", LOOK_AT_GENERATED_DATA])
+def test_a_master_starts_without_importing_numba_or_torch(code: str) -> None:
     """It is started again when it was killed, and training waits for it."""
-    assert not {"numba", "torch"} & set(imported_by("import dlrover_lite.master_process.__main__"))
+    assert not {"numba", "torch"} & set(imported_by(code))
 
 
 @pytest.mark.parametrize(
@@ -103,6 +113,7 @@ def test_a_master_starts_without_importing_numba_or_torch() -> None:
         "import dlrover_lite.master_process.__main__",
         "import dlrover_lite.brain_server.daemon, dlrover_lite.brain_server.service",  # as long as no job has come
         "import dlrover_lite.worker.trainer, dlrover_lite.ps.server.service",
+        "from dlrover_lite.ps.tables.compile_kernels import compile_kernels; compile_kernels()",
         "import dlrover_lite.tui.app, dlrover_lite.tui.sources.live",
     ],
 )

@@ -6,11 +6,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,30 @@ from numba.core import cgutils, types  # noqa: E402
 from numba.extending import intrinsic as _typed  # noqa: E402
 
 from dlrover_lite.core.kernels.cache import cache_of  # noqa: E402
+
+
+def _import_without_scipy() -> None:
+    """Import what numba needs before it compiles or loads a first kernel, but for scipy, which takes more time than all the rest of it.
+
+    numba imports scipy only to know whether kernels that correlate arrays may call BLAS; those that multiply matrices look again. Ours
+    do neither."""
+    linalg: Any = import_module("numba.np.linalg")
+
+    def no_blas() -> None:
+        raise ImportError("scipy is not looked for")
+
+    ensure_blas = getattr(linalg, "ensure_blas", None)
+    if ensure_blas is None or "scipy.linalg" in sys.modules:
+        return
+    linalg.ensure_blas = no_blas
+    try:
+        arraymath: Any = import_module("numba.np.arraymath")
+    finally:
+        linalg.ensure_blas = ensure_blas
+    arraymath.ensure_blas = ensure_blas
+
+
+_import_without_scipy()
 
 intrinsic: Any = _typed
 """numba's, whose types say nothing of what kernels call."""
