@@ -13,6 +13,11 @@ import pytest
 from dlrover_lite.backends.k8s.nodes.capacity import HostView, bounds_of, capacity_of
 from dlrover_lite.backends.keeper import service
 from dlrover_lite.backends.keeper.client import KeeperClient
+from dlrover_lite.backends.sim.backend import SimBackend
+from dlrover_lite.backends.sim.clock import EventClock
+from dlrover_lite.backends.sim.cluster import Cluster
+from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.startup import WORKSTATION
 from dlrover_lite.brain.advisor import Advisor, Told
 from dlrover_lite.brain.job_tracker import candidate
 from dlrover_lite.brain.store.database import ConfigStore
@@ -33,7 +38,8 @@ from tests.brain.simulated import START, Job
 MACHINE = Resources(8.0, 16 * GIB)
 SAMPLES = 20_000_000
 WINDOWS = 30
-BACKENDS: list[Any] = ["local", {"k8s": {"image": "any"}}]
+BACKENDS: dict[str, Any] = {"local": "local", "k8s": {"k8s": {"image": "any"}}, "sim": "local"}
+"""Backend that a job's recipe names, by the one that it runs on: none names the simulated one."""
 Stream = list[tuple[float, list[Told]]]
 
 
@@ -50,8 +56,11 @@ def recipe(backend: Any) -> Recipe:
     return parse_recipe(plain, machine=MACHINE)
 
 
-def hosts_of(one: Recipe, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Host]:
-    """Return what the recipe's own backend says that there is on a machine that is the same for each."""
+def hosts_of(backend: str, one: Recipe, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Host]:
+    """Return what a backend says that there is on a machine that is the same for each."""
+    if backend == "sim":
+        cluster = Cluster({"a": Machine(MACHINE.cores, memory=MACHINE.memory)}, EventClock())
+        return SimBackend(cluster, cast("Any", None), startup=WORKSTATION, ceiling=one.resources.total).capacity()
     if (kubernetes := one.kubernetes) is not None:
         status = {"allocatable": {"cpu": "8", "memory": "16Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
         node = convert({"metadata": {"name": "a"}, "status": status}, HostView)
@@ -68,12 +77,12 @@ def hosts_of(one: Recipe, directory: Path, monkeypatch: pytest.MonkeyPatch) -> l
     return asked.result()
 
 
-def registered(backend: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> RegisterJob:
+def registered(backend: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> RegisterJob:
     """Return what the master of a job on a backend tells the brain first, but for the place of its files."""
-    one = recipe(backend)
+    one = recipe(BACKENDS[backend])
     directory.mkdir()
     job = take_up_job(directory / "ads-1", one, created_at=START)
-    demand = demand_of(one, hosts_of(one, directory, monkeypatch), samples=SAMPLES)
+    demand = demand_of(one, hosts_of(backend, one, directory, monkeypatch), samples=SAMPLES)
     return msgspec.structs.replace(registration(job, SAMPLES, demand), directory="")
 
 
@@ -136,7 +145,7 @@ def advised(stream: Stream, first: RegisterJob, directory: Path) -> list[bytes]:
 def test_the_same_profiles_bring_the_same_decisions_wherever_a_job_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = [tmp_path / f"{number}" for number in range(len(BACKENDS))]
+    places = [tmp_path / backend for backend in BACKENDS]
     firsts = [registered(backend, place, monkeypatch) for backend, place in zip(BACKENDS, places, strict=True)]
     assert firsts[0].demand is not None
     assert firsts[0].demand.hosts == (Host("a", Resources(6.0, 12 * GIB)),)

@@ -35,22 +35,26 @@ class SimBackend:
         seed: int = 0,
         job: str = "",
         epoch: float = 0.0,
+        ceiling: Resources | None = None,
     ) -> None:
-        """``program`` makes what runs in a node. ``epoch``: seconds since the epoch at the clock's 0."""
+        """``program`` makes what runs in a node. ``epoch``: seconds since the epoch at the clock's 0. ``ceiling``: the most that the job's
+        nodes may use together."""
         self.nodes = Nodes()
         self.processes: dict[str, Process] = {}
         self._programs: dict[str, Program] = {}
         self._cluster, self._clock = cluster, cluster.clock
         self._program, self._startup = program, startup
         self._seed, self._job, self._epoch = seed, job, epoch
+        self._ceiling = ceiling
         self._starts: dict[str, Event] = {}
         """Next step of each node that is being started."""
 
     # --- the interface ---------------------------------------------------------------------------------------------------
 
     def capacity(self) -> list[Host]:
-        machines = self._cluster.machines.items()
-        return [Host(name, Resources(machine.cores, machine.memory)) for name, machine in machines]
+        has = {name: Resources(one.cores, one.memory) for name, one in self._cluster.machines.items()}
+        ceiling = self._ceiling
+        return [Host(name, its if ceiling is None else its.within(ceiling)) for name, its in has.items()]
 
     def launch(self, spec: NodeSpec) -> None:
         if spec.id in self.nodes.by_id:
