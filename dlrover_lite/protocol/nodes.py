@@ -18,7 +18,14 @@ from dlrover_lite.protocol.hosts import Host, SharedRoom
 Role = Literal["master", "ps", "worker"]
 ExitReason = Literal["Succeeded", "UserError", "OOMKilled", "Killed", "Preempted", "StartupTimeout", "Hung", "Unknown"]
 """Why a node ended. StartupTimeout and Hung are the master's own verdicts: it has such nodes terminated. OOMKilled: over its memory
-limit, by the kernel's count or the watchdog's. Preempted: asked to end (SIGTERM, an eviction) by somebody other than the master."""
+limit, by the kernel's count or the watchdog's. Preempted: asked to end (SIGTERM, an eviction) by somebody other than the master, or cut off
+from it."""
+
+UNANSWERED_SECONDS = 600.0
+"""Seconds for which a node goes on asking its master, or a parameter server, that doesn't answer. Whoever has lost its host is back within
+minutes, where hosts have to be found; and names, networks and API servers of clusters are away for minutes, too."""
+UNANSWERED_EXIT_CODE = 75
+"""Exit code of a node that ended because it got no answer: something other than the node was at fault (EX_TEMPFAIL)."""
 
 
 class NodeSpec(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from dlrover_lite.protocol.messages import (
     Wait,
     WorkReport,
 )
+from dlrover_lite.protocol.nodes import UNANSWERED_SECONDS
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Failure, Later, Reply
 from dlrover_lite.transport.polling import Source
@@ -32,7 +33,6 @@ from dlrover_lite.transport.polling import Source
 __all__ = ["HeldLease", "LeaseBook", "Work"]
 
 REPORT_SECONDS = 0.5
-MASTER_DEADLINE_SECONDS = 120.0
 RETRY_SECONDS = 0.5
 """Seconds until a master that was restarted is asked again; an answer takes it milliseconds."""
 _AHEAD_PART = 4
@@ -274,8 +274,8 @@ class LeaseBook:
             self._take(reply)
             return
         now = self._clock()
-        if now - first_sent > MASTER_DEADLINE_SECONDS:
-            raise DeadlineExceeded(f"the master did not answer within {MASTER_DEADLINE_SECONDS:g} s")
+        if now - first_sent > UNANSWERED_SECONDS:
+            raise DeadlineExceeded(f"the master did not answer within {UNANSWERED_SECONDS:g} s")
         if now - last_sent > RETRY_SECONDS:
             self._client.send(request, sequence=sequence)
             self._under_way = (sequence, request, first_sent, now)

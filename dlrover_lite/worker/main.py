@@ -43,7 +43,7 @@ from dlrover_lite.protocol.messages import (
     Wait,
     Welcome,
 )
-from dlrover_lite.protocol.nodes import NodeSpec
+from dlrover_lite.protocol.nodes import UNANSWERED_EXIT_CODE, UNANSWERED_SECONDS, NodeSpec
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.connector import Connector
@@ -63,7 +63,6 @@ USER_ERROR = 3
 LEFT_EARLY = 128 + signal.SIGTERM
 """Exit code of a node that was asked to end while there was still something to do: whether by us or by others, the backend knows."""
 
-_PS_DEADLINE_SECONDS = 300.0
 _ASK_SECONDS = 2.0
 _INDEX_SECONDS = 30.0
 _LEAVE_SECONDS = 5.0
@@ -82,10 +81,10 @@ def _run(spec: NodeSpec, connector: Connector, stop: StopSignals) -> int:
     master = connector.client(spec.master_endpoint, MasterReplies, peer="the master")
     journal = Journal(spec.id, log)
     try:
-        welcome = master.call(Hello(spec.id, "worker")).body
-        if not isinstance(welcome, Welcome):
-            raise DlroverLiteError(f"the master answered Hello with {type(welcome).__name__}")
         try:
+            welcome = master.call(Hello(spec.id, "worker"), deadline_seconds=UNANSWERED_SECONDS).body
+            if not isinstance(welcome, Welcome):
+                raise DlroverLiteError(f"the master answered Hello with {type(welcome).__name__}")
             heartbeat = HeartbeatSender(spec.id, spec.master_endpoint, connector=connector)
             with heartbeat, exits_as_errors(lambda: heartbeat.doing, Path(welcome.recipe.directory)):
                 finished = _train(spec, welcome.recipe, master, connector, stop, heartbeat, journal)
@@ -97,7 +96,7 @@ def _run(spec: NodeSpec, connector: Connector, stop: StopSignals) -> int:
             return USER_ERROR
         except DeadlineExceeded as error:
             journal.leaves(str(error))
-            return 1
+            return UNANSWERED_EXIT_CODE
         except DlroverLiteError as error:
             master.call(NodeFailed(spec.id, False, clipped(str(error)), clipped(traceback.format_exc())))
             print(traceback.format_exc())
@@ -227,15 +226,15 @@ def _meet_parameter_servers(
 def _topology(spec: NodeSpec, master: Client, stop: StopSignals) -> Topology | None:
     """Return the slot map, once all parameter servers that own slots can be reached: the master answers when they can. None when asked to
     stop meanwhile."""
-    end = time.monotonic() + _PS_DEADLINE_SECONDS
+    end = time.monotonic() + UNANSWERED_SECONDS
     while time.monotonic() < end and not stop():
         with suppress(DeadlineExceeded):  # its answer waits for all of them, the stop doesn't
             body = master.call(TopologyRequest(spec.id), deadline_seconds=_ASK_SECONDS).body
             if isinstance(body, Topology) and body.version:
                 return body
             if isinstance(body, Wait):  # they read a checkpoint, which takes as long as it takes
-                end = time.monotonic() + _PS_DEADLINE_SECONDS
+                end = time.monotonic() + UNANSWERED_SECONDS
                 time.sleep(body.seconds)
     if stop():
         return None
-    raise DeadlineExceeded(f"the parameter servers were not up within {_PS_DEADLINE_SECONDS:g} s")
+    raise DeadlineExceeded(f"the parameter servers were not up within {UNANSWERED_SECONDS:g} s")

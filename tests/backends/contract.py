@@ -156,6 +156,7 @@ class BackendContract:
         [
             ("exit:3", "UserError", 3, ""),
             ("exit:7", "Unknown", 7, "exit code 7"),
+            ("exit:75", "Preempted", 75, "it got no answer for too long"),
             ("raise:out of luck", "Unknown", 1, "exit code 1"),
             ("kill:9", "Killed", -9, "SIGKILL"),
             ("kill:11", "Killed", -11, "SIGSEGV"),

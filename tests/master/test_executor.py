@@ -220,7 +220,7 @@ def test_a_plan_gives_no_less_memory_after_an_oom_kill() -> None:
     job.change(3, plan(workers=2, memory=GIB))
     job.until_done()
     assert job.fleet.plan.worker.each.memory == GIB
-    job.reconciler.fleet = msgspec.structs.replace(job.fleet, comebacks={"worker": {"OOMKilled": 1}})
+    job.reconciler.fleet = msgspec.structs.replace(job.fleet, returns={"worker": {"OOMKilled": (1.0,)}})
     job.set_size("worker", Resources(1.0, 3 * GIB))
     job.done.clear()
     job.change(4, plan(workers=3, memory=GIB))

@@ -22,7 +22,7 @@ from dlrover_lite.master.nodes.fleet import (
     WorkerGone,
 )
 from dlrover_lite.master.nodes.places import Places
-from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, larger
+from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, larger, recent, with_another
 from dlrover_lite.protocol.hosts import HostNodes
 from dlrover_lite.protocol.nodes import Observed
 from dlrover_lite.protocol.plans import Plan, RolePlan
@@ -122,7 +122,7 @@ def test_nodes_killed_by_request_are_replaced_without_a_budget() -> None:
         fleet, instructions = ends(fleet, node, "Unknown", detail="exit code 9")
         assert len(of(Launch, instructions)) == 1 and not of(FailJob, instructions)
         assert "ended: Killed: by request" in [note.text for note in of(Note, instructions)]
-    assert fleet.comebacks == {} and len(fleet.staying) == 3
+    assert fleet.returns == {} and len(fleet.staying) == 3
     assert fleet.kill("worker-0", 1.0) == fleet.kill("stranger", 1.0) == (fleet, [])
 
 
@@ -262,6 +262,19 @@ def test_a_user_error_of_a_server_fails_the_job() -> None:
     assert "UserError) and its parameters are lost" in failure.message
 
 
+def test_nodes_that_come_back_seldom_may_do_so_for_ever() -> None:
+    fleet, now = begun(), 0.0
+    for number in range(3, 20):
+        now += 1300.0  # three an hour at most
+        fleet, instructions = ends(fleet, f"worker-{number - 1}" if number > 3 else "worker-0", "Unknown", now)
+        now += 30.0
+        fleet, later = fleet.tick(now)
+        assert [launch.node.id for launch in of(Launch, [*instructions, *later])] == [f"worker-{number}"]
+    _, instructions = ends(fleet, "worker-19", "Unknown", now + 60.0)
+    (failure,) = of(FailJob, instructions)
+    assert "worker-19 was number 4 within an hour to end as Unknown" in failure.message
+
+
 def test_a_server_without_slots_comes_back_like_a_worker() -> None:
     fleet, instructions = begun().observed(*exited("ps-1", "Unknown"), 1.0, owns=False)
     assert of(ServerGone, instructions) == [ServerGone("ps-1")]
@@ -270,7 +283,10 @@ def test_a_server_without_slots_comes_back_like_a_worker() -> None:
     fleet, instructions = fleet.observed(*exited("ps-2", "Unknown"), 1.0, owns=False)
     assert not of(Launch, instructions)
     assert [note.text for note in of(Note, instructions)][-1] == "another parameter server takes its place in 0.5 s"
-    assert ends(fleet, "worker-0", "Unknown")[0].comebacks == {"ps": {"Unknown": 2}, "worker": {"Unknown": 1}}
+    assert ends(fleet, "worker-0", "Unknown")[0].returns == {
+        "ps": {"Unknown": (1.0, 1.0)},
+        "worker": {"Unknown": (1.0,)},
+    }
     assert len(fleet.scale(5, 1.0)[0].pending) == 1  # it is no worker
     fleet, instructions = fleet.tick(2.0)
     assert [launch.node.id for launch in of(Launch, instructions)] == ["ps-3"]
@@ -393,6 +409,16 @@ def test_a_fleet_survives_as_text_and_goes_on() -> None:
     assert {node.since for node in restored.by_id.values()} == {50.0}
 
 
+@given(st.lists(st.floats(-1e5, 1e5), max_size=20))
+def test_returns_count_for_an_hour(times: list[float]) -> None:
+    noted: tuple[float, ...] = ()
+    for now in times:  # of another machine's clock, some of them
+        before = recent(noted, now)
+        noted = with_another(noted, now)
+        assert recent(noted, now) == len(noted) == before + 1
+        assert recent(noted, now + 3601.0) == 0, "also those of a clock that was ahead"
+
+
 def test_delays_and_growth_are_bounded() -> None:
     policy = POLICIES["Preempted"]
     assert [delay_seconds(policy, before) for before in (0, 1, 2, 50)] == [0.0, 0.5, 1.0, policy.longest_delay_seconds]
@@ -443,7 +469,8 @@ def test_any_history_keeps_the_number_of_workers_or_says_why_not(history: list[A
         assert len(chains) == len({*chains})
         assert all(fleet.by_id[followed].state == "ended" for followed in chains)
         assert all(
-            fleet.comebacks.get("worker", {}).get(reason, 0) <= policy.budget for reason, policy in POLICIES.items()
+            recent(fleet.returns.get("worker", {}).get(reason, ()), now) <= policy.budget
+            for reason, policy in POLICIES.items()
         )
 
 

@@ -283,7 +283,7 @@ def test_a_full_queue_turns_away_what_comes_again(job: ScriptedJob, worker: Work
     with pytest.raises(DeadlineExceeded, match="ps-0 did not answer Push"):
         for _ in range(300):
             job.answer_all()
-            job.now += 0.5
+            job.now += 2.5
             worker.ps.wait()
 
 

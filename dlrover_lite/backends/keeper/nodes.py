@@ -12,7 +12,7 @@ import msgspec
 
 from dlrover_lite.backends.limits.base import OverMemory
 from dlrover_lite.core.errors import BackendError
-from dlrover_lite.protocol.nodes import ExitReason, NodeSpec, Observation, Observed
+from dlrover_lite.protocol.nodes import UNANSWERED_EXIT_CODE, ExitReason, NodeSpec, Observation, Observed
 
 __all__ = ["Node", "Nodes", "SendSignal", "describe_end", "signal_name"]
 
@@ -202,6 +202,8 @@ def _exit_reason(node: Node, exit_code: int | None, over_memory: OverMemory | No
     also = "" if over_memory is None else f"; a process it had started was killed: {over_memory.detail}"
     if exit_code == USER_ERROR_EXIT_CODE:
         return "UserError", f"exit code {exit_code}; see {node.spec.id}.log{also}"
+    if exit_code == UNANSWERED_EXIT_CODE:
+        return "Preempted", f"it got no answer for too long; see {node.spec.id}.log{also}"
     return "Unknown", f"exit code {exit_code}; see {node.spec.id}.log{also}"
 
 

@@ -184,7 +184,7 @@ class Executor:
         fleet = self.reconciler.fleet
         for role, planned in (("worker", fleet.plan.worker), ("ps", fleet.plan.ps)):
             there = [node.id for node in fleet.running if node.role == role]
-            if there and all(node in lowered for node in there) and not fleet.comebacks.get(role, {}).get("OOMKilled"):
+            if there and all(node in lowered for node in there) and not fleet.returns.get(role, {}).get("OOMKilled"):
                 memory = max(lowered[node].memory for node in there)
                 if memory < planned.each.memory:
                     yield SetNodeSize("ps" if role == "ps" else "worker", Resources(planned.each.cores, memory))
@@ -194,7 +194,7 @@ class Executor:
         fleet = self.reconciler.fleet
 
         def role(name: str, wanted: RolePlan, planned: RolePlan) -> RolePlan:
-            if not fleet.comebacks.get(name, {}).get("OOMKilled"):
+            if not fleet.returns.get(name, {}).get("OOMKilled"):
                 return wanted
             return wanted.with_memory(planned.each.memory)
 

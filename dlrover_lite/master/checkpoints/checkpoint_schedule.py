@@ -250,12 +250,12 @@ class CheckpointSchedule(msgspec.Struct, frozen=True):
         return self._idle(newest=cut, failures=0)
 
     def end(self) -> Next:
-        """Note that the job is over."""
+        """Note that the job is over, or its nodes end as it goes back to another cut."""
         if self.over:
             return self, []
         told: list[Instruction] = []
         if self.phase != "idle":
-            told = [Drop(), Tell(f"checkpoint {self.cut} is given up: the job has ended")]
+            told = [Drop(), Tell(f"checkpoint {self.cut} is given up: its nodes end")]
         return self._idle(over=True, wanted=False), told
 
     # --- how ------------------------------------------------------------------------------------------------------------

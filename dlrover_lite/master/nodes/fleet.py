@@ -19,7 +19,14 @@ from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.master.nodes.lifecycle import EventKind, Node, State, step
 from dlrover_lite.master.nodes.places import ANYWHERE, Places
 from dlrover_lite.master.nodes.preemption import fitting, least_missed
-from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, describe_growth, larger
+from dlrover_lite.master.nodes.relaunch import (
+    POLICIES,
+    delay_seconds,
+    describe_growth,
+    larger,
+    recent,
+    with_another,
+)
 from dlrover_lite.protocol.hosts import HostNodes, less
 from dlrover_lite.protocol.nodes import ExitReason, Observed, Role
 from dlrover_lite.protocol.plans import Plan, RolePlan
@@ -118,8 +125,8 @@ class Fleet(msgspec.Struct, frozen=True):
     by_id: dict[str, Node] = {}
     """All nodes that the job has ever had, by id, in the order they were launched."""
     pending: list[Pending] = []
-    comebacks: dict[str, dict[str, int]] = {}
-    """How many nodes have come back, by role and reason."""
+    returns: dict[str, dict[str, tuple[float, ...]]] = {}
+    """When nodes have come back, by role and reason: the last time, and those before that may still count."""
     left: int = 0
     """Workers that have left because there was nothing more to do."""
     done: bool = False
@@ -465,7 +472,8 @@ class Fleet(msgspec.Struct, frozen=True):
         role: WorkRole = "ps" if node.role == "ps" else "worker"
         plan, reason = self.planned(role), node.reason or "Unknown"
         by_request = node.verdict == "Killed"
-        policy, before = POLICIES[reason], 0 if by_request else self.comebacks.get(role, {}).get(reason, 0)
+        policy, returns = POLICIES[reason], self.returns.get(role, {}).get(reason, ())
+        before = 0 if by_request else recent(returns, now)
         room = self._room_beside(node)
         there = len(self.staying_of(role, leaving)) + len(self.coming_back(role, leaving))
         if there >= plan.count - left and not follows:
@@ -481,11 +489,11 @@ class Fleet(msgspec.Struct, frozen=True):
             if grown is None:
                 return self, [FailJob(*_no_room(node, room))]
             each = msgspec.structs.replace(each, memory=max(each.memory, grown.memory))
-        counted = {**self.comebacks, role: {**self.comebacks.get(role, {}), reason: before + 1}}
-        counted = self.comebacks if by_request else counted
+        noted = {**self.returns, role: {**self.returns.get(role, {}), reason: with_another(returns, now)}}
+        noted = self.returns if by_request else noted
         planned = msgspec.structs.replace(plan, each=max(plan.each, each, key=lambda size: size.memory))
         grown_plan = msgspec.structs.replace(self.plan, **{role: planned})
-        fleet = msgspec.structs.replace(self, plan=grown_plan, comebacks=counted)
+        fleet = msgspec.structs.replace(self, plan=grown_plan, returns=noted)
         if follows and each.memory < node.resources.memory:  # it was given more, and what it leaves may need that
             each = msgspec.structs.replace(each, memory=node.resources.memory)
         delay = delay_seconds(policy, before)
@@ -540,7 +548,7 @@ def _by_role(plan: Plan) -> list[tuple[WorkRole, RolePlan]]:
 def _keep_ending(node: Node, number: int) -> tuple[str, str]:
     detail = node.detail or "no detail"
     return (
-        f"{_NAMES[node.role]} keep ending: {node.id} was number {number} to end as {node.reason or 'Unknown'} ({detail})",
+        f"{_NAMES[node.role]} keep ending: {node.id} was number {number} within an hour to end as {node.reason or 'Unknown'} ({detail})",
         f"Their logs: dlrover-lite logs JOB --role {node.role}",
     )
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.protocol.nodes import ExitReason
 
-__all__ = ["POLICIES", "Policy", "delay_seconds", "describe_growth", "larger"]
+__all__ = ["POLICIES", "Policy", "delay_seconds", "describe_growth", "larger", "recent", "with_another"]
 
 
 class Policy(msgspec.Struct, frozen=True):
     budget: int
-    """How many nodes of a role may come back for this reason in one job."""
+    """How many nodes of a role may come back for this reason within an hour."""
     first_delay_seconds: float = 0.5
     """Seconds before the second node comes back; doubles with each further one. The first comes back at once."""
     longest_delay_seconds: float = 30.0
@@ -33,6 +35,22 @@ POLICIES: dict[ExitReason, Policy] = {
 
 _LEAST_GROWTH = 1.2
 """Least growth of memory, as a factor: coming back with less more than that would only end the same way."""
+
+
+_COUNTED_SECONDS = 3600.0
+"""Seconds for which a return counts: a job that runs for weeks isn't ended by what happens once in some days."""
+
+
+def recent(returns: Sequence[float], now: float) -> int:
+    """Return how many of these returns still count."""
+    return sum(not now - at > _COUNTED_SECONDS for at in returns)
+
+
+def with_another(returns: Sequence[float], now: float) -> tuple[float, ...]:
+    """Return the returns that still count, and one of now. (Those of a clock that was ahead of this one, another machine's, are taken for
+    new ones.)"""
+    counted = tuple(min(at, now) for at in returns if not now - at > _COUNTED_SECONDS)
+    return (*counted, now)
 
 
 def delay_seconds(policy: Policy, before: int) -> float:

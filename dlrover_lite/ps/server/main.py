@@ -9,11 +9,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
-from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.errors import DeadlineExceeded, JobError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.process_log import log
 from dlrover_lite.protocol.messages import Hello, MasterReplies, NodeFailed, PsOrders, Welcome
-from dlrover_lite.protocol.nodes import NodeSpec
+from dlrover_lite.protocol.nodes import UNANSWERED_EXIT_CODE, UNANSWERED_SECONDS, NodeSpec
 from dlrover_lite.protocol.ps_messages import PsReplies, PsRequests
 from dlrover_lite.ps.memory.node_memory_client import open_memory
 from dlrover_lite.ps.server.engine import Engine
@@ -60,13 +60,16 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
         connections = own_tcp_connections if spec.listen.startswith("tcp://") else tuple
         service = PsService(spec.id, engine, server, connect, say=log, persister=persister, connections=connections)
         with closing(service):
-            welcome = master.call(Hello(spec.id, "ps", server.endpoint)).body
+            welcome = master.call(Hello(spec.id, "ps", server.endpoint), deadline_seconds=UNANSWERED_SECONDS).body
             if isinstance(welcome, Welcome) and welcome.recipe.checkpoint == "off":
                 service.snapshots.spare_persister()
             if spec.follows:
                 failpoint("ps.attach.told")
             while True:
                 _turn(service, server, master, spec)
+    except DeadlineExceeded as error:
+        log(str(error))
+        return UNANSWERED_EXIT_CODE
     except (ParametersLost, Unrestorable) as error:
         trace = traceback.format_exc()
         log(f"{error}\n{trace}")

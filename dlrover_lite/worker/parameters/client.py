@@ -21,6 +21,7 @@ from dlrover_lite.core.errors import DeadlineExceeded, JobError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.rows import RowData
 from dlrover_lite.protocol.messages import Topology
+from dlrover_lite.protocol.nodes import UNANSWERED_SECONDS
 from dlrover_lite.protocol.ps_messages import (
     Configure,
     Moved,
@@ -48,7 +49,6 @@ from dlrover_lite.worker.parameters.topology import MapAsker
 
 __all__ = ["PsClient"]
 
-DEADLINE_SECONDS = 120.0
 MOVED_SECONDS = 0.005
 """Seconds between attempts when a PS turns something away that by the newest map is its own: it has yet to hear of that map."""
 _NO_MAP = -1
@@ -66,7 +66,7 @@ class _Link:
 
 
 class PsClient:
-    """All PS of a job. Not for several threads. Every wait raises DeadlineExceeded when a PS or the master stays silent for two
+    """All PS of a job. Not for several threads. Every wait raises DeadlineExceeded when a PS or the master stays silent for ten
     minutes, JobError when one refuses."""
 
     def __init__(
@@ -139,10 +139,10 @@ class PsClient:
     def refresh(self) -> None:
         """Learn the map as it is now; waits."""
         self._asker.ask(anew=True)
-        end = self._clock() + DEADLINE_SECONDS
+        end = self._clock() + UNANSWERED_SECONDS
         while self._asker.waiting:
             if self._clock() > end:
-                raise DeadlineExceeded(f"the master did not answer TopologyRequest within {DEADLINE_SECONDS:g} s")
+                raise DeadlineExceeded(f"the master did not answer TopologyRequest within {UNANSWERED_SECONDS:g} s")
             self.wait()
 
     def finish(self, ticket: Ticket) -> None:
@@ -314,8 +314,8 @@ class PsClient:
 
 
 def _check_deadline(piece: Piece, now: float, who: str) -> None:
-    if now - piece.first_sent_at > DEADLINE_SECONDS:
-        raise DeadlineExceeded(f"{who} did not answer {_request(piece)} within {DEADLINE_SECONDS:g} s")
+    if now - piece.first_sent_at > UNANSWERED_SECONDS:
+        raise DeadlineExceeded(f"{who} did not answer {_request(piece)} within {UNANSWERED_SECONDS:g} s")
 
 
 def _request(piece: Piece) -> str:
