@@ -67,12 +67,14 @@ def serve(
     from dlrover_lite.backends.keeper.runtime_directories import create_runtime_directory, remove_runtime_directory
     from dlrover_lite.brain.store import preferences
     from dlrover_lite.brain.store.database import ConfigStore
+    from dlrover_lite.brain.store.history import FileHistory
     from dlrover_lite.brain_server.decision_thread import DecisionThread
     from dlrover_lite.brain_server.files import BrainFiles, BrainRecord
     from dlrover_lite.brain_server.history_thread import HistoryThread
     from dlrover_lite.brain_server.service import Service
     from dlrover_lite.core.processes import identify
     from dlrover_lite.protocol.brain_messages import BrainRequests
+    from dlrover_lite.protocol.history_messages import HistoryQuestion
     from dlrover_lite.transport.connector import Connector
 
     files = BrainFiles()
@@ -98,7 +100,9 @@ def serve(
         connector = Connector.of_this_process() if options.listen else Connector()
         stack.callback(connector.close, linger_seconds=1.0)
         endpoint = options.listen or f"ipc://{runtime / _SOCKET}"
-        server = connector.server(endpoint, BrainRequests, remember_replies=True)
+        # in a cluster nobody shares a disk with it: who serves a job's files there asks for the history by the same port
+        kinds = BrainRequests | HistoryQuestion if options.listen else BrainRequests
+        server = connector.server(endpoint, kinds, remember_replies=True)
         thinking = DecisionThread(files.database, say=say, runs=lambda directory: look_at(directory) is None)
         stack.callback(thinking.close)
         if options.job_comes:
@@ -110,6 +114,7 @@ def serve(
             advise=thinking.advice,
             tell=thinking.told,
             idle_seconds=idle,
+            history=FileHistory(files.database) if options.listen else None,
             version=options.version,
             say=say,
         )

@@ -9,12 +9,13 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.history import History
 from dlrover_lite.brain.store.prune import prune
 from dlrover_lite.brain.store.records import JobEntry, profile_record
 from dlrover_lite.core.errors import DlroverLiteError, HistoryError, RowRefused
@@ -30,6 +31,7 @@ from dlrover_lite.protocol.brain_messages import (
     BrainAck,
     BrainHello,
     BrainJob,
+    BrainRequests,
     BrainStatus,
     BrainStatusRequest,
     BrainWelcome,
@@ -40,6 +42,7 @@ from dlrover_lite.protocol.brain_messages import (
     StopBrain,
     is_newer,
 )
+from dlrover_lite.protocol.history_messages import HistoryQuestion
 from dlrover_lite.protocol.outcomes import JobOutcome, outcome_of
 from dlrover_lite.transport.frames import Failure, Request
 from dlrover_lite.transport.server import Server
@@ -98,6 +101,8 @@ class Service:
     idle_seconds: float | None = None
     """Seconds without a job that end it; None: it stays."""
     embedded: bool = False
+    history: History | None = None
+    """Answers questions about the history that come to the same socket; None: none do."""
     version: str = __version__
     say: Callable[[str], None] = lambda _: None
     """Is given lines for the log."""
@@ -129,6 +134,8 @@ class Service:
         on their way are sent."""
         self.server.close()
         self.store.close()
+        if self.history is not None:
+            self.history.close()
 
     def turn(self, timeout_seconds: float) -> None:
         """Answer all requests that are here, or come in time; and do what is due."""
@@ -164,7 +171,9 @@ class Service:
             if isinstance(answer, BrainAck) and isinstance(request.body, RegisterJob | Report | EndJob):
                 body = self._follow(request)
             self.server.reply(request, body)
-            if not isinstance(request.body, BrainStatusRequest):  # who only looks doesn't keep it up
+            if isinstance(request.body, BrainRequests) and not isinstance(
+                request.body, BrainStatusRequest
+            ):  # who only looks doesn't keep it up
                 self._idle_since = self.clock()
 
     def _follow(self, request: Request) -> msgspec.Struct:
@@ -225,6 +234,8 @@ class Service:
             case StopBrain():
                 self.ending = "stopped by request"
                 return BrainAck()
+        if self.history is not None:
+            return self.history.ask(cast("HistoryQuestion", body), msgspec.Struct)
         raise AssertionError(f"no answer to {type(body).__name__}")
 
     def _register(self, body: RegisterJob) -> msgspec.Struct:

@@ -423,3 +423,14 @@ def test_a_history_that_cant_be_used_keeps_no_job_from_starting(
     (tmp_path / "history.json").write_text("[]")
     past_jobs.take_up_history(tmp_path / "history.json")
     past_jobs.take_up_history(tmp_path / "none")
+
+
+@pytest.mark.parametrize("brain", ["dlrover-lite-brain", ""])
+def test_who_serves_files_reaches_a_brain_that_jobs_share(brain: str) -> None:
+    made = JobObjects(job="clicks-1", namespace="ads", kubernetes=Kubernetes(image="x", brain=brain))
+    for pod in (master_pod(made), reader_pod(made)):
+        (container,) = pod["spec"]["containers"]
+        environment = {one["name"]: one.get("value") for one in container["env"]}
+        address = f"tcp://{brain}.ads.svc:7074" if brain else None
+        assert environment.get("DLROVER_LITE_BRAIN_ADDRESS") == address
+        assert any(one["name"] == "brain" for one in pod["spec"]["volumes"]) == bool(brain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +14,18 @@ from dlrover_lite.backends.k8s.jobs.pod_history import PodHistory
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.merge import JobMerge
-from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
+from dlrover_lite.brain.store.records import FIT_KINDS, FitRecord, JobEntry, ProfileRecord
 from dlrover_lite.checkpoint.file_service.client import FileClient
 from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.files.durable import make_private
 from dlrover_lite.core.files.paths import brain_database
 from dlrover_lite.jobs.backend import Address
+from dlrover_lite.protocol.brain_mode import BRAIN_ADDRESS_VARIABLE, BRAIN_KEY_VARIABLE
 from dlrover_lite.transport.connector import KEY_FILE_VARIABLE, Connector
 from dlrover_lite.transport.curve import JobKey
+from tests.backends.support import until
 from tests.k8s.cluster import free_ports
+from tests.k8s.test_shared_brain import Brain
 
 JOB, SOURCE = "ads-1", "prod/ads"
 
@@ -85,6 +90,54 @@ def test_what_a_jobs_brain_keeps_is_copied_by_looks_and_from_another_pod_too(pod
         (entry,) = queries.jobs(here)
         assert (entry.source, entry.directory) == (SOURCE, "")
     history.close()
+
+
+def test_what_a_shared_brain_keeps_of_a_job_is_copied_and_nothing_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brain, at = Brain(tmp_path), time.time()  # what is old is removed
+    make_private(brain.database.parent)
+    with ConfigStore(brain.database) as store:
+        for job in (JOB, "other-1"):
+            store.put_job(JobEntry(id=job, name="ads", state="succeeded", created_at=at, started_at=at, ended_at=at))
+            store.add_profile(ProfileRecord(job=job, at=at, seconds=1.0, samples_per_second=7.0, workers=1, servers=1))
+            store.add_fit(FitRecord(job=job, at=at, kind=FIT_KINDS[0], error=0.0, windows=1, data={}))
+        store.commit()
+    (tmp_path / "pod").mkdir()
+    (tmp_path / "pod" / "key").write_text(JobKey.generate().text())
+    for name, value in {
+        KEY_FILE_VARIABLE: str(tmp_path / "pod" / "key"),
+        "DLROVER_LITE_HOME": str(tmp_path / "pod" / "home"),
+        "DLROVER_LITE_JOB": JOB,
+        BRAIN_ADDRESS_VARIABLE: f"tcp://127.0.0.1:{brain.port}",
+        BRAIN_KEY_VARIABLE: str(brain.key_file),
+    }.items():
+        monkeypatch.setenv(name, value)
+    pod = Pod(tmp_path / "pod")
+    history = PodHistory(lambda: pod.address)
+    brain.start()
+    try:
+        until(brain.answers, "the brain")
+        pod.start()
+        with ConfigStore(tmp_path / "here.sqlite") as here:
+            merge = JobMerge(history, JOB, SOURCE)
+            assert merge.look(here) and not merge.look(here)
+            assert [(one.id, one.source) for one in queries.jobs(here)] == [(JOB, SOURCE)]
+            assert [one.at for one in queries.profiles(here, JOB)] == [at]
+            assert [entry.id for entry, _ in queries.fitted_jobs(here, FIT_KINDS[0])] == [JOB]
+        for ask in (queries.job_ids, queries.jobs, lambda history: queries.profiles(history, "other-1")):
+            with pytest.raises(JobError, match=f"isn't about {JOB} alone"):
+                ask(history)
+        assert [entry.id for entry, _ in queries.fitted_jobs(history, FIT_KINDS[0])] == [JOB]
+        assert brain.end() == 0
+        with pytest.raises(JobError, match=f"The brain that {JOB} shares can't be asked"):
+            queries.profiles(history, JOB)
+    finally:
+        history.close()
+        while pod.processes:
+            pod.stop()
+        pod.address.connector.close()
+        brain.close()
 
 
 def test_where_no_pod_has_it_that_is_said(tmp_path: Path) -> None:

@@ -178,12 +178,15 @@ def reader_pod(made: JobObjects) -> KubeObject:
         "activeDeadlineSeconds": READER_SECONDS,
         "terminationGracePeriodSeconds": 1,
     }
+    if made.kubernetes.brain:
+        _share_brain(spec, made.kubernetes.brain, made.namespace)
     name = f"{made.job}-reader"
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _pod_meta(made, name, "reader"), "spec": spec}
 
 
 def _share_brain(spec: KubeObject, brain: str, namespace: str) -> None:
-    """Let the master of this pod reach the brain that jobs share. Its key may be missing, as the brain may: a job runs without either."""
+    """Let this pod reach the brain that jobs share: its master, and who serves the job's files, for the history. Its key may be missing, as
+    the brain may: a job runs without either."""
     container = spec["containers"][0]
     values = {
         BRAIN_ADDRESS_VARIABLE: f"tcp://{brain}.{namespace}.svc:{BRAIN_PORT}",
