@@ -1,0 +1,248 @@
+"""Many jobs as fluids on the machines of a cluster: what happens to one between two events needs no look at it.
+
+Users' plans are kept (the static policy). A job begins when all of its nodes have places and are there; its nodes are put where most cores
+are left, servers first, and jobs that have no room are passed over by later ones. Limits of nodes never add up to more than a machine has,
+so jobs of one machine don't slow each other down; what passes their network cards together isn't added up. A server that runs out of
+memory ends its job, as nobody gives it more. A machine that fails takes its nodes along: without some workers a job goes on more slowly,
+and for a lost server it waits until another one is there, and goes back to its newest checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from dlrover_lite.backends.sim.clock import EventClock, source_of_chance
+from dlrover_lite.backends.sim.fluid.job import STOPPED, FluidJob, FluidNode, JobRequest, JobState
+from dlrover_lite.backends.sim.physics.machines import STEADY, Disturbances, Machine
+from dlrover_lite.backends.sim.physics.queues import Node
+from dlrover_lite.backends.sim.physics.rates import Rate, Rates
+from dlrover_lite.backends.sim.physics.startup import Startup
+
+__all__ = ["FluidWorld", "LogEntry"]
+
+_ROUNDING = 1e-9
+
+
+class LogEntry(NamedTuple):
+    """Something that happened."""
+
+    at: float
+    subject: str
+    """Name of a job, or of a machine."""
+    what: str
+
+
+class FluidWorld:
+    """Runs jobs to their ends, or to a time. The same seed gives the same log."""
+
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        requests: Iterable[JobRequest],
+        *,
+        startup: Startup,
+        seed: int = 0,
+        disturbances: Disturbances = STEADY,
+        rates: Rates | None = None,
+    ) -> None:
+        """``rates`` that were looked up before are taken over."""
+        self.clock = EventClock()
+        self.jobs = [FluidJob.of(request) for request in requests]
+        self.machines = list(machines)
+        self.log: list[LogEntry] = []
+        self.left_cores = np.array([machine.cores for machine in machines])
+        self.left_bytes = np.array([machine.memory for machine in machines])
+        self._usual = list(machines)
+        self._works = np.ones(len(machines), np.bool_)
+        self._startup, self._seed, self._disturbances = startup, seed, disturbances
+        self._rates = Rates(seed) if rates is None else rates
+        self._waiting: list[FluidJob] = []
+        self._with_image: set[int] = set()
+        for job in self.jobs:
+            self.clock.at(job.request.arrives_at, partial(self._arrives, job))
+        for host in range(len(machines)):
+            self._disturb(host)
+
+    @property
+    def rates(self) -> int:
+        """Number of rates that were computed."""
+        return len(self._rates)
+
+    def run_until(self, moment: float) -> None:
+        """Let time pass, and count what has been done by then."""
+        self.clock.run_until(moment)
+        for job in self.jobs:
+            if not job.ended:
+                job.passes(moment)
+
+    # --- places ----------------------------------------------------------------------------------------------------------
+
+    def _arrives(self, job: FluidJob) -> None:
+        job.since = self.clock.now
+        self._change(job, "waiting")
+        self._waiting.append(job)
+        self._place_waiting()
+
+    def _place_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._waiting = [job for job in waiting if not self._place(job)]
+
+    def _place(self, job: FluidJob) -> bool:
+        """Take room for all nodes of a job that have none, and start them; False, and nothing is taken, if one finds none."""
+        if job.unplaced_cores > float(self.left_cores[self._works].sum()) + _ROUNDING:
+            return False
+        job.passes(self.clock.now)
+        placed: list[FluidNode] = []
+        for node in job.nodes:
+            if node.host < 0:
+                if (host := self._find(node)) is None:
+                    for one in placed:
+                        self._give_back(one)
+                    return False
+                self._take(node, host)
+                placed.append(node)
+        for node in placed:
+            self._start(job, node)
+        self._changed(job)
+        return True
+
+    def _find(self, node: FluidNode) -> int | None:
+        enough = (self.left_cores >= node.resources.cores - _ROUNDING) & (self.left_bytes >= node.resources.memory)
+        host = int(np.argmax(np.where(enough & self._works, self.left_cores, -1.0)))
+        return host if enough[host] and self._works[host] else None
+
+    def _take(self, node: FluidNode, host: int) -> None:
+        node.host = host
+        self.left_cores[host] -= node.resources.cores
+        self.left_bytes[host] -= node.resources.memory
+
+    def _give_back(self, node: FluidNode) -> None:
+        self.left_cores[node.host] += node.resources.cores
+        self.left_bytes[node.host] += node.resources.memory
+        node.host, node.up = -1, False
+        if node.start is not None:
+            node.start.cancel()
+
+    def _start(self, job: FluidJob, node: FluidNode) -> None:
+        node.launches += 1
+        at = job.nodes.index(node)
+        chance = source_of_chance(self._seed, f"start {node.launches} of node {at} of {job.request.name}")
+        restored = job.request.memory.row_bytes(job.samples) / job.request.servers if node.role == "server" else 0.0
+        phases = self._startup.draw(chance, pulled=node.host in self._with_image, restored_bytes=restored)
+        self._with_image.add(node.host)
+        node.start = self.clock.after(phases.seconds, partial(self._is_there, job, node))
+
+    def _is_there(self, job: FluidJob, node: FluidNode) -> None:
+        node.up = True
+        if job.training_from is not None or all(one.up for one in job.nodes):
+            job.passes(self.clock.now)
+            self._changed(job)
+
+    # --- what jobs do ----------------------------------------------------------------------------------------------------
+
+    def _changed(self, job: FluidJob) -> None:
+        """Go on at the rate that a job's nodes now have."""
+        job.rate = self._rate(job)
+        if job.rate.samples:
+            self._change(job, "training")
+            if job.training_from is None:
+                job.training_from = self.clock.now
+        else:
+            self._change(job, "starting" if all(node.host >= 0 for node in job.nodes) else "waiting")
+        if job.next is not None:
+            job.next.cancel()
+        job.next = None
+        if job.rate.samples:
+            full = job.samples_until_full
+            state: JobState = "succeeded" if full >= job.request.samples else "out of memory"
+            seconds = (min(full, job.request.samples) - job.samples) / job.rate.samples
+            job.next = self.clock.after(max(0.0, seconds), partial(self._ends, job, state))
+
+    def _rate(self, job: FluidJob) -> Rate:
+        up = [node for node in job.nodes if node.up]
+        servers = [Node(node.resources.cores, node.host) for node in up if node.role == "server"]
+        workers = [Node(node.resources.cores, node.host) for node in up if node.role == "worker"]
+        began = job.training_from is not None or len(up) == len(job.nodes)
+        if not began or len(servers) < job.request.servers:
+            return STOPPED
+        return self._rates.of(job.request.costs, workers, servers, self.machines)
+
+    def _ends(self, job: FluidJob, state: JobState) -> None:
+        job.passes(self.clock.now)
+        job.ended_at, job.rate = self.clock.now, STOPPED
+        self._change(job, state)
+        for node in job.nodes:
+            if node.host >= 0:
+                self._give_back(node)
+        if job in self._waiting:
+            self._waiting.remove(job)
+        self._place_waiting()
+
+    def _change(self, job: FluidJob, state: JobState) -> None:
+        if state != job.state:
+            job.state = state
+            self._say(job.request.name, state)
+
+    def _say(self, subject: str, what: str) -> None:
+        self.log.append(LogEntry(self.clock.now, subject, what))
+
+    # --- what goes wrong -------------------------------------------------------------------------------------------------
+
+    def _disturb(self, host: int) -> None:
+        failures = source_of_chance(self._seed, f"failures of machine {host}")
+        phases = source_of_chance(self._seed, f"slow phases of machine {host}")
+        its = self._disturbances
+
+        def works_until(mean: float = its.failing_seconds) -> None:
+            self.set_works(host, works=True)
+            self.clock.after(failures.expovariate(1 / mean), fails)
+
+        def fails() -> None:
+            self.set_works(host, works=False)
+            self.clock.after(failures.expovariate(1 / its.repair_seconds), works_until)
+
+        def slows() -> None:
+            self.set_speed(host, its.slow_speed)
+            self.clock.after(phases.expovariate(1 / its.slow_seconds), recovers)
+
+        def recovers() -> None:
+            self.set_speed(host, 1.0)
+            self.clock.after(phases.expovariate(1 / its.slowing_seconds), slows)
+
+        if its.failing_seconds < float("inf"):
+            self.clock.after(failures.expovariate(1 / its.failing_seconds), fails)
+        if its.slowing_seconds < float("inf"):
+            self.clock.after(phases.expovariate(1 / its.slowing_seconds), slows)
+
+    def _on(self, host: int) -> list[FluidJob]:
+        return [job for job in self.jobs if not job.ended and any(node.host == host for node in job.nodes)]
+
+    def set_works(self, host: int, *, works: bool) -> None:
+        """Have a machine fail, with all that is on it, or work again."""
+        self._works[host] = works
+        self._say(f"machine {host}", "works again" if works else "fails")
+        hit = [] if works else self._on(host)
+        for job in hit:
+            job.passes(self.clock.now)
+            lost = [node for node in job.nodes if node.host == host]
+            for node in lost:
+                self._give_back(node)
+            if any(node.role == "server" for node in lost):
+                job.samples = job.saved_samples
+            self._changed(job)
+            if not job.ended and job not in self._waiting:
+                self._waiting.append(job)
+        self._place_waiting()
+
+    def set_speed(self, host: int, factor: float) -> None:
+        """Have a machine work at its usual speed times a factor."""
+        usual = self._usual[host]
+        self.machines[host] = Machine(usual.cores, usual.speed * factor, usual.bytes_per_second, usual.memory)
+        self._say(f"machine {host}", "has its usual speed" if factor == 1.0 else "is slow")
+        for job in self._on(host):
+            job.passes(self.clock.now)
+            self._changed(job)
