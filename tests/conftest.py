@@ -11,6 +11,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     config.stash[_left] = []
     _heed_signals()
+    _keep_bytecode()
     if _is_worker(config) or config.getoption("dist", "no") == "no":
         config.stash[_session] = Session()
     if not _is_worker(config):
@@ -69,6 +71,13 @@ def _heed_signals() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def _keep_bytecode() -> None:
+    """Have each file of ours compiled once, whatever the environment says: a job has seven processes that import it, and each process
+    that runs tests imports, and rewrites, all of them."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 def pytest_collection(session: pytest.Session) -> None:
