@@ -32,7 +32,7 @@ def run(directory: Path, seed: int, *, kill: bool = True, hosts: list[Host] | No
     world = World(directory, RECIPE, PLAN, seed=seed, hosts=hosts)
     if kill:
         world.run(until=lambda: world.minibatches > 1500, most_seconds=600)
-        world.backend.ends(next(node.id for node in world.backend.alive() if node.id.startswith("worker")), "Killed")
+        next(node for node in world.programs if node.spec.role == "worker").process.end(-9)
         world.run(until=lambda: world.minibatches > 2500, most_seconds=600)
         world.master.kill()
     world.run(until=lambda: world.master.outcome is not None, most_seconds=3600)
@@ -70,7 +70,7 @@ def test_nodes_of_a_virtual_job_run_where_the_brain_has_placed_them(tmp_path: Pa
     hosts = [Host(name, Resources(cores, 8 * GIB)) for name, cores in (("a", 4.0), ("b", 2.0), ("c", 3.0))]
     world = run(tmp_path / "job", seed, hosts=hosts)
     assert world.master.outcome is not None and world.master.outcome.state == "succeeded"
-    assert not world.backend.refused and not world.said
+    assert not world.without_room and not world.said
     with ConfigStore(tmp_path / "job" / "brain.sqlite") as store:
         placed = [one.decision for one in queries.decisions(store, "ads-1") if one.decision.placement]
     assert len({one.host for decision in placed for one in decision.placement}) == len(hosts), "it used one host only"

@@ -1,4 +1,4 @@
-"""A whole job on a virtual clock: the real master and the real brain, with scripted parameter servers and workers that compute nothing.
+"""A whole job on a virtual clock: the real master and the real brain over simulated machines, with programs that take the time of training.
 
 Each of them is an actor that is stepped when a message has come for it, or when it is to be woken. All chance comes from one seed.
 """
@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
+from dlrover_lite.backends.sim.backend import SimBackend
+from dlrover_lite.backends.sim.clock import EventClock
+from dlrover_lite.backends.sim.cluster import Cluster
+from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.startup import Startup
+from dlrover_lite.backends.sim.process import Process, Program
 from dlrover_lite.brain.advisor import Advisor, Told
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain_server.service import Service
-from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.jobs import events as stories
 from dlrover_lite.jobs.store import Job
@@ -51,17 +57,20 @@ from dlrover_lite.protocol.messages import (
     Wait,
     WorkReport,
 )
-from dlrover_lite.protocol.nodes import Enforcement, HostUsage, NodeSpec, Observation, Observed, Readings, Usage
+from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.recipe.id_kinds import reconcile
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.frames import Later
-from dlrover_lite.transport.memory import MemoryConnector, Network, VirtualClock
+from dlrover_lite.transport.memory import MemoryConnector, Network
 
 __all__ = ["World"]
 
 EPOCH = 1_700_000_000.0
 MASTER, BRAIN = "memory://master", "memory://brain"
 CAPACITY = Resources(8.0, 16 * GIB)
+OWN_BYTES = 60 * MIB
+"""Bytes of a node beside its rows."""
+STARTUP = Startup(pending_seconds=0.2, starting_seconds=1.0, joining_seconds=0.0)
 HOSTS = [Host("here", CAPACITY)]
 WORKER_CPU_SECONDS, PS_CPU_SECONDS = 0.2, 0.04
 """CPU seconds that a minibatch takes of a worker, and of all parameter servers together."""
@@ -87,17 +96,22 @@ class Actor(Protocol):
 
 
 class Node:
-    """A node of the job: it says hello, and then does its work by asking the master one thing after the other."""
+    """A program of a node: it says hello, and then does its work by asking the master one thing after the other."""
 
     def __init__(self, world: World, spec: NodeSpec) -> None:
         self.world, self.spec, self.id = world, spec, spec.id
-        self.resources = spec.resources
-        self.cpu_seconds = 0.0
-        self.ended = False
         self._due_at = self._beat_at = world.clock.now
         self._client = MemoryConnector(world.network).client(MASTER, MasterReplies)
         self._asked: tuple[int, msgspec.Struct] | None = None
         self._next: Callable[[], msgspec.Struct] = self._hello
+
+    def begin(self, process: Process) -> None:
+        self.process = process
+        process.hold(OWN_BYTES)
+        self.world.programs.append(self)
+
+    def asked_to_end(self) -> None:
+        self.process.end(-15)
 
     @property
     def wake_at(self) -> float:
@@ -113,11 +127,11 @@ class Node:
             if self._asked is not None and reply.sequence == self._asked[0] and not isinstance(reply.body, Later):
                 self._asked = None
                 self.take(reply.body)
-        if now >= self._beat_at and not self.ended:
+        if now >= self._beat_at and self.process.running:
             self._beat_at = now + _BEAT_SECONDS
             if self.spec.role == "worker":
                 self._client.send(Heartbeat(self.id))
-        if now >= self._due_at and not self.ended:
+        if now >= self._due_at and self.process.running:
             self._due_at = now + _RETRY_SECONDS
             if self._asked is not None:
                 self._client.send(self._asked[1], sequence=self._asked[0])
@@ -137,14 +151,14 @@ class Node:
         self._due_at, self._next = self.world.clock.now + seconds, then
 
     def close(self) -> None:
-        self.ended = True
-        self._due_at = self._beat_at = float("inf")
         self._client.close()
 
 
 class Worker(Node):
     """Trains minibatches in the time that its cores and the parameter servers' take, a little more or less, and reports now and then."""
 
+    applied: Callable[[str], None] = staticmethod(lambda _server: None)
+    """Function that is told which server has taken its gradients, or won't, as it has ended."""
     _lease: Lease | None = None
     _done = 0
     """Minibatches of the lease that are done, as a number within the epoch."""
@@ -163,26 +177,46 @@ class Worker(Node):
             case Export():
                 self.rests(1.0, lambda: Exported(self.id, self.world.rows, 1000))
             case Finished():
-                self.world.backend.ends(self.id, "Succeeded")
+                self.process.end(0)
             case _:
                 self.rests(0.0, lambda: TopologyRequest(self.id))
 
     def _train(self, lease: Lease) -> None:
-        """Train some minibatches of the lease, and then report."""
-        servers = [node for node in self.world.backend.alive() if node.spec.role == "ps"]
-        slowest = max((PS_CPU_SECONDS / len(servers) / node.resources.cores for node in servers), default=0.1)
-        each = (WORKER_CPU_SECONDS / self.resources.cores + slowest) * self.world.random.lognormvariate(0.0, 0.1)
+        """Compute some minibatches of the lease; then the servers take their gradients, and then it reports."""
+        servers = [node for node in self.world.programs if node.spec.role == "ps"]
+        each = WORKER_CPU_SECONDS / self.process.limits.cores * self.world.random.lognormvariate(0.0, 0.1)
         first, self._done = self._done, min(lease.stop, self._done + max(1, int(_WORK_SECONDS / each)))
         minibatches = self._done - first
-        self.cpu_seconds += minibatches * WORKER_CPU_SECONDS
-        for node in servers:
-            node.cpu_seconds += minibatches * PS_CPU_SECONDS / len(servers)
         self.world.trained(minibatches)
-        phases = {"read": 0.1 * each, "pull": slowest / 2, "compute": each - slowest, "push": slowest / 2, "wait": 0.0}
+        began = self.world.clock.now
+        self._due_at = float("inf")  # the end of this work is what it waits for
+
+        def computed() -> None:
+            pushed = self.world.clock.now
+            left = {node.id for node in servers if node.process.running}
+
+            def applied(server: str) -> None:
+                if server in left:
+                    left.remove(server)
+                    if not left:
+                        self._report(lease, first, pushed - began, self.world.clock.now - pushed)
+
+            self.applied = applied
+            for node in servers:
+                if node.process.running:
+                    node.process.do(minibatches * PS_CPU_SECONDS / len(servers), partial(applied, node.id))
+            if not left:
+                self._report(lease, first, pushed - began, 0.0)
+
+        self.process.do(minibatches * WORKER_CPU_SECONDS, computed)
+
+    def _report(self, lease: Lease, first: int, computing_seconds: float, pushing_seconds: float) -> None:
+        minibatches = self._done - first
+        compute = {"read": 0.1 * computing_seconds, "compute": 0.9 * computing_seconds}
         report = WorkReport(
             samples=minibatches * self.world.plan.batch_size,
             minibatches=minibatches,
-            seconds={name: minibatches * seconds for name, seconds in phases.items()},
+            seconds={**compute, "pull": 0.0, "push": pushing_seconds, "wait": 0.0},
             cpu_seconds={"compute": 0.8 * minibatches * WORKER_CPU_SECONDS},
         )
         request = LeaseRequest(
@@ -193,7 +227,7 @@ class Worker(Node):
             want=self._done == lease.stop,
             holding=[lease.token],
         )
-        self.rests(minibatches * each, lambda: request)
+        self.rests(0.0, lambda: request)
 
 
 class Server(Node):
@@ -209,10 +243,12 @@ class Server(Node):
         self.rests(_REPORT_SECONDS, self._report)
 
     def _report(self) -> PsReport:
-        share = self.world.rows // max(1, sum(node.spec.role == "ps" for node in self.world.backend.alive()))
+        share = self.world.rows // max(1, sum(node.spec.role == "ps" for node in self.world.programs))
+        self.process.hold(OWN_BYTES + 64 * share)
+        self.world.machines.settle_all()
         counters = PsCounters(
-            self.cpu_seconds,
-            0.1 * self.cpu_seconds,
+            self.process.cpu_seconds,
+            0.1 * self.process.cpu_seconds,
             2 * self.world.minibatches,
             64 * share,
             [TableCount("C1", 16, share)],
@@ -227,111 +263,6 @@ class Server(Node):
             ready=ready,
             counters=counters,
         )
-
-
-class SimulatedBackend:
-    """Nodes come up after a while, and end at once when they are told to. A host holds no more cores than it has."""
-
-    def __init__(self, world: World, hosts: list[Host]) -> None:
-        self.nodes: dict[str, Node] = {}
-        self.hosts = hosts
-        self.on: dict[str, str] = {}
-        """Host of each node."""
-        self.refused: list[str] = []
-        """Launches and resizes for which a host had too little."""
-        self._given: dict[str, Resources] = {}
-        self._world = world
-        self._observed: dict[str, Observed] = {}
-        self._version = 0
-        self.wake_at = float("inf")
-        self._starting: list[tuple[float, NodeSpec]] = []
-
-    has_mail = False
-
-    def step(self) -> None:
-        """Start the nodes whose time has come."""
-        now = self._world.clock.now
-        due = [spec for at, spec in self._starting if at <= now]
-        self._starting = [one for one in self._starting if one[0] > now]
-        self.wake_at = min((at for at, _ in self._starting), default=float("inf"))
-        for spec in due:
-            kind = Server if spec.role == "ps" else Worker
-            self.nodes[spec.id] = kind(self._world, spec)
-            self._set(spec.id, Observed(started_at=EPOCH + now))
-
-    def alive(self) -> list[Node]:
-        return [node for node in self.nodes.values() if not node.ended]
-
-    def ends(self, node: str, reason: Any) -> None:
-        """End a node, for a reason of its own."""
-        if (known := self.nodes.get(node)) is not None:
-            known.close()
-        self._starting = [one for one in self._starting if one[1].id != node]
-        self._given.pop(node, None)
-        at = EPOCH + self._world.clock.now
-        self._set(node, Observed(started_at=at, ended_at=at, reason=reason))
-
-    def _set(self, node: str, seen: Observed) -> None:
-        self._observed[node] = seen
-        self._version += 1
-
-    # --- the interface ----------------------------------------------------------------------------------------------------
-
-    def capacity(self) -> list[Host]:
-        return self.hosts
-
-    def shared_room(self) -> None:
-        return None
-
-    def _free(self, host: Host, *, without: str = "") -> float:
-        return host.resources.cores - sum(
-            its.cores for node, its in self._given.items() if self.on[node] == host.name and node != without
-        )
-
-    def _refuse(self, what: str) -> NoReturn:
-        self.refused.append(what)
-        raise BackendError(what)
-
-    def launch(self, spec: NodeSpec) -> None:
-        if spec.id not in self._observed:
-            host = max((one for one in self.hosts if spec.host in ("", one.name)), key=self._free)
-            if self._free(host) < spec.resources.cores - 1e-9:
-                self._refuse(f"{spec.id} needs {spec.resources.cores} cores, {host.name} has {self._free(host)} left")
-            self.on[spec.id], self._given[spec.id] = host.name, spec.resources
-            self._set(spec.id, Observed())
-            self._starting.append((self._world.clock.now + self._world.random.uniform(0.5, 2.0), spec))
-            self.wake_at = min(at for at, _ in self._starting)
-
-    def resize(self, node: str, resources: Resources) -> None:
-        host = next(one for one in self.hosts if one.name == self.on[node])
-        if self._free(host, without=node) < resources.cores - 1e-9:
-            self._refuse(f"{node} can't have {resources.cores} cores on {host.name}")
-        if node in self._given:
-            self._given[node] = resources
-        self.nodes[node].resources = resources
-
-    def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
-        if node in self._observed and self._observed[node].ended_at is None:
-            self.ends(node, "Succeeded" if grace_seconds else "Killed")
-
-    def observe(self, *, after: int | None = None) -> Observation | None:
-        return None if self._version == after else Observation(self._version, dict(self._observed))
-
-    def _usage(self, node: Node) -> Usage:
-        memory = 100 * MIB + (64 * self._world.rows if node.spec.role == "ps" else 0)
-        return Usage(node.cpu_seconds, memory, memory)
-
-    def readings(self) -> Readings:
-        nodes = {node.id: self._usage(node) for node in self.alive()}
-        used = {
-            host.name: sum(node.cpu_seconds for node in self.nodes.values() if self.on[node.id] == host.name)
-            for host in self.hosts
-        }
-        hosts = [HostUsage(host.name, host.resources.cores, used[host.name]) for host in self.hosts]
-        return Readings(nodes, {node: self.on[node] for node in nodes}, hosts)
-
-    def enforcement(self) -> Enforcement:
-        return Enforcement("simulation")
 
 
 class Brain:
@@ -397,7 +328,14 @@ class MasterActor:
         data = JobData(world.plan, reconcile([], None, whose="the job"))
         self._brain = self._link(story)
         self._master: Master | None = Master(
-            job, data, world.backend.hosts, world.backend, edge, story=story, brain=self._brain, now=world.clock.now
+            job,
+            data,
+            world.backend.capacity(),
+            world.backend,
+            edge,
+            story=story,
+            brain=self._brain,
+            now=world.clock.now,
         )
         self.wake_at = world.clock.now
 
@@ -423,13 +361,20 @@ class World:
     def __init__(
         self, directory: Path, recipe: Recipe, plan: ShardPlan, *, seed: int, hosts: list[Host] | None = None
     ) -> None:
-        self.clock = VirtualClock()
+        self.clock = EventClock()
         self.random = random.Random(seed)
         self.network = Network(self.clock, seed=seed, latency_seconds=lambda: 1e-4 + self.random.expovariate(2000.0))
         self.plan = plan
         self.said: list[str] = []
         self.minibatches = 0
-        self.backend = SimulatedBackend(self, hosts or HOSTS)
+        machines = {host.name: Machine(host.resources.cores, memory=host.resources.memory) for host in hosts or HOSTS}
+        self.machines = Cluster(machines, self.clock)
+        self.programs: list[Node] = []
+        """What runs, in the order of its start."""
+        self.backend = SimBackend(self.machines, self._program, startup=STARTUP, seed=seed, epoch=EPOCH)
+        self._seen = 0
+        self.without_room: set[str] = set()
+        """Nodes that no machine had room for at some time."""
         job = Job(directory / "ads-1")
         job.directory.mkdir()
         (job.directory / "recipe.json").write_bytes(msgspec.json.encode(recipe))
@@ -445,7 +390,7 @@ class World:
             created_at=EPOCH,
             started_at=EPOCH,
             features=msgspec.to_builtins(features),
-            demand=demand_of(recipe, self.backend.hosts, samples=plan.samples),
+            demand=demand_of(recipe, self.backend.capacity(), samples=plan.samples),
         )
 
         def link(story: EventLog) -> BrainLink:
@@ -459,6 +404,21 @@ class World:
             )
 
         self.master = MasterActor(self, job, link)
+
+    def _program(self, spec: NodeSpec) -> Program:
+        return Server(self, spec) if spec.role == "ps" else Worker(self, spec)
+
+    def _look(self) -> None:
+        """Take note of what has become of nodes."""
+        for node in [one for one in self.programs if not one.process.running]:
+            node.close()
+            self.programs.remove(node)
+            for worker in self.programs:
+                if isinstance(worker, Worker):
+                    worker.applied(node.id)
+        if (seen := self.backend.observe(after=self._seen)) is not None:
+            self._seen = seen.version
+            self.without_room |= {name for name, one in seen.nodes.items() if one.no_room}
 
     def wall_clock(self) -> float:
         return EPOCH + self.clock.now
@@ -474,12 +434,13 @@ class World:
     def run(self, *, until: Callable[[], bool], most_seconds: float) -> None:
         """Let time pass, from one event to the next."""
         while not until():
-            actors: list[Actor] = [self.master, self.brain, self.backend, *self.backend.alive()]
+            actors: list[Actor] = [self.master, self.brain, *self.programs]
             arrival = self.network.next_arrival
             times = [actor.wake_at for actor in actors] + ([arrival] if arrival is not None else [])
-            self.clock.advance_to(min(times))
+            self.clock.run_until(min([*times, self.clock.next_at]))
             assert self.clock.now < most_seconds, self.master.outcome
             self.network.deliver()
+            self._look()
             for actor in actors:
                 if actor.has_mail or actor.wake_at <= self.clock.now:
                     actor.step()

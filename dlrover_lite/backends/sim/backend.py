@@ -15,7 +15,7 @@ from dlrover_lite.backends.sim.process import Process, Program
 from dlrover_lite.core.errors import BackendError, CantResize
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.protocol.hosts import Host
-from dlrover_lite.protocol.nodes import Enforcement, HostUsage, NodeSpec, Observation, Readings, Usage
+from dlrover_lite.protocol.nodes import Backend, Enforcement, HostUsage, NodeSpec, Observation, Readings, Usage
 
 __all__ = ["SimBackend"]
 
@@ -55,6 +55,9 @@ class SimBackend:
         has = {name: Resources(one.cores, one.memory) for name, one in self._cluster.machines.items()}
         ceiling = self._ceiling
         return [Host(name, its if ceiling is None else its.within(ceiling)) for name, its in has.items()]
+
+    def shared_room(self) -> None:
+        """Return None: what ``capacity`` tells doesn't depend on what others have."""
 
     def launch(self, spec: NodeSpec) -> None:
         if spec.id in self.nodes.by_id:
@@ -205,7 +208,8 @@ class SimBackend:
             self._cluster.settle(process.host)  # what it has used until now
         if process.done is not None:
             process.done.cancel()
-        process.state, process.work = "ended", None
+        process.state = "ended"
+        process.works.clear()
         at = self._epoch + self._clock.now
         self.nodes.ended(process.name, exit_code, at=at, over_memory=over_memory)
         self._let_go(self.nodes.by_id[process.name])
@@ -225,3 +229,7 @@ class SimBackend:
                 self._programs[name].asked_to_end()
             else:
                 self._ended(self.processes[name], -due.number)
+
+
+_KEEPS_THE_INTERFACE: type[Backend] = SimBackend
+"""For the type checker: nothing else needs all of the interface here."""

@@ -103,10 +103,9 @@ class Cluster:
 
     def _work_done(self, process: Process) -> None:
         self._count(process.host)
-        work, process.work = process.work, None
+        work = process.works.popleft()
         self.settle(process.host)
-        if work is not None:
-            work.then()
+        work.then()
 
 
 def fits(wanted: Resources, room: Resources) -> bool:

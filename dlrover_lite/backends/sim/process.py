@@ -1,8 +1,9 @@
-"""What a simulated node does while it runs, and what that uses: CPU by pieces of work, and memory."""
+"""What a simulated node does while it runs, and what that uses: CPU by pieces of work, first come first served, and memory."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -25,7 +26,7 @@ class Kept:
 
 @dataclass
 class Work:
-    """What a process computes: one piece at a time."""
+    """A piece of what a process computes."""
 
     left: float
     """CPU seconds of a machine of speed 1 that are still to be done; infinite: it never ends."""
@@ -65,7 +66,8 @@ class Process:
     shared_bytes: int = 0
     """Bytes of shared memory that ends with it."""
     peak_bytes: int = 0
-    work: Work | None = None
+    works: deque[Work] = field(default_factory=deque)
+    """Pieces of work that are still to be done, one after the other."""
     cores: float = 0.0
     """Cores that it has just now."""
     done: Event | None = field(default=None, repr=False)
@@ -74,14 +76,10 @@ class Process:
     # --- what its program says -------------------------------------------------------------------------------------------
 
     def do(self, cpu_seconds: float, then: Callable[[], object] = lambda: None, *, threads: float = 1.0) -> None:
-        """Compute from now on, in place of what was computed before; then do that. The seconds are those of a machine of speed 1."""
-        self.work = Work(cpu_seconds, threads, then)
-        self.changed(self)
-
-    def rest(self) -> None:
-        """Compute nothing."""
-        self.work = None
-        self.changed(self)
+        """Compute, after what is still to be computed; then do that. The seconds are those of a machine of speed 1."""
+        self.works.append(Work(cpu_seconds, threads, then))
+        if len(self.works) == 1:
+            self.changed(self)
 
     def hold(self, private: int, shared: int = 0) -> None:
         """Have so much memory that ends with it."""
@@ -118,6 +116,11 @@ class Process:
         return self.outliving_bytes + (self.private_bytes + self.shared_bytes if self.running else 0)
 
     @property
+    def work(self) -> Work | None:
+        """The piece that is being computed."""
+        return self.works[0] if self.works else None
+
+    @property
     def wanted_cores(self) -> float:
         """Cores that it could use, within its limit."""
         return min(self.work.threads, self.limits.cores) if self.running and self.work is not None else 0.0
@@ -125,8 +128,9 @@ class Process:
     @property
     def held_back(self) -> float:
         """Share of the time in which its limit, and nothing else, holds it back."""
-        limited = self.work is not None and self.cores >= self.limits.cores - _NOTHING
-        return max(0.0, 1.0 - self.cores / self.work.threads) if limited and self.work is not None else 0.0
+        if self.work is None or self.cores < self.limits.cores - _NOTHING:
+            return 0.0
+        return max(0.0, 1.0 - self.cores / self.work.threads)
 
     def passes(self, seconds: float, speed: float) -> None:
         """Let time pass with the cores that it has."""
