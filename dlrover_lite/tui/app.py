@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events
 from textual.app import App
+from textual.notifications import Notify
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
+from textual.widgets._toast import ToastRack
 
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.tui.actions import Actions
@@ -32,6 +34,7 @@ from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.sources.source import Source
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import Line, line
+from dlrover_lite.tui.widgets.notifications import Notice, superseded
 
 __all__ = ["TuiApp"]
 
@@ -156,6 +159,14 @@ class TuiApp(App[None]):
         """Make what is at the bottom of each screen, above the keys."""
         return ()
 
+    def on_notify(self, event: Notify) -> None:
+        """Make room for a notice, before it is shown: keys that are pressed quickly may each have one."""
+        for gone in superseded(list(self._notifications), event.notification):
+            self._unnotify(gone, refresh=False)
+            for screen in self.screen_stack:
+                screen.query(f"#{ToastRack._toast_id(gone)}").remove()
+        event.notification = Notice.of(event.notification)
+
     # --- keys -------------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
@@ -227,7 +238,11 @@ class TuiApp(App[None]):
     def read(
         self, title: str, lines: Sequence[Line], *, again: Callable[[], Sequence[Line]] | None = None
     ) -> ReadingScreen:
-        """Show lines to be read. ``again``: makes them anew, every second."""
+        """Show lines to be read, in place of what is shown under the same title. ``again``: makes them anew, every second."""
+        shown = self.shown_screen
+        if isinstance(shown, ReadingScreen) and shown.is_about(title):
+            shown.put(lines)
+            return shown
         screen = ReadingScreen(title, lines, again=again)
         self.push_screen(screen)
         return screen

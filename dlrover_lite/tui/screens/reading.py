@@ -46,6 +46,9 @@ class ReadingScreen(Page, inherit_bindings=False):
         self.set_focus(self.pager)
         self.tell_head()
 
+    def is_about(self, title: str) -> bool:
+        return self._title == title
+
     def put(self, lines: Sequence[Line]) -> None:
         """Show these lines in place of those that were there."""
         self._lines = list(lines)
