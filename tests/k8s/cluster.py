@@ -13,6 +13,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,11 @@ class ApiServer:
         (self.directory / "tokens.csv").write_text("\n".join(lines) + "\n")
         key = self.directory / "accounts.key"
         subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+        self.start_etcd()
+        self.start_server()
+
+    def start_etcd(self) -> None:
+        """Start etcd alone."""
         self._spawn(
             "etcd",
             f"--data-dir={self.directory / 'etcd'}",
@@ -77,7 +83,6 @@ class ApiServer:
             "--unsafe-no-fsync=true",
             "--log-level=error",
         )
-        self.start_server()
 
     def start_server(self) -> None:
         """Start the API server, again if it was stopped."""
@@ -101,7 +106,8 @@ class ApiServer:
 
     def _spawn(self, name: str, *arguments: str) -> None:
         log = (self.directory / f"{name}.log").open("ab")
-        command = [str(ASSETS / name), *arguments]
+        tied = [sys.executable, "-P", "-m", "dlrover_lite.backends.keeper.exec_with_parent_death", str(os.getpid())]
+        command = [*tied, str(ASSETS / name), *arguments]  # it ends with the tests, however they end
         with log:
             self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=self.directory))
 
@@ -118,6 +124,10 @@ class ApiServer:
                     return
             time.sleep(0.1)
         raise RuntimeError(f"The API server isn't ready:\n{self.log('kube-apiserver')[-2000:]}")
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text("utf-8", "replace")
