@@ -46,6 +46,7 @@ MODULES = (
 """Where reasons and explanations are written, below ``brain/``."""
 OTHERS = {
     "advisor": "what keeps it from deciding",
+    "past_jobs": "statements for the database",
     "planning/decision": "what a replay finds different",
     "planning/plan_grid": "why bounds hold no plan",
 }
@@ -220,17 +221,43 @@ def masked(text: str) -> str:
     return re.sub(r"\d[\d.,]*", "#", text)
 
 
-@pytest.mark.parametrize("text", sorted(set(written().splitlines())))
-def test_a_sentence_is_fit_to_be_read(text: str) -> None:
-    if text.startswith("---"):
-        return
-    assert not re.search(r"saves? (up to )?-", text), "nothing is saved: it ends later"
-    assert not re.search(r"\b(nan|inf|None)\b", text)
-    assert not re.search(r"\b\d{4,} (bytes|B)\b", text), "MiB"
-    assert not re.search(r"(?<![x.] )(?<![\d.,])1 (cores|intervals|requests|jobs|windows)\b", text)
-    assert "  " not in text and ".." not in text and "{" not in text
-    if "others need what it had" in text:
-        assert re.search(r"more: [\w-]+ (gets|begins with) [\d.]+ core", text), "say who, and how much"
+def faults(text: str) -> Iterator[str]:
+    """Give what is wrong with a sentence that people are to read."""
+    if re.search(r"saves? (up to )?-", text):
+        yield "nothing is saved: it ends later"
+    if re.search(r"\b(nan|inf|None)\b", text):
+        yield "no value"
+    if re.search(r"\b\d{4,} (bytes|B)\b", text):
+        yield "MiB"
+    if re.search(r"(?<![x.] )(?<![\d.,])1 (cores|intervals|requests|jobs|windows)\b", text):
+        yield "1, and a plural"
+    if "  " in text or ".." in text or "{" in text:
+        yield "spaces, full stops, or a value not filled in"
+    if "others need what it had" in text and not re.search(r"more: [\w-]+ (gets|begins with) [\d.]+ core", text):
+        yield "say who, and how much"
+
+
+def test_sentences_are_fit_to_be_read() -> None:
+    found = [(text, fault) for text in written().splitlines() if not text.startswith("---") for fault in faults(text)]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "saves up to -3 s",
+        "a gain of nan",
+        "needs 4096 bytes",
+        "gets 1 cores",
+        "gets  2 cores",
+        "Stop..",
+        "gets {} cores",
+        "others need what it had more",
+    ],
+)
+def test_a_sentence_that_is_not_fit_to_be_read_is_found(text: str) -> None:
+    assert len(list(faults(text))) == 1
+    assert not list(faults("others need what it had more: ads gets 1 core, and saves up to 3 s"))
 
 
 if __name__ == "__main__":
