@@ -114,6 +114,8 @@ class JobHandle:
         """``job``: its id, whole. ``backend``: what runs the job; None: this machine."""
         self.id = job
         self._backend = job_backend() if backend is None else backend
+        self._has_answered = False
+        """Whether its master has."""
 
     @classmethod
     def find(cls, reference: str = "last") -> JobHandle:
@@ -249,6 +251,7 @@ class JobHandle:
             return endings.last_status(self.job, self.known())
 
         if (ended := last()) is not None:
+            self._has_answered = False  # it may go on with another master
             return ended
         try:
             status = self.ask_status()
@@ -258,7 +261,16 @@ class JobHandle:
             if self.job.status() is not None:
                 raise
             status = None  # a new master has its first word when it has opened the data, and indexed it
-        return status or last() or final_status.starting(self.job, self.known().waits_for)
+        if status is not None:
+            self._has_answered = True
+            return status
+        if (ended := last()) is not None:
+            return ended
+        if self._has_answered:
+            raise JobError(
+                f"The master of {self.id} has just ended: it is started again, or the job is over in a moment"
+            )
+        return final_status.starting(self.job, self.known().waits_for)
 
     def ask_status(self) -> questions.Status | None:
         """Ask its master what the job is doing; None while none listens. Raises JobError when it doesn't answer."""

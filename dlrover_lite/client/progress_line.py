@@ -214,7 +214,7 @@ class ProgressLine:
         queued = status.message if status.state == "queued" else ""
         if queued and queued != self._queued:
             self.say(f"queued: {queued}")
-        if not queued and status.plan != self._plan:
+        if not queued and status.plan and status.plan != self._plan:
             self.say(status.plan)
             self._plan = status.plan
         self._queued = queued

@@ -21,6 +21,7 @@ from dlrover_lite.backends.local.jobs.leftovers import sweep
 from dlrover_lite.backends.local.jobs.local_jobs import create_job, summary_of
 from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.errors import JobError
+from dlrover_lite.jobs import final_status
 from dlrover_lite.jobs.store import Job, list_jobs
 from dlrover_lite.transport.connector import Connector
 from tests.backends.support import (
@@ -85,6 +86,20 @@ def test_a_master_that_is_busy_with_the_data_is_starting(monkeypatch: pytest.Mon
             handle.status()
     handle.stop()
     handle.wait(PATIENCE_SECONDS)
+
+
+def test_a_job_whose_master_has_answered_is_not_starting_when_it_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a cluster, where the master ends some time before that is told."""
+    handle = start("nodes", "1")
+    answers = iter([None, msgspec.structs.replace(final_status.starting(handle.job), state="training"), None])
+    with monkeypatch.context() as patched:
+        patched.setattr(handle, "ask_status", lambda: next(answers))
+        assert [handle.status().state, handle.status().state] == ["starting", "training"]
+        with pytest.raises(JobError, match="has just ended"):
+            handle.status()
+    handle.stop()
+    handle.wait(PATIENCE_SECONDS)
+    assert handle.status().state == "stopped"
 
 
 def test_status_is_given_up_when_the_master_ends_before_answering(monkeypatch: pytest.MonkeyPatch) -> None:

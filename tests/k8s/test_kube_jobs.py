@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from dlrover_lite.backends.k8s.jobs.job_state import end_annotations
 from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
 from dlrover_lite.backends.k8s.objects.manifests import manifests
+from dlrover_lite.backends.k8s.objects.names import component_labels
 from dlrover_lite.backends.keeper.options import AgentOptions, KeeperOptions
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
@@ -28,11 +32,12 @@ from dlrover_lite.core.files.durable import make_private
 from dlrover_lite.core.files.paths import brain_database
 from dlrover_lite.core.units import GIB
 from dlrover_lite.jobs.backend import RunOptions
+from dlrover_lite.jobs.store import Result
 from dlrover_lite.protocol.features import features_of
 from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import Cluster as InCluster
 from dlrover_lite.recipe.schema import JobCeiling, Recipe
-from tests.backends.job_contract import JobBackendContract, ScriptedJobs
+from tests.backends.job_contract import JobBackendContract, ScriptedJobs, lines_of
 from tests.backends.support import NODES, PATIENCE_SECONDS, recipe, until
 from tests.backends.test_local_jobs import MASTERS
 from tests.k8s.cluster import ApiServer, needs_cluster
@@ -138,6 +143,7 @@ def test_the_brain_of_a_job_begins_with_what_is_known_here_of_past_jobs(
 
 def test_a_masters_pod_that_is_deleted_comes_back_with_its_job(scripted: ScriptedJobs, cluster: Cluster) -> None:
     job = scripted.submit("idle")
+    scripted.wait_for_line(job, "master", "master is up")
     first = scripted.backend.state(job)
     pod = cluster.calls.get("Pod", f"{job}-0")["metadata"]["uid"]
     cluster.calls.delete("Pod", f"{job}-0", propagation="Background")
@@ -147,11 +153,36 @@ def test_a_masters_pod_that_is_deleted_comes_back_with_its_job(scripted: Scripte
         return found is not None and found["metadata"]["uid"] != pod
 
     until(is_back, "another pod")
-    until(lambda: (scripted.backend.state(job).started_at or 0) > (first.started_at or 0), "its keeper")
-    assert scripted.backend.state(job).state == "running"
+
+    def masters() -> int:
+        return sum("master is up" in line for line in lines_of(scripted.backend.log(job, "master")))
+
+    until(lambda: masters() == 2, "its master")
+    again = scripted.backend.state(job)
+    assert (again.state, again.started_at) == ("running", first.started_at), "the job began when it began"
     scripted.backend.stop(job)
     ended = scripted.ended(job)
     assert (ended.state, ended.created_at) == ("stopped", first.created_at)
+
+
+def test_a_masters_pod_that_is_deleted_at_the_end_of_its_job_leaves_no_pods(
+    scripted: ScriptedJobs, cluster: Cluster
+) -> None:
+    """It had told how the job ended, and not yet removed the others."""
+    job = scripted.submit("idle")
+    scripted.wait_for_line(job, "master", "master is up")
+    node: dict[str, Any] = {
+        "kind": "Pod",
+        "metadata": {"name": f"{job}-worker-0", "labels": component_labels(job, "worker")},
+        "spec": {"containers": [{"name": "node", "image": "any", "command": ["sleep", "1000"]}]},
+    }
+    cluster.calls.create(node)
+    told = {"metadata": {"annotations": end_annotations(Result("succeeded", time.time()))}}
+    cluster.calls.patch("StatefulSet", job, told, how="merge")
+    cluster.kill_container(f"{job}-0")
+    cluster.calls.delete("Pod", f"{job}-0", propagation="Background", grace_seconds=0)
+    assert scripted.ended(job).state == "succeeded"
+    assert cluster.calls.find("Pod", f"{job}-worker-0") is None
 
 
 @pytest.mark.parametrize("why", ["image", "room"])

@@ -80,16 +80,16 @@ class Keeper:
         self._variables = {KEY_FILE_VARIABLE: str(job.key_file)} if options.transport == "tcp" else {}
         # Before there are children: choosing the limits may move this process, and them with it, to another control group.
         self.nodes = self._node_supervisor() if options.runs_nodes else None
-        identity = identify(os.getpid())
+        identity, before = identify(os.getpid()), job.record()
         self.record: JobRecord = msgspec.structs.replace(
-            job.record(),
+            before,
             state="running",
             keeper=identity,
             runtime_directory=str(runtime),
             transport=options.transport,
             listen=options.listen,
             advertised=options.advertised,
-            started_at=time.time(),
+            started_at=before.started_at or time.time(),  # another keeper may have started it, in a pod that is gone
         )
         job.write_record(self.record)
         self._poller = Poller()

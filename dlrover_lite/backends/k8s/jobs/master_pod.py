@@ -128,6 +128,7 @@ class MasterPod:
         job_set = self._job_set()
         if job_set.result is not None:
             log("The job is over already")
+            self._remove_pods()
             self._scale_down()
             return "over"
         options = from_json(Path(JOB_FILES, "options.json").read_bytes(), PodOptions)
