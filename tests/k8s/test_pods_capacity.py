@@ -110,9 +110,9 @@ def test_what_was_seen_before_counts_where_nothing_else_says_what_there_is() -> 
 
 def test_a_recipe_says_how_much_its_job_may_have() -> None:
     ps, worker = RoleResources(count=1, cores=2.0, memory=GIB), RoleResources(count=3, cores=1.0, memory=GIB)
-    seen, fixed = Resources(9.0, 9 * GIB), Resources(5.0, 4 * GIB)
+    seen, more = Resources(9.0, 9 * GIB), Resources(20.0, 16 * GIB)
     assert bounds_of(ResourceLimits(ps=ps), seen) == Bounds(None, seen, None)
-    assert bounds_of(ResourceLimits(ps=ps, worker=worker)) == Bounds(None, fixed, 4)
+    assert bounds_of(ResourceLimits(ps=ps, worker=worker)) == Bounds(None, more, 4), "there is room to scale by hand"
     total = JobCeiling(cores=1.0, memory=GIB)
     assert bounds_of(ResourceLimits(total=total)) == Bounds(total)
 

@@ -31,6 +31,7 @@ NOTHING_LEFT_SECONDS = 600.0
 """How long no more is asked for than has found room: what others have they mostly keep for long."""
 _MOST = Resources(1e5, 1 << 53)
 """More than anything has."""
+_TIMES_FIXED = 4
 _NOTHING = Resources(0.0, 0)
 _CPU, _MEMORY = ("limits.cpu", "requests.cpu", "cpu"), ("limits.memory", "requests.memory", "memory")
 
@@ -124,12 +125,17 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(limits: ResourceLimits, seen: Resources | None = None) -> Bounds:
-    """Return what a recipe says of how much its job may have. ``seen``: what there was for it when somebody looked who may."""
+    """Return what a recipe says of how much its job may have. ``seen``: what there was for it when somebody looked who may.
+
+    Where nobody knows what there is, nodes that the recipe fixes may become several times as many, or as large, as when somebody scales by
+    hand, or one that ran out of memory comes back with more. The scheduler says whether there is room.
+    """
     if limits.ps is None or limits.worker is None:
         return Bounds(limits.total, seen)
     roles = (limits.ps, limits.worker)
     fixed = sum_of(Resources(one.count * one.cores, one.count * one.memory) for one in roles)
-    return Bounds(limits.total, seen or fixed, sum(one.count for one in roles))
+    more = Resources(_TIMES_FIXED * fixed.cores, _TIMES_FIXED * fixed.memory)
+    return Bounds(limits.total, seen or more, sum(one.count for one in roles))
 
 
 def capacity_of(
