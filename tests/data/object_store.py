@@ -72,12 +72,13 @@ def store_process() -> Iterator[ObjectStore]:
 class FaultyProxy:
     """Passes requests on to a store; of those for bytes of objects, a ``share`` meets a trouble instead, drawn by ``seed``."""
 
-    def __init__(self, store: ObjectStore, seed: int = 0) -> None:
+    def __init__(self, port: int, seed: int = 0) -> None:
+        """``port``: that of the store, on this machine."""
         self.troubles: list[Trouble] = []
         self.share = 0.0
         self.met: Counter[str] = Counter()
         """Number of requests by the trouble that they have met; those that met none under "none"."""
-        self._store = store
+        self._port = port
         self._draw = random.Random(seed)
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _handler_of(self))
@@ -101,7 +102,7 @@ class FaultyProxy:
             return trouble
 
     def ask(self, handler: http.server.BaseHTTPRequestHandler) -> tuple[int, list[tuple[str, str]], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self._store.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=20)
         with contextlib.closing(connection):
             connection.request(handler.command, handler.path, headers=dict(handler.headers.items()))
             answer = connection.getresponse()

@@ -18,13 +18,17 @@ import numpy as np
 import pytest
 
 from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files import data_file
 from dlrover_lite.core.files.remote import RemoteFile
+from dlrover_lite.core.files.retries import Retries
 from dlrover_lite.data.block_cache import process_cache
 from dlrover_lite.data.files import resolve
 from dlrover_lite.data.open import open_data
 from dlrover_lite.recipe.schema import CriteoData
 from tests.backends.support import until
 from tests.data.criteo_lines import generated_lines
+from tests.data.object_store import FaultyProxy
+from tests.data.test_remote import CASES, EAGER, SEED, assert_every_sample_once
 
 AZURITE = shutil.which("azurite-blob")
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -34,6 +38,7 @@ import sys
 from gcp_storage_emulator.server import create_server
 create_server("127.0.0.1", int(sys.argv[1]), in_memory=True).run()
 """
+FORMATS = ("criteo", "parquet")
 LINES = [generated_lines(500, number) for number in range(3)]
 
 
@@ -91,6 +96,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, value)
     with running(command, port):
         system = fsspec.filesystem(request.param, skip_instance_cache=True)
+        system.port = port
         system.mkdir("clicks")
         for number, lines in enumerate(LINES):
             system.pipe_file(f"clicks/day/{number}.tsv", b"\n".join(lines))
@@ -98,6 +104,51 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         process_cache().close()
         process_cache.__globals__["_cache"].cache_clear()
         type(system).clear_instance_cache()
+
+
+@pytest.fixture
+def proxy(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """A proxy by which whoever reads comes to the store, with two files of each format in it."""
+    for case in FORMATS:
+        for name in "ab":
+            store.pipe_file(f"clicks/{case}/{name}.{CASES[case][0]}", CASES[case][1])
+    found = FaultyProxy(store.port, SEED)
+    scheme = "gs" if "gs" in store.protocol else "abfs"
+    for name, value in emulator(scheme, int(found.url.rpartition(":")[2]), tmp_path)[1].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(data_file, "PATIENT", EAGER)
+    type(store).clear_instance_cache()
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("case", FORMATS)
+def test_every_sample_comes_once_whatever_happens_to_answers(
+    case: str, store: Any, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    scheme = "gs" if "gs" in store.protocol else "abfs"
+    suffix, data, recipe = CASES[case]
+    for name in "ab":
+        (tmp_path / f"{name}.{suffix}").write_bytes(data)
+    proxy.troubles, proxy.share = ["busy", "too many", "cut", "short"], 0.25
+    far = open_data(recipe([f"{scheme}://clicks/{case}/*.{suffix}"]), directory=tmp_path, part="train")
+    near = open_data(recipe([f"*.{suffix}"]), directory=tmp_path, part="train")
+    assert far is not None
+    assert near is not None
+    assert_every_sample_once(far, near)
+    assert sum(proxy.met.values()) > proxy.met["none"], f"seed {SEED} has met no trouble"
+    if scheme == "abfs":
+        one = RemoteFile(f"abfs://clicks/{case}/a.{suffix}", Retries(2, 0.0, 0.0, sleep=lambda seconds: None))
+        one.version()
+        proxy.troubles, proxy.share = ["busy"], 1.0
+        proxy.met.clear()
+        with pytest.raises(DataError, match="tried 2 times"):
+            one.read(0, 10)
+        assert proxy.met["busy"] == 2, "its driver doesn't try again, and pause, beside us"
+        again = fsspec.filesystem("abfs").service_client._config.retry_policy
+        assert again.total_retries, "who writes there isn't tried for by us"
+    far.close()
+    near.close()
 
 
 def test_its_objects_are_listed_read_and_seen_to_change(store: Any, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def store() -> Iterator[ObjectStore]:
 
 @pytest.fixture(scope="module")
 def proxy_process(store: ObjectStore) -> Iterator[FaultyProxy]:
-    found = FaultyProxy(store, SEED)
+    found = FaultyProxy(store.port, SEED)
     yield found
     found.close()
     s3fs.S3FileSystem.clear_instance_cache()  # they would ask it in other tests, too

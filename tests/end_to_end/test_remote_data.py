@@ -25,7 +25,7 @@ def far_and_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tu
     near = tmp_path / "clicks.tsv"
     write_tsv(near, SyntheticData(samples=SAMPLES, ids_per_field=50, seed=3), SAMPLES, False)
     with store_process() as store:
-        proxy = FaultyProxy(store, SEED)
+        proxy = FaultyProxy(store.port, SEED)
         for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": proxy.url, CACHE_VARIABLE: "32MiB"}.items():
             monkeypatch.setenv(name, value)
         far = store.put("clicks.tsv", near.read_bytes())

@@ -161,8 +161,7 @@ class RemoteFile:
         import fsspec
 
         system, path = fsspec.core.url_to_fs(self.url, **_options(self.url))
-        if hasattr(system, "retries"):
-            system.retries = 1  # s3fs: tries again are ours
+        _try_once(system)
         return system, str(path)
 
     def _ask(self, doing: str, call: Callable[[], T]) -> T:
@@ -242,8 +241,21 @@ def _stamp(found: dict[str, Any]) -> int:
     return int.from_bytes(digest, "little") >> (64 - _STAMP_BITS) if tag else 0
 
 
+def _try_once(system: Any) -> None:
+    """Have a file system try once: tries again are ours. (That of Google has no way to say so, and makes six.)"""
+    if hasattr(system, "retries"):  # s3fs
+        system.retries = 1
+    clients = getattr(system, "service_client", None)  # adlfs: its client pauses for 15 s and more
+    for client in clients if isinstance(clients, list) else [clients]:
+        policy: Any = getattr(getattr(client, "_config", None), "retry_policy", None)
+        if hasattr(policy, "total_retries"):
+            policy.total_retries = 0
+
+
 def _options(url: str) -> dict[str, Any]:
     """Return how the file system is to be made: so that it doesn't try again for minutes by itself."""
+    if scheme_of(url) in ("abfs", "abfss", "az"):
+        return {"default_fill_cache": False}  # one of our own: who writes there has nobody else to try again
     if scheme_of(url) not in ("s3", "s3a"):
         return {}
     import fsspec
