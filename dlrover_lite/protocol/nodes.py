@@ -60,6 +60,8 @@ class Observed(msgspec.Struct, frozen=True):
     """Host that was found for it; empty: none yet, or it isn't known which."""
     no_room: Text = ""
     """Why no host has room for it, in the words of whoever looks for one; empty: there is one, or nobody has looked yet."""
+    used_memory: Bytes = 0
+    """Bytes of memory that one which was OOMKilled had used, where that may be more than its limit; 0: it wasn't."""
 
 
 class Observation(msgspec.Struct, frozen=True):

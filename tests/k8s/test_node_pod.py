@@ -112,7 +112,11 @@ def test_each_node_has_a_pod_name_of_its_own_that_the_api_takes(node: str) -> No
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("500m", 0.5), ("2", 2), ("1.5Gi", 1.5 * 2**30), ("128974848", 128974848), ("129e6", 129e6), ("1Ei", 2**60)],
+    [
+        *[("500m", 0.5), ("2", 2), ("1.5Gi", 1.5 * 2**30), ("128974848", 128974848), ("129e6", 129e6), ("2n", 2e-9)],
+        *[(f"3{letter}", 3 * 1000**power) for power, letter in enumerate("kMGTPE", start=1)],
+        *[(f"1149532{letter}i", 1149532 * 1024**power) for power, letter in enumerate("KMGTPE", start=1)],
+    ],
 )
 def test_quantities_are_read_as_kubernetes_means_them(text: str, value: float) -> None:
     assert read_quantity(text) == value

@@ -97,6 +97,7 @@ def test_a_kill_for_memory_is_told_of_the_node_that_ended_and_of_no_other(
     kills(1)
     over = first.over_memory()
     assert over is not None and over.detail == "over its container's memory limit of 256 MiB (peak 128 MiB)"
+    assert over.used == 96 * MIB, "the peak was that of an earlier node"
     assert second.over_memory() is None
     third = running(limits, "ps-3")
     assert third.over_memory() is None  # it has started since

@@ -175,6 +175,15 @@ def test_a_user_error_is_not_retried() -> None:
     assert not of(Launch, instructions)
 
 
+def test_a_node_that_used_more_than_its_limit_comes_back_with_more_than_that() -> None:
+    """As in a pod, where it may take what is kept free for others, too."""
+    fleet = begun(Resources(8.0, 10_000))
+    seen = Observed(0.5, 1.0, "OOMKilled", -9, used_memory=400)
+    fleet, instructions = fleet.observed("ps-0", seen, 1.0, owns=True)
+    (launch,) = of(Launch, instructions)
+    assert (launch.node.follows, launch.node.resources.memory) == ("ps-0", 600)
+
+
 @pytest.mark.parametrize("reason", ["Killed", "OOMKilled", "Preempted", "Unknown", "Succeeded", None])
 def test_an_ended_server_with_slots_gets_a_follower(reason: str | None) -> None:
     fleet, instructions = ends(begun(), "ps-1", reason)

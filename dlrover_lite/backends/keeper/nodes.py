@@ -113,7 +113,9 @@ class Nodes:
             return
         node.phase, node.kill_at = "ended", None
         reason, why = _exit_reason(node, exit_code, over_memory)
-        self._change(node, ended_at=at, reason=reason, exit_code=exit_code, detail=detail or why, no_room="")
+        used = over_memory.used if over_memory is not None and reason == "OOMKilled" else 0
+        how = {"reason": reason, "exit_code": exit_code, "detail": detail or why, "used_memory": used}
+        self._change(node, ended_at=at, **how, no_room="")
 
     def taken_along(self, waiting: Collection[str]) -> None:
         """Note that the process that starts nodes has ended: whatever runs has been killed with it. ``waiting``: nodes that it hadn't been

@@ -40,6 +40,8 @@ class OverMemory(msgspec.Struct, frozen=True):
     """A node, or something it had started, was killed for memory. ``detail`` says so in words, with the numbers."""
 
     detail: str
+    used: Bytes = 0
+    """Bytes of memory that it had used by then, where that may be more than its limit; 0: it wasn't."""
 
 
 def check_resources(node: str, resources: Resources) -> None:

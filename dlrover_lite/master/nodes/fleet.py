@@ -241,6 +241,7 @@ class Fleet(msgspec.Struct, frozen=True):
             fleet.by_id[node_id],
             reason="Succeeded" if asked else reason,
             detail="" if asked else detail,
+            used_memory=seen.used_memory,
             wanted=None,
         )
         told.append(Note(node.id, f"ended: {describe_end(node)}"))
@@ -485,7 +486,8 @@ class Fleet(msgspec.Struct, frozen=True):
         if node.resources.memory < each.memory and each.memory > room:
             each = msgspec.structs.replace(each, memory=node.resources.memory)  # what was taken from it others have now
         if policy.memory_factor > 1:
-            grown = larger(node.resources, policy.memory_factor, room)
+            had = Resources(node.resources.cores, max(node.resources.memory, node.used_memory))
+            grown = larger(had, policy.memory_factor, room)
             if grown is None:
                 return self, [FailJob(*_no_room(node, room))]
             each = msgspec.structs.replace(each, memory=max(each.memory, grown.memory))

@@ -69,6 +69,8 @@ class Node(msgspec.Struct, frozen=True):
     reason: ExitReason | None = None
     """Why the node ended."""
     detail: str = ""
+    used_memory: int = 0
+    """Bytes that one which ran out of memory had used, where that may be more than its limit."""
     wanted: Resources | None = None
     """Resources that the node is to be resized to; None: nothing else than it has."""
     host: str = ""

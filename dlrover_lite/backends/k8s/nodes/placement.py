@@ -144,7 +144,9 @@ class Placement:
         if node.ended:
             return
         started = started_at if started_at is not None else node.observed.started_at
-        node.observed = Observed(started, max(at, started or 0.0), end.reason, end.exit_code, end.detail)
+        node.observed = Observed(
+            started, max(at, started or 0.0), end.reason, end.exit_code, end.detail, used_memory=end.used_memory
+        )
         self.version += 1
         self.unwritten.append(NodeEvent(node.spec.id, node.pod, ended=node.observed))
         node.terminate = None

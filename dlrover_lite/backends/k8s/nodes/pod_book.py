@@ -474,7 +474,8 @@ class PodBook(Placement):
         if from_outside and pod.view is not None and reason in ("Killed", "Succeeded") and not node.asked_to_end:
             words = pod.view.disruption or f"its pod {pod.name} is deleted by somebody else"
             reason, detail = "Preempted", f"{words} ({detail})" if detail else words
-        self.end(node, PodEnd(reason, told.exit_code, detail), now, told.ended_at or at, started_at=told.started_at)
+        end = PodEnd(reason, told.exit_code, detail, told.used_memory)
+        self.end(node, end, now, told.ended_at or at, started_at=told.started_at)
 
     def logs_copied(self, name: str, now: float) -> None:
         """Take in that all of the pod's logs is copied, the last node of which has ended."""

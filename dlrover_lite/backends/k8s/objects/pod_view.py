@@ -92,6 +92,8 @@ class PodEnd(NamedTuple):
     reason: ExitReason
     exit_code: int | None
     detail: str
+    used_memory: int = 0
+    """As ``Observed`` has it."""
 
 
 class PodView(Followed):

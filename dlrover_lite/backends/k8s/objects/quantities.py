@@ -24,7 +24,7 @@ _SUFFIXES = {
     "Pi": 1 << 50,
     "Ei": 1 << 60,
 }
-_QUANTITY = re.compile(r"([+-]?\d{1,20}(?:\.\d{0,20})?|[+-]?\.\d{1,20})(?:[eE]([+-]?\d{1,2})|([numkMGTPE]i?)?)\Z")
+_QUANTITY = re.compile(r"([+-]?\d{1,20}(?:\.\d{0,20})?|[+-]?\.\d{1,20})(?:[eE]([+-]?\d{1,2})|([numkKMGTPE]i?)?)\Z")
 
 
 def read_quantity(text: str) -> float:
