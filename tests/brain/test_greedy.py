@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import msgspec
 import numpy as np
@@ -137,6 +137,18 @@ def test_a_reason_names_jobs_in_the_same_order_whatever_theirs_is():
     one, other = (decide(each, load).of("a").reason for each in rounds)
     assert one == other
     assert "b has less priority, but can't give way: it takes no checkpoints; c has less" in one
+
+
+def test_of_jobs_that_have_waited_as_long_the_first_of_the_queue_is_named_whatever_their_order_is():
+    """There is room for the second and the third, and not for the first."""
+    firm = view("firm", now=Candidate(1, 1, 0.5, 0.25), model=data(), need=MemoryNeed(worker=50), stays="it ends soon")
+    first = view("a", model=data(), need=MemoryNeed(worker=60), waited_seconds=5000.0)
+    second = view("b", model=data(), waited_seconds=5000.0)
+    third = view("c", model=data(), priority=0.5)
+    for order in permutations((firm, first, second, third)):
+        found = decide(RoundInputs(at=0.0, capacity=Resources(4.0, 100), jobs=order), load)
+        assert "doesn't fit" in found.of("a").reason
+        assert all("a has waited for 83 min and comes before it" in found.of(job).reason for job in ("b", "c"))
 
 
 def test_a_job_alone_gets_its_fastest_plan():

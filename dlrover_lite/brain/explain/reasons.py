@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
-from dlrover_lite.brain.planning.admission import aged_priority
+from dlrover_lite.brain.planning.admission import place_in_queue
 from dlrover_lite.brain.planning.allowed_changes import veto
 from dlrover_lite.brain.planning.change_policy import Settled, Verdict
 from dlrover_lite.brain.planning.job_view import Exploration, JobView, RoundInputs, held_milli
@@ -135,7 +135,7 @@ class Reasons:
             and view.job not in self.settled.verdicts
             and view.waited_seconds >= policy.reserve_after_seconds
         ]
-        return max(late, key=lambda view: aged_priority(view, policy), default=None)
+        return min(late, key=lambda view: place_in_queue(view, policy), default=None)
 
     def _would_fit(self, one: Options, cores: float, memory: int) -> bool:
         capacity = self.inputs.capacity

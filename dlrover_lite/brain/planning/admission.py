@@ -34,6 +34,11 @@ def aged_priority(view: JobView, policy: Policy) -> float:
     return view.priority * (1 + view.waited_seconds / policy.ageing_seconds)
 
 
+def place_in_queue(view: JobView, policy: Policy) -> tuple[float, float, str]:
+    """Return what jobs that wait are sorted by: no two of them are alike."""
+    return -aged_priority(view, policy), -view.waited_seconds, view.job
+
+
 def admit(
     views: Sequence[JobView],
     needs: Mapping[str, Need],
@@ -72,9 +77,7 @@ def _admit(
     room = _Room(to_milli(capacity.cores), capacity.memory, needs)
     known = [view for view in views if view.job in needs]
     running = sorted((v for v in known if v.now is not None), key=lambda v: (-v.priority, -v.ran_seconds, v.job))
-    waiting = sorted(
-        (v for v in known if v.now is None), key=lambda v: (-aged_priority(v, policy), -v.waited_seconds, v.job)
-    )
+    waiting = sorted((v for v in known if v.now is None), key=lambda v: place_in_queue(v, policy))
     inside: dict[str, JobView] = {}
     preempted: dict[str, str] = {}
     firm = [view for view in running if view.stays or view.fixed]
