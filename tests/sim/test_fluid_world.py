@@ -105,6 +105,7 @@ def test_a_lost_server_brings_its_job_back_to_the_newest_checkpoint() -> None:
     """It trains from second 8 on, has a checkpoint at 208, and loses 42 seconds; its rows are read again."""
     found = world(replace(JOB, checkpoint_seconds=200.0), machines=[Machine(4.0), Machine(4.0)])
     assert {node.host for node in found.jobs[0].nodes} == {-1}
+    found.run_until(150.0)
     found.run_until(250.0)
     (job,) = found.jobs
     server, *workers = job.nodes
@@ -124,11 +125,12 @@ def test_without_a_worker_a_job_goes_on_more_slowly() -> None:
     found = world(JOB, machines=machines)
     found.run_until(100.0)
     (job,) = found.jobs
-    before = job.rate.samples
+    before, samples = job.rate.samples, job.samples
     (lost,) = [node for node in job.nodes if node.host == 1]
     assert lost.role == "worker"
     found.set_works(1, works=False)
     assert job.state == "training" and 0.4 < job.rate.samples / before < 0.9
+    assert job.samples == samples
     found.set_works(1, works=True)
     found.run_until(100.0 + START_SECONDS)
     assert job.rate.samples == before

@@ -24,6 +24,13 @@ def test_as_many_ids_are_seen_as_draws_bring(exponent: float, draws: int) -> Non
     assert different_ids(ids, exponent, draws) == pytest.approx(np.mean(seen), abs=error)
 
 
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
+def test_ids_that_are_taken_together_count_as_each_for_itself(exponent: float) -> None:
+    weights = np.arange(1, 20_001.0) ** -exponent
+    each = -np.expm1(5000 * np.log1p(-weights / weights.sum()))
+    assert different_ids(20_000, exponent, 5000) == pytest.approx(each.sum(), rel=2e-4)
+
+
 def test_new_ids_come_ever_more_seldom_by_heaps_law() -> None:
     """With frequencies as k^-s, s above 1, rows grow as n^(1/s) while most ids haven't been seen."""
     few, many = (different_ids(1e12, 2.0, draws) for draws in (1e6, 1e8))
@@ -58,7 +65,7 @@ def test_a_limit_is_filled_when_the_memory_passes_it(share: float, part: float, 
     filled = costs.samples_within(limit, share)
     if part >= 1.0:
         assert filled == math.inf
-    elif part > 0.01:
+    elif 0.01 < part < 0.999:
         assert costs.server(filled, share) == pytest.approx(limit, rel=1e-6)
         assert costs.server(filled * 1.01, share) > limit
 

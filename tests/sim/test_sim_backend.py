@@ -78,18 +78,28 @@ def test_a_node_without_room_waits_for_it_and_says_so() -> None:
     assert placed.started_at is not None and placed.started_at > EPOCH + 60.0
 
 
-def test_room_is_given_to_who_waits_longest_when_another_is_made_smaller() -> None:
+def test_room_is_given_to_who_waits_longest() -> None:
     jobs = Jobs(Machine(4.0))
     backend = jobs.backend()
     for node in range(4):
         backend.launch(spec(f"worker-{node}", 2.0))
     jobs.passes(10.0)
-    backend.resize("worker-0", Resources(1.0, GIB))
-    backend.resize("worker-1", Resources(1.0, GIB))
+    backend.terminate("worker-1", grace_seconds=0)
     assert (seen(backend, "worker-2").host, seen(backend, "worker-3").host) == ("host-0", "")
     backend.terminate("worker-2", grace_seconds=0)  # while it is being started
     assert seen(backend, "worker-2").reason == "Killed"
     assert seen(backend, "worker-3").host == "host-0"
+
+
+def test_a_node_that_is_made_smaller_gives_room_to_another() -> None:
+    jobs = Jobs(Machine(4.0))
+    backend = jobs.backend()
+    for node in range(3):
+        backend.launch(spec(f"worker-{node}", 2.0))
+    backend.resize("worker-0", Resources(1.0, GIB))
+    assert seen(backend, "worker-2").no_room
+    backend.resize("worker-1", Resources(1.0, GIB))
+    assert seen(backend, "worker-2").host == "host-0"
 
 
 def test_what_a_node_takes_up_is_where_it_was_left() -> None:
@@ -147,6 +157,30 @@ def test_jobs_of_a_machine_share_its_cores() -> None:
         assert (used, throttled) == (pytest.approx(10.0), pytest.approx(5.0))
         (host,), (host_before,) = later.hosts, earlier.hosts
         assert host.cpu_seconds - host_before.cpu_seconds == pytest.approx(20.0)
+
+
+def test_memory_that_would_outlive_a_node_counts_against_its_limit() -> None:
+    jobs = Jobs(Machine(4.0))
+    backend = jobs.backend()
+    backend.launch(spec("ps-0", role="ps"))
+    jobs.passes(5.0)
+    backend.processes["ps-0"].keep("arena", GIB)
+    ended = seen(backend, "ps-0")
+    assert (ended.reason, ended.detail) == ("OOMKilled", "over its memory limit of 1 GiB (it came to 1.25 GiB)")
+
+
+def test_work_on_a_slow_machine_takes_more_cpu_seconds() -> None:
+    clock, done = EventClock(), list[float]()
+    cluster = Cluster({"slow": Machine(4.0, 0.5)}, clock)
+    process = Process("one", Resources(1.0, GIB), "", {}, changed=lambda one: cluster.settle(one.host), ends=print)
+    cluster.place(process, "slow")
+    process.state = "running"
+    for _ in range(2):  # one after the other
+        process.do(1.0, lambda: done.append(clock.now))
+    clock.run_until(1.0)
+    cluster.settle("slow")  # what is left is counted anew
+    clock.run_until(10.0)
+    assert (done, process.cpu_seconds, cluster.cpu_seconds["slow"]) == ([2.0, 4.0], 4.0, 4.0)
 
 
 def test_an_image_is_pulled_once_for_each_machine_and_each_phase_is_told() -> None:
