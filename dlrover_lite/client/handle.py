@@ -358,9 +358,10 @@ class JobHandle:
         Raises JobError when the file can't be read."""
         return profiles.read(self.directory, on_damage)
 
-    def slot_map(self) -> messages.Topology:
-        """Ask which PS owns which slots now. Raises JobError when the job has ended, or there is no map yet."""
-        if self.state() == "running" and not self.status().slot_map_version:
+    def slot_map(self, *, is_there: bool = False) -> messages.Topology:
+        """Ask which PS owns which slots now; ``is_there``: its master has just told that there is a map. Raises JobError when the job has
+        ended, or there is no map yet."""
+        if not is_there and self.state() == "running" and not self.status().slot_map_version:
             raise self._no_map()
         return self._wish(messages.TopologyRequest(""), messages.Topology, _NO_SLOTS)
 

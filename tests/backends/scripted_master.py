@@ -43,6 +43,7 @@ def main(what: str, *arguments: str) -> int:
 def _listen(job: Job) -> None:
     from dlrover_lite.jobs.final_status import starting
     from dlrover_lite.protocol.messages import MasterRequests
+    from dlrover_lite.protocol.questions import AutoscaleRequest, AutoscaleStatus
 
     with Connector.of_this_process() as connector:
         record = job.record()
@@ -51,7 +52,8 @@ def _listen(job: Job) -> None:
             Path(record.runtime_directory, MASTER_ENDPOINT_FILE).write_text(server.endpoint)
         while True:
             for request in server.receive(1.0):
-                server.reply(request, starting(job))
+                asks_plan = isinstance(request.body, AutoscaleRequest)
+                server.reply(request, AutoscaleStatus("off") if asks_plan else starting(job))
 
 
 def _launch(job: Job, count: int) -> None:

@@ -38,6 +38,8 @@ _SELDOM_SECONDS = 3.0
 """Seconds between two questions for what changes seldom, or is much."""
 _ASK_SECONDS = 2.0
 """Seconds between two questions to the master of a cluster's job."""
+_HEARD_SECONDS = 3 * _ASK_SECONDS
+"""Seconds for which a job runs whose master has answered."""
 
 
 class LiveJob:
@@ -142,7 +144,7 @@ class LiveJob:
             handle = self._handle
             if handle.source == LOCAL:
                 news = news_from_files(handle.job, handle.known())
-            elif (known := self._fold.news_of(self.id)) is not None and self._clock() < self._asked_at + _ASK_SECONDS:
+            elif (known := self._fold.news_of(self.id)) is not None and self._is_told(known):
                 return known
             else:
                 news = news_from_summary(handle.known(), handle.source)
@@ -150,6 +152,12 @@ class LiveJob:
             return self._fold.news_of(self.id)
         self._fold.put(news)
         return news
+
+    def _is_told(self, known: JobNews) -> bool:
+        """Say whether the cluster needn't be asked how the job is: it was just now, or the job's master has answered, which runs."""
+        now = self._clock()
+        runs = known.state == "running" and not self._problem and now < self._heard_at + _HEARD_SECONDS
+        return runs or now < self._asked_at + _ASK_SECONDS
 
     # --- the master -------------------------------------------------------------------------------------------------
 
@@ -189,16 +197,35 @@ class LiveJob:
             return None  # what is known already is shown before anybody is waited for
         try:
             handle = self._its_handle(news)
-            known = handle.known()
-            if known.over:
+            runs = self._heard_at > 0 and self._problem is None and not self._is_over()
+            if not runs and (known := handle.known()).over:
                 self._take_end(handle, known)
-            elif (status := handle.ask_status()) is not None:
-                self._take_status(handle, status, over=False)
+            else:
+                self._hear(handle, runs=runs)
             self._problem = None
         except DlroverLiteError as error:
             since = self._heard_at or self._clock()
             self._problem = Problem("its master", error.message.partition("\n")[0], since)
         return self._problem
+
+    def _is_over(self) -> bool:
+        return self._status is not None and self._status.state in OVER
+
+    def _hear(self, handle: JobHandle, *, runs: bool) -> None:
+        """Ask the master, which costs the API server nothing where it has answered before. ``runs``: its job did when it was asked last;
+        the cluster is asked how that has ended, if there is no answer. Raises DlroverLiteError where there is none from a job that isn't
+        over."""
+        status, failed = None, None
+        try:
+            status = handle.ask_status()
+        except DlroverLiteError as error:
+            failed = error
+        if status is not None:
+            self._take_status(handle, status, over=False)
+        elif runs and (known := handle.known()).over:
+            self._take_end(handle, known)
+        elif failed is not None:
+            raise failed
 
     def _take_end(self, handle: JobHandle, known: JobSummary) -> None:
         """Take how a cluster's job has ended; copy its history, which takes a pod, where nothing of it is here."""
@@ -231,7 +258,7 @@ class LiveJob:
             self._autoscale = _autoscale(now)
             self._autoscaling = Autoscaling(now.mode, now.paused, now.decision, now.what, now.under_way)
             if status.slot_map_version:
-                self._slots = strips_of(handle.slots(_ALL_SLOTS), handle.slot_map())
+                self._slots = strips_of(handle.slots(_ALL_SLOTS), handle.slot_map(is_there=True))
         except DlroverLiteError:
             return
 
