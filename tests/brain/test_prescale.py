@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -80,6 +81,17 @@ def test_more_data_needs_more_memory() -> None:
         for rows in (1_000_000, 20_000_000, 100_000_000)
     ]
     assert needs == sorted(needs) and needs[0] < needs[2] / 5
+
+
+def test_longer_rows_need_more_memory_than_a_past_job_had() -> None:
+    def tables(**features: Any) -> int:
+        return initial_view(starting(history=(yesterday(),), features=replace_features(**features))).need.tables
+
+    usual, known = tables(), replace_features()
+    assert tables(dims=8 * known.dims) > 5 * usual, "that is still like it"
+    assert tables(dims=known.dims // 4) < usual / 2
+    assert tables(optimizer="adam") > 1.3 * usual > 1.8 * tables(optimizer="sgd")
+    assert tables(dims=0, tables=0) == usual, "a person's own model"
 
 
 def test_new_jobs_take_part_in_rounds() -> None:

@@ -32,6 +32,8 @@ __all__ = ["PastJob", "PastMemory", "StartInputs", "basis", "initial_plan", "ini
 
 _ROUNDING = 1e-6
 """Cores by which sums of floats may be off."""
+_STATE_PARTS = {"sgd": 0, "adagrad": 1, "adam": 2, "ftrl": 2}
+"""Numbers of the optimizer for each weight of a row."""
 _DIMS = 416
 """Floats of a sample's rows at which these costs were measured, in CPU seconds: a Wide&Deep on Criteo's fields."""
 _COSTS = {
@@ -226,19 +228,15 @@ def _nearest_below(sizes: Sequence[float], wanted: float) -> float:
 def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> MemoryNeed:
     """Estimate the memory that the job needs: by its past, or by what its data and model imply."""
     past = {one.job: one for one in inputs.history}
-    memories = [
-        (memory, past[one.job].age_seconds)
-        for one in near
-        if (memory := past[one.job].memory) is not None and memory.rows
-    ]
+    memories = [(memory, past[one.job]) for one in near if (memory := past[one.job].memory) is not None and memory.rows]
     if not memories:
         return _cold_need(inputs, bounds)
-    ages = [age for _, age in memories]
+    ages = [one.age_seconds for _, one in memories]
 
     def usual(values: Sequence[float] | FloatArray) -> float:
         return decayed_quantile(list(values), ages, half_life=inputs.start.memory_half_life_seconds)
 
-    each = usual([memory.bytes_per_row for memory, _ in memories])
+    each = usual([memory.bytes_per_row * _row_ratio(inputs.features, one.features) for memory, one in memories])
     rows = np.array([_rows_of(memory, inputs) for memory, _ in memories])
     lower, expected, upper = float(rows[:, 0].min()), usual(rows[:, 1]), usual(rows[:, 2])
     return MemoryNeed(
@@ -247,6 +245,16 @@ def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> Mem
         tables=int(upper * each * HEADROOM),
         tables_band=(int(lower * each), int(expected * each), int(upper * each)),
     )
+
+
+def _row_ratio(ours: JobFeatures, theirs: JobFeatures) -> float:
+    """Compute how many times as long a row is as another job's, by dims and optimizer; 1 where either isn't known."""
+    if not (ours.tables and ours.dims and theirs.tables and theirs.dims):
+        return 1.0
+    one, other = (
+        row_bytes(math.ceil(job.dims / job.tables), _STATE_PARTS.get(job.optimizer, 1)) for job in (ours, theirs)
+    )
+    return one / other
 
 
 def _cold_need(inputs: StartInputs, bounds: Bounds) -> MemoryNeed:
