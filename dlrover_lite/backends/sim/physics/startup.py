@@ -66,4 +66,4 @@ WORKSTATION = Startup(pending_seconds=0.01, starting_seconds=0.04, joining_secon
 killed (docs/figures.md, ``lifecycle.worker_back_s``)."""
 CLUSTER = Startup(pending_seconds=1.0, starting_seconds=6.0, joining_seconds=0.4, image_bytes=600e6)
 """Pods: the agent runs within a second of being scheduled, and the first node 5 s later on a machine of two cores that has compiled kernels
-(docs/plans/kubernetes.md). The size of the image, torch for CPUs and Python in it, is an assumption."""
+(docs/decisions/0018-agents-in-pods.md). The size of the image, torch for CPUs and Python in it, is an assumption."""
