@@ -26,13 +26,19 @@ with (directory / "compiling").open("w") as lock:
         compile_kernels()
         SyntheticDataset(SyntheticData(samples=2), first=0, samples=2).read(np.arange(2))
         (directory / "compiled").touch()
+if sys.argv[2:]:
+    from dlrover_lite.backends.sim.physics.machines import Machine
+    from dlrover_lite.backends.sim.physics.queues import Costs, Node, run
+
+    run([Node(1.0)], [Node(1.0)], [Machine(4.0)], Costs(), seed=0, seconds=0.1)
 """
-"""What most tests need, unless it is in that directory already. Whoever comes while another one is at it waits."""
+"""What most tests need, unless it is in that directory already: whoever comes while another one is at it waits. And with another argument,
+when nobody waits any more, what simulations need."""
 
 
-def start_compiling(directory: Path) -> subprocess.Popen[bytes]:
+def start_compiling(directory: Path, *more: str) -> subprocess.Popen[bytes]:
     """In a process of its own, into NUMBA_CACHE_DIR, which is ``directory``."""
-    return subprocess.Popen([sys.executable, "-c", COMPILE, str(directory)])
+    return subprocess.Popen([sys.executable, "-c", COMPILE, str(directory), *more])
 
 
 def compile_kernels(directory: Path) -> None:

@@ -54,9 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # torch's own optimizers, which some tests compare with, make this directory, by default a temporary one
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".home" / "test-torch"))
     if not _is_worker(config) and config.getoption("dist", "no") != "no":
-        config.stash[_compiling] = start_compiling(
-            Path(os.environ["NUMBA_CACHE_DIR"])
-        )  # while they collect their tests
+        directory = Path(os.environ["NUMBA_CACHE_DIR"])
+        config.stash[_compiling] = start_compiling(directory, "simulations too")  # while they collect their tests
     if config.pluginmanager.hasplugin("hypothesispytest"):
         _no_deadlines()
 

@@ -209,7 +209,7 @@ class Beginning(msgspec.Struct, frozen=True):
     only_parameters: bool = False
     """The job goes through its data from the beginning."""
     went_back: int = 0
-    """How often the job has gone back by itself."""
+    """How often the job has gone back by itself without a newer cut in between."""
     damaged: dict[str, dict[int, str]] = {}
     """Cuts that were found damaged when they were read, and why, by URL: they aren't tried again."""
     waits_since: float | None = None

@@ -31,7 +31,7 @@ class Generation(msgspec.Struct, frozen=True):
     told: str = ""
     """How the generation began, for people: "went back to checkpoint 12: …"."""
     went_back: int = 0
-    """How often the job has gone back by itself."""
+    """How often the job has gone back by itself without a newer cut in between."""
     restarts: int = 0
     """How often the master was restarted before this generation."""
     url: str = ""

@@ -19,6 +19,19 @@ def test_restart_delays_grow_up_to_a_limit() -> None:
     assert restarts.due_at is None
 
 
+def test_what_was_more_than_an_hour_ago_counts_no_more() -> None:
+    restarts = Restarts(2, 3.0)
+    assert [restarts.after_death(now) for now in (0, 1000, 2000, 3601, 3602, 4601)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert Restarts(1, 3.0).after_death(0)
+
+
 def test_a_restart_is_taken_once_and_not_before_it_is_due() -> None:
     restarts = Restarts(5, 3.0)
     assert not restarts.take(0)

@@ -291,7 +291,19 @@ def test_a_job_that_never_has_a_cut_begins_again_a_few_times_only(make: Callable
         rig.ask(f"ps-{time}", NodeFailed(f"ps-{time}", **LOST))
     outcome = rig.ended()
     assert outcome.state == "failed"
-    assert f"The job has gone back {MOST} times: that is enough" in outcome.message
+    assert f"The job has gone back {MOST} times and got no further: that is enough" in outcome.message
+
+
+def test_a_job_that_gets_further_goes_back_as_often_as_it_must(make: Callable[..., Rig]) -> None:
+    rig = make(ps=1, workers=1, samples=4000, checkpoint={"every_seconds": 3600.0, "keep": 5})
+    for time in range(MOST + 3):
+        rig.up(f"ps-{time}", f"worker-{time}")
+        train(rig, f"worker-{time}", 1)
+        cut_now(rig, time + 1)
+        rig.ask(f"ps-{time}", NodeFailed(f"ps-{time}", **LOST))
+    rig.up(f"ps-{MOST + 3}", f"worker-{MOST + 3}")
+    status = rig.ask("cli", StatusRequest())
+    assert (status.generation, status.begun.partition(" (")[0]) == (MOST + 3, f"went back to checkpoint {MOST + 3}")
 
 
 def test_a_damaged_cut_is_passed_over_and_reported(make: Callable[..., Rig]) -> None:
@@ -371,7 +383,7 @@ def test_a_job_goes_back_to_cuts_only_so_often(make: Callable[..., Rig]) -> None
         rig.ask(f"ps-{number}", NodeFailed(f"ps-{number}", **LOST))
         rig.up(f"ps-{number + 1}")
     rig.ask("ps-5", NodeFailed("ps-5", **LOST))
-    assert rig.ended().message.endswith("The job has gone back 5 times: that is enough")
+    assert rig.ended().message.endswith("The job has gone back 5 times and got no further: that is enough")
 
 
 @pytest.mark.parametrize("moment", ["noted", "ended", "written"])

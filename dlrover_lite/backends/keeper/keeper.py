@@ -175,7 +175,7 @@ class Keeper:
         if self.phase != "running" or exit_code >= 0 or self.job.result() is not None:
             return
         if not self._restarts.after_death(self._clock()):
-            log(f"It has been started again {self._restarts.most} times: that is enough")
+            log(f"It has been started again {self._restarts.most} times within an hour: that is enough")
 
     def _restart_master(self) -> None:
         try:

@@ -5,25 +5,29 @@ from __future__ import annotations
 __all__ = ["Restarts"]
 
 _FIRST_DELAY_SECONDS = 0.5
+_COUNTED_SECONDS = 3600.0
 
 
 class Restarts:
-    """Restarts of a process, up to ``most``: the first at once, the second after half a second, each further one after twice as long.
-    ``now`` is seconds of a steady clock."""
+    """Restarts of a process, up to ``most`` within an hour: the first at once, the second after half a second, each further one after
+    twice as long. ``now`` is seconds of a steady clock."""
 
     def __init__(self, most: int, longest_delay_seconds: float) -> None:
         self.due_at: float | None = None
         """Time of the next restart; None: none is due."""
         self.most = most
         self._longest_delay_seconds = longest_delay_seconds
-        self._deaths = 0
+        self._deaths: list[float] = []
+        """Times of those that count."""
 
     def after_death(self, now: float) -> bool:
         """Plan the next one; False: there have been enough."""
-        if self._deaths >= self.most:
+        self._deaths = [at for at in self._deaths if now - at <= _COUNTED_SECONDS]
+        before = len(self._deaths)
+        if before >= self.most:
             return False
-        delay = _FIRST_DELAY_SECONDS * 2.0 ** (self._deaths - 1) if self._deaths else 0.0
-        self._deaths += 1
+        delay = _FIRST_DELAY_SECONDS * 2.0 ** (before - 1) if before else 0.0
+        self._deaths.append(now)
         self.due_at = now + min(self._longest_delay_seconds, delay)
         return True
 

@@ -18,7 +18,15 @@ from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.checkpoint_location import store_of
-from dlrover_lite.jobs.restore_point import Gone, NeverTaken, Unreachable, Unusable, Usable, newest_checkpoint
+from dlrover_lite.jobs.restore_point import (
+    Gone,
+    NeverTaken,
+    RestorePoint,
+    Unreachable,
+    Unusable,
+    Usable,
+    newest_checkpoint,
+)
 from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler, PlanPrediction
 from dlrover_lite.master.checkpoints.restored_ledger import (
@@ -59,7 +67,7 @@ from dlrover_lite.transport.frames import Request
 __all__ = ["POLL_SECONDS", "GoingBack", "begin_generation", "end_generation", "is_to_begin", "waiting"]
 
 MOST = 5
-"""How often a job goes back to a checkpoint by itself, at most."""
+"""How often a job goes back by itself, at most, without a newer checkpoint in between."""
 _END_SECONDS = 60.0
 POLL_SECONDS = 0.02
 """Seconds between two looks at nodes that are about to end."""
@@ -77,17 +85,18 @@ class GoingBack:
         DiskFull, when it may be called again."""
         message, _, hint = failed.message.partition("\n")
         why = f"{failed.node}: {message}" if failed.because == "damaged" else message
-        if now.went_back >= MOST:
-            raise JobError(
-                f"{failed.node}: {message}. The job has gone back {MOST} times: that is enough",
-                hint=hint,
-            )
         damaged = self._damaged(failed, now, message)
         if failed.because == "damaged" and now.exactly:
             raise JobError(f"{failed.node}: {message}", hint=hint)
         found = newest_checkpoint(self._job)
+        went_back = 0 if _got_further(found, now) else now.went_back
+        if went_back >= MOST:
+            raise JobError(
+                f"{failed.node}: {message}. The job has gone back {MOST} times and got no further: that is enough",
+                hint=hint,
+            )
         if isinstance(found, NeverTaken) and not found.off:
-            start = Beginning(now.number + 1, store_of(self._job).url, 0, why, went_back=now.went_back + 1)
+            start = Beginning(now.number + 1, store_of(self._job).url, 0, why, went_back=went_back + 1)
             return self._noted(start, None), []
         if not isinstance(found, Usable):
             hint = hint or f"Its log: dlrover-lite logs {self._job.id} --node {failed.node}"
@@ -99,7 +108,7 @@ class GoingBack:
             why,
             exactly=now.exactly and found.url == now.url,
             only_parameters=found.only_parameters,
-            went_back=now.went_back + 1,
+            went_back=went_back + 1,
             damaged=damaged,
         )
         return self._noted(beginning, found.manifest.generation), [f"passed over {line}" for line in found.passed_over]
@@ -134,6 +143,11 @@ class GoingBack:
         self._job.write_beginning(beginning)
         failpoint("master.restore.noted")
         return beginning
+
+
+def _got_further(found: RestorePoint, now: Generation) -> bool:
+    """Return whether there is a newer checkpoint than the one that the generation began with."""
+    return isinstance(found, Usable) and (found.url != now.url or found.manifest.cut > now.cut)
 
 
 def _but(point: NeverTaken | Gone | Unreachable | Unusable) -> str:

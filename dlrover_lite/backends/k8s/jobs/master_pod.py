@@ -33,6 +33,7 @@ from dlrover_lite.backends.k8s.objects.job_events import job_event
 from dlrover_lite.backends.k8s.objects.names import FILES_PORT, MASTER_PORT, job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import JOB_FILES
 from dlrover_lite.backends.keeper.options import KeeperOptions, KeeperReady
+from dlrover_lite.backends.keeper.restarts import Restarts
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.files.durable import open_private
@@ -46,7 +47,7 @@ __all__ = ["MasterPod", "Surroundings", "keeper_options", "take_up"]
 
 _POLL_SECONDS = 1.0
 _MOST_KEEPERS = 10
-"""How often a keeper that was killed, with no result of its job, is started again."""
+"""How often within an hour a keeper that was killed, with no result of its job, is started again."""
 _NODE_GRACE_SECONDS = 5
 _WRITABLE = ("checkpoints", "export")
 """Directories of the job that its nodes write to."""
@@ -118,7 +119,7 @@ class MasterPod:
     def __init__(self, calls: Calls, around: Surroundings, told: Callable[[float], bool]) -> None:
         """``told`` waits for so many seconds for the pod to be ended; returns whether it is."""
         self._calls, self._around, self._told = calls, around, told
-        self._keepers = 0
+        self._restarts = Restarts(_MOST_KEEPERS, 0.0)
         self._moves = False
         """The job goes on in another pod."""
         self._said: set[str] = set()
@@ -161,8 +162,7 @@ class MasterPod:
                     return "moves"
             if job.result() is not None:
                 return "over"
-            self._keepers += 1
-            if keeper is None or self._keepers > _MOST_KEEPERS:
+            if keeper is None or not self._restarts.after_death(time.monotonic()):
                 message = f"the job's keeper ended without a result:\n{job.last_log_lines('keeper')}"
                 job.write_result(Result("failed", time.time(), message, f"Its log: {job.log('keeper')}"))
                 return "over"
