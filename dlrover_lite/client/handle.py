@@ -226,12 +226,17 @@ class JobHandle:
         """
         nothing = "there is nothing to take a checkpoint of"
         number = self._wish(questions.CheckpointRequest(), questions.CheckpointPromise, nothing).number
-        while wait and not final_status.has_checkpoint(self.status(), number):
+
+        def is_complete() -> bool:
+            status = self._status()
+            return status is not None and final_status.has_checkpoint(status, number)
+
+        while wait and not is_complete():
             try:
                 result = self.wait(_POLL_SECONDS, progress=False)
             except TimeoutError:
                 continue
-            if not final_status.has_checkpoint(self.status(), number):
+            if not is_complete():
                 raise JobError(f"{self.id} has ended ({result.state}) before checkpoint {number} was complete")
             break
         return number
@@ -245,6 +250,14 @@ class JobHandle:
 
         Raises JobError when the master doesn't answer.
         """
+        if (found := self._status()) is None:
+            raise JobError(
+                f"The master of {self.id} has just ended: it is started again, or the job is over in a moment"
+            )
+        return found
+
+    def _status(self) -> questions.Status | None:
+        """Return the same; None while there is no master, though one has answered before. Raises as ``status``."""
         from dlrover_lite.jobs import endings
 
         def last() -> questions.Status | None:
@@ -266,11 +279,7 @@ class JobHandle:
             return status
         if (ended := last()) is not None:
             return ended
-        if self._has_answered:
-            raise JobError(
-                f"The master of {self.id} has just ended: it is started again, or the job is over in a moment"
-            )
-        return final_status.starting(self.job, self.known().waits_for)
+        return None if self._has_answered else final_status.starting(self.job, self.known().waits_for)
 
     def ask_status(self) -> questions.Status | None:
         """Ask its master what the job is doing; None while none listens. Raises JobError when it doesn't answer."""
