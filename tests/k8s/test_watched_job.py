@@ -78,8 +78,14 @@ def test_its_end_is_seen_and_a_new_master_is_found(
     cluster: Cluster,  # noqa: F811
 ) -> None:
     backend, job, watcher = watched
+    pod = cluster.calls.get("Pod", f"{job}-0")["metadata"]["uid"]
     cluster.calls.delete("Pod", f"{job}-0", propagation="Background", grace_seconds=0)
-    until(lambda: cluster.calls.find("Pod", f"{job}-0") is None or not watcher.hears(), "its pod to go")
+
+    def is_another() -> bool:
+        found = cluster.calls.find("Pod", f"{job}-0")
+        return found is not None and found["metadata"]["uid"] != pod
+
+    until(is_another, "another pod")
     until(watcher.hears, "the next master to answer")
     backend.stop(job)
 
