@@ -257,7 +257,7 @@ class JobHandle:
         return found
 
     def _status(self) -> questions.Status | None:
-        """Return the same; None while there is no master, though one has answered before. Raises as ``status``."""
+        """Return the status of the job; None while there is no master, though one has answered before. Raises as ``status``."""
         from dlrover_lite.jobs import endings
 
         def last() -> questions.Status | None:

@@ -26,7 +26,7 @@ from dlrover_lite.backends.k8s.jobs.job_pods import JobPods
 from dlrover_lite.backends.k8s.jobs.known_clusters import ClusterName, KnownCluster
 from dlrover_lite.backends.k8s.jobs.kube_jobs import KubeJobs
 from dlrover_lite.backends.k8s.jobs.pod_options import PodOptions
-from dlrover_lite.backends.k8s.objects.file_keys import key_of, path_of
+from dlrover_lite.backends.k8s.objects.config_map_keys import key_of, path_of
 from dlrover_lite.backends.k8s.objects.job import (
     JobObjects,
     access_mode,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.backends.sim.physics.sharing import share_cores
+from dlrover_lite.backends.sim.physics.cpu_sharing import share_cores
 
 WANTED = st.lists(st.floats(0.0, 16.0), max_size=8)
 

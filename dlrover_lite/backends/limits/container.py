@@ -193,7 +193,7 @@ class _ContainerFence:
         self._limits.accounted_kills = now.oom_kills
         limit = group.memory_limit()
         within = "the memory of its host" if limit is None else f"its container's memory limit of {format_bytes(limit)}"
-        # What is kept free beside it for the agent a node has used, too, before the container had no more.
+        # A node may use what the container keeps for the agent, too: it may have had more than its own limit.
         return OverMemory(f"over {within} (peak {format_bytes(now.peak_memory)})", self._own(self._peak(now)))
 
     def watch(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from dlrover_lite.backends.sim.clock import EventClock
+from dlrover_lite.backends.sim.physics.cpu_sharing import share_cores
 from dlrover_lite.backends.sim.physics.machines import Machine
-from dlrover_lite.backends.sim.physics.sharing import share_cores
 from dlrover_lite.backends.sim.process import Process
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.protocol.hosts import less

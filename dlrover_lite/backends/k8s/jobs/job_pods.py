@@ -19,7 +19,7 @@ from dlrover_lite.backends.k8s.jobs.job_state import JobSet, summary_of
 from dlrover_lite.backends.k8s.jobs.job_watch import JobPod, JobWatch, why_not_up
 from dlrover_lite.backends.k8s.jobs.known_clusters import KnownCluster
 from dlrover_lite.backends.k8s.jobs.pod_endpoints import PodEndpoints
-from dlrover_lite.backends.k8s.objects.file_keys import path_of
+from dlrover_lite.backends.k8s.objects.config_map_keys import path_of
 from dlrover_lite.backends.k8s.objects.job import RUNTIME, JobObjects, reader_pod
 from dlrover_lite.backends.k8s.objects.names import FILES_PORT, job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import KEY_FILES

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from dlrover_lite.backends.k8s.objects.file_keys import config_volume, key_of
+from dlrover_lite.backends.k8s.objects.config_map_keys import config_volume, key_of
 from dlrover_lite.backends.k8s.objects.names import (
     BRAIN_PORT,
     FILES_PORT,

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from dlrover_lite.backends.k8s.objects.file_keys import config_volume
+from dlrover_lite.backends.k8s.objects.config_map_keys import config_volume
 from dlrover_lite.backends.k8s.objects.names import JOB_LABEL, NODE_ACCOUNT, NODE_PORT, component_labels
 from dlrover_lite.backends.k8s.objects.pod_security import (
     CONTAINER_SECURITY,
