@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.queues import Costs, Node
-from dlrover_lite.backends.sim.physics.rates import Rate, Rates
+from dlrover_lite.backends.sim.physics.rates import NodeRate, Rate, Rates
 
 COSTS = Costs()
 UNLIKE = [Machine(8.0), Machine(8.0, 0.5), Machine(4.0)]
@@ -67,3 +67,39 @@ def test_long_minibatches_are_looked_at_for_as_long_as_they_take() -> None:
 @pytest.mark.parametrize(("workers", "servers"), [(0, 1), (1, 0)])
 def test_without_workers_or_servers_nothing_is_trained(workers: int, servers: int) -> None:
     assert KNOWN.of(COSTS, [Node(1.0)] * workers, [Node(1.0)] * servers, UNLIKE) == Rate(0.0, 0.0, 0.0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_each_node_is_told_its_own_rate_in_whatever_order_nodes_are_named(chance: random.Random) -> None:
+    workers = [Node(1.0, 0), Node(0.25, 1), Node(2.0, 1), Node(1.0, 2), Node(0.5, 2)]
+    servers, shares = [Node(0.5, 0), Node(1.0, 2), Node(1.0, 2)], [0.6, 0.3, 0.1]
+    before = KNOWN.of_nodes(COSTS, workers, servers, UNLIKE, shares)
+    order, of_servers = chance.sample(range(5), 5), chance.sample(range(3), 3)
+    after = KNOWN.of_nodes(
+        COSTS,
+        [workers[at] for at in order],
+        [servers[at] for at in of_servers],
+        UNLIKE,
+        [shares[at] for at in of_servers],
+    )
+    assert after.workers == tuple(before.workers[at] for at in order)
+    assert after.servers == tuple(before.servers[at] for at in of_servers)
+    assert after.received == before.received
+
+
+def test_rates_of_nodes_add_up_to_the_job_s() -> None:
+    workers, servers = [Node(1.0, 0), Node(0.5, 1)], [Node(0.5, 0), Node(1.0, 2)]
+    of_nodes, of_job = (ask(COSTS, workers, servers, UNLIKE) for ask in (KNOWN.of_nodes, KNOWN.of))
+    assert of_nodes.minibatches * COSTS.batch_size == pytest.approx(of_job.samples)
+    assert sum(one.cpu_seconds for one in of_nodes.workers) == pytest.approx(of_job.worker_cores)
+    assert sum(one.cpu_seconds for one in of_nodes.servers) == pytest.approx(of_job.server_cores)
+    slow = of_nodes.workers[1]
+    assert slow.cpu_seconds < 0.53
+    assert slow.busy_seconds > 0.99
+    assert all(one.bytes > 0 for one in of_nodes.received), "rows and gradients go from each machine to another"
+
+
+def test_without_servers_nodes_stand() -> None:
+    stands = NodeRate(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    assert KNOWN.of_nodes(COSTS, [Node(1.0)], [], UNLIKE).workers == (stands,)

@@ -1,4 +1,4 @@
-"""The steady rate of a job where its nodes are, kept by what it depends on.
+"""The steady rate of a job where its nodes are, and what each node does at it, kept by what they depend on.
 
 ``queues`` are run once for each case. Machines that are alike are the same to a job, and so are nodes that are alike on one of them: cases
 that differ in no more than names and order are one, and give the same rate, whoever asks first.
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dlrover_lite.backends.sim.physics.machines import Machine
-from dlrover_lite.backends.sim.physics.queues import Costs, Node, run
+from dlrover_lite.backends.sim.physics.queues import Costs, Node, Window, run
 
-__all__ = ["Rate", "Rates"]
+__all__ = ["JobRate", "NodeRate", "Rate", "Rates", "Received"]
 
 _SECONDS = 1.0
 """Seconds of training that are simulated for a rate, unless minibatches are long: ten of the periods of CPU limits."""
@@ -30,6 +30,41 @@ class Rate(NamedTuple):
     server_cores: float
 
 
+class NodeRate(NamedTuple):
+    """What a worker or a server does in a second."""
+
+    minibatches: float
+    """Minibatches that a worker trains; of a server 0, as all of them pass it."""
+    cpu_seconds: float
+    busy_seconds: float
+    throttled_seconds: float
+    waited_seconds: float
+    """Seconds that minibatches wait at it, added up."""
+    read_seconds: float
+    """Seconds in which a worker's reader is at work, or waits for what all read from."""
+
+
+class Received(NamedTuple):
+    """What comes to a machine from others in a second."""
+
+    bytes: float
+    seconds: float
+    """Seconds in which something comes."""
+
+
+class JobRate(NamedTuple):
+    """What each node of a job does in a second, in the order in which they were told."""
+
+    workers: tuple[NodeRate, ...]
+    servers: tuple[NodeRate, ...]
+    received: tuple[Received, ...]
+    """By machine."""
+
+    @property
+    def minibatches(self) -> float:
+        return sum(worker.minibatches for worker in self.workers)
+
+
 class _Place(NamedTuple):
     """A machine as a job meets it, and the job's nodes there. Memory is left out: it changes no rate until there is none left."""
 
@@ -42,12 +77,15 @@ class _Place(NamedTuple):
     """Cores of each server, and its share of the work on rows."""
 
 
+_STANDS = NodeRate(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 class Rates:
     """Rates by cases, for one seed."""
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
-        self._known: dict[tuple[Costs, tuple[_Place, ...]], Rate] = {}
+        self._known: dict[tuple[Costs, tuple[_Place, ...]], JobRate] = {}
 
     def __len__(self) -> int:
         return len(self._known)
@@ -64,12 +102,44 @@ class Rates:
         work on rows that each server has; empty: even."""
         if not workers or not servers:
             return Rate(0.0, 0.0, 0.0)
-        case = (costs, _places(workers, servers, machines, shares or [1 / len(servers)] * len(servers)))
-        if case not in self._known:
-            self._known[case] = self._run(*case)
-        return self._known[case]
+        places, _ = _places(workers, servers, machines, shares or [1 / len(servers)] * len(servers))
+        found = self._look_up(costs, places)
+        worker_cores, server_cores = (sum(one.cpu_seconds for one in of) for of in (found.workers, found.servers))
+        return Rate(found.minibatches * costs.batch_size, worker_cores, server_cores)
 
-    def _run(self, costs: Costs, places: tuple[_Place, ...]) -> Rate:
+    def of_nodes(
+        self,
+        costs: Costs,
+        workers: Sequence[Node],
+        servers: Sequence[Node],
+        machines: Sequence[Machine],
+        shares: Sequence[float] = (),
+    ) -> JobRate:
+        """Return the same by nodes."""
+        if not workers or not servers:
+            nothing = (Received(0.0, 0.0),) * len(machines)
+            return JobRate((_STANDS,) * len(workers), (_STANDS,) * len(servers), nothing)
+        each = list(shares) or [1 / len(servers)] * len(servers)
+        places, hosts = _places(workers, servers, machines, each)
+        found = self._look_up(costs, places)
+        place_of = {host: at for at, host in enumerate(hosts)}
+        their_workers = sorted(range(len(workers)), key=lambda at: (place_of[workers[at].host], workers[at].cores))
+        their_servers = sorted(
+            range(len(servers)), key=lambda at: (place_of[servers[at].host], servers[at].cores, each[at])
+        )
+        received = [Received(0.0, 0.0)] * len(machines)
+        for host, its in zip(hosts, found.received, strict=True):
+            received[host] = its
+        return JobRate(
+            _in_order(found.workers, their_workers), _in_order(found.servers, their_servers), tuple(received)
+        )
+
+    def _look_up(self, costs: Costs, places: tuple[_Place, ...]) -> JobRate:
+        if (costs, places) not in self._known:
+            self._known[costs, places] = self._run(costs, places)
+        return self._known[costs, places]
+
+    def _run(self, costs: Costs, places: tuple[_Place, ...]) -> JobRate:
         machines = [Machine(place.cores, place.speed, place.bytes_per_second) for place in places]
         workers = [Node(cores, at) for at, place in enumerate(places) for cores in place.workers]
         servers = [Node(cores, at) for at, place in enumerate(places) for cores, _ in place.servers]
@@ -79,17 +149,38 @@ class Rates:
             window = run(workers, servers, machines, costs, seed=self._seed, seconds=seconds, shares=shares)
             minibatches = int(window.minibatches.sum())
             if minibatches >= _MINIBATCHES or seconds >= _MOST_SECONDS:
-                break
+                return _rate_of(window)
             seconds = min(_MOST_SECONDS, seconds * max(2.0, 1.1 * _MINIBATCHES / max(1, minibatches)))
-        used = window.cpu_seconds / seconds
-        samples = minibatches * costs.batch_size / seconds
-        return Rate(samples, float(used[: len(workers)].sum()), float(used[len(workers) :].sum()))
+
+
+def _rate_of(window: Window) -> JobRate:
+    workers, seconds = len(window.minibatches), window.seconds
+    columns = [
+        [*window.minibatches.tolist(), *[0] * (len(window.cpu_seconds) - workers)],
+        window.cpu_seconds.tolist(),
+        window.busy_seconds.tolist(),
+        window.throttled_seconds.tolist(),
+        window.waited_seconds.tolist(),
+        [*window.read_seconds.tolist(), *[0.0] * (len(window.cpu_seconds) - workers)],
+    ]
+    nodes = [NodeRate(*(value / seconds for value in values)) for values in zip(*columns, strict=True)]
+    moved = zip(window.moved_bytes.tolist(), window.moved_seconds.tolist(), strict=True)
+    received = (Received(count / seconds, took / seconds) for count, took in moved)
+    return JobRate(tuple(nodes[:workers]), tuple(nodes[workers:]), tuple(received))
+
+
+def _in_order(found: Sequence[NodeRate], positions: Sequence[int]) -> tuple[NodeRate, ...]:
+    """Put what was found for nodes in the order of a case back to theirs: the first is the node at ``positions[0]``."""
+    told = [_STANDS] * len(found)
+    for rate, at in zip(found, positions, strict=True):
+        told[at] = rate
+    return tuple(told)
 
 
 def _places(
     workers: Sequence[Node], servers: Sequence[Node], machines: Sequence[Machine], shares: Sequence[float]
-) -> tuple[_Place, ...]:
-    """Put a case in its one form: machines that have nodes, in the order of what they are and have."""
+) -> tuple[tuple[_Place, ...], list[int]]:
+    """Put a case in its one form: machines that have nodes, in the order of what they are and have; and say which machine each is."""
     workers_on: dict[int, list[float]] = {}
     servers_on: dict[int, list[tuple[float, float]]] = {}
     for worker in workers:
@@ -100,5 +191,6 @@ def _places(
     for host in workers_on.keys() | servers_on.keys():
         machine = machines[host]
         on = tuple(sorted(workers_on.get(host, []))), tuple(sorted(servers_on.get(host, [])))
-        found.append(_Place(machine.cores, machine.speed, machine.bytes_per_second, *on))
-    return tuple(sorted(found))
+        found.append((_Place(machine.cores, machine.speed, machine.bytes_per_second, *on), host))
+    found.sort()
+    return tuple(place for place, _ in found), [host for _, host in found]

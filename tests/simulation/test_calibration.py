@@ -1,0 +1,68 @@
+"""Costs that are found from profiles are those that the profiles were made with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.queues import Costs, Node, run
+from dlrover_lite.backends.sim.physics.rates import Rates
+from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
+from dlrover_lite.simulation.calibration import calibrate, rate_of
+
+TRUE = Costs(worker=0.013, worker_request=0.001, ps=0.004, ps_request=0.0009, latency=0.02, batch_size=512)
+
+
+def profile_of(workers: int, servers: int, cores: float, *, costs: Costs = TRUE, seconds: float = 20.0) -> Profile:
+    nodes, their = [Node(cores)] * workers, [Node(0.5)] * servers
+    window = run(nodes, their, [Machine(8.0)], costs, seed=3, seconds=seconds)
+    done, cpu = window.minibatches.tolist(), window.cpu_seconds.tolist()
+    return Profile(
+        job="ads",
+        at=0.0,
+        seconds=seconds,
+        batch_size=costs.batch_size,
+        samples=sum(done) * costs.batch_size,
+        samples_so_far=0,
+        workers=tuple(
+            WorkerUse(f"worker-{at}", "here", cores, count, used)
+            for at, (count, used) in enumerate(zip(done, cpu[:workers], strict=True))
+        ),
+        ps=tuple(PsUse(f"ps-{at}", "here", 0.5, sum(done), used) for at, used in enumerate(cpu[workers:])),
+        hosts=(HostUse("here", 10.0, other_cores=2.0),),
+    )
+
+
+def test_costs_are_found_from_a_few_plans_and_predict_others() -> None:
+    found = calibrate([profile_of(1, 1, 1.0), profile_of(2, 2, 0.25), profile_of(3, 1, 0.5)])
+    assert found.worker == pytest.approx(TRUE.worker, rel=0.1)
+    assert found.ps == pytest.approx(TRUE.ps, rel=0.1)
+    assert found.latency == pytest.approx(TRUE.latency, rel=0.25)
+    rates = Rates()
+    for other in (profile_of(1, 2, 1.0), profile_of(4, 1, 1.0), profile_of(8, 2, 0.5)):
+        assert rate_of(found, other, rates) == pytest.approx(other.samples_per_second, rel=0.08)
+
+
+def test_with_one_number_of_servers_the_costs_of_a_request_are_the_usual_part() -> None:
+    found, usual = calibrate([profile_of(1, 1, 1.0)]), Costs()
+    assert found.ps_request / found.ps == pytest.approx(usual.ps_request / usual.ps)
+    assert found.ps + found.ps_request == pytest.approx(TRUE.ps + TRUE.ps_request, rel=0.1)
+
+
+def test_what_others_take_of_a_machine_is_not_there() -> None:
+    crowded = replace(TRUE, worker=0.05)
+    alone = profile_of(8, 1, 1.0, costs=crowded)
+    beside = Profile(
+        **{**{name: getattr(alone, name) for name in alone.__struct_fields__}, "hosts": (HostUse("here", 10.0, 8.0),)}
+    )
+    rates = Rates()
+    assert rate_of(crowded, beside, rates) < 0.35 * rate_of(crowded, alone, rates)
+
+
+def test_a_job_that_was_not_measured_is_refused_with_what_to_do() -> None:
+    with pytest.raises(DlroverLiteError) as refused:
+        calibrate([])
+    assert "profile" in refused.value.hint
