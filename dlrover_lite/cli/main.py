@@ -15,7 +15,7 @@ import click
 
 from dlrover_lite.cli.follow import silence
 from dlrover_lite.cli.groups import LazyCommand, LazyGroup
-from dlrover_lite.core.errors import DlroverLiteError, RecipeError
+from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.version import __version__
 
 __all__ = ["COMMANDS", "cli", "main"]
@@ -138,7 +138,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except DlroverLiteError as error:
         if user_traceback := getattr(error, "user_traceback", ""):  # of the model's own code
             print(user_traceback, file=sys.stderr)
-        listed = isinstance(error, RecipeError) and error.problems  # these lines start with their file
+        listed = getattr(error, "problems", ())  # these lines start with their file
         print(error.message if listed else f"Error: {error.message}", file=sys.stderr)
         if error.hint:
             print(error.hint, file=sys.stderr)

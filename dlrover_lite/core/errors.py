@@ -4,6 +4,7 @@
 
     DlroverLiteError            what happened, where, and what to do next; never shown as a traceback
     ├── RecipeError             a recipe that can't be run as written          exit code 2
+    ├── TraceError              a file of jobs or machines to be simulated     exit code 2
     ├── UsageError              a command or call with unusable arguments      exit code 2
     ├── DataError               training data that can't be read               exit code 1
     ├── ModelError              a model that can't be built or trained         exit code 1
@@ -50,6 +51,7 @@ __all__ = [
     "RemoteError",
     "ResizeUnderWay",
     "RowRefused",
+    "TraceError",
     "UsageError",
     "WireError",
 ]
@@ -81,6 +83,16 @@ class RecipeError(DlroverLiteError):
         super().__init__(message, hint=hint)
         self.problems = problems
         self.user_traceback = user_traceback
+
+
+class TraceError(DlroverLiteError):
+    """A trace, or a file of machines, can't be simulated as it is written: a line for each problem, as of RecipeError."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str = "", problems: tuple[Problem, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.problems = problems
 
 
 class UsageError(DlroverLiteError):

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, and where: collected first, shown together."""
+"""What is wrong with a recipe, or another file that a person writes, and where: collected first, shown together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dlrover_lite.core.errors import RecipeError
+from dlrover_lite.core.errors import RecipeError, TraceError
 
 __all__ = ["Place", "Problem", "Problems", "nearest"]
 
@@ -36,9 +36,10 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Problems:
-    """Collects problems; ``raise_if_any`` turns them into one RecipeError, a line each, in the order of the lines."""
+    """Collects problems; ``raise_if_any`` turns them into one error, a line each, in the order of the lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: type[RecipeError | TraceError] = RecipeError) -> None:
+        self._error = error
         self._found: list[Problem] = []
         self._hints: list[str] = []
 
@@ -56,7 +57,7 @@ class Problems:
         if self._found:
             ordered = sorted(self._found, key=lambda problem: (problem.place.override is not None, problem.place.line))
             text = "\n".join(str(problem) for problem in ordered)
-            raise RecipeError(text, hint="\n".join(self._hints), problems=tuple(ordered))
+            raise self._error(text, hint="\n".join(self._hints), problems=tuple(ordered))
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

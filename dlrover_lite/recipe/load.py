@@ -83,7 +83,7 @@ def parse_recipe(
     checks = section_checks(
         base, check_files=check_files, machine=None if in_cluster else machine, in_cluster=in_cluster
     )
-    value = Walker(problems, checks).recipe(root)
+    value = Walker(problems, checks).read(root)
     problems.raise_if_any()
     assert isinstance(value, Recipe)
     return value

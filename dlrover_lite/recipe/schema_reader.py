@@ -1,4 +1,5 @@
-"""From the tree of a recipe's text to the structs of ``schema.py``, guided by nothing but those structs' types."""
+"""From the tree of a recipe's text to the structs of ``schema.py``, guided by nothing but those structs' types; or, for another file of
+its kind, to those of that file."""
 
 from __future__ import annotations
 
@@ -51,14 +52,17 @@ Check = Callable[[Any, Given, Node], None]
 
 
 class Walker:
-    """Reads sections. ``checks`` holds, by struct class, what to call with each valid section (value, keys given, tree)."""
+    """Reads sections. ``checks`` holds, by struct class, what to call with each valid section (value, keys given, tree); ``schema`` is the
+    struct of the whole file."""
 
-    def __init__(self, problems: Problems, checks: dict[type, Check]) -> None:
+    def __init__(self, problems: Problems, checks: dict[type, Check], schema: type[msgspec.Struct] = Recipe) -> None:
         self._problems = problems
         self._checks = checks
+        self._schema = schema
 
-    def recipe(self, root: Section) -> Any:
-        return self._value(mi.type_info(Recipe), root, "")
+    def read(self, root: Section) -> Any:
+        """Return the whole file's value."""
+        return self._value(mi.type_info(self._schema), root, "")
 
     def _value(self, kind: mi.Type, node: Node, key: str) -> Any:
         match kind:
@@ -168,8 +172,8 @@ class Walker:
     def _unknown(self, kind: mi.StructType, names: list[str], name: str, place: Place, key: str) -> None:
         dotted = _join(key, name)
         known = [*([str(kind.tag_field)] if kind.tag_field else []), *names]
-        others = [str(tag) for tag, fields in _tags_of(key).items() if name in fields]
-        elsewhere = _paths().get(name.replace("-", "_"), [])
+        others = [str(tag) for tag, fields in _tags_of(self._schema, key).items() if name in fields]
+        elsewhere = _paths(self._schema).get(name.replace("-", "_"), [])
         if others:
             message = f"{kind.tag_field} {kind.tag} has no such key (known for {' and '.join(others)})"
         elif close := nearest(name, known):
@@ -340,9 +344,9 @@ def _missing(field: mi.Field, dotted: str) -> str:
 
 
 @cache
-def _tags_of(key: str) -> dict[str, frozenset[str]]:
+def _tags_of(schema: type, key: str) -> dict[str, frozenset[str]]:
     """Return the keys by tag of the tagged section at this key; empty when there is none."""
-    for dotted, kind in _fields(mi.type_info(Recipe), ""):
+    for dotted, kind in _fields(mi.type_info(schema), ""):
         if dotted == key and isinstance(kind, mi.UnionType):
             members = [member for member in kind.types if isinstance(member, mi.StructType) and member.tag_field]
             return {str(member.tag): frozenset(field.name for field in member.fields) for member in members}
@@ -350,10 +354,10 @@ def _tags_of(key: str) -> dict[str, frozenset[str]]:
 
 
 @cache
-def _paths() -> dict[str, list[str]]:
+def _paths(schema: type) -> dict[str, list[str]]:
     """List where each key of the schema may stand."""
     paths: dict[str, list[str]] = {}
-    for dotted, _ in _fields(mi.type_info(Recipe), ""):
+    for dotted, _ in _fields(mi.type_info(schema), ""):
         places = paths.setdefault(dotted.rpartition(".")[2], [])
         if dotted not in places:
             places.append(dotted)

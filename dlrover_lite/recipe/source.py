@@ -86,8 +86,8 @@ class _BoundedParser(Parser):
         return event
 
 
-def read_text(text: str, source: str, problems: Problems) -> Node | None:
-    """Read the tree of a YAML document; None when it is empty, or (with a problem noted) not YAML."""
+def read_text(text: str, source: str, problems: Problems, *, kind: str = "recipe") -> Node | None:
+    """Read the tree of a YAML document; None when it is empty, or (with a problem noted) not YAML. ``kind``: of file, in words."""
     yaml = YAML(typ="safe", pure=True)
     yaml.Parser = _BoundedParser
     try:
@@ -95,17 +95,17 @@ def read_text(text: str, source: str, problems: Problems) -> Node | None:
             warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML allows it: the latest one counts
             root = yaml.compose(text)
     except _BeyondReason as error:
-        line, message = error.line, f"not a recipe: {error}"
+        line, message = error.line, f"not a {kind}: {error}"
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        message = "not a recipe: this isn't text (a recipe is a YAML file)"
+        message = f"not a {kind}: this isn't text (a {kind} is a YAML file)"
     except MarkedYAMLError as error:
-        mark, message = error.problem_mark or error.context_mark, _explain(error)
+        mark, message = error.problem_mark or error.context_mark, _explain(error, kind)
         line = mark.line + 1 if mark is not None else 0
-        if message.startswith("not a recipe"):
+        if message.startswith(f"not a {kind}"):
             line = 1
     except RecursionError:
-        line, message = 0, "not a recipe: nested too deeply"
+        line, message = 0, f"not a {kind}: nested too deeply"
     except YAMLError as error:
         line, message = 0, f"not YAML: {error}"
     else:
@@ -116,10 +116,10 @@ def read_text(text: str, source: str, problems: Problems) -> Node | None:
     return None
 
 
-def _explain(error: MarkedYAMLError) -> str:
+def _explain(error: MarkedYAMLError, kind: str) -> str:
     what = " ".join(str(error.problem or error.context or error).split())
     if "'<document start>'" in what:
-        return "not a recipe: this is not a list of `key: value` lines"
+        return f"not a {kind}: this is not a list of `key: value` lines"
     advice = ""
     if "'\\t'" in what:
         advice = "; indent with spaces, not tabs"
@@ -128,7 +128,7 @@ def _explain(error: MarkedYAMLError) -> str:
     elif "mapping values are not allowed" in what:
         advice = "; check the indentation, and quote text that contains ': '"
     elif "single document" in what or "another document" in what:
-        advice = "; a recipe is one document"
+        advice = f"; a {kind} is one document"
     return f"not YAML: {what}{advice}"
 
 

@@ -38,6 +38,7 @@ class JobRequest:
     server: Resources
     checkpoint_seconds: float = 600.0
     """Seconds between two checkpoints."""
+    priority: float = 1.0
 
 
 @dataclass(eq=False)
