@@ -26,6 +26,9 @@ UNANSWERED_SECONDS = 600.0
 minutes, where hosts have to be found; and names, networks and API servers of clusters are away for minutes, too."""
 UNANSWERED_EXIT_CODE = 75
 """Exit code of a node that ended because it got no answer: something other than the node was at fault (EX_TEMPFAIL)."""
+COUNTED_SECONDS = 3600.0
+"""Seconds for which it counts that a node, or another process of a job, had to be started again: a job that runs for weeks isn't ended by
+what happens once in some days."""
 
 
 class NodeSpec(msgspec.Struct, frozen=True):

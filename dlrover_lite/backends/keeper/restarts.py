@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dlrover_lite.protocol.nodes import COUNTED_SECONDS
+
 __all__ = ["Restarts"]
 
 _FIRST_DELAY_SECONDS = 0.5
-_COUNTED_SECONDS = 3600.0
 
 
 class Restarts:
@@ -22,7 +23,7 @@ class Restarts:
 
     def after_death(self, now: float) -> bool:
         """Plan the next one; False: there have been enough."""
-        self._deaths = [at for at in self._deaths if now - at <= _COUNTED_SECONDS]
+        self._deaths = [at for at in self._deaths if now - at <= COUNTED_SECONDS]
         before = len(self._deaths)
         if before >= self.most:
             return False

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dlrover_lite.core.units import Resources, format_bytes
-from dlrover_lite.protocol.nodes import ExitReason
+from dlrover_lite.protocol.nodes import COUNTED_SECONDS, ExitReason
 
 __all__ = ["POLICIES", "Policy", "delay_seconds", "describe_growth", "larger", "recent", "with_another"]
 
@@ -37,19 +37,15 @@ _LEAST_GROWTH = 1.2
 """Least growth of memory, as a factor: coming back with less more than that would only end the same way."""
 
 
-_COUNTED_SECONDS = 3600.0
-"""Seconds for which a return counts: a job that runs for weeks isn't ended by what happens once in some days."""
-
-
 def recent(returns: Sequence[float], now: float) -> int:
     """Return how many of these returns still count."""
-    return sum(not now - at > _COUNTED_SECONDS for at in returns)
+    return sum(not now - at > COUNTED_SECONDS for at in returns)
 
 
 def with_another(returns: Sequence[float], now: float) -> tuple[float, ...]:
     """Return the returns that still count, and one of now. (Those of a clock that was ahead of this one, another machine's, are taken for
     new ones.)"""
-    counted = tuple(min(at, now) for at in returns if not now - at > _COUNTED_SECONDS)
+    counted = tuple(min(at, now) for at in returns if not now - at > COUNTED_SECONDS)
     return (*counted, now)
 
 
