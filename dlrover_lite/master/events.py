@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.jobs.events import find
 from dlrover_lite.master.work.ledger_data import Pass
-from dlrover_lite.protocol.questions import Story, StoryEntry
+from dlrover_lite.protocol.questions import About, Story, StoryEntry
 from dlrover_lite.transport.frames import UNUSABLE, Failure
 
 __all__ = ["EventLog"]
@@ -52,8 +52,8 @@ class EventLog:
         self._leases: deque[_Leased] = deque(maxlen=KEPT_LEASES)
         self._told_leases = 0
 
-    def node(self, node: str, text: str) -> None:
-        self._add(StoryEntry(self._clock(), node, text))
+    def node(self, node: str, text: str, about: About = "") -> None:
+        self._add(StoryEntry(self._clock(), node, text, about=about))
         self._say(f"{node}: {text}")
 
     def lease(self, of: Pass, start: int, stop: int, text: str, worker: str) -> None:

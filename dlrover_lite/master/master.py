@@ -121,13 +121,14 @@ class Master:
         job, began = self.job, self.job.ledger().exists()
         self.awaits_brain = True
         nodes = yield from first_plan(
-            self._recipe, self.hosts, None if began else self.brain, self._queued_job, say=self._tell
+            self._recipe, self.hosts, None if began else self.brain, self._queued_job, say=self._tell_decision
         )
         self.awaits_brain = False
         if not began:
             if self._queued_job.is_over():
                 return (yield from self._stopped())
-            for line in [nodes.words, *self.data.ids.warnings]:
+            self._tell_decision(nodes.words)
+            for line in self.data.ids.warnings:
                 self._tell(line)
         while True:
             decision = 0
@@ -160,11 +161,11 @@ class Master:
             self._queued_job,
             since=noted.waits_since,
             after=noted.decision,
-            say=self._tell,
+            say=self._tell_decision,
         )
         self.awaits_brain = False
         if not self._queued_job.is_over():
-            self._tell(found.words)
+            self._tell_decision(found.words)
         return found
 
     def _begin(self, nodes: FirstPlan, decision: int) -> Phase[None]:
@@ -325,6 +326,9 @@ class Master:
 
     def _tell(self, line: str) -> None:
         self.story.node("master", line)
+
+    def _tell_decision(self, line: str) -> None:
+        self.story.node("master", line, "decision")
 
     def _show(self, status: Status) -> None:
         with suppress(JobError):  # on a full disk the job goes on

@@ -52,7 +52,7 @@ class QueuedJob:
         """Say that the job is in the queue, for this reason."""
         if (self.status.state, self.status.message) != ("queued", why):
             self.status = msgspec.structs.replace(self.status, state="queued", message=why, next_look=QUEUED)
-            self.story.node("master", why)
+            self.story.node("master", why, "decision")
             with suppress(DiskFull):  # it is kept, and written later
                 self.story.flush()
             self.show(self.status)

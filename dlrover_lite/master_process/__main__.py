@@ -95,7 +95,7 @@ def _tell_cluster(job: Job, backend: Backend) -> Callable[[list[StoryEntry]], No
     def tell(entries: list[StoryEntry]) -> None:
         for entry in entries:
             if entry.subject == "master":
-                backend.tell(entry.text)
+                backend.tell(entry.text, entry.about)
 
     return tell
 

@@ -126,6 +126,10 @@ class StoryRequest(Message, frozen=True):
     subject: Name = ""
 
 
+About = Literal["", "decision", "checkpoint"]
+"""What the master says something about, beside nodes and minibatches; "": anything else."""
+
+
 class StoryEntry(Message, frozen=True):
     at: Timestamp
     """Seconds since the epoch."""
@@ -134,6 +138,8 @@ class StoryEntry(Message, frozen=True):
     text: Text
     node: Name = ""
     """The worker it happened with, for minibatches."""
+    about: About = ""
+    """What an entry of the master is about."""
 
 
 class Story(Message, frozen=True):

@@ -102,6 +102,7 @@ def test_a_base_is_followed_by_an_increment_of_changed_rows(make: Any) -> None:
     assert found is not None
     assert (found.number, found.samples, found.rows, found.bytes) == (1, base.samples, 60, base.stored_bytes)
     assert [text.partition(" in ")[0] for text in told(rig)] == ["checkpoint 1 is complete", "checkpoint 2 is complete"]
+    assert {entry.about for entry in rig.ask("cli", StoryRequest("master")).entries} == {"checkpoint"}
 
 
 def test_a_cut_takes_at_most_half_of_the_memory_that_a_server_has_left(make: Any) -> None:

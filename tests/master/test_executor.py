@@ -82,7 +82,7 @@ class Job:
             reconciler=self.reconciler,  # type: ignore[arg-type]
             servers=self.servers,  # type: ignore[arg-type]
             shards=self.shards,  # type: ignore[arg-type]
-            story=SimpleNamespace(node=lambda _, text: self.told.append(text)),  # type: ignore[arg-type]
+            story=SimpleNamespace(node=lambda _, text, about: self.told.append(text)),  # type: ignore[arg-type]
             facts=SimpleNamespace(  # type: ignore[arg-type]
                 keep=lambda _, state: self.kept.append(state), after_commit=lambda effect: effect()
             ),

@@ -142,6 +142,7 @@ def test_a_queued_job_waits_as_long_as_the_brain_wants_and_says_why(waiting: Wai
     assert (status.state, status.message, status.nodes) == ("queued", "it waits, number 1 in the queue", [])
     assert isinstance(refused, Failure) and "waits for a plan" in refused.message
     assert [entry.text for entry in story.entries] == [f"it waits, number {place} in the queue" for place in (2, 1)]
+    assert {entry.about for entry in story.entries} == {"decision"}
     assert [(one.plan, one.waits_since) for one in waiting.registered] == [(None, None)]
 
 

@@ -369,7 +369,7 @@ class Executor:
             self.tell(done)
 
     def _say(self, what: str) -> None:
-        self.story.node("master", what)
+        self.story.node("master", what, "decision")
 
 
 def _why_not(answer: Scaled | Failure) -> str:
@@ -386,7 +386,7 @@ def _let_go(run: GenerationRun, why: str, decision: int, at: float) -> str:
     def end() -> None:
         if run.outcome is None and run.beginning is None:
             run.beginning = go_back.let_go(run.facts.generation, cut, why=why, decision=decision, at=at)
-            run.story.node("master", f"lets its nodes go, to go on from checkpoint {cut} later: {why}")
+            run.story.node("master", f"lets its nodes go, to go on from checkpoint {cut} later: {why}", "decision")
 
     run.facts.after_commit(end)
     return ""

@@ -128,7 +128,9 @@ class Checkpoints:
         # A clock that was put forward or back may make the next cut come sooner, but not later.
         since = 0.0 if newest is None else min(max(0.0, self.wall_clock() - newest.at), every)
         if known.under_way:
-            self.story.node("master", f"checkpoint {known.under_way} is given up: the master has been restarted")
+            self.story.node(
+                "master", f"checkpoint {known.under_way} is given up: the master has been restarted", "checkpoint"
+            )
         return CheckpointSchedule(
             every,
             due_at=self.clock() + every - since,
@@ -269,7 +271,7 @@ class Checkpoints:
                 case Commit():
                     self._commit(instruction)
                 case Tell(text):
-                    self.story.node("master", text)
+                    self.story.node("master", text, "checkpoint")
 
     def _remember(self) -> None:
         cuts = self.cuts
@@ -366,7 +368,7 @@ class Checkpoints:
         self.newest = CheckpointStatus(cut, manifest.at, manifest.samples, manifest.rows, size, seconds)
         kind = "" if manifest.builds_on is None else f", on top of {manifest.builds_on}"
         what = f"{manifest.rows:,} rows, {format_bytes(size)}{kind}"
-        self.story.node("master", f"checkpoint {cut} is complete in {seconds:.2f} s: {what}")
+        self.story.node("master", f"checkpoint {cut} is complete in {seconds:.2f} s: {what}", "checkpoint")
         self._judge_interval(cut, seconds)
         self._go((self.cuts.committed(cut), []))
         failpoint("master.cut.complete")
@@ -383,7 +385,7 @@ class Checkpoints:
         why = f"checkpoint {cut} took {seconds:.0f} s, longer than the {every:g} s from one to the next"
         hint = f"It would do to take one every {enough:g} s: checkpoint.every_seconds."
         self._problem = CheckpointProblem(cut, self.wall_clock(), why, hint, too_slow=True)
-        self.story.node("master", f"{why}. {hint}")
+        self.story.node("master", f"{why}. {hint}", "checkpoint")
 
     def _take_stall(self) -> None:
         """Note how long the last cut has held training up, once all workers have told."""
@@ -402,7 +404,7 @@ class Checkpoints:
         if isinstance(error, DlroverLiteError):
             why = f"old checkpoints can't be deleted: {error.message}"
             self._problem = CheckpointProblem(cut, self.wall_clock(), why, error.hint)
-            self.story.node("master", why)
+            self.story.node("master", why, "checkpoint")
 
 
 def _outcome(done: Future[T]) -> T | DlroverLiteError:

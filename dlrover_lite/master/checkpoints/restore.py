@@ -266,7 +266,7 @@ def begin_generation(
     path = job.ledger(beginning.generation)
     write_ledger(path, ledger, encoded, block_minibatches=plan.block_minibatches)
     failpoint("master.restore.ledger")
-    story.node("master", told)
+    story.node("master", told, "checkpoint")
     for note in notes:
         story.node(note.node, note.text)
     story.flush()

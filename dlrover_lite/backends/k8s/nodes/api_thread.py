@@ -12,6 +12,7 @@ import msgspec
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.problems import ApiProblem, Unreachable
 from dlrover_lite.backends.k8s.nodes.capacity import HostView, QuotaView
+from dlrover_lite.backends.k8s.nodes.master_events import MasterEvent
 from dlrover_lite.backends.k8s.nodes.pod_state import Action, CreatePod, DeletePod, ResizePod
 from dlrover_lite.backends.k8s.objects.job_events import job_event
 from dlrover_lite.backends.k8s.objects.names import job_labels
@@ -48,7 +49,7 @@ class ReadHosts(NamedTuple):
 class WriteEvent(NamedTuple):
     """Write an event on the job's StatefulSet."""
 
-    message: str
+    event: MasterEvent
     at: float
     """Seconds since the epoch."""
 
@@ -199,15 +200,15 @@ class ApiCaller:
     def _write_event(self, one: WriteEvent) -> None:
         if self._events_are_forbidden:
             return
-        settings = self._settings
+        settings, (reason, message) = self._settings, one.event
         event = job_event(
-            settings.job, settings.namespace, settings.owner_uid, reason="Decided", message=one.message, at=one.at
+            settings.job, settings.namespace, settings.owner_uid, reason=reason, message=message, at=one.at
         )
         try:
             self._calls.create(event)
         except ApiProblem as problem:
             self._events_are_forbidden = problem.status == 403
-            self._say_once(f"`kubectl describe` doesn't show what is decided: {problem.message}")
+            self._say_once(f"`kubectl describe` doesn't show what the master says: {problem.message}")
         except Unreachable:  # what is missing then is in the job's story
             pass
 

@@ -29,9 +29,9 @@ from dlrover_lite.backends.k8s.nodes.api_thread import (
     read_hosts,
 )
 from dlrover_lite.backends.k8s.nodes.capacity import Bounds, capacity_of, left_by, most_by, shared_room_of
-from dlrover_lite.backends.k8s.nodes.decision_events import DecisionEvents
 from dlrover_lite.backends.k8s.nodes.event_log import NodeEvent, append_events, read_events
 from dlrover_lite.backends.k8s.nodes.log_files import LogFiles
+from dlrover_lite.backends.k8s.nodes.master_events import MasterEvents
 from dlrover_lite.backends.k8s.nodes.pod_book import PodBook
 from dlrover_lite.backends.k8s.nodes.pod_state import Action, Order
 from dlrover_lite.backends.k8s.objects.names import job_labels
@@ -43,6 +43,7 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.hosts import Host, SharedRoom, sum_of
 from dlrover_lite.protocol.nodes import Enforcement, HostUsage, NodeSpec, Observation, Readings, Usage
+from dlrover_lite.protocol.questions import About
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.polling import Poller
 
@@ -89,6 +90,8 @@ class KubeBackend:
         self.calls = Calls(connection, clock=self._clock, sleep=self._pause)
         self._event_log = job.directory / EVENT_LOG
         self._cant_write = False
+        self._unwritten: list[NodeEvent] = []
+        """What the thread that asks agents has still to write down."""
         self.logs = LogFiles(job.log, say)
         self._lock = threading.Lock()
         self.book = PodBook(settings.job, agent_memory=settings.agent_memory)
@@ -106,7 +109,7 @@ class KubeBackend:
         self._listed = threading.Event()
         self.measured: Counter[str] = Counter()
         """Number of times that what nodes use was measured, by pod."""
-        self._events = DecisionEvents()
+        self._events = MasterEvents()
         self._caller = ApiCaller(self.calls, settings, self._came, say)
         self._watch: Watch[PodView] = Watch(
             self.calls, "Pod", PodView, job_labels(settings.job), wait=self._stopped.wait, say=say
@@ -164,6 +167,7 @@ class KubeBackend:
         self._wake()
         for thread in self._threads:
             thread.join()
+        self._write_down_ends()
         self._threads.clear()
         for end in (self._wake_end, self._waker):
             end.close()
@@ -256,10 +260,10 @@ class KubeBackend:
         why = self.book.cant_resize
         return Enforcement("control groups of pods", ["changes of a running node"] if why else [], why)
 
-    def tell(self, decision: str) -> None:
-        """Have a decision shown where the cluster shows what has happened to the job."""
+    def tell(self, line: str, about: About = "") -> None:
+        """Have a line of the master's shown where the cluster shows what has happened to the job."""
         with self._woken():
-            self._events.add(decision)
+            self._events.add(line, about)
 
     # --- the thread that watches ----------------------------------------------------------------------------------------------
 
@@ -317,7 +321,7 @@ class KubeBackend:
         poller = Poller()
         poller.register(self._wake_end.fileno())
         agents = Agents(self._connector, _Listener(self), poller, self._clock)
-        unwritten: list[NodeEvent] = []
+        unwritten = self._unwritten
         held_back: list[Action] = []
         while not self._stopped.is_set():
             with self._lock:
@@ -329,8 +333,8 @@ class KubeBackend:
                 for name, found in pods.items():
                     if found is None:
                         self._readings.pop(name, None)
-                if message := self._events.take(self._clock()):
-                    self._caller.put(WriteEvent(message, time.time()))
+                for event in self._events.take(self._clock()):
+                    self._caller.put(WriteEvent(event, time.time()))
                 due = min(self.book.next_due() or float("inf"), agents.next_due())
             if self._write_down(unwritten):
                 for action in held_back:
@@ -372,6 +376,11 @@ class KubeBackend:
         self._cant_write = False
         events.clear()
         return True
+
+    def _write_down_ends(self) -> None:
+        """Write down, when all threads have ended, how nodes have ended that the master may have heard of already. (What was to be launched
+        wasn't: a later master launches it anew.)"""
+        self._write_down([event for event in (*self._unwritten, *self.book.unwritten) if event.ended is not None])
 
     def _look_at_hosts(self) -> None:
         if self._clock() >= self._hosts_at:
