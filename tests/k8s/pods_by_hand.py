@@ -40,6 +40,9 @@ class Agent:
         self.nodes: dict[str, Observed] = {}
         self.log = b""
         self.silent = False
+        self.may_answer = threading.Event()
+        """Set, unless what it is asked has to wait."""
+        self.may_answer.set()
         self.asked: list[str] = []
         self._version = 0
         self._lock = threading.Lock()
@@ -58,6 +61,8 @@ class Agent:
         while not self._stopped.is_set():
             for request in self._server.receive(0.02):
                 self.asked.append(type(request.body).__name__)
+                while not (self.may_answer.wait(0.02) or self._stopped.is_set()):
+                    pass
                 if not self.silent:
                     with self._lock:
                         self._server.reply(request, self._answer(request.body))

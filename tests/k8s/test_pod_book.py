@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dlrover_lite.backends.k8s.nodes.pod_state import CreatePod, DeletePod
+from dlrover_lite.backends.k8s.nodes.pod_state import ANSWERS_SECONDS, CreatePod, DeletePod
 from dlrover_lite.core.errors import BackendError, CantResize, ResizeUnderWay
 from dlrover_lite.protocol.nodes import NodeSpec, Observed
 from tests.k8s.book_world import LARGE, SMALL, World
@@ -349,6 +349,34 @@ def test_a_follower_runs_where_its_predecessors_memory_is() -> None:
     assert world.agents[pod].nodes["ps-1"].started_at is not None
     assert world.created.total() == 1
     assert world.book.pods[pod].view is not None and world.book.pods[pod].view.asked.cores == 2.0
+
+
+def followed_after_a_restart() -> tuple[World, str]:
+    """A parameter server has ended, and is followed by what another master wants, which hasn't heard of the agent yet."""
+    pod = (world := World()).run("ps-0", "ps")
+    world.agents[pod].end("ps-0", "UserError", 3)
+    world.talk()
+    world.restart()
+    world.agents[pod].silent = True
+    world.book.launch(NodeSpec("ps-1", "ps", SMALL, "", "ps-0"), world.now)
+    return world, pod
+
+
+def test_a_follower_runs_where_memory_is_though_another_master_hasnt_heard_of_that_pod_yet() -> None:
+    world, pod = followed_after_a_restart()
+    world.settle(2)
+    assert world.book.nodes["ps-1"].pod == pod and world.started["ps-1"] == world.created.total() == 1
+
+
+def test_a_follower_is_started_elsewhere_when_no_agent_answers_where_memory_was() -> None:
+    world, pod = followed_after_a_restart()
+    for _ in range(int(ANSWERS_SECONDS)):
+        assert world.book.nodes["ps-1"].pod == pod
+        world.talk()
+        world.take()
+    assert world.book.nodes["ps-1"].pod != pod
+    world.settle(2)
+    assert world.started["ps-1"] == 1 and list(world.pods) == [world.book.nodes["ps-1"].pod]
 
 
 def test_a_follower_gets_a_new_pod_where_its_predecessors_is_gone() -> None:

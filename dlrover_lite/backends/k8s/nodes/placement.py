@@ -88,8 +88,8 @@ class Placement:
     def _of_predecessor(self, spec: NodeSpec) -> PodState | None:
         before = self.nodes.get(spec.follows)
         pod = self.pods.get(before.pod) if before is not None else None
-        if pod is None or before is None or not pod.takes_nodes or pod.node != before.spec.id:
-            return None
+        if pod is None or before is None or not pod.may_take_nodes or pod.node != before.spec.id:
+            return None  # an agent that this master hasn't heard of yet is waited for: memory is there
         if before.observed.reason == "OOMKilled" and self.cant_resize and spec.resources.memory > pod.wanted.memory:
             return None  # it would only be killed again
         return pod

@@ -390,10 +390,10 @@ class PodBook(Placement):
         return found
 
     def _may_launch(self, pod: PodState, node: NodeState) -> bool:
-        """Whether a node is started now: not in a pod that is about to end, nor, for a while, in one that is still too small."""
+        """Whether a node is started now: not in a pod that is about to end or silent so far, nor, for a while, in one still too small."""
         if node.launch == "asked":
             return True
-        if pod.is_leaving or pod.delete_at is not None or pod.view is None:
+        if pod.awaits_agent or pod.is_leaving or pod.delete_at is not None or pod.view is None:
             return False
         return node.launch_by is None or self._actual(pod.view).memory >= node.spec.resources.memory
 
@@ -549,6 +549,8 @@ class PodBook(Placement):
             and now >= pod.cant_start_since + START_PATIENCE_SECONDS
         ):
             self.end(node, PodEnd("Unknown", None, f"its pod {pod.name} can't be started: {view.cant_start}"), now, at)
+        elif node.is_untouched and pod.awaits_agent and not (pod.may_take_nodes or self.closing):
+            self.move(node, pod, now)
         elif node.is_untouched and node.launch_by is not None and (pod.resize_problem or now >= node.launch_by):
             self._launch_or_move(pod, node, now)
         elif pod.silent_seconds > 0 and view is not None:

@@ -110,7 +110,7 @@ class PodState:
     spare: bool = False
     """It was made to wait for a node, and none has come yet."""
     was_taken: bool = False
-    """Its node has come later than the pod."""
+    """Its node has come later than the pod. It is started once the agent has answered, and elsewhere if it doesn't."""
     takes_no_more: bool = False
 
     @property
@@ -128,14 +128,18 @@ class PodState:
         return self.view is not None and self.view.is_running and bool(self.view.status.pod_ip)
 
     @property
+    def awaits_agent(self) -> bool:
+        """Whether its agent has to answer before the node is started."""
+        return self.was_taken and not self.heard
+
+    @property
     def takes_nodes(self) -> bool:
-        return (
-            not self.takes_no_more
-            and self.runs
-            and self.heard
-            and self.silent_seconds < ANSWERS_SECONDS
-            and not self.is_leaving
-        )
+        return self.heard and self.may_take_nodes
+
+    @property
+    def may_take_nodes(self) -> bool:
+        """Whether it can be given a node once its agent has answered."""
+        return not self.takes_no_more and self.runs and self.silent_seconds < ANSWERS_SECONDS and not self.is_leaving
 
 
 def is_same(one: Resources, other: Resources) -> bool:
