@@ -66,8 +66,8 @@ def limit_target(endpoint: str, rows: int) -> None:
 def parameter_server(master_endpoint: str, node: str) -> int:
     from dlrover_lite.core.units import GIB, Resources
     from dlrover_lite.protocol.nodes import NodeSpec
+    from dlrover_lite.ps.server.compile_kernels import compile_kernels
     from dlrover_lite.ps.server.main import main
-    from dlrover_lite.worker.compile_kernels import compile_kernels
 
     compile_kernels()  # nodes are forked from a template that has done so
     listen = listen_endpoint(master_endpoint, node)

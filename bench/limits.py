@@ -97,7 +97,9 @@ def running_job(home: Path) -> Iterator[Job]:
         }
     )
     keeper = KeeperOptions(
-        master=[sys.executable, "-c", IDLE], entries={"worker": "_limits_node:main"}, imports=["_limits_node"]
+        master=[sys.executable, "-c", IDLE],
+        entries={"worker": "_limits_node:main"},
+        imports={"worker": ["_limits_node"]},
     )
     handle = launch(recipe, options=RunOptions(), backend=LocalJobs(keeper))
     with zmq.Context() as context:

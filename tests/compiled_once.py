@@ -20,10 +20,12 @@ with (directory / "compiling").open("w") as lock:
         import numpy as np
 
         from dlrover_lite.data.synthetic import SyntheticDataset
+        from dlrover_lite.ps.server import compile_kernels as of_servers
         from dlrover_lite.recipe.schema import SyntheticData
-        from dlrover_lite.worker.compile_kernels import compile_kernels
+        from dlrover_lite.worker import compile_kernels as of_workers
 
-        compile_kernels()
+        of_servers.compile_kernels()
+        of_workers.compile_kernels()
         SyntheticDataset(SyntheticData(samples=2), first=0, samples=2).read(np.arange(2))
         (directory / "compiled").touch()
 if sys.argv[2:]:

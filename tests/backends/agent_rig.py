@@ -59,7 +59,7 @@ class AgentRig:
         self.options = AgentOptions(
             **{
                 "entries": {"worker": f"{NODES}:main", "ps": f"{NODES}:main"},
-                "imports": [],
+                "imports": {},
                 "files": str(files),
                 "scratch": str(self.scratch),
                 **options,

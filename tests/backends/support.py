@@ -33,7 +33,7 @@ def options(*master: str, **changes: Any) -> KeeperOptions:
         **{
             "master": [sys.executable, str(HERE / "scripted_master.py"), *master],
             "entries": {"worker": f"{NODES}:main", "ps": f"{NODES}:main"},
-            "imports": [],
+            "imports": {},
             "node_grace_seconds": 0.3,
             **changes,
         }

@@ -176,7 +176,7 @@ def test_a_node_that_waited_while_the_template_was_killed_ends_for_its_own_reaso
     os.mkfifo(tmp_path / "gate")
     (tmp_path / "slow.py").write_text(f"open({str(tmp_path / 'gate')!r}).read()\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with agent(imports=["slow"]) as rig:
+    with agent(imports={"worker": ["slow"]}) as rig:
         scripted = rig.scripted()
         node = scripted.launch("kill:9")
         template = until(rig.descendants, "the template")[0]
@@ -255,7 +255,7 @@ def test_a_template_that_cannot_be_started_is_told_of_each_node(
     os.mkfifo(tmp_path / "gate")
     (tmp_path / "broken.py").write_text(f"open({str(tmp_path / 'gate')!r}).read()\nimport surely_not_installed\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with agent(imports=["broken"]) as rig:
+    with agent(imports={"worker": ["broken"]}) as rig:
         scripted = rig.scripted()
         node = scripted.launch("stay")
         (tmp_path / "gate").write_text("")  # when it is there to read it

@@ -91,7 +91,7 @@ class TestLocalBackendWatchdog(BackendContract):
 
 
 def test_nodes_are_forked_from_a_template_with_modules_imported(context: zmq.Context[Any]) -> None:
-    handle = start("idle", imports=["torch", "numpy", "numba"])
+    handle = start("idle", imports={"worker": ["torch", "numpy", "numba"]})
     scripted = scripted_backend(handle, context)
     # Asked for while torch is still being imported: they wait.
     for node, cores in (("worker-0", 2.7), ("worker-1", 0.5)):
@@ -113,7 +113,7 @@ def test_memory_shared_with_the_template_is_not_counted_for_nodes(
 ) -> None:
     (tmp_path / "large.py").write_text("held = b'x' * (96 << 20)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    handle = start("idle", imports=["large"], limits=limits)
+    handle = start("idle", imports={"worker": ["large"]}, limits=limits)
     scripted = scripted_backend(handle, context)
     node = scripted.launch("fork")
     scripted.wait_for_output(node, "forked")
@@ -130,7 +130,7 @@ def test_a_template_with_threads_starts_fresh_interpreters(
         "import signal, threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    handle = start("idle", imports=["threaded"])
+    handle = start("idle", imports={"worker": ["threaded"]})
     scripted = scripted_backend(handle, context)
     node = scripted.launch("exit:3")
     assert scripted.event(node, "exited").reason == "UserError"
@@ -152,7 +152,7 @@ def test_a_node_terminated_while_the_template_imports_never_starts(
 ) -> None:
     (tmp_path / "endless.py").write_text("import threading\nthreading.Event().wait()\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    handle = start("idle", imports=["endless"])
+    handle = start("idle", imports={"worker": ["endless"]})
     scripted = scripted_backend(handle, context)
     node = scripted.launch("stay")
     assert node not in scripted.backend.readings().nodes
@@ -253,7 +253,7 @@ def _can_have(kind: Any) -> bool:
 def test_a_module_that_does_not_import_fails_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.py").write_text("import surely_not_installed\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    handle = start("idle", imports=["broken"])
+    handle = start("idle", imports={"worker": ["broken"]})
     result = handle.wait(PATIENCE_SECONDS)
     assert result.state == "failed"
     assert "No module named 'surely_not_installed'" in result.message

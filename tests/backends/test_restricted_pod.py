@@ -75,7 +75,7 @@ class RestrictedRig(AgentRig):
 def restricted() -> Iterator[RestrictedRig]:
     if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "setpriv"))):
         pytest.skip("only root can become another user")
-    rig = RestrictedRig(beneath="/tmp", imports=["torch", "numba"])
+    rig = RestrictedRig(beneath="/tmp", imports={"worker": ["torch", "numba"]})
     try:
         rig.start()
         until(lambda: "listens" in rig.printed() or (rig.process is not None and rig.process.poll()), "the agent")

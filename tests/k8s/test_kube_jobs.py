@@ -67,7 +67,7 @@ def backend_for(cluster: Cluster, api_server: ApiServer, tmp_path: Path) -> Iter
             master=[sys.executable, str(MASTER), *arguments], node_grace_seconds=0.3, master_grace_seconds=1000
         )
         entry = f"{NODES}:main"
-        agent = AgentOptions(entries={"worker": entry, "ps": entry}, imports=[])
+        agent = AgentOptions(entries={"worker": entry, "ps": entry}, imports={})
         given = PodOptions(keeper=keeper, agent=msgspec.json.encode(agent).decode())
         made.append(KubeJobs(api_server.calls(tmp_path, "ann", cluster.calls.namespace), given=given))
         return made[-1]

@@ -72,6 +72,7 @@ def test_a_restricted_namespace_admits_it_with_all_that_the_recipe_wishes(calls:
     assert len(environment) == len(container["env"]), "each variable once"
     assert environment["PYTHONPATH"]["value"] == "/models:/more" and environment["TMPDIR"]["value"] == "/elsewhere"
     assert environment["DLROVER_LITE_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
+    assert environment["DLROVER_LITE_AGENT_ROLE"]["value"] == "ps"
     wishes = made["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     terms = [one["preference"]["matchFields"][0] for one in wishes]
     assert [(term["operator"], term["values"]) for term in terms] == [("In", ["host-a"]), ("NotIn", ["host-b"])]
@@ -99,6 +100,8 @@ def test_a_spare_waits_for_no_node_in_particular(calls: Calls) -> None:
     made = calls.create(node_pod(settings, spec, "ads-1-spare-1", spec.resources, spare=True))
     assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "spare"
     assert "dlrover-lite.io/node" not in made["metadata"].get("annotations", {})
+    names = [one["name"] for one in made["spec"]["containers"][0]["env"]]
+    assert "DLROVER_LITE_AGENT_ROLE" not in names, "it may be given nodes of any role"
 
 
 @pytest.mark.parametrize("node", ["Worker_1", "ps.1", "w" * 27, "ps-"])

@@ -44,7 +44,7 @@ class Running:
         self._backends: list[KubeBackend] = []
         options = {
             "entries": {"worker": f"{NODES}:main", "ps": f"{NODES}:main"},
-            "imports": [],
+            "imports": {},
             "grace_seconds": 1.0,
             **agent,
         }

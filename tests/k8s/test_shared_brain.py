@@ -220,7 +220,7 @@ def test_a_job_in_pods_finds_the_brain_that_it_shares_again(
     deployment = make_brain(calls)
     calls.create(pod_of(deployment))
     entry = "tests.k8s.idle_nodes:main"
-    agent = AgentOptions(entries={"worker": entry, "ps": entry}, imports=[])
+    agent = AgentOptions(entries={"worker": entry, "ps": entry}, imports={})
     given = PodOptions(agent=msgspec.json.encode(agent).decode())
     jobs = KubeJobs(api_server.calls(tmp_path, "ann", calls.namespace), given=given)
     recipe = load_recipe(ROOT / "recipes" / "census.yaml", {**CENSUS, "backend.k8s.brain": BRAIN})

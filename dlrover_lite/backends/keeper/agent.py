@@ -23,7 +23,7 @@ from dlrover_lite.backends.host import linux
 from dlrover_lite.backends.keeper import children
 from dlrover_lite.backends.keeper.loop import milliseconds_until, signals_as_bytes
 from dlrover_lite.backends.keeper.node_output import COPY_SECONDS, NodeOutput
-from dlrover_lite.backends.keeper.options import MEMORY_VARIABLE, AgentOptions
+from dlrover_lite.backends.keeper.options import MEMORY_VARIABLE, ROLE_VARIABLE, AgentOptions
 from dlrover_lite.backends.keeper.scratch import make_places
 from dlrover_lite.backends.keeper.service import KeeperService, Place
 from dlrover_lite.backends.keeper.supervisor import NodeSupervisor, start_error
@@ -217,6 +217,11 @@ def read_environment(environment: Mapping[str, str]) -> tuple[AgentOptions, str,
         if not given.isdecimal():
             raise UsageError(f"{MEMORY_VARIABLE} is no number of bytes: {given!r}")
         options = msgspec.structs.replace(options, memory=int(given))
+    if role := environment.get(ROLE_VARIABLE):
+        entries = {known: entry for known, entry in options.entries.items() if known == role}
+        if not entries:
+            raise UsageError(f"{ROLE_VARIABLE} is no role of nodes: {role!r}")
+        options = msgspec.structs.replace(options, entries=entries)
     return options, environment[POD_IP_VARIABLE], environment[HOST_VARIABLE]
 
 

@@ -11,28 +11,40 @@ from dlrover_lite.protocol.brain_mode import BrainMode
 from dlrover_lite.protocol.nodes import Role
 from dlrover_lite.transport.endpoints import TransportKind
 
-__all__ = ["MEMORY_VARIABLE", "AgentOptions", "KeeperOptions", "KeeperReady", "NodeOptions"]
+__all__ = ["MEMORY_VARIABLE", "ROLE_VARIABLE", "AgentOptions", "KeeperOptions", "KeeperReady", "NodeOptions"]
 
 MEMORY_VARIABLE = "DLROVER_LITE_AGENT_MEMORY"
 """Environment variable with ``AgentOptions.memory``, which whoever makes the pod knows."""
+ROLE_VARIABLE = "DLROVER_LITE_AGENT_ROLE"
+"""Environment variable with the role of all nodes of a pod, where whoever makes the pod knows it: nothing is imported there for others."""
 
 
 class NodeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How nodes are started."""
 
     entries: dict[Role, str] = msgspec.field(
-        default_factory=lambda: {"ps": "dlrover_lite.ps.server.main:main", "worker": "dlrover_lite.worker.main:main"}
+        default_factory=lambda: {"worker": "dlrover_lite.worker.main:main", "ps": "dlrover_lite.ps.server.main:main"}
     )
     """``module:function`` of each role, called in the node with (NodeSpec, job directory as Path); returns the exit code or None."""
-    imports: list[str] = msgspec.field(
-        default_factory=lambda: ["torch", "dlrover_lite.worker.compile_kernels:compile_kernels"]
+    imports: dict[Role, list[str]] = msgspec.field(
+        default_factory=lambda: {
+            "worker": ["torch", "dlrover_lite.worker.compile_kernels:compile_kernels"],
+            "ps": ["dlrover_lite.ps.server.compile_kernels:compile_kernels"],
+        }
     )
-    """Modules that the template imports before it forks nodes, beside those of ``entries``; ``module:function`` is called, too."""
+    """Modules that the template imports for nodes of each role before it forks them, beside that of their entry; ``module:function`` is
+    called, too."""
     restarts: int = 10
     """How often the master, and the template, may be started again; one that dies more often than this fails the job."""
     longest_restart_delay_seconds: float = 30.0
     """Longest delay before a restart in seconds. The first restart is at once, the second after half a second, each further one after twice
     as long."""
+
+    @property
+    def imported(self) -> list[str]:
+        """What the template imports, for the roles that have an entry."""
+        modules = [entry.partition(":")[0] for entry in self.entries.values()]
+        return list(dict.fromkeys([*(name for role in self.entries for name in self.imports.get(role, ())), *modules]))
 
 
 class KeeperOptions(NodeOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -206,11 +206,11 @@ class NodeSupervisor:
 
     def _spawn_template(self) -> None:
         """Start the template, and listen to it from now on. Raises OSError."""
-        options = self.options
-        imports = [*options.imports, *(entry.partition(":")[0] for entry in options.entries.values())]
         channel, template_end = socket.socketpair()
         with template_end:
-            self.template = children.spawn_template(self.job, template_end.fileno(), imports, self._variables)
+            self.template = children.spawn_template(
+                self.job, template_end.fileno(), self.options.imported, self._variables
+            )
         self._poller.register(channel.fileno())
         self._channel = Channel(channel, FromTemplate)
 

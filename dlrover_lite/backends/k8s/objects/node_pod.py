@@ -18,7 +18,7 @@ from dlrover_lite.backends.k8s.objects.pod_security import (
     scratch_volume,
 )
 from dlrover_lite.backends.k8s.objects.quantities import write_cores
-from dlrover_lite.backends.keeper.options import MEMORY_VARIABLE
+from dlrover_lite.backends.keeper.options import MEMORY_VARIABLE, ROLE_VARIABLE
 from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.recipe.kubernetes import Kubernetes
@@ -48,7 +48,8 @@ JOB_FILES, KEY_FILES, BRAIN_FILES = "/dlrover-lite/job", "/dlrover-lite/key", "/
 """Where the job's ConfigMap and its Secret are mounted, and the Secret of a brain that jobs share."""
 AGENT = ["python", "-P", "-m", "dlrover_lite.backends.keeper.agent"]
 AGENT_MEMORY = 512 * MIB
-"""Bytes that each pod has beside what its node is given: for the agent, and the process that nodes are forked from, which has torch."""
+"""Bytes that each pod has beside what its node is given: for the agent, and the process that nodes are forked from, which
+has torch where they are workers."""
 GRACE_SECONDS = 30
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")
 _LONGEST_NAME = 63
@@ -116,7 +117,7 @@ def node_pod(
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": GRACE_SECONDS,
             "securityContext": POD_SECURITY,
-            "containers": [_container(settings, resources)],
+            "containers": [_container(settings, resources, "" if spare else spec.role)],
             "volumes": _volumes(settings),
             **_placement(settings, spec, component),
         },
@@ -128,7 +129,7 @@ def resize_patch(settings: PodSettings, resources: Resources) -> KubeObject:
     return {"spec": {"containers": [{"name": CONTAINER, "resources": _resources(settings, resources)}]}}
 
 
-def _container(settings: PodSettings, resources: Resources) -> KubeObject:
+def _container(settings: PodSettings, resources: Resources, role: str) -> KubeObject:
     kubernetes = settings.kubernetes
     policy = {"imagePullPolicy": kubernetes.image_pull_policy} if kubernetes.image_pull_policy else {}
     return {
@@ -136,7 +137,7 @@ def _container(settings: PodSettings, resources: Resources) -> KubeObject:
         "image": kubernetes.image,
         **policy,
         "command": settings.command,
-        "env": _environment(settings),
+        "env": _environment(settings, role),
         "ports": [{"name": "agent", "containerPort": NODE_PORT}],
         "resources": _resources(settings, resources),
         "resizePolicy": [{"resourceName": one, "restartPolicy": "NotRequired"} for one in ("cpu", "memory")],
@@ -158,13 +159,16 @@ def _resources(settings: PodSettings, each: Resources) -> KubeObject:
     return {"requests": {"cpu": less, "memory": memory}, "limits": {"cpu": cores, "memory": memory}}
 
 
-def _environment(settings: PodSettings) -> list[KubeObject]:
+def _environment(settings: PodSettings, role: str) -> list[KubeObject]:
+    """``role``: that of all nodes that the pod will ever run; empty: it isn't known yet."""
     values = {
         **scratch_environment(),
         KEY_FILE_VARIABLE: f"{KEY_FILES}/key",
         "DLROVER_LITE_JOB": settings.job,
         MEMORY_VARIABLE: str(settings.agent_memory),
     }
+    if role:
+        values[ROLE_VARIABLE] = role
     if settings.kubernetes.python_path:
         values["PYTHONPATH"] = ":".join(settings.kubernetes.python_path)
     fields = {
