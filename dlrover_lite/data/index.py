@@ -28,7 +28,6 @@ from dlrover_lite.core.files.data_file import DataFile, open_stream, version_of
 from dlrover_lite.core.files.paths import cache_directory, make_cache
 from dlrover_lite.core.files.regular import open_descriptor, read_file
 from dlrover_lite.core.files.remote import RemoteFile, Version
-from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.data.block_cache import CACHE_VARIABLE, cache_bytes, process_cache
 from dlrover_lite.data.files import Progress, atomic_file, is_disk_full, unnamed_file
@@ -220,10 +219,12 @@ class _Builder:
         self._marks = [np.zeros(1, np.int64)]
 
     def feed(self, piece: NDArray[np.uint8]) -> None:
+        from dlrover_lite.data.kernels.lines import mark_lines
+
         if not len(piece):
             return
         marks = np.empty(len(piece) // LINES_PER_MARK + 1, np.int64)
-        self._newlines, found = _mark_lines(piece, self._newlines, self.size, marks)
+        self._newlines, found = mark_lines(piece, self._newlines, self.size, marks)
         self._marks.append(marks[:found])
         if self._with_checksums:
             self._add_checksums(piece, marks[:found])
@@ -243,31 +244,6 @@ class _Builder:
         lines = self._newlines + (not self._ends_with_newline)
         checksums = [*self._checksums, self._checksum][: _windows(lines)] if self._with_checksums else []
         return _Marks(lines, np.concatenate(self._marks)[: _marks(lines)], np.array(checksums, np.int64))
-
-
-@kernel
-def _mark_lines(piece, newlines, base, marks):  # type: ignore[no-untyped-def]
-    """Add the piece's newlines to ``newlines``; where it reaches a multiple of 1,024 the next line's offset goes to
-    ``marks``. ``base`` is the offset of the piece. Returns (newlines, marks found)."""
-    found = 0
-    length = piece.shape[0]
-    start = 0
-    while start < length:
-        part = piece[start : start + 128]
-        count = np.uint8(0)  # a byte-wide sum over at most 128 bytes: compiles to vector instructions
-        for byte in part:
-            count = np.uint8(count + np.uint8(byte == 10))
-        if (newlines + count) >> 10 != newlines >> 10:
-            for i in range(part.shape[0]):
-                if part[i] == 10:
-                    newlines += 1
-                    if newlines & 1023 == 0:
-                        marks[found] = base + start + i + 1
-                        found += 1
-        else:
-            newlines += np.int64(count)
-        start += 128
-    return newlines, found
 
 
 def _scan(source: DataFile, file: io.BufferedReader, version: Version, progress: Progress | None) -> TextIndex:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
-from dlrover_lite.data import criteo
-from dlrover_lite.data.fields import category_id, integer_ids
+from dlrover_lite.data.kernels import criteo
+from dlrover_lite.data.kernels.fields import category_id, integer_ids
 from dlrover_lite.recipe.id_kinds import IdKind
 
 __all__ = ["keys_of"]

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DataError
-from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.data.block_cache import FileRange, process_cache
 from dlrover_lite.data.index import LINES_PER_CHECKSUM, LINES_PER_MARK, TextIndex, unpack_again
 
@@ -208,49 +207,11 @@ def line_starts(buffer: NDArray[np.uint8], offset: int, count: int) -> NDArray[n
 
     The end of the buffer ends a line as a newline would. None when there aren't that many lines.
     """
+    from dlrover_lite.data.kernels.lines import find_starts
+
     starts = np.empty(count + 1, np.int64)
     words = buffer[: len(buffer) // 8 * 8].view(np.uint64)
-    return starts if _line_starts(buffer, words, np.uint64(offset), starts) else None
-
-
-@kernel
-def _line_starts(buffer, words, offset, starts):  # type: ignore[no-untyped-def]
-    """Find where lines start. ``words`` is the buffer eight bytes at a time. Indices are unsigned: numba checks signed ones for being
-    negative."""
-    one = np.uint64(1)
-    newlines = np.uint64(0x0A0A0A0A0A0A0A0A)
-    low_bits = np.uint64(0x7F7F7F7F7F7F7F7F)
-    starts[0] = offset
-    found = 1
-    wanted = starts.shape[0]
-    length = np.uint64(buffer.shape[0])
-    position = offset
-    while position < length and position & np.uint64(7) and found < wanted:
-        if buffer[position] == 10:
-            starts[found] = position + one
-            found += 1
-        position += one
-    word = position >> np.uint64(3)
-    while word < np.uint64(words.shape[0]) and found < wanted:
-        # The high bit of each byte of ``hits`` is set where the text has a newline.
-        difference = words[word] ^ newlines
-        hits = ~((((difference & low_bits) + low_bits) | difference) | low_bits)
-        if hits:
-            for i in range(8):
-                if (hits >> np.uint64(8 * i + 7)) & one and found < wanted:
-                    starts[found] = (word << np.uint64(3)) + np.uint64(i + 1)
-                    found += 1
-        word += one
-        position = word << np.uint64(3)
-    while position < length and found < wanted:
-        if buffer[position] == 10:
-            starts[found] = position + one
-            found += 1
-        position += one
-    if found == wanted - 1 and starts[found - 1] < buffer.shape[0]:
-        starts[found] = buffer.shape[0] + 1
-        found += 1
-    return found == wanted
+    return starts if find_starts(buffer, words, np.uint64(offset), starts) else None
 
 
 def _give_back_pages(window: _Window) -> None:

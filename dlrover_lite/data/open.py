@@ -139,10 +139,10 @@ def read_heads(data: FileData, directory: Path) -> list[Head]:
         from dlrover_lite.data.parquet import read_head
 
         return [read_head(path, data) for path in files]
-    from dlrover_lite.data.text import check_head
+    from dlrover_lite.data.text import read_head as read_lines
 
     parser = _parser(data, files)
-    return [check_head(path, number, parser) for number, path in enumerate(files)]
+    return [read_lines(path, number, parser) for number, path in enumerate(files)]
 
 
 def estimate_samples(data: CriteoData | CsvData, directory: Path, heads: Sequence[Head]) -> int:
@@ -189,11 +189,11 @@ def _examine(data: FileData, files: Sequence[DataFile]) -> tuple[Schema, int | N
         from dlrover_lite.data.parquet import parquet_samples
 
         return Schema(tuple(data.dense), tuple(data.categorical)), parquet_samples(files, data)
-    from dlrover_lite.data.text import cached_samples, check_head
+    from dlrover_lite.data.text import cached_samples, check_format
 
     parser = _parser(data, files)
     for number, path in enumerate(files):
-        check_head(path, number, parser)
+        check_format(path, number, parser)
     return parser.schema, cached_samples(files, parser.header_lines)
 
 

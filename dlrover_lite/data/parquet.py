@@ -18,7 +18,6 @@ from dlrover_lite.core.files.remote import RangeStream, RemoteFile
 from dlrover_lite.data.base import BadLine, Batch, Schema, checked_numbers
 from dlrover_lite.data.block_cache import FileRange, process_cache
 from dlrover_lite.data.csv import check_columns
-from dlrover_lite.data.fields import category_id, hash_strings, integer_ids
 from dlrover_lite.data.files import for_each
 from dlrover_lite.data.spilled_group import PIECE_ROWS, SpilledGroup
 from dlrover_lite.data.text import Columns, Head, keep_good, new_columns
@@ -405,6 +404,8 @@ def _ids(pa: Any, column: pa.ChunkedArray) -> NDArray[np.uint64]:
         return np.zeros(len(column), np.uint64)
     empty = column.is_null().to_numpy()
     if pa.types.is_integer(column.type):
+        from dlrover_lite.data.kernels.fields import integer_ids
+
         ids = integer_ids(column.fill_null(0).to_numpy())
     else:
         parts = [_string_ids(chunk.cast(pa.large_binary())) for chunk in column.chunks]
@@ -417,8 +418,10 @@ def _string_ids(strings: pa.LargeBinaryArray) -> NDArray[np.uint64]:
     ids = np.empty(len(strings), np.uint64)
     _, offsets, data = strings.buffers()
     if len(strings) and data is not None:
+        from dlrover_lite.data.kernels.fields import hash_strings
+
         places = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
         hash_strings(np.frombuffer(data, np.uint8), places, ids)
     else:
-        ids[:] = category_id(b"")
+        ids[:] = 0
     return ids

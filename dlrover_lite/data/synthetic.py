@@ -109,7 +109,7 @@ def write_tsv(path: Path, spec: SyntheticData, samples: int, gz: bool, progress:
     """
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is no file, and isn't replaced by one", hint="Choose another name.")
-    from dlrover_lite.data.synthetic_kernels import format_lines
+    from dlrover_lite.data.kernels.synthetic import format_lines
 
     teacher = _teacher(spec.ids_per_field, spec.zipf_exponent, spec.seed)
     tally = _AucTally()
@@ -169,7 +169,7 @@ def _generate(
     teacher: _Teacher, numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint64], NDArray[np.int64], NDArray[np.float64]]:
     """Generate (labels, dense, ids as in ``Batch``; counts int64 [n, 13] behind the dense features, -2 for empty; logits [n])."""
-    from dlrover_lite.data.synthetic_kernels import generate
+    from dlrover_lite.data.kernels.synthetic import generate
 
     count = len(numbers)
     labels = np.empty(count, np.float32)

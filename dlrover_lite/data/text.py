@@ -15,29 +15,29 @@ from dlrover_lite.data.base import BadLine, Batch, Schema, checked_numbers
 from dlrover_lite.data.block_cache import FileRange, process_cache
 from dlrover_lite.data.files import Progress, for_each
 from dlrover_lite.data.index import TextIndex, find_index, index_text, open_head
-from dlrover_lite.data.lines import LineReader, Spans, line_starts
+from dlrover_lite.data.lines import LineReader, Spans
 from dlrover_lite.recipe.file_preview import BOM, wrong_format
 from dlrover_lite.recipe.id_kinds import FileIds
 from dlrover_lite.recipe.id_preview import look_at_files
 from dlrover_lite.recipe.schema import CriteoData, CsvData
 
 __all__ = [
-    "UNEXPLAINED",
     "Columns",
     "Head",
     "LineParser",
     "TextDataset",
     "cached_samples",
-    "check_head",
+    "check_format",
     "keep_good",
     "new_columns",
+    "read_head",
 ]
 
 _HEAD_LINES = 1000
 _HEAD_BYTES = 256 << 10
 _LONGEST_HEAD_BYTES = 16 << 20
 _SMALL_BYTES = 16 << 20
-UNEXPLAINED = "it is too long, or has too many digits, to say why"
+_UNEXPLAINED = "it is too long, or has too many digits, to say why"
 
 
 class Columns(NamedTuple):
@@ -57,8 +57,8 @@ class LineParser(Protocol):
     def parse(self, file: int, spans: Spans, rows: NDArray[np.int64], out: Columns) -> int:
         """Parse line i of the spans, of file number ``file``, into row ``rows[i]`` of ``out``; how many were bad."""
 
-    def explain(self, file: int, line: bytes) -> str:
-        """Return why a line is bad."""
+    def problem(self, file: int, line: bytes) -> str:
+        """Return why a line is bad; "" where nothing seems to be."""
 
     def data(self) -> CriteoData | CsvData:
         """Return what the recipe says of the files."""
@@ -104,9 +104,20 @@ class Head(NamedTuple):
     """Length of the lines in bytes, with their ends; 0 where lines have none."""
 
 
-def check_head(path: DataFile, file: int, parser: LineParser) -> Head:
-    """Read the first 1,000 lines of a file, or fewer if they are long. Raises DataError when none of them can be used: it isn't what the
-    recipe says."""
+class _FirstLines(NamedTuple):
+    buffer: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    """Positions [lines + 1] where each line starts; the last one is where the next would."""
+    whole: bool
+    """The file has no others."""
+
+    def line(self, number: int) -> bytes:
+        return bytes(self.buffer[self.starts[number] : self.starts[number + 1] - 1])
+
+
+def _first_lines(path: DataFile, parser: LineParser) -> _FirstLines:
+    """Read the first 1,000 samples' lines of a file, or fewer if they are long. Raises DataError for a file without, and for another
+    format."""
     size = _HEAD_BYTES
     head = open_head(path, size)
     data_format = parser.data().__struct_config__.tag
@@ -116,31 +127,52 @@ def check_head(path: DataFile, file: int, parser: LineParser) -> Head:
         size *= 8
         head = open_head(path, size)
     buffer = np.frombuffer(head.removeprefix(BOM), np.uint8)
-    lines = int(np.count_nonzero(buffer == 10))
+    starts = np.concatenate(([0], np.flatnonzero(buffer == 10) + 1))
     if len(head) < size and (not len(buffer) or buffer[-1] != 10):
-        lines += 1  # the file's last line, without a newline
-    whole = len(head) < size and lines <= _HEAD_LINES + parser.header_lines
-    lines = min(lines, _HEAD_LINES + parser.header_lines)
-    count = lines - parser.header_lines
-    if count <= 0:
-        why = "it has a header line only" if lines else "its first line doesn't end"
+        starts = np.append(starts, len(buffer) + 1)  # after the file's last line, without a newline
+    most = _HEAD_LINES + parser.header_lines
+    whole = len(head) < size and len(starts) <= most + 1
+    if len(starts) - 1 <= parser.header_lines:
+        why = "it has a header line only" if len(starts) > 1 else "its first line doesn't end"
         raise DataError(f"{path} holds no samples: {why}", hint="Check that it is the right file, and its format.")
-    starts = line_starts(buffer, 0, lines)
-    assert starts is not None
-    starts = starts[parser.header_lines :]
+    return _FirstLines(buffer, starts[parser.header_lines : most + 1], whole)
+
+
+def _unusable(path: DataFile, lines: int, first: BadLine) -> DataError:
+    return DataError(
+        f"none of the first {lines} lines of {path} can be used; line {first.line}: {first.why}",
+        hint="Check that it is the right file. Its format is the recipe's data.format; evaluate reads files as training did.",
+    )
+
+
+def _bad_line(path: DataFile, file: int, parser: LineParser, number: int, line: bytes) -> BadLine:
+    """Return the bad line that has this number, from 0."""
+    return BadLine(str(path), number + 1, parser.problem(file, line) or _UNEXPLAINED)
+
+
+def check_format(path: DataFile, file: int, parser: LineParser) -> None:
+    """Raise DataError when none of the first lines of a file can be used: it isn't what the recipe says. Without kernels, as a master
+    looks at data before its job begins."""
+    lines = _first_lines(path, parser)
+    count = len(lines.starts) - 1
+    if all(parser.problem(file, lines.line(number)) for number in range(count)):
+        raise _unusable(path, count, _bad_line(path, file, parser, parser.header_lines, lines.line(0)))
+
+
+def read_head(path: DataFile, file: int, parser: LineParser) -> Head:
+    """Read the first 1,000 lines of a file, or fewer if they are long. Raises DataError when none of them can be used: it isn't what the
+    recipe says."""
+    lines = _first_lines(path, parser)
+    count = len(lines.starts) - 1
     rows = np.arange(count)
     out = new_columns(parser.schema, count)
-    bad = []
-    if parser.parse(file, Spans(buffer, rows, starts[:-1], starts[1:] - 1), rows, out):
-        for row in np.flatnonzero(out.codes).tolist():
-            why = parser.explain(file, bytes(buffer[starts[row] : starts[row + 1] - 1]))
-            bad.append(BadLine(str(path), parser.header_lines + row + 1, why))
+    bad: list[BadLine] = []
+    if parser.parse(file, Spans(lines.buffer, rows, lines.starts[:-1], lines.starts[1:] - 1), rows, out):
+        rows_of_bad = np.flatnonzero(out.codes).tolist()
+        bad += [_bad_line(path, file, parser, parser.header_lines + row, lines.line(row)) for row in rows_of_bad]
     if len(bad) == count:
-        raise DataError(
-            f"none of the first {count} lines of {path} can be used; line {bad[0].line}: {bad[0].why}",
-            hint="Check that it is the right file. Its format is the recipe's data.format; evaluate reads files as training did.",
-        )
-    return Head(keep_good(out, bad), count, whole, int(starts[-1] - starts[0]))
+        raise _unusable(path, count, bad[0])
+    return Head(keep_good(out, bad), count, lines.whole, int(lines.starts[-1] - lines.starts[0]))
 
 
 def _indexes_of(files: Sequence[DataFile], progress: Progress | None) -> list[TextIndex]:
@@ -159,7 +191,7 @@ class TextDataset:
         self.schema = parser.schema
         self._parser = parser
         numbers = {path: number for number, path in enumerate(files)}
-        for_each(files, lambda path: check_head(path, numbers[path], parser))
+        for_each(files, lambda path: check_format(path, numbers[path], parser))
         self._indexes = _indexes_of(files, progress)
         self._reader = LineReader(self._indexes)
         self._first = np.cumsum([0] + [index.lines - parser.header_lines for index in self._indexes])
@@ -206,6 +238,6 @@ class TextDataset:
         for row in np.flatnonzero(columns.codes).tolist():
             file = int(owners[row])
             line = int(numbers[row] - self._first[file]) + self._parser.header_lines
-            why = self._parser.explain(file, self._reader.line(file, line))
-            lines.append(BadLine(str(self._indexes[file].source), line + 1, why))
+            text = self._reader.line(file, line)
+            lines.append(_bad_line(self._indexes[file].source, file, self._parser, line, text))
         return lines

@@ -10,7 +10,8 @@ import pytest
 
 from dlrover_lite.core.errors import DataError
 from dlrover_lite.data.base import CRITEO_SCHEMA, Batch
-from dlrover_lite.data.criteo import CriteoParser, category_id
+from dlrover_lite.data.criteo import CriteoParser
+from dlrover_lite.data.kernels.criteo import category_id
 from dlrover_lite.data.order import EpochOrder
 from dlrover_lite.data.text import TextDataset
 from tests.data.criteo_lines import generated_lines

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite.core.errors import DataError
 from dlrover_lite.data.csv import CsvParser
-from dlrover_lite.data.fields import category_id, parse_float
+from dlrover_lite.data.kernels.fields import category_id, parse_float
 from dlrover_lite.data.text import TextDataset
 from dlrover_lite.recipe.schema import CsvData
 

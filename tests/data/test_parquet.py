@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dlrover_lite.core.errors import DataError
-from dlrover_lite.data.fields import category_id
+from dlrover_lite.data.kernels.fields import category_id
 from dlrover_lite.data.parquet import ParquetDataset
 from dlrover_lite.recipe.schema import ParquetData
 

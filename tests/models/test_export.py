@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite.core.errors import DataError, JobError, ModelError
 from dlrover_lite.data.base import Batch, Schema
-from dlrover_lite.data.fields import category_id
+from dlrover_lite.data.kernels.fields import category_id
 from dlrover_lite.models import export, tables
 from dlrover_lite.models.copying import copy_export
 from dlrover_lite.models.digests import write_digests
