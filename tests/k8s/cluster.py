@@ -13,7 +13,6 @@ import secrets
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from dlrover_lite.backends.host import linux
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.connection import connect
 
@@ -106,8 +106,7 @@ class ApiServer:
 
     def _spawn(self, name: str, *arguments: str) -> None:
         log = (self.directory / f"{name}.log").open("ab")
-        tied = [sys.executable, "-P", "-m", "dlrover_lite.backends.keeper.exec_with_parent_death", str(os.getpid())]
-        command = [*tied, str(ASSETS / name), *arguments]  # it ends with the tests, however they end
+        command = linux.tied([str(ASSETS / name), *arguments])  # it ends with the tests, however they end
         with log:
             self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=self.directory))
 

@@ -1,4 +1,8 @@
-"""What Linux offers to leave no process behind; elsewhere these do nothing and shutting down relies on the keeper."""
+"""What Linux offers to leave no process behind; elsewhere these do nothing and shutting down relies on the keeper.
+
+``python linux.py PARENT COMMAND…`` becomes COMMAND, tied to the life of the process PARENT. Between fork and exec no Python may run in a
+process with threads, which a keeper is once it has begun; so its children tie themselves. It imports little: each child waits for it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import os
 import signal
 import sys
 
-__all__ = ["adopt_orphans", "die_with_parent", "free_beginning", "set_process_name", "thread_count"]
+__all__ = ["adopt_orphans", "die_with_parent", "free_beginning", "set_process_name", "thread_count", "tied"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -25,6 +29,11 @@ def die_with_parent(parent_pid: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)  # what the kernel would have done: whoever asks is told the same reason
+
+
+def tied(command: list[str]) -> list[str]:
+    """Return what to start instead of a command, for a child that ends when this process does."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
 
 def adopt_orphans() -> None:
@@ -55,3 +64,8 @@ def free_beginning(descriptor: int, length: int) -> bool:
 def thread_count() -> int | None:
     """Return the number of threads of this process, those of native libraries included; None where that can't be known."""
     return len(os.listdir("/proc/self/task")) if _LIBC is not None else None  # noqa: PTH208
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
+    os.execvp(sys.argv[2], sys.argv[2:])

@@ -13,6 +13,7 @@ from contextlib import suppress
 import msgspec
 import psutil
 
+from dlrover_lite.backends.host import linux
 from dlrover_lite.backends.keeper.protocol import TemplateOptions
 from dlrover_lite.backends.template.threads import THREAD_VARIABLES
 from dlrover_lite.core.files.durable import open_private
@@ -38,10 +39,9 @@ def spawn(
     """
     if shutil.which(command[0]) is None:  # or only the child would know
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
-    tied = [sys.executable, "-P", "-m", "dlrover_lite.backends.keeper.exec_with_parent_death", str(os.getpid())]
     with os.fdopen(open_private(job.log(name), os.O_WRONLY | os.O_APPEND), "ab") as output:
         process = subprocess.Popen(
-            [*tied, *command],
+            linux.tied(command),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -54,7 +54,7 @@ def spawn(
 
 
 def spawn_template(job: Job, channel: int, imports: list[str], variables: dict[str, str]) -> int:
-    options = TemplateOptions(channel, str(job.directory), list(dict.fromkeys(imports)))
+    options = TemplateOptions(channel, str(job.directory), imports)
     command = [
         sys.executable,
         "-P",
