@@ -20,7 +20,7 @@ import msgspec
 from dlrover_lite.core.decoding import json_decoder
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.jobs import json_lines
-from dlrover_lite.protocol.questions import Story, StoryEntry
+from dlrover_lite.protocol.questions import About, Story, StoryEntry
 
 __all__ = ["FILE", "Minibatches", "Subject", "append", "find", "known_subjects", "parse_subject", "read", "select"]
 
@@ -65,6 +65,7 @@ class _Line(msgspec.Struct):
     subject: str
     text: str
     node: str = ""
+    about: About = ""
 
 
 _decoder = json_decoder(_Line)
@@ -159,7 +160,9 @@ def append(job_directory: Path, entries: Iterable[StoryEntry]) -> None:
 
     Raises JobError when it can't be written.
     """
-    if lines := [msgspec.json.encode(_Line(entry.at, entry.subject, entry.text, entry.node)) for entry in entries]:
+    if lines := [
+        msgspec.json.encode(_Line(entry.at, entry.subject, entry.text, entry.node, entry.about)) for entry in entries
+    ]:
         json_lines.append(job_directory / FILE, lines)
 
 
@@ -170,7 +173,7 @@ def read(job_directory: Path, on_damage: Callable[[str], None] = lambda _: None)
     found = json_lines.read(path, _decoder)
     if found.damaged:
         on_damage(_damage(path, found.damaged, last=found.unended))
-    return Story([StoryEntry(one.at, one.subject, one.text, one.node) for one in found.entries])
+    return Story([StoryEntry(one.at, one.subject, one.text, one.node, one.about) for one in found.entries])
 
 
 def _damage(path: Path, damaged: list[int], last: int) -> str:
