@@ -57,6 +57,7 @@ COMMANDS = {
     "export": _command("model.models:export_", "Write a job's model to files."),
     "census": _command("model.census:census", "Prove that samples are applied exactly once."),
     "data": _command("model.data:data", "Make training data."),
+    "simulate": _command("simulate:simulate", "Run a trace of jobs on simulated machines."),
     "plan": _command("brain.plan:plan", "Show the plan that a job would start with."),
     "validate": _command("model.recipe:validate", "Check a recipe and say what it will do."),
     "brain": _command("brain.brain:brain", "Look after the process that advises all jobs."),

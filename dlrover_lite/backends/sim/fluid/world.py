@@ -1,30 +1,33 @@
 """Many jobs as fluids on the machines of a cluster: what happens to one between two events needs no look at it.
 
-Users' plans are kept (the static policy). A job begins when all of its nodes have places and are there; its nodes are put where most cores
-are left, servers first, and jobs that have no room are passed over by later ones. Limits of nodes never add up to more than a machine has,
-so jobs of one machine don't slow each other down; what passes their network cards together isn't added up. A server that runs out of
-memory ends its job, as nobody gives it more. A machine that fails takes its nodes along: without some workers a job goes on more slowly,
-and for a lost server it waits until another one is there, and goes back to its newest checkpoint.
+Without another policy users' plans are kept. A job begins when all of its nodes have places and are there; its nodes are put where most
+cores are left, servers first, and jobs that have no room are passed over by later ones. Limits of nodes never add up to more than a
+machine has, so jobs of one machine don't slow each other down; what passes their network cards together isn't added up. A server that runs
+out of memory ends its job, as nobody gives it more. A machine that fails takes its nodes along: without some workers a job goes on more
+slowly, and for a lost server it waits until another one is there, and goes back to its newest checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dlrover_lite.backends.sim.clock import EventClock, source_of_chance
+from dlrover_lite.backends.sim.fluid.changes import MECHANISMS, ChangeCosts, PlanChanges
 from dlrover_lite.backends.sim.fluid.job import STOPPED, FluidJob, FluidNode, JobRequest, JobState
+from dlrover_lite.backends.sim.fluid.places import Places
+from dlrover_lite.backends.sim.fluid.pools import Pool, Pools
 from dlrover_lite.backends.sim.physics.machines import STEADY, Disturbances, Machine
 from dlrover_lite.backends.sim.physics.queues import Node
 from dlrover_lite.backends.sim.physics.rates import Rate, Rates
 from dlrover_lite.backends.sim.physics.startup import Startup
+from dlrover_lite.protocol.plans import Plan
 
 __all__ = ["FluidWorld", "LogEntry"]
-
-_ROUNDING = 1e-9
 
 
 class LogEntry(NamedTuple):
@@ -48,29 +51,58 @@ class FluidWorld:
         seed: int = 0,
         disturbances: Disturbances = STEADY,
         rates: Rates | None = None,
+        pools: Sequence[Pool] = (),
+        costs: ChangeCosts = MECHANISMS,
+        first_plan: Callable[[FluidJob], Plan | None] | None = None,
     ) -> None:
-        """``rates`` that were looked up before are taken over."""
+        """``rates`` that were looked up before are taken over. ``first_plan``: says what a job is to begin with that waits, or None as
+        long as it is to wait; it is asked whenever there may be room."""
         self.clock = EventClock()
         self.jobs = [FluidJob.of(request) for request in requests]
-        self.machines = list(machines)
+        self.places = Places([*machines, *(pool.machine for pool in pools for _ in range(pool.most))])
         self.log: list[LogEntry] = []
-        self.left_cores = np.array([machine.cores for machine in machines])
-        self.left_bytes = np.array([machine.memory for machine in machines])
-        self._usual = list(machines)
-        self._works = np.ones(len(machines), np.bool_)
+        self._usual = list(self.places.machines)
         self._startup, self._seed, self._disturbances = startup, seed, disturbances
         self._rates = Rates(seed) if rates is None else rates
+        self._first_plan = first_plan
         self._waiting: list[FluidJob] = []
         self._with_image: set[int] = set()
+        self._pools = Pools(self.places, self.clock, pools, len(machines), self._pool_says)
+        self.changes = PlanChanges(
+            self.places,
+            self.clock,
+            costs,
+            start=self._start,
+            changed=self._changed,
+            freed=self._place_waiting,
+            say=lambda job, what: self._say(job.request.name, what),
+        )
         for job in self.jobs:
             self.clock.at(job.request.arrives_at, partial(self._arrives, job))
-        for host in range(len(machines)):
+        for host in range(len(self.places.machines)):
             self._disturb(host)
+
+    @property
+    def machines(self) -> list[Machine]:
+        return self.places.machines
+
+    @property
+    def left_cores(self) -> NDArray[np.float64]:
+        return self.places.left_cores
+
+    @property
+    def left_bytes(self) -> NDArray[np.int64]:
+        return self.places.left_bytes
 
     @property
     def rates(self) -> int:
         """Number of rates that were computed."""
         return len(self._rates)
+
+    @property
+    def live(self) -> list[FluidJob]:
+        """Jobs that have arrived and not ended."""
+        return [job for job in self.jobs if job.state != "arriving" and not job.ended]
 
     def run_until(self, moment: float) -> None:
         """Let time pass, and count what has been done by then."""
@@ -89,58 +121,56 @@ class FluidWorld:
 
     def _place_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self._waiting = [job for job in waiting if not self._place(job)]
+        self._waiting += [job for job in waiting if not self._place(job)]
+        self._pools.wanted(sum(job.unplaced_cores for job in self._waiting))
+
+    def _pool_says(self, host: int, what: str) -> None:
+        self._say(f"machine {host}", what)
+        if self.places.there[host]:
+            self._place_waiting()
 
     def _place(self, job: FluidJob) -> bool:
         """Take room for all nodes of a job that have none, and start them; False, and nothing is taken, if one finds none."""
-        if job.unplaced_cores > float(self.left_cores[self._works].sum()) + _ROUNDING:
+        if self._first_plan is not None and job.started_at is None:
+            plan = self._first_plan(job)
+            if plan is None:
+                return False
+            if plan != job.plan:
+                job.adopt(plan)
+        if not self.places.may_hold(job.unplaced_cores):
             return False
         job.passes(self.clock.now)
         placed: list[FluidNode] = []
         for node in job.nodes:
             if node.host < 0:
-                if (host := self._find(node)) is None:
+                if (host := self.places.find(node.resources)) is None:
                     for one in placed:
-                        self._give_back(one)
+                        self.places.withdraw(one)
                     return False
-                self._take(node, host)
+                self.places.take(node, host)
                 placed.append(node)
+        if job.started_at is None:
+            job.started_at = self.clock.now
         for node in placed:
             self._start(job, node)
         self._changed(job)
         return True
 
-    def _find(self, node: FluidNode) -> int | None:
-        enough = (self.left_cores >= node.resources.cores - _ROUNDING) & (self.left_bytes >= node.resources.memory)
-        host = int(np.argmax(np.where(enough & self._works, self.left_cores, -1.0)))
-        return host if enough[host] and self._works[host] else None
-
-    def _take(self, node: FluidNode, host: int) -> None:
-        node.host = host
-        self.left_cores[host] -= node.resources.cores
-        self.left_bytes[host] -= node.resources.memory
-
-    def _give_back(self, node: FluidNode) -> None:
-        self.left_cores[node.host] += node.resources.cores
-        self.left_bytes[node.host] += node.resources.memory
-        node.host, node.up = -1, False
-        if node.start is not None:
-            node.start.cancel()
-
     def _start(self, job: FluidJob, node: FluidNode) -> None:
         node.launches += 1
-        at = job.nodes.index(node)
-        chance = source_of_chance(self._seed, f"start {node.launches} of node {at} of {job.request.name}")
-        restored = job.request.memory.row_bytes(job.samples) / job.request.servers if node.role == "server" else 0.0
+        chance = source_of_chance(self._seed, f"start {node.launches} of node {node.number} of {job.request.name}")
+        with_rows = node.role == "server" and node.owns
+        restored = job.request.memory.row_bytes(job.samples) / len(job.owners) if with_rows else 0.0
         phases = self._startup.draw(chance, pulled=node.host in self._with_image, restored_bytes=restored)
         self._with_image.add(node.host)
         node.start = self.clock.after(phases.seconds, partial(self._is_there, job, node))
 
     def _is_there(self, job: FluidJob, node: FluidNode) -> None:
+        job.passes(self.clock.now)
         node.up = True
         if job.training_from is not None or all(one.up for one in job.nodes):
-            job.passes(self.clock.now)
             self._changed(job)
+        self.changes.is_there(job)
 
     # --- what jobs do ----------------------------------------------------------------------------------------------------
 
@@ -164,12 +194,13 @@ class FluidWorld:
 
     def _rate(self, job: FluidJob) -> Rate:
         up = [node for node in job.nodes if node.up]
-        servers = [Node(node.resources.cores, node.host) for node in up if node.role == "server"]
+        servers = [Node(node.resources.cores, node.host) for node in up if node.role == "server" and node.owns]
         workers = [Node(node.resources.cores, node.host) for node in up if node.role == "worker"]
         began = job.training_from is not None or len(up) == len(job.nodes)
-        if not began or len(servers) < job.request.servers:
+        if not began or len(servers) < len(job.owners) or self.clock.now < job.held_until:
             return STOPPED
-        return self._rates.of(job.request.costs, workers, servers, self.machines)
+        rate = self._rates.of(job.request.costs, workers, servers, self.machines)
+        return rate if job.kept_rate == 1.0 else Rate(*(part * job.kept_rate for part in rate))
 
     def _ends(self, job: FluidJob, state: JobState) -> None:
         job.passes(self.clock.now)
@@ -177,7 +208,8 @@ class FluidWorld:
         self._change(job, state)
         for node in job.nodes:
             if node.host >= 0:
-                self._give_back(node)
+                self.places.give_back(node)
+        self.changes.lost(job)
         if job in self._waiting:
             self._waiting.remove(job)
         self._place_waiting()
@@ -223,16 +255,18 @@ class FluidWorld:
 
     def set_works(self, host: int, *, works: bool) -> None:
         """Have a machine fail, with all that is on it, or work again."""
-        self._works[host] = works
-        self._say(f"machine {host}", "works again" if works else "fails")
+        self.places.set_works(host, works)
+        if self.places.there[host]:
+            self._say(f"machine {host}", "works again" if works else "fails")
         hit = [] if works else self._on(host)
         for job in hit:
             job.passes(self.clock.now)
             lost = [node for node in job.nodes if node.host == host]
             for node in lost:
-                self._give_back(node)
-            if any(node.role == "server" for node in lost):
+                self.places.give_back(node)
+            if any(node.role == "server" and node.owns for node in lost):
                 job.samples = job.saved_samples
+            self.changes.lost(job)
             self._changed(job)
             if not job.ended and job not in self._waiting:
                 self._waiting.append(job)
