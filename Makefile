@@ -1,6 +1,7 @@
 # make demo     trains a small model on this machine      make test    runs the tests
 # make lint     ruff, mypy, import contracts              make bench   measures, and compares with the targets
 # make chaos    kills, stops and slows down jobs for as long as you like: docs/reliability.md
+# make fuzz-sim     runs simulated jobs with faults until it is stopped       make sim-seeds   a thousand of them
 # make clean    removes everything that make made           make pictures    makes the pictures in the docs
 #
 # Each sets up .venv first if it has to. PYTHON=/path/to/python3.12 chooses the Python it is made with.
@@ -10,7 +11,7 @@ READY := .venv/.ready
 
 export DLROVER_LITE_HOME = $(CURDIR)/.home
 
-.PHONY: demo test lint bench chaos pictures clean again
+.PHONY: demo test lint bench chaos fuzz-sim sim-seeds pictures clean again
 
 demo: $(READY)
 	@.venv/bin/dlrover-lite run recipes/quickstart.yaml
@@ -31,6 +32,12 @@ bench: $(READY)
 
 chaos: $(READY)
 	@CHAOS=long .venv/bin/python -m pytest -n 2 --timeout=900 tests/chaos tests/k8s/test_job_faults.py
+
+fuzz-sim: $(READY)
+	@.venv/bin/python -m dlrover_lite.simulation.fuzz --first $${FIRST:-$$(date +%s)}
+
+sim-seeds: $(READY)
+	@.venv/bin/python -m dlrover_lite.simulation.fuzz --first $${FIRST:-1} --seeds $${SEEDS:-1000}
 
 pictures: $(READY)
 	@.venv/bin/python tools/pictures.py

@@ -10,7 +10,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,7 +18,11 @@ from dlrover_lite.core.process_log import log
 from dlrover_lite.transport.answering import Answering, without_repeats
 from dlrover_lite.transport.frames import MalformedMessage, Reply, ReplyCodec, Request
 
-__all__ = ["MemoryClient", "MemoryConnector", "MemoryServer", "Network", "VirtualClock"]
+__all__ = ["Delivery", "MemoryClient", "MemoryConnector", "MemoryServer", "Network", "VirtualClock"]
+
+
+def _nobody() -> None:
+    """Take no note of a message."""
 
 
 class VirtualClock:
@@ -35,6 +39,15 @@ class VirtualClock:
         self.now = max(self.now, moment)
 
 
+class Delivery(NamedTuple):
+    """One arrival of a message."""
+
+    seconds: float
+    """Seconds for which it is on its way."""
+    in_order: bool = True
+    """It doesn't overtake what was sent before it from the same sender to the same receiver."""
+
+
 class Network:
     """Carries messages. ``latency_seconds`` is asked for each message how long it is on its way; the seed orders what arrives at once."""
 
@@ -43,7 +56,8 @@ class Network:
     ) -> None:
         self._clock = clock
         self._random = random.Random(seed)
-        self._latency_seconds = latency_seconds
+        self.deliveries: Callable[[str], Sequence[Delivery]] = lambda _: (Delivery(latency_seconds()),)
+        """Says how a message to or from the server at an endpoint arrives: once as a rule; not at all, or twice, where networks fail."""
         self._under_way: list[tuple[float, float, int, Callable[[], None]]] = []
         self._sent = self._sessions = 0
         self._arrivals: dict[object, tuple[float, float]] = {}
@@ -84,7 +98,7 @@ class Network:
             if (server := self._servers.get(endpoint)) is not None:
                 server.arrived(peer, header, frames)
 
-        self._send((peer, endpoint), arrive)
+        self._send(endpoint, (peer, endpoint), arrive)
 
     def to_client(self, endpoint: str, peer: bytes, header: bytes, frames: Sequence[Any]) -> None:
         """Send a reply; it is lost when its client is no more."""
@@ -93,16 +107,18 @@ class Network:
             if (client := self._clients.get(peer)) is not None:
                 client.arrived(header, frames)
 
-        self._send((endpoint, peer), arrive)
+        self._send(endpoint, (endpoint, peer), arrive)
 
-    def _send(self, way: object, arrive: Callable[[], None]) -> None:
-        at, place = self._clock() + self._latency_seconds(), self._random.random()
-        before = self._arrivals.get(way)
-        if before is not None and (at, place) < before:
-            at, place = before
-        self._arrivals[way] = at, place
-        self._sent += 1
-        heapq.heappush(self._under_way, (at, place, self._sent, arrive))
+    def _send(self, endpoint: str, way: object, arrive: Callable[[], None]) -> None:
+        for delivery in self.deliveries(endpoint):
+            at, place = self._clock() + delivery.seconds, self._random.random()
+            if delivery.in_order:
+                before = self._arrivals.get(way)
+                if before is not None and (at, place) < before:
+                    at, place = before
+                self._arrivals[way] = at, place
+            self._sent += 1
+            heapq.heappush(self._under_way, (at, place, self._sent, arrive))
 
 
 class MemoryServer(Answering):
@@ -116,10 +132,11 @@ class MemoryServer(Answering):
         *,
         remember_replies: bool = False,
         say: Callable[[str], None] = log,
+        on_mail: Callable[[], None] = _nobody,
     ) -> None:
         super().__init__(requests, remember_replies=remember_replies, say=say)
         self.endpoint = endpoint
-        self._network = network
+        self._network, self._on_mail = network, on_mail
         self._requests: list[Request] = []
         network.listen(endpoint, self)
 
@@ -131,6 +148,7 @@ class MemoryServer(Answering):
     def arrived(self, peer: bytes, header: bytes, frames: Sequence[Any]) -> None:
         if (request := self._decoded(peer, header, list(frames))) is not None:
             self._requests.append(request)
+            self._on_mail()
 
     def receive(self, timeout_seconds: float | None = 0.0) -> list[Request]:
         """Return the requests that have arrived. Never waits: time passes by the network's clock alone."""
@@ -148,9 +166,9 @@ class MemoryServer(Answering):
 class MemoryClient:
     """A client of one peer on a network, as ``transport.client.Client`` is over a socket, but for ``call``, which would wait."""
 
-    def __init__(self, network: Network, endpoint: str, replies: Any) -> None:
+    def __init__(self, network: Network, endpoint: str, replies: Any, on_mail: Callable[[], None] = _nobody) -> None:
         self.session = network.join(self)
-        self._network = network
+        self._network, self._on_mail = network, on_mail
         self._endpoint = endpoint
         self._codec = ReplyCodec(replies)
         self._sequence = 0
@@ -177,6 +195,7 @@ class MemoryClient:
             self._replies.append(self._codec.decode(header, list(frames)))
         except MalformedMessage:
             return  # as on the wire: nobody knows what it answers
+        self._on_mail()
 
     def receive(self, timeout_seconds: float | None = 0.0) -> Reply | None:
         """Return the next reply that has arrived; None: there is none. Never waits."""
@@ -190,17 +209,18 @@ class MemoryClient:
 class MemoryConnector:
     """Makes servers and clients of a network, as ``transport.connector.Connector`` makes those of a process."""
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(self, network: Network, on_mail: Callable[[], None] = _nobody) -> None:
+        """``on_mail`` is told whenever a message has come for any of them."""
+        self._network, self._on_mail = network, on_mail
 
     def server(self, endpoint: str, requests: Any, *, remember_replies: bool = False) -> MemoryServer:
-        return MemoryServer(self._network, endpoint, requests, remember_replies=remember_replies)
+        return MemoryServer(self._network, endpoint, requests, remember_replies=remember_replies, on_mail=self._on_mail)
 
     def client(
         self, endpoint: str, replies: Any, *, peer: str = "", clock: Callable[[], float] | None = None
     ) -> MemoryClient:
         """Make a client of ``endpoint``, whether or not anybody listens there yet."""
-        return MemoryClient(self._network, endpoint, replies)
+        return MemoryClient(self._network, endpoint, replies, self._on_mail)
 
 
 def _peer(session: int) -> bytes:

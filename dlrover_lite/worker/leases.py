@@ -204,6 +204,11 @@ class LeaseBook:
             self._client.receive(timeout_seconds)  # nothing may be asked yet: what comes now is an old answer, repeated
 
     @property
+    def tokens(self) -> list[int]:
+        """Tokens of all leases that it knows of."""
+        return [held.lease.token for held in self._held]
+
+    @property
     def ask_again_in(self) -> float:
         """Seconds until the master may be asked again, after it said to wait."""
         return max(0.0, self._ask_again_at - self._clock())
@@ -213,7 +218,13 @@ class LeaseBook:
         end = self._clock() + deadline_seconds
         while self._under_way is not None and self._clock() < end and not self.finished:
             self._take_answer(0.1)
-        for held in list(self._held):
+        for request in self.last_words():
+            self._client.call(request, deadline_seconds=max(0.1, end - self._clock()))
+
+    def last_words(self) -> list[LeaseRequest]:
+        """Return what there is still to say of each lease: what has been consumed, and that the rest is given back."""
+        found = []
+        for held in self._held:
             whole = held.lease.kind == "train"
             request = LeaseRequest(
                 self._node,
@@ -223,7 +234,8 @@ class LeaseBook:
                 want=False,
                 report=held.work.report() if whole else None,
             )
-            self._client.call(request, deadline_seconds=max(0.1, end - self._clock()))
+            found.append(request)
+        return found
 
     def close(self) -> None:
         self._client.close()
@@ -257,7 +269,7 @@ class LeaseBook:
 
     def _send(self, request: LeaseRequest) -> None:
         now = self._clock()
-        request = msgspec.structs.replace(request, holding=[held.lease.token for held in self._held])
+        request = msgspec.structs.replace(request, holding=self.tokens)
         self._under_way = (self._client.send(request), request, now, now)
 
     def _take_answer(self, timeout_seconds: float) -> None:

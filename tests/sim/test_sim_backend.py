@@ -33,6 +33,9 @@ class Busy:
     def asked_to_end(self) -> None:
         self._process.end(0)
 
+    def ended(self) -> None:
+        self.has_ended = True
+
 
 class Jobs:
     """Backends of some jobs on the same machines."""
@@ -117,6 +120,62 @@ def test_what_a_node_takes_up_is_where_it_was_left() -> None:
     assert seen(backend, "ps-1").host == "host-0"
     assert backend.processes["ps-1"].kept["arena"].content == "rows"
     assert jobs.cluster.left("host-0") == Resources(3.0, 63 * GIB)
+
+
+def test_a_machine_that_fails_takes_all_on_it_and_all_memory_along() -> None:
+    jobs = Jobs(Machine(4.0), Machine(16.0))
+    backend = jobs.backend()
+    backend.launch(spec("ps-0", role="ps", host="host-0"))
+    backend.launch(spec("ps-1", role="ps", host="host-0"))
+    backend.launch(spec("worker-0", 3.5, host="host-0"))  # there is no room for it
+    jobs.passes(10.0)
+    for node in ("ps-0", "ps-1"):
+        backend.processes[node].keep("arena", GIB // 2, "rows")
+    backend.terminate("ps-1", grace_seconds=0, keep_memory=True)
+    for process in jobs.cluster.fail("host-0"):
+        backend.lost(process)
+    assert (seen(backend, "ps-0").reason, seen(backend, "ps-0").detail) == (
+        "Preempted",
+        "its machine, host-0, has failed",
+    )
+    assert [host.name for host in backend.capacity()] == ["host-1"]
+    for at in range(2):
+        backend.launch(spec(f"ps-{at + 2}", role="ps", follows=f"ps-{at}"))
+    jobs.passes(10.0)
+    assert [(seen(backend, node).host, backend.processes[node].kept) for node in ("ps-2", "ps-3")] == [
+        ("host-1", {}),
+        ("host-1", {}),
+    ]
+    assert seen(backend, "worker-0").no_room
+    jobs.cluster.repair("host-0")
+    assert seen(backend, "worker-0").host == "host-0"
+
+
+def test_a_node_that_is_stopped_has_its_memory_and_no_core() -> None:
+    jobs = Jobs(Machine(2.0))
+    backend = jobs.backend()
+    backend.launch(spec("worker-0", 1.0))
+    jobs.passes(5.0)
+    before = backend.readings().nodes["worker-0"]
+    backend.processes["worker-0"].pause(True)
+    jobs.passes(10.0)
+    assert backend.readings().nodes["worker-0"] == before
+    backend.processes["worker-0"].pause(False)
+    jobs.passes(10.0)
+    assert backend.readings().nodes["worker-0"].cpu_seconds == pytest.approx(before.cpu_seconds + 10.0)
+
+
+def test_a_machine_that_gets_slower_has_done_what_it_did_before() -> None:
+    clock, done = EventClock(), list[float]()
+    cluster = Cluster({"here": Machine(4.0)}, clock)
+    process = Process("one", Resources(1.0, GIB), "", {}, changed=lambda one: cluster.settle(one.host), ends=print)
+    cluster.place(process, "here")
+    process.state = "running"
+    process.do(2.0, lambda: done.append(clock.now))
+    clock.run_until(1.0)
+    cluster.set_speed("here", 0.25)
+    clock.run_until(10.0)
+    assert done == [5.0]
 
 
 def test_hosts_are_avoided_as_long_as_there_is_another() -> None:

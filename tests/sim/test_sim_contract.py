@@ -40,6 +40,9 @@ class Program:
         if not self._deaf:
             self._process.end(-15)
 
+    def ended(self) -> None:
+        pass
+
     def _say(self, text: str) -> None:
         if self._process.running:
             self._write(f"{text}\n")

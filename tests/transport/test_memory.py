@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlrover_lite.protocol.messages import Ack, MasterReplies, MasterRequests, Wait
 from dlrover_lite.protocol.questions import StatusRequest, StopRequest
 from dlrover_lite.transport.frames import LATER, Failure
-from dlrover_lite.transport.memory import MemoryClient, MemoryConnector, MemoryServer, Network, VirtualClock
+from dlrover_lite.transport.memory import Delivery, MemoryClient, MemoryConnector, MemoryServer, Network, VirtualClock
 
 HERE = "memory://here"
 
@@ -54,6 +54,33 @@ def test_a_message_arrives_when_its_latency_is_over() -> None:
     assert pair.server.receive() == [] and pair.network.next_arrival == 0.5
     pair.clock.advance_to(0.5)
     assert len(pair.server.receive()) == 1 and pair.network.next_arrival is None
+
+
+def test_a_network_loses_doubles_and_reorders_what_it_is_told_to() -> None:
+    pair, came = Pair(), list[str]()
+    ways = {"lost": (), "twice": (Delivery(1.0), Delivery(3.0)), "overtaken": (Delivery(2.0),)}
+    ways["overtakes"] = (Delivery(1.5, in_order=False),)
+    for reason, deliveries in ways.items():
+        pair.network.deliveries = lambda _, these=deliveries: these  # type: ignore[misc]
+        pair.client.send(StopRequest(reason))
+    while (arrival := pair.network.next_arrival) is not None:
+        pair.clock.advance_to(arrival)
+        came += [request.body.reason for request in pair.server.receive()]
+    assert came == ["twice", "overtakes", "twice", "overtaken"], "what is in order waits for what was sent before"
+
+
+def test_whoever_has_got_a_message_is_told() -> None:
+    clock, told = VirtualClock(), list[str]()
+    network = Network(clock)
+    server = MemoryConnector(network, lambda: told.append("server")).server(HERE, MasterRequests)
+    client = MemoryConnector(network, lambda: told.append("client")).client(HERE, MasterReplies)
+    client.send(StatusRequest())
+    network.deliver()
+    assert told == ["server"]
+    (request,) = server.receive()
+    server.reply(request, Ack())
+    network.deliver()
+    assert told == ["server", "client"]
 
 
 def test_a_repeated_request_is_answered_from_memory(pair: Pair) -> None:

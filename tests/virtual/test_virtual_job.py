@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from dlrover_lite.backends.sim.backend import SimBackend
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.core.units import GIB, Resources
@@ -13,9 +15,11 @@ from dlrover_lite.jobs import events
 from dlrover_lite.master.work.shard_plan import ShardPlan
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.recipe import schema
-from tests.virtual.world import World
+from dlrover_lite.simulation.job import JobSpec, SimulatedJob
+from dlrover_lite.simulation.nodes.work import SteadyWork
+from dlrover_lite.simulation.world import HOSTS, World
 
-PLAN = ShardPlan(samples=1_200_000, batch_size=256, epochs=1, eval_samples=2560)
+PLAN = ShardPlan(samples=700_000, batch_size=256, epochs=1, eval_samples=2560)
 RECIPE = schema.Recipe(
     version=1,
     name="ads",
@@ -26,23 +30,40 @@ RECIPE = schema.Recipe(
 )
 
 
-def run(directory: Path, seed: int, *, kill: bool = True, hosts: list[Host] | None = None) -> World:
+class Run(NamedTuple):
+    world: World
+    job: SimulatedJob
+    without_room: set[str]
+    """Nodes that no machine had room for at some time."""
+
+
+def run(directory: Path, seed: int, *, kill: bool = True, hosts: list[Host] | None = None) -> Run:
     """Run the job to its end; with ``kill`` a worker, and later its master, are killed on the way."""
     directory.mkdir()
-    world = World(directory, RECIPE, PLAN, seed=seed, hosts=hosts)
+    world = World(directory, seed=seed, hosts=hosts or HOSTS)
+    world.add(JobSpec(RECIPE, PLAN, work=SteadyWork(push_seconds=1.0)))
+    world.run(until=lambda: bool(world.jobs), most_seconds=1)
+    job = world.jobs["ads-1"]
+    without_room: set[str] = set()
+    world.watchers.append(lambda _: without_room.update(_waiting(job.backend)))
     if kill:
-        world.run(until=lambda: world.minibatches > 1500, most_seconds=600)
-        next(node for node in world.programs if node.spec.role == "worker").process.end(-9)
-        world.run(until=lambda: world.minibatches > 2500, most_seconds=600)
-        world.master.kill()
-    world.run(until=lambda: world.master.outcome is not None, most_seconds=3600)
-    return world
+        world.run(until=lambda: job.minibatches > 800, most_seconds=600)
+        job.workers()[0].process.end(-9)
+        world.run(until=lambda: job.minibatches > 1500, most_seconds=600)
+        job.master.kill()
+    world.run(until=lambda: world.is_over, most_seconds=3600)
+    world.close()
+    return Run(world, job, without_room)
+
+
+def _waiting(backend: SimBackend) -> set[str]:
+    return {name for name, node in backend.nodes.by_id.items() if node.observed.no_room}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_virtual_job_trains_every_sample_through_faults(tmp_path: Path, seed: int) -> None:
-    world = run(tmp_path / "job", seed)
-    outcome, result = world.master.outcome, world.job.result()
+    world, job, _ = run(tmp_path / "job", seed)
+    outcome, result = job.outcome, job.files.result()
     assert outcome is not None and outcome.state == "succeeded", outcome
     assert result is not None and result.status is not None
     assert (result.status["samples"], result.status["quarantined"]) == (PLAN.samples, 0)
@@ -58,7 +79,7 @@ def test_a_virtual_job_trains_every_sample_through_faults(tmp_path: Path, seed: 
 
 def test_two_virtual_jobs_of_one_seed_have_the_same_events(tmp_path: Path) -> None:
     first, second, other = (
-        run(tmp_path / name, seed).job.directory / events.FILE for name, seed in (("a", 7), ("b", 7), ("c", 8))
+        run(tmp_path / name, seed).job.files.directory / events.FILE for name, seed in (("a", 7), ("b", 7), ("c", 8))
     )
     assert first.read_bytes() == second.read_bytes()
     assert first.read_bytes() != other.read_bytes()
@@ -68,9 +89,9 @@ def test_two_virtual_jobs_of_one_seed_have_the_same_events(tmp_path: Path) -> No
 def test_nodes_of_a_virtual_job_run_where_the_brain_has_placed_them(tmp_path: Path, seed: int) -> None:
     """Three hosts of which each holds a part of the plan: nothing that the brain decides is more than a host has."""
     hosts = [Host(name, Resources(cores, 8 * GIB)) for name, cores in (("a", 4.0), ("b", 2.0), ("c", 3.0))]
-    world = run(tmp_path / "job", seed, hosts=hosts)
-    assert world.master.outcome is not None and world.master.outcome.state == "succeeded"
-    assert not world.without_room and not world.said
+    world, job, without_room = run(tmp_path / "job", seed, hosts=hosts)
+    assert job.outcome is not None and job.outcome.state == "succeeded"
+    assert not without_room and not world.said
     with ConfigStore(tmp_path / "job" / "brain.sqlite") as store:
         placed = [one.decision for one in queries.decisions(store, "ads-1") if one.decision.placement]
     assert len({one.host for decision in placed for one in decision.placement}) == len(hosts), "it used one host only"

@@ -52,7 +52,8 @@ class SimBackend:
     # --- the interface ---------------------------------------------------------------------------------------------------
 
     def capacity(self) -> list[Host]:
-        has = {name: Resources(one.cores, one.memory) for name, one in self._cluster.machines.items()}
+        machines, failed = self._cluster.machines, self._cluster.failed
+        has = {name: Resources(one.cores, one.memory) for name, one in machines.items() if name not in failed}
         ceiling = self._ceiling
         return [Host(name, its if ceiling is None else its.within(ceiling)) for name, its in has.items()]
 
@@ -210,9 +211,24 @@ class SimBackend:
             process.done.cancel()
         process.state = "ended"
         process.works.clear()
+        if (program := self._programs.get(process.name)) is not None:
+            program.ended()
         at = self._epoch + self._clock.now
         self.nodes.ended(process.name, exit_code, at=at, over_memory=over_memory)
         self._let_go(self.nodes.by_id[process.name])
+
+    def lost(self, process: Process) -> None:
+        """Take note that the machine of a process has failed, with all that the process has left there. One that waits for a place finds
+        another machine."""
+        known = self.nodes.by_id[process.name]
+        if process.state == "waiting":
+            process.host = ""
+        if known.phase == "ended" or process.state == "waiting":
+            return
+        if (start := self._starts.pop(process.name, None)) is not None:
+            start.cancel()
+        known.preempted = known.preempted or f"its machine, {process.host}, has failed"
+        self._ended(process, -signal.SIGKILL if known.phase == "running" else None)
 
     def _let_go(self, node: Node) -> None:
         """Give back what a node has left: all of it, or all but the memory that outlives it."""

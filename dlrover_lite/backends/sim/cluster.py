@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 
 from dlrover_lite.backends.sim.clock import EventClock
@@ -27,6 +28,8 @@ class Cluster:
         """CPU seconds of all processes of each machine, as of the last ``settle``."""
         self.image_at: dict[str, float] = {}
         """Time from which on a machine has the image of nodes."""
+        self.failed: set[str] = set()
+        """Machines that have failed, and aren't repaired: nothing runs on them."""
         self._on: dict[str, list[Process]] = {name: [] for name in machines}
         self._settled_at = dict.fromkeys(machines, clock.now)
         self._waiting: list[Callable[[], bool]] = []
@@ -42,12 +45,12 @@ class Cluster:
     def find(self, process: Process, *, host: str = "", avoids: Collection[str] = ()) -> tuple[str, str]:
         """Return the machine for a process, that with the most cores left of those with room, and none of those that it ``avoids`` where
         there is another; or an empty name, and why there is no room. ``host``: the only one that will do."""
-        names = [host] if host else [*self.machines]
+        names = [name for name in ([host] if host else self.machines) if name not in self.failed]
         room = {name: self.left(name, beside=process) for name in names}
         having = [name for name in names if fits(process.limits, room[name])]
         if having:
             return max(having, key=lambda name: (name not in avoids, room[name].cores)), ""
-        where = host or f"none of {len(names)} machines"
+        where = host or f"none of {len(self.machines)} machines"
         verb = "hasn't" if host else "has"
         return "", f"{where} {verb} {words_of(process.limits)} left"
 
@@ -72,6 +75,31 @@ class Cluster:
         """Try again what finds no room so far."""
         waiting, self._waiting = self._waiting, []
         self._waiting = [attempt for attempt in waiting if not attempt()] + self._waiting
+
+    def on(self, host: str) -> list[Process]:
+        """Return the processes that a machine's room is taken for, or the memory that they have left."""
+        return list(self._on[host])
+
+    # --- what happens to machines ------------------------------------------------------------------------------------------
+
+    def set_speed(self, host: str, speed: float) -> None:
+        """Have a machine do more, or less, in a second from now on."""
+        self._count(host)
+        self.machines[host] = replace(self.machines[host], speed=speed)
+        self.settle(host)
+
+    def fail(self, host: str) -> list[Process]:
+        """Take note that a machine has failed: no memory on it is left. Return what was there, for its backend to end."""
+        self.failed.add(host)
+        there, self._on[host] = self._on[host], []
+        for process in there:
+            process.kept.clear()
+        return there
+
+    def repair(self, host: str) -> None:
+        """Let a machine that has failed be used again."""
+        self.failed.discard(host)
+        self.try_waiting()
 
     # --- time ------------------------------------------------------------------------------------------------------------
 

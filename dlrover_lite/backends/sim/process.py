@@ -35,13 +35,16 @@ class Work:
 
 
 class Program(Protocol):
-    """What runs in a process. Both calls return at once; what takes time is work, or an event."""
+    """What runs in a process. All calls return at once; what takes time is work, or an event."""
 
     def begin(self, process: Process) -> None:
         """Begin, now that the process runs."""
 
     def asked_to_end(self) -> None:
         """Take note of SIGTERM: the process ends when the program ends it, or is killed."""
+
+    def ended(self) -> None:
+        """Take note that the process has ended, however: nothing of the program goes on."""
 
 
 @dataclass(eq=False)
@@ -66,6 +69,8 @@ class Process:
     shared_bytes: int = 0
     """Bytes of shared memory that ends with it."""
     peak_bytes: int = 0
+    paused: bool = False
+    """It is stopped (SIGSTOP): it has all that it has, and uses no core."""
     works: deque[Work] = field(default_factory=deque)
     """Pieces of work that are still to be done, one after the other."""
     cores: float = 0.0
@@ -84,6 +89,11 @@ class Process:
     def hold(self, private: int, shared: int = 0) -> None:
         """Have so much memory that ends with it."""
         self.private_bytes, self.shared_bytes = private, shared
+        self.changed(self)
+
+    def pause(self, paused: bool) -> None:
+        """Stop it, or let it go on."""
+        self.paused = paused
         self.changed(self)
 
     def keep(self, name: str, bytes: int, content: object = None) -> None:
@@ -123,7 +133,9 @@ class Process:
     @property
     def wanted_cores(self) -> float:
         """Cores that it could use, within its limit."""
-        return min(self.work.threads, self.limits.cores) if self.running and self.work is not None else 0.0
+        if not self.running or self.paused or self.work is None:
+            return 0.0
+        return min(self.work.threads, self.limits.cores)
 
     @property
     def held_back(self) -> float:

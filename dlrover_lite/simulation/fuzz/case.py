@@ -1,0 +1,102 @@
+"""Simulated worlds that a seed draws: machines, and one or two jobs that are short, and checked as closely as can be."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Literal
+
+from dlrover_lite.backends.sim.clock import source_of_chance
+from dlrover_lite.backends.sim.cluster import words_of
+from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.master.work.shard_plan import ShardPlan
+from dlrover_lite.protocol.hosts import Host
+from dlrover_lite.recipe import schema
+from dlrover_lite.simulation.job import JobSpec
+from dlrover_lite.simulation.nodes.work import SteadyWork
+from dlrover_lite.simulation.world import World
+
+__all__ = ["Case", "case_of"]
+
+_HEALTH = schema.Health(startup_seconds=30.0, heartbeat_seconds=5.0, progress_seconds=60.0)
+_BATCH = 100
+
+
+class Case:
+    """A world that is still to be made."""
+
+    def __init__(self, seed: int) -> None:
+        chance = source_of_chance(seed, "case")
+        self.seed = seed
+        self.hosts = tuple(
+            Host(f"host-{at}", Resources(chance.choice((4.0, 6.0, 8.0)), chance.choice((4, 8)) * GIB))
+            for at in range(chance.choice((1, 1, 2, 3)))
+        )
+        jobs = 2 if chance.random() < 0.1 else 1
+        self.specs = [_spec(chance, at) for at in range(jobs)]
+        self.takes_checkpoints = all(spec.recipe.checkpoint != "off" for spec in self.specs)
+
+    def world(self, directory: Path) -> World:
+        """Make the world, with its jobs still to come."""
+        world = World(directory, seed=self.seed, hosts=self.hosts)
+        for spec in self.specs:
+            world.add(spec)
+        return world
+
+    def describe(self) -> list[str]:
+        """Return the jobs and machines in words, a line each."""
+        lines = [f"machines: {', '.join(words_of(host.resources) for host in self.hosts)}"]
+        for spec in self.specs:
+            recipe, plan = spec.recipe, spec.plan
+            nodes = recipe.resources
+            sizes = (
+                f"{nodes.ps.count} ps, {nodes.worker.count} workers" if nodes.ps and nodes.worker else "planned nodes"
+            )
+            lines.append(
+                f"{recipe.name} at {spec.arrives_at:.1f} s: {sizes}, {plan.minibatches(plan.samples)} minibatches x {plan.epochs}, "
+                f"{plan.eval_samples} samples to evaluate on, autoscale {recipe.autoscale}, checkpoint {recipe.checkpoint}"
+            )
+        return lines
+
+
+def case_of(seed: int) -> Case:
+    return Case(seed)
+
+
+def _spec(chance: random.Random, at: int) -> JobSpec:
+    epochs, minibatches = chance.choice((1, 1, 2)), chance.randint(110, 160)
+    samples = minibatches * _BATCH - chance.choice((0, 30))
+    eval_samples = chance.choice((0, 500))
+    plan = ShardPlan(
+        samples=samples,
+        batch_size=_BATCH,
+        epochs=epochs,
+        eval_samples=eval_samples,
+        evaluate_every=chance.choice((0, samples // 2)) if eval_samples else 0,
+        block_minibatches=chance.choice((0, 16)),
+    )
+    autoscale: Literal["on", "off"] = "on" if chance.random() < 0.25 else "off"
+    checkpoint: schema.Checkpoint | Literal["off"] = "off"
+    if chance.random() < 0.8:
+        checkpoint = schema.Checkpoint(
+            every_seconds=chance.uniform(3.0, 12.0), full_every=chance.choice((1, 2, 4)), keep=chance.choice((1, 2))
+        )
+    servers, workers = chance.randint(1, 3), chance.randint(1, 3)
+    limits = schema.ResourceLimits(
+        ps=schema.RoleResources(count=servers, cores=0.5, memory=512 * MIB),
+        worker=schema.RoleResources(count=workers, cores=1.0, memory=512 * MIB),
+    )
+    recipe = schema.Recipe(
+        version=1,
+        name="ads" if at == 0 else "news",
+        model=schema.Model(use="wide_deep"),
+        data=schema.SyntheticData(samples=samples, eval_samples=eval_samples),
+        training=schema.Training(batch_size=_BATCH, epochs=epochs, seed=7),
+        resources=limits if autoscale == "off" else schema.ResourceLimits(),
+        autoscale=autoscale,
+        checkpoint=checkpoint,
+        export=schema.Export(format=chance.choice(("npz", "npz", "none"))),
+        health=_HEALTH,
+    )
+    work = SteadyWork(worker_seconds=chance.uniform(0.2, 0.35), server_seconds=0.02, most_rows=1e5, old_share=0.99)
+    return JobSpec(recipe, plan, arrives_at=at * chance.uniform(0.0, 5.0), work=work, counted=True)
