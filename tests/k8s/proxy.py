@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import urllib3
 from kubernetes import client
 
-from dlrover_lite.backends.k8s.api.connection import Connection, connection_of
+from dlrover_lite.backends.k8s.api.connection import Connection
 from tests.k8s.cluster import ApiServer
 
 
@@ -93,7 +93,7 @@ class Proxy:
         configuration = client.Configuration()
         configuration.host = self.url
         configuration.retries = False
-        return connection_of(configuration, namespace, "test")
+        return Connection(client.ApiClient(configuration), configuration.host, namespace, "test")
 
     def cut_watches(self) -> int:
         """Drop the connections of all watches; return how many there were."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dlrover_lite.backends.k8s.api.calls import Calls
-from dlrover_lite.backends.k8s.api.connection import PodToken, connect, contexts
+from dlrover_lite.backends.k8s.api.connection import connect, contexts
 from dlrover_lite.backends.k8s.api.problems import ApiProblem, Unreachable
 from dlrover_lite.core.errors import BackendError
 from tests.k8s.cluster import ApiServer, free_ports, needs_cluster
@@ -85,39 +85,6 @@ def test_a_kubeconfig_that_makes_no_sense_is_no_traceback(tmp_path: Path, text: 
     file.write_text(text)
     with pytest.raises(BackendError, match="kubeconfig"):
         connect(environment={"KUBECONFIG": str(file)})
-
-
-def test_in_a_pod_the_servers_address_is_in_the_environment_and_the_rest_in_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443", "HOME": str(tmp_path)}
-    monkeypatch.setattr("dlrover_lite.backends.k8s.api.connection._ACCOUNT", tmp_path)
-    with pytest.raises(BackendError, match="this pod runs in can't be asked") as caught:
-        connect(environment=environment)
-    assert "service account" in caught.value.hint
-    for name, text in (("token", "abc\n"), ("namespace", "ads\n"), ("ca.crt", "")):
-        (tmp_path / name).write_text(text)
-    found = connect(environment=environment)
-    assert (found.server, found.namespace, found.context) == ("https://[fd00::1]:6443", "ads", "")
-    headers = dict[str, str]()
-    found.authorize(headers)
-    assert headers == {"Authorization": "Bearer abc"}
-    assert connect(namespace="other", environment=environment).namespace == "other"
-
-
-def test_a_pods_token_is_read_anew_before_it_is_over(tmp_path: Path) -> None:
-    file, time, headers = tmp_path / "token", Time(), dict[str, str]()
-    file.write_text("first")
-    token = PodToken(file, clock=lambda: time.now)
-    file.write_text("second")
-    for now, known in ((59.0, "first"), (61.0, "second")):
-        time.now = now
-        token.authorize(headers)
-        assert headers["Authorization"] == f"Bearer {known}"
-    file.write_text("")
-    time.now = 200.0
-    with pytest.raises(OSError, match="empty"):
-        token.authorize(headers)
 
 
 def test_a_server_that_isnt_there_is_asked_until_patience_is_over(tmp_path: Path) -> None:

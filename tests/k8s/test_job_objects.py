@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -222,7 +221,7 @@ def test_a_quota_that_is_used_up_is_named_before_anything_is_made(namespace: Nam
 def test_a_token_that_is_over_and_a_namespace_that_isnt_there_are_told_apart(namespace: Namespace) -> None:
     assert "log in again" in refused(KubeJobs(namespace.calls("ann", token="over"))).hint
     admin = namespace.calls("admin")
-    elsewhere = Calls(replace(admin.connection, namespace="nowhere"), clock=time.monotonic, sleep=lambda _: None)
+    elsewhere = Calls(admin.connection._replace(namespace="nowhere"), clock=time.monotonic, sleep=lambda _: None)
     error = refused(KubeJobs(elsewhere))
     assert "nowhere" in error.message and "namespace" in error.hint
 

@@ -1,4 +1,4 @@
-"""Calls of a cluster's API: objects as plain data. No thread of its own, and no call is hidden."""
+"""Calls of a cluster's API: objects as plain data, by the official client's connection. No thread of its own, and no call is hidden."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import urlencode
 
 import msgspec
 import urllib3
+from kubernetes.client.exceptions import ApiException
 
 from dlrover_lite.backends.k8s.api.connection import Connection
-from dlrover_lite.backends.k8s.api.problems import ApiProblem, Unreachable, explained, refused
+from dlrover_lite.backends.k8s.api.problems import ApiProblem, Unreachable, explained
 from dlrover_lite.core.decoding import from_json
 
 __all__ = ["KINDS", "Calls", "Kind", "KubeObject", "Propagation", "Stream"]
@@ -272,22 +272,19 @@ class Calls:
         timeout: tuple[float, float] = (10.0, _TIMEOUT_SECONDS),
     ) -> urllib3.BaseHTTPResponse:
         self.counts[f"{verb} {KINDS[kind].plural}" if kind else f"{verb} {path}"] += 1
-        connect_seconds, read_seconds = timeout
-        sent = {"Accept": "application/json", "Content-Type": "application/json", **(headers or {})}
         try:
-            self.connection.authorize(sent)
-            answer = self.connection.pool.request(
+            answer: urllib3.BaseHTTPResponse = self.connection.client.call_api(
+                path,
                 method,
-                f"{self.connection.server}{path}{'?' if query else ''}{urlencode(query)}",
-                body=None if body is None else msgspec.json.encode(body),
-                headers=sent,
-                retries=False,  # whoever calls knows what may be done twice
-                timeout=urllib3.Timeout(connect=connect_seconds, read=read_seconds),
-                preload_content=False,
+                query_params=list(query),
+                header_params={"Accept": "application/json", **(headers or {})},
+                body=body,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _return_http_data_only=True,
+                _request_timeout=timeout,
             )
-            if not 200 <= answer.status <= 299:
-                raise refused(answer.status, answer.reason or "", answer.data, answer.headers, doing)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
             raise explained(error, doing, self.connection.server) from error
         return answer
 

@@ -10,7 +10,7 @@ from kubernetes.client.exceptions import ApiException
 from websocket import ABNF, WebSocketBadStatusException, WebSocketConnectionClosedException, WebSocketException
 
 from dlrover_lite.backends.k8s.api.connection import Connection
-from dlrover_lite.backends.k8s.api.problems import Unreachable, explained, refused
+from dlrover_lite.backends.k8s.api.problems import Unreachable, explained
 from dlrover_lite.backends.k8s.api.websocket import open_websocket
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BackendError
@@ -51,10 +51,9 @@ def read_by_exec(
         finally:
             socket.close()
     except WebSocketBadStatusException as error:
-        body = error.resp_body or b""
-        raise refused(
-            error.status_code, str(error), body if isinstance(body, bytes) else body.encode(), {}, doing
-        ) from error
+        refusal = ApiException(status=error.status_code, reason=str(error))
+        refusal.body = error.resp_body or None
+        raise explained(refusal, doing, connection.server) from error
     except (WebSocketException, ApiException, OSError) as error:
         raise explained(error, doing, connection.server) from error
     _check(channels[_STATUS], channels[_STDERR], doing, connection.server)

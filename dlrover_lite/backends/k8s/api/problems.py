@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 import urllib3
+from kubernetes.client.exceptions import ApiException
 
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BackendError
 
-__all__ = ["ApiProblem", "Unreachable", "explained", "refused"]
+__all__ = ["ApiProblem", "Unreachable", "explained"]
 
 _FORBIDDEN = re.compile(r'User "(?P<user>[^"]+)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)"')
 _QUOTA = re.compile(
@@ -69,7 +70,9 @@ class _Status(msgspec.Struct):
 
 
 def explained(error: Exception, doing: str, server: str) -> BackendError:
-    """Say what an exception of a connection means. ``doing``: what was asked for, as in "create the pod ads-1-ps-0"."""
+    """Say what an exception of the client means. ``doing``: what was asked for, as in "create the pod ads-1-ps-0"."""
+    if isinstance(error, ApiException) and error.status:
+        return _refused(error, doing)
     why = _innermost(error)
     if isinstance(why, urllib3.exceptions.SSLError) or "certificate" in str(why).lower():
         hint = "Its certificate isn't that of the kubeconfig's `certificate-authority`, or is over: has the cluster been made anew?"
@@ -80,29 +83,33 @@ def explained(error: Exception, doing: str, server: str) -> BackendError:
     return Unreachable(f"The API server {server} gives no answer: couldn't {doing}: {why}", hint=hint)
 
 
-def refused(status: int, why: str, body: bytes, headers: Mapping[str, str], doing: str) -> ApiProblem:
-    """Say what an answer means that refuses a request. ``why``: the word beside its status."""
-    told = _told(body)
+def _refused(error: ApiException, doing: str) -> ApiProblem:
+    told = _told(error)
     details = told.details or _Details()
-    message = told.message or why
+    message = told.message or str(error.reason or "")
+    retry = details.retry_after_seconds or _retry_after(error)
     return ApiProblem(
-        f"The cluster refuses to {doing}: {message}" if message else f"The cluster refuses to {doing} (HTTP {status})",
-        status=status,
-        reason=told.reason or why,
-        hint=_hint(status, message),
-        retry_after_seconds=details.retry_after_seconds or _retry_after(headers),
+        f"The cluster refuses to {doing}: {message}"
+        if message
+        else f"The cluster refuses to {doing} (HTTP {error.status})",
+        status=error.status,
+        reason=told.reason or str(error.reason or ""),
+        hint=_hint(error.status, message),
+        retry_after_seconds=retry,
     )
 
 
-def _told(body: bytes) -> _Status:
+def _told(error: ApiException) -> _Status:
+    body = error.body
     try:
         return from_json(body, _Status) if body else _Status()
     except msgspec.DecodeError:  # of a proxy before the server
-        return _Status(message=" ".join(body.decode("utf-8", "replace").split())[:200])
+        text = body.decode("utf-8", "replace") if isinstance(body, bytes) else str(body)
+        return _Status(message=" ".join(text.split())[:200])
 
 
-def _retry_after(headers: Mapping[str, str]) -> float:
-    value = headers.get("Retry-After", "")
+def _retry_after(error: ApiException) -> float:
+    value = (error.headers or {}).get("Retry-After", "")
     return float(value) if re.fullmatch(r"\d+(\.\d+)?", value) else 0.0
 
 
