@@ -228,14 +228,14 @@ def test_advice_that_only_tells_is_in_the_story(pair: Rig) -> None:
 # --- servers that fill up at once -----------------------------------------------------------------------------------
 
 
-def fill(rig: Rig, stops: Callable[[int], Any]) -> None:
+def fill(rig: Rig, stops: Callable[[int], Any], **fields: Any) -> None:
     """A PS of 1 GiB holds more and more, from 980 MiB on."""
     mebibytes = itertools.count(980)
 
     def grows() -> Any:
         held = next(mebibytes)
         rig.backend.used["ps-0"] = held << 20
-        rig.report("ps-0", version=1, bytes=held << 20)
+        rig.report("ps-0", version=1, bytes=held << 20, **fields)
         return stops(held)
 
     rig.step_until(grows)
@@ -254,6 +254,16 @@ def test_a_server_about_to_be_full_gets_memory_without_asking_the_brain(make: An
     else:
         fill(rig, lambda held: held >= 1000)
         assert rig.backend.resized == []
+
+
+def test_a_server_that_slots_move_to_gets_memory_before_it_is_full(make: Any) -> None:
+    """A move may take minutes, in which training adds rows that nobody had reckoned with when it began."""
+    rig = make(ps=1, workers=1, samples=4000, mode="on")
+    rig.up("ps-0", "worker-0")
+    rig.follow("ps-0", until=has("ps-0"))
+    fill(rig, lambda _: rig.backend.resized, tidy=False)
+    ((node, given),) = rig.backend.resized
+    assert node == "ps-0" and given.memory >= 1.19 * RESOURCES.memory
 
 
 def test_a_server_gets_no_more_than_the_ceiling_leaves(make: Any) -> None:

@@ -54,10 +54,10 @@ class MemoryReflex:
         servers = self.reconciler.fleet.servers_up()
         self._filling.keep({node.id for node in servers})
         for node in servers:
-            # moves see to their own room
-            if node.wanted is not None or not self.servers.tidy(node.id):
+            # those that slots come to as well: a move has looked for room before, and takes minutes in which rows grow
+            report, limit = self.servers.reports.get(node.id), node.resources.memory
+            if node.wanted is not None or report is None:
                 continue
-            report, limit = self.servers.reports[node.id], node.resources.memory
             used = partial(self.reconciler.memory_used, node.id)
             wanted = self._filling.look(node.id, self.clock(), held=report.bytes, limit=limit, used=used)
             if wanted is not None:
