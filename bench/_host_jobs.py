@@ -46,7 +46,9 @@ __all__ = [
     "best_plan",
     "changes_of",
     "mean_rate",
+    "measure",
     "place",
+    "profile_of",
     "rate_of",
     "run_alone",
 ]
@@ -422,7 +424,8 @@ class Cluster:
         job.samples = min(job.total_samples, job.samples + trained)
         job.history.append((self.now + WINDOW_SECONDS - job.began, job.plan, trained / WINDOW_SECONDS))
         if seconds == WINDOW_SECONDS:
-            job.profile = self._profile_of(job, window)
+            ends, held = self.now + WINDOW_SECONDS, self._held(job)
+            job.profile = profile_of(job, window, self.machines, at=ends, held=held)
             job.profiles.append(job.profile)
 
     @staticmethod
@@ -477,52 +480,6 @@ class Cluster:
         done = {"job": job.name, "number": number, "at": self.now + seconds, "state": state}
         return msgspec.convert({**done, "seconds": seconds, "samples": samples}, DecisionOutcome)
 
-    def _profile_of(self, job: SimulatedJob, window: Window) -> Profile:
-        factor = WINDOW_SECONDS / window.seconds
-        costs = job.costs(self.now - job.began)
-        nodes = job.nodes()
-        assert job.plan is not None
-        workers, servers, n = [], [], job.plan.workers
-        done = int(window.minibatches.sum() * factor)
-        shares = job.shares or [1 / job.plan.servers] * job.plan.servers
-        for at, (name, role, cores, host) in enumerate(nodes):
-            measured = [float(of[at]) * factor for of in window[2:6]]
-            used, busy, throttled, waited = measured
-            if role == "worker":
-                read = {"read": float(window.read_seconds[at]) * factor}
-                count = int(window.minibatches[at] * factor)
-                computing = {"compute": used}
-                use = WorkerUse(name, f"host-{host}", cores, count, used, throttled, read, computing)
-                workers.append(use)
-            else:
-                server = PsUse(name, f"host-{host}", cores, done, used, busy, waited, throttled)
-                rows = int(_ROWS * shares[at - n])
-                bytes_there = rows * _ROW_BYTES
-                memory = {"used_bytes": _PS_BYTES + bytes_there, "peak_bytes": _PS_BYTES + bytes_there}
-                servers.append(msgspec.structs.replace(server, rows=rows, row_bytes=bytes_there, **memory))
-        assert len(workers) == n
-        held = self._held(job)
-        return Profile(
-            job=job.name,
-            at=self.now + WINDOW_SECONDS,
-            seconds=WINDOW_SECONDS,
-            batch_size=costs.batch_size,
-            samples=done * costs.batch_size,
-            samples_so_far=int(job.samples),
-            workers=tuple(workers),
-            ps=tuple(servers),
-            hosts=tuple(
-                HostUse(
-                    f"host-{at}",
-                    self.machines[at].cores,
-                    held[at],
-                    received_bytes=int(window.moved_bytes[at] * factor),
-                    receiving_seconds=float(window.moved_seconds[at]) * factor,
-                )
-                for at in sorted({node[3] for node in nodes})
-            ),
-        )
-
     def _report(self, job: SimulatedJob) -> None:
         profile, done = job.profile, job.done
         if job.plan is None and done is None:
@@ -556,6 +513,49 @@ class Cluster:
         latest = [one.plan for one in job.decisions if one.plan is not None and candidate(one.plan) == job.plan]
         assert latest[-1] is not None
         return latest[-1]
+
+
+def profile_of(
+    job: SimulatedJob, window: Window, machines: Sequence[Machine], *, at: float, held: Sequence[float]
+) -> Profile:
+    """Make the profile of a window that ended ``at`` that time. ``held``: cores of each host that other jobs had."""
+    factor, nodes = WINDOW_SECONDS / window.seconds, job.nodes()
+    batch_size = job.costs(at - WINDOW_SECONDS - job.began).batch_size
+    assert job.plan is not None
+    workers, servers = [], []
+    done = int(window.minibatches.sum() * factor)
+    shares = job.shares or [1 / job.plan.servers] * job.plan.servers
+    for number, (name, role, cores, host) in enumerate(nodes):
+        used, busy, throttled, waited = (float(of[number]) * factor for of in window[2:6])
+        if role == "worker":
+            read = {"read": float(window.read_seconds[number]) * factor}
+            count = int(window.minibatches[number] * factor)
+            workers.append(WorkerUse(name, f"host-{host}", cores, count, used, throttled, read, {"compute": used}))
+        else:
+            server = PsUse(name, f"host-{host}", cores, done, used, busy, waited, throttled)
+            rows = int(_ROWS * shares[number - job.plan.workers])
+            memory = dict.fromkeys(("used_bytes", "peak_bytes"), _PS_BYTES + rows * _ROW_BYTES)
+            servers.append(msgspec.structs.replace(server, rows=rows, row_bytes=rows * _ROW_BYTES, **memory))
+    return Profile(
+        job=job.name,
+        at=at,
+        seconds=WINDOW_SECONDS,
+        batch_size=batch_size,
+        samples=done * batch_size,
+        samples_so_far=int(job.samples),
+        workers=tuple(workers),
+        ps=tuple(servers),
+        hosts=tuple(
+            HostUse(
+                f"host-{host}",
+                machines[host].cores,
+                held[host],
+                received_bytes=int(window.moved_bytes[host] * factor),
+                receiving_seconds=float(window.moved_seconds[host]) * factor,
+            )
+            for host in sorted({node[3] for node in nodes})
+        ),
+    )
 
 
 def _in_place(plan: Candidate, wanted: Candidate, hosts: Sequence[int], new_hosts: Sequence[int]) -> bool:

@@ -29,7 +29,7 @@ __all__ = ["Figure", "arguments", "emit", "line_of", "medians", "print_table", "
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number. ``target`` is "", or a bound such as ">= 1.5"; ``baseline`` was measured in the same run."""
+    """One measured number. ``target`` is "", a bound such as ">= 1.5", or "0.7 to 0.9"; ``baseline`` was measured in the same run."""
 
     figure: str
     value: float
@@ -45,9 +45,11 @@ class Figure:
         if not self.target:
             return None
         sign, _, bound = self.target.partition(" ")
+        if bound.startswith("to "):
+            return float(sign) <= self.value <= float(bound.removeprefix("to "))
         number = float(bound.replace(",", "").split()[0])
         if sign not in (">=", "<="):
-            raise ValueError(f"target {self.target!r} is not '>= number' or '<= number'")
+            raise ValueError(f"target {self.target!r} is not '>= number', '<= number' or 'number to number'")
         return self.value >= number if sign == ">=" else self.value <= number
 
     def as_json(self) -> str:

@@ -144,7 +144,7 @@ class RegisteredJob:
         near = neighbours(self.features, [(past.job, past.features, past.fit) for past in history])
         self.prior = pooled_prior(near)
         first = initial_view(inputs)
-        self.first_view = msgspec.structs.replace(first, most=most, need=self._need(first.need))
+        self.first_view = msgspec.structs.replace(first, most=most, need=self.with_room(first.need))
         return inputs
 
     def add(self, profile: Profile) -> None:
@@ -202,7 +202,7 @@ class RegisteredJob:
             nodes=nodes,
             node_resources=_most_of(node_resources, under_way),
             bounds=bounds_of(self.demand),
-            need=self._need(view.need, runs=True),
+            need=self.with_room(view.need, runs=True),
             now=now,
             changes_from=None if now == has else has,
             measured=view.measured if present and now == has else None,
@@ -288,7 +288,7 @@ class RegisteredJob:
         return msgspec.structs.replace(
             view,
             bounds=bounds_of(self.demand),
-            need=self._need(view.need),
+            need=self.with_room(view.need),
             now=None,
             measured=None,
             last_change=None,
@@ -297,7 +297,7 @@ class RegisteredJob:
             explored_seconds=self.explored_seconds,
         )
 
-    def _need(self, need: MemoryNeed, *, runs: bool = False) -> MemoryNeed:
+    def with_room(self, need: MemoryNeed, *, runs: bool = False) -> MemoryNeed:
         """Add room above what nodes use. A role that the recipe fixes begins with the memory that the recipe says, and has at least as much
         as long as the job ``runs``."""
         worker, ps = self._worker_memory(need), max(need.ps, LEAST_PS)

@@ -42,6 +42,7 @@ COMMANDS = {
     "resize": _command("job.scale:resize", "Give a running node more or less."),
     "autoscale": _command("brain.autoscale:autoscale", "Hold the brain's changes of a job, or let them be."),
     "explain": _command("brain.explain:explain_", "Explain what the brain has decided for a job."),
+    "whatif": _command("brain.whatif:whatif", "Foresee what other plans would bring a job."),
     "slots": _command("job.slots:slots", "Show which slots keep parameter servers busy."),
     "profile": _command("job.profile:profile", "Show what nodes spend their time on."),
     "stop": _command("job.jobs:stop", "Stop a job."),

@@ -16,6 +16,10 @@ from dlrover_lite.brain.explain.explanation_data import Explained, Like, MemoryA
 from dlrover_lite.brain.explain.explanation_text import costs, likes, limits, measured, memory, model, peers, text_of
 from dlrover_lite.brain.explain.inputs_text import facts_of_round, facts_of_treatment
 from dlrover_lite.brain.explain.model_fit import model_shown
+from dlrover_lite.brain.explain.what_if import Asked, KnownJob, foresee
+from dlrover_lite.brain.explain.what_if_data import Measured, Prices
+from dlrover_lite.brain.explain.what_if_text import basis as basis_text
+from dlrover_lite.brain.explain.what_if_text import cells, columns, head, notes, of_plan
 from dlrover_lite.brain.healing.health import heal
 from dlrover_lite.brain.healing.mitigation import HealInputs, Treatment
 from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob
@@ -23,7 +27,7 @@ from dlrover_lite.brain.models.fitted_model import load_model
 from dlrover_lite.brain.models.throughput_forms import FORMS
 from dlrover_lite.brain.planning.decision import Decision, decide, with_index
 from dlrover_lite.brain.planning.job_view import Exploration, JobView, Policy, RoundInputs, WorkShift
-from dlrover_lite.brain.planning.observed_job import observe_job, observed_view
+from dlrover_lite.brain.planning.observed_job import fit_basis, observe_job, observed_view
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
 from dlrover_lite.brain.planning.prescale import initial_view
@@ -52,6 +56,7 @@ def explanations() -> Iterator[str]:
     yield from _facts_of_nodes()
     yield from _models()
     yield from _memory()
+    yield from _what_ifs()
 
 
 def of_step(step: Step) -> Iterator[str]:
@@ -289,3 +294,43 @@ def _memory() -> Iterator[str]:
     yield memory(MemoryCurve(node="ps-1", used=used, ahead=ahead, limits=limits))
     yield memory(MemoryCurve(node="ps-1", used=used, ahead=ahead, limits=limits, to_the_end=False))
     yield memory(MemoryCurve(node="ps-1", used=used, ahead=ahead, limits=limits, full_at=START + 90))
+
+
+# --- other plans ----------------------------------------------------------------------------------------------------
+
+
+def _what_ifs() -> Iterator[str]:
+    profiles, view, inputs = _two_plans()
+    basis = fit_basis(profiles)
+    assert basis is not None and view.now is not None
+    room = inputs.capacity
+    known = KnownJob(
+        view=msgspec.structs.replace(
+            view, need=MemoryNeed(worker=GIB, ps=GIB, tables=GIB, tables_band=(MIB, GIB, 2 * GIB))
+        ),
+        present=Asked(view.now, GIB, 2 * GIB),
+        runs=True,
+        samples=1e7,
+        measured=Measured(9, 2, 0.01, 2, 0.02),
+        most=room,
+        hosts=hosts(a=room),
+        worker_peak=700 * MIB,
+    )
+    asked = [
+        Asked(Candidate(*plan))
+        for plan in ((3, 1, 1.0, 0.5), (16, 3, 0.125, 4.0), (8, 1, 0.25, 0.1), (5, 1, 0.4, 0.5), (7, 9, 1.0, 1.0))
+    ]
+    asked += [Asked(ONE, 64 * MIB, 64 * MIB), Asked(TWO)]
+    cases: list[dict[str, Any]] = [
+        {},
+        {"runs": False, "whole": True, "measured": Measured(1, 1, 0.0), "worker_peak": 0},
+        {"samples": None},
+        {"most": Resources(64.0, GIB)},
+        {"most": Resources(64.0, 64 * GIB), "hosts": hosts(a=Resources(1.0, GIB), b=Resources(2.0, GIB))},
+    ]
+    for fields in cases:
+        for prices in (Prices(), Prices(0.05, 0.01)):
+            found = foresee(msgspec.structs.replace(known, **fields), asked, prices)
+            yield from (head(found), basis_text(found), *notes(found))
+            yield from map(_row, (columns(found), *cells(found)))
+            yield from (sentence for one in found.plans for sentence in of_plan(one))

@@ -42,6 +42,8 @@ MODULES = (
     "explain/inputs_text",
     "explain/model_fit",
     "explain/explanation_text",
+    "explain/what_if",
+    "explain/what_if_text",
 )
 """Where reasons and explanations are written, below ``brain/``."""
 OTHERS = {

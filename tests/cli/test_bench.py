@@ -25,7 +25,15 @@ def common(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.parametrize(
     ("target", "value", "ok"),
-    [(">= 1.5", 1.5, True), (">= 1.5", 1.4, False), ("<= 4", 4.1, False), (">= 3,000", 3001, True), ("", 1, None)],
+    [
+        (">= 1.5", 1.5, True),
+        (">= 1.5", 1.4, False),
+        ("<= 4", 4.1, False),
+        (">= 3,000", 3001, True),
+        ("0.7 to 0.9", 0.9, True),
+        ("0.7 to 0.9", 0.91, False),
+        ("", 1, None),
+    ],
 )
 def test_figures_are_compared_with_their_targets(
     common: ModuleType, target: str, value: float, ok: bool | None

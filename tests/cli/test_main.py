@@ -230,13 +230,18 @@ def test_command_groups_are_consistent() -> None:
 _NEEDED = {
     "export": ["--to", "x"],
     "scale": ["--workers", "2"],
+    "whatif": ["--workers", "2"],
     "move": ["--slots", "1", "--to", "ps-1"],
     "drain": ["ps-0"],
     "kill": ["ps-0"],
     "resize": ["ps-0", "--cores", "1"],
     "run": ["--resume"],
 }
-_ASKS_THE_BRAIN = {"explain": "There is no history yet", "top": "There is no job 'last'"}
+_ASKS_THE_BRAIN = {
+    "explain": "There is no history yet",
+    "top": "There is no job 'last'",
+    "whatif": "There is no history yet",
+}
 
 
 def test_every_command_that_takes_a_job_takes_the_newest_without(

@@ -16,7 +16,7 @@ from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.core.words import count
 from dlrover_lite.protocol.profiles import Observation, Profile, observe
 
-__all__ = ["model_shown"]
+__all__ = ["limits_of_plan", "model_shown"]
 
 _MOST_PLANS = 12
 
@@ -75,7 +75,7 @@ def model_shown(model: FittedModel, plan: Candidate | None, profiles: Sequence[P
         ),
         identifiable=_identifiable(fitted),
         plan=plan.describe() if plan is not None else "",
-        limits=_limits(model, plan) if plan is not None else (),
+        limits=limits_of_plan(model, plan) if plan is not None else (),
         points=points,
         plans=_by_plan([profile for profile, _ in seen], points),
     )
@@ -117,21 +117,12 @@ def _by_plan(profiles: Sequence[Profile], points: Sequence[FitPoint]) -> tuple[P
     return tuple(sorted((fitted(plan, of) for plan, of in newest), key=lambda one: one.measured))
 
 
-def _limits(model: FittedModel, plan: Candidate) -> tuple[Limit, ...]:
+def limits_of_plan(model: FittedModel, plan: Candidate) -> tuple[Limit, ...]:
+    """List what limits the throughput of a plan, the nearest first; nothing where the model has no limits."""
     if model.fit.form != BOTTLENECK.name:
         return ()
-    setting = Setting.even(
-        workers=plan.workers,
-        ps=plan.servers,
-        worker_cores=plan.worker_cores,
-        ps_cores=plan.ps_cores,
-        batch_size=model.batch_size,
-        free_cores=model.free_cores,
-        hosts=model.hosts,
-        speed=model.speed,
-    )
     found = []
-    for one in limit_times(model.fit, setting):
+    for one in limit_times(model.fit, model.setting(*plan.parts())):
         rate = model.batch_size / max(one.seconds, 1e-12)
         found.append(Limit(one.name, _meaning(one, rate / plan.workers), rate))
     return tuple(found)

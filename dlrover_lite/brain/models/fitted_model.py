@@ -58,14 +58,15 @@ class FittedModel(msgspec.Struct, frozen=True, kw_only=True):
     def predict(
         self, w: FloatArray, p: FloatArray, worker_cores: FloatArray, ps_cores: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        found = predict(self.fit, self._setting(w, p, worker_cores, ps_cores))
+        found = predict(self.fit, self.setting(w, p, worker_cores, ps_cores))
         return found.samples_per_second, found.low, found.high
 
     def extrapolated(self, w: FloatArray, p: FloatArray, worker_cores: FloatArray, ps_cores: FloatArray) -> Any:
         """Say which of these plans lie outside of what has been seen."""
-        return predict(self.fit, self._setting(w, p, worker_cores, ps_cores)).extrapolated
+        return predict(self.fit, self.setting(w, p, worker_cores, ps_cores)).extrapolated
 
-    def _setting(self, w: ArrayLike, p: ArrayLike, worker_cores: ArrayLike, ps_cores: ArrayLike) -> Setting:
+    def setting(self, w: ArrayLike, p: ArrayLike, worker_cores: ArrayLike, ps_cores: ArrayLike) -> Setting:
+        """Make the setting that these plans have under the circumstances of the job."""
         of_workers, of_ps = self._speeds(p)
         setting = Setting.even(
             workers=w,

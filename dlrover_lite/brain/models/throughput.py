@@ -30,7 +30,7 @@ from dlrover_lite.brain.models.throughput_forms import AXES, BOTTLENECK, DEPTH, 
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.protocol.profiles import Observation
 
-__all__ = ["Fit", "Prediction", "Prior", "fit", "predict", "times", "vector"]
+__all__ = ["Fit", "Prediction", "Prior", "Uncertainty", "fit", "predict", "times", "uncertainty", "vector"]
 
 _NOISE_WORTH = 3.0
 """Weight of the expected noise, as a number of observations."""
@@ -191,21 +191,40 @@ def times(fitted: Fit, setting: Setting) -> Floats:
 
 def predict(fitted: Fit, setting: Setting) -> Prediction:
     """Predict the throughput of each setting with its band."""
+    found = uncertainty(fitted, setting)
+    spread = np.sqrt(fitted.noise**2 + found.variance + (_WIDER * found.counted) ** 2)
+    width = np.exp(stdtrit(fitted.freedom, 0.9) * spread)
+    rate = found.samples_per_second
+    return Prediction(rate, rate / width, rate * width, found.doublings > 1e-6)
+
+
+class Uncertainty(NamedTuple):
+    """Predicted samples per second, and what makes them unsure beside the noise, arrays as the setting's."""
+
+    samples_per_second: Floats
+    variance: Floats
+    """Relative variance that the coefficients give it."""
+    doublings: Floats
+    """Number of doublings by which the setting lies outside of what was seen, added up over the axes."""
+    counted: Floats
+    """The same as far as it matters: less of them, the more of the time is the same whatever the plan."""
+
+
+def uncertainty(fitted: Fit, setting: Setting) -> Uncertainty:
+    """Predict the throughput of each setting, and say what makes it unsure."""
     table, shape = setting.table()
     x, covariance = _known(fitted)
     rows = FORMS[fitted.form].rows(table, fitted.engine, len(x))
     region = np.array([fitted.region[axis] for axis in AXES], np.float64) if fitted.region else np.empty((0, 2))
-    seconds, variance, outside = rates_with_variance(rows, x, covariance, fitted.exponent, table[_AXES], region)
+    seconds, variance, doublings = rates_with_variance(rows, x, covariance, fitted.exponent, table[_AXES], region)
     if not fitted.region:
-        outside[:] = 1.0  # a doubling, where nothing was seen at all
-    extrapolated = outside > 1e-6
+        doublings[:] = 1.0  # where nothing was seen at all
+    counted = doublings
     if (source := fitted.coefficients.get("source_sample")) is not None:
         # the part of the time that is the same whatever the plan
-        outside = outside * (1 - np.minimum(1.0, table[0] * source / seconds) ** fitted.exponent)
-    width = np.exp(stdtrit(fitted.freedom, 0.9) * np.sqrt(fitted.noise**2 + variance + (_WIDER * outside) ** 2))
-    rate = table[0] / seconds
-    rate, low, high = (values.reshape(shape) for values in (rate, rate / width, rate * width))
-    return Prediction(rate, low, high, extrapolated.reshape(shape))
+        counted = doublings * (1 - np.minimum(1.0, table[0] * source / seconds) ** fitted.exponent)
+    found = table[0] / seconds, variance, doublings, counted
+    return Uncertainty(*(values.reshape(shape) for values in found))
 
 
 def vector(fitted: Fit) -> Floats:

@@ -28,15 +28,18 @@ from dlrover_lite.protocol.profiles import Level, Observation, Profile, host_spe
 
 __all__ = [
     "Chosen",
+    "FitBasis",
     "KeptWindows",
     "ObservedJob",
     "Windows",
     "additive_fit",
     "candidate_of",
     "chosen_windows",
+    "fit_basis",
     "observe_job",
     "observed_view",
     "trained_windows",
+    "windows_sd",
 ]
 
 _OF_80_PERCENT = 1.2816
@@ -113,6 +116,20 @@ class ObservedJob(NamedTuple):
     """Time of the last profile that the model was fitted to."""
 
 
+class FitBasis(NamedTuple):
+    """What a job's model is fitted to, and with."""
+
+    observations: list[Observation]
+    prior: Prior | None
+    depth: float
+    compute_share: float | None
+
+    def fit(self, observations: Sequence[Observation] | None = None) -> Fit:
+        """Fit the model. ``observations``: to these alone."""
+        seen = self.observations if observations is None else observations
+        return fit(seen, prior=self.prior, depth=self.depth, compute_share=self.compute_share)
+
+
 def observe_job(
     profiles: Sequence[Profile],
     *,
@@ -138,18 +155,11 @@ def observe_job(
         return None
     chosen = chosen_windows(trained, policy)
     since, shift = trained.since(chosen.first), chosen.shift
-    share = _compute_share(chosen.profiles, policy)
-    if shift is not None and len(since.profiles) < policy.prior_windows:
-        earlier = chosen_windows(trained.until(chosen.first), policy).profiles
-        of_before = fit(_observations(earlier, trained, policy), prior=prior, depth=depth, compute_share=share)
-        prior = _prior_since(of_before, shift, policy)
     present = sum(1 for _ in takewhile(lambda plan: plan == trained.plans[-1], reversed(trained.plans)))
     told = None if shift is None else _told(shift, since.profiles)
     keeps = before is not None and chosen.suspected is None and _still_fits(before, trained, told, present, policy)
     return ObservedJob(
-        before.fit
-        if keeps and before is not None
-        else fit(_observations(chosen.profiles, trained, policy), prior=prior, depth=depth, compute_share=share),
+        before.fit if keeps and before is not None else _fit_basis(trained, chosen, prior, depth, policy).fit(),
         forecast(levels or trained.profiles, curves, epoch_samples=epoch_samples, spill_part=spill_part, facts=facts),
         trained.profiles[-1],
         _measured(trained.profiles[-min(present, len(since.profiles), policy.newest_windows) :], policy),
@@ -161,6 +171,31 @@ def observe_job(
         additive_fit(profiles, policy) if additive else None,
         before.fitted_at if keeps and before is not None else trained.profiles[-1].at,
     )
+
+
+def fit_basis(
+    profiles: Sequence[Profile],
+    *,
+    prior: Prior | None = None,
+    depth: float = DEPTH,
+    policy: ObservationPolicy = USUAL.observation,
+) -> FitBasis | None:
+    """Return what ``observe_job`` fits a model to; None if nothing was trained yet."""
+    trained = trained_windows(profiles)
+    if not trained.profiles:
+        return None
+    return _fit_basis(trained, chosen_windows(trained, policy), prior, depth, policy)
+
+
+def _fit_basis(
+    trained: Windows, chosen: Chosen, prior: Prior | None, depth: float, policy: ObservationPolicy
+) -> FitBasis:
+    share, shift = _compute_share(chosen.profiles, policy), chosen.shift
+    if shift is not None and len(trained.profiles) - chosen.first < policy.prior_windows:
+        earlier = chosen_windows(trained.until(chosen.first), policy).profiles
+        before = FitBasis(_observations(earlier, trained, policy), prior, depth, share)
+        prior = _prior_since(before.fit(), shift, policy)
+    return FitBasis(_observations(chosen.profiles, trained, policy), prior, depth, share)
 
 
 def additive_fit(profiles: Sequence[Profile], policy: ObservationPolicy = USUAL.observation) -> Fit | None:
@@ -371,17 +406,33 @@ def _measured_before(trained: Windows, policy: ObservationPolicy) -> tuple[Measu
     for profile, plan in zip(reversed(trained.profiles), reversed(trained.plans), strict=True):
         if len(of := by_plan.setdefault(plan, [])) < policy.most_of_a_plan:
             of.append(profile)
-    means = {plan: sum(p.samples for p in of) / sum(p.seconds for p in of) for plan, of in by_plan.items()}
-    squares = sum((p.samples_per_second / means[plan] - 1) ** 2 for plan, of in by_plan.items() for p in of)
-    freedom = sum(len(of) - 1 for of in by_plan.values())
-    worth = policy.window_sd_worth
-    sd = math.sqrt((squares + worth * policy.window_sd**2) / (freedom + worth))
+    means, sd = _by_plan(by_plan, policy)
     found = []
     for plan, of in by_plan.items():
         width = math.exp(_OF_80_PERCENT * max(policy.least_sd, sd / math.sqrt(len(of))))
         if plan != trained.plans[-1]:
             found.append(MeasuredPlan(plan, Band(means[plan], means[plan] / width, means[plan] * width)))
     return tuple(found[: policy.most_plans_before])
+
+
+def _by_plan(
+    by_plan: Mapping[Candidate, Sequence[Profile]], policy: ObservationPolicy
+) -> tuple[dict[Candidate, float], float]:
+    """Compute the mean throughput of windows with each plan, and the relative standard deviation of windows about that."""
+    means = {plan: sum(p.samples for p in of) / sum(p.seconds for p in of) for plan, of in by_plan.items()}
+    squares = sum((p.samples_per_second / means[plan] - 1) ** 2 for plan, of in by_plan.items() for p in of)
+    freedom = sum(len(of) - 1 for of in by_plan.values())
+    worth = policy.window_sd_worth
+    return means, math.sqrt((squares + worth * policy.window_sd**2) / (freedom + worth))
+
+
+def windows_sd(profiles: Sequence[Profile], policy: ObservationPolicy = USUAL.observation) -> float:
+    """Compute the relative standard deviation of a window's throughput about that of all windows with its plan, since the last shift."""
+    by_plan: dict[Candidate, list[Profile]] = {}
+    for profile in chosen_windows(trained_windows(profiles), policy).profiles:
+        if (plan := candidate_of(profile)) is not None:
+            by_plan.setdefault(plan, []).append(profile)
+    return _by_plan(by_plan, policy)[1]
 
 
 def _last_change(trained: Windows, present: int) -> LastChange | None:
