@@ -243,3 +243,19 @@ def test_a_steady_world_is_as_it_was_without_changes() -> None:
             after(world, step)
         logs.append([(round(entry.at, 6), entry.what) for entry in world.log])
     assert logs[0] == logs[1]
+
+
+def test_workers_that_come_at_about_the_same_time_count_from_the_last_one_on() -> None:
+    spread = replace(STARTUP, variation=0.2)
+    world = FluidWorld([Machine(16.0)], [JOB], startup=spread, rates=Rates())
+    world.run_until(100.0)
+    (job,) = world.jobs
+    before, known = job.rate.samples, world.rates
+    assert world.changes.change(job, plan(8, 1))
+    comes = sorted(node.start.at for node in job.nodes if node.start is not None and node.start.due)
+    assert len(comes) == 6 and comes[0] < comes[-1] < comes[0] + 5.0
+    world.run_until(comes[-1] - 0.001)
+    assert job.rate.samples == before
+    world.run_until(comes[-1])
+    assert job.rate.samples > before and all(node.up for node in job.nodes)
+    assert world.rates == known + 1

@@ -29,6 +29,10 @@ from dlrover_lite.protocol.plans import Plan
 
 __all__ = ["FluidWorld", "LogEntry"]
 
+_TOGETHER_SECONDS = 5.0
+"""Nodes of a job that come within so many seconds of each other count from when the last of them is there: each count of them would have a
+rate of its own, which takes long to compute."""
+
 
 class LogEntry(NamedTuple):
     """Something that happened."""
@@ -169,7 +173,9 @@ class FluidWorld:
         job.passes(self.clock.now)
         node.up = True
         if job.training_from is not None or all(one.up for one in job.nodes):
-            self._changed(job)
+            soon = self.clock.now + _TOGETHER_SECONDS
+            if not any(one.start is not None and one.start.due and one.start.at <= soon for one in job.nodes):
+                self._changed(job)
         self.changes.is_there(job)
 
     # --- what jobs do ----------------------------------------------------------------------------------------------------
