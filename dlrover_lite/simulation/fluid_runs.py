@@ -71,7 +71,7 @@ class PolicyWorld:
         return self.policy.first(self.report(job), self.hosts)
 
     def _round(self, now: float) -> None:
-        jobs = {job.request.name: job for job in self.world.live if job.started_at is not None}
+        jobs = {job.request.name: job for job in self.world.live}
         wanted = self.policy.plans(now, [self.report(job) for job in jobs.values()], self.hosts)
         # Who gives up something goes first, so that others find it.
         for name in sorted(wanted, key=lambda name: (cores_of(wanted[name]) > cores_of(jobs[name].plan), name)):
@@ -110,6 +110,7 @@ class PolicyWorld:
             ),
             worker_use=job.rate.worker_cores / given[0],
             server_use=job.rate.server_cores / given[1],
+            waits=job.started_at is None,
         )
 
 

@@ -227,3 +227,11 @@ def test_the_oracle_finds_plans_that_beat_those_of_users_who_ask_for_too_much() 
         assert tuned._rate(one, best) >= 0.97 * tuned._rate(one, one.plan)  # type: ignore[operator]
         assert one.memory.server(one.samples, 1 / best.ps.count) < best.ps.each.memory
         assert best == Tuned(jobs, [Machine(16.0)] * 16).best(one.name)
+
+
+def test_optimus_leaves_room_for_those_that_wait() -> None:
+    known = measured(alone=0.01)
+    running = job("running", plan(15, 1), *known, (plan(15, 1), 1500.0))
+    waiting = job("waiting", plan(8, 2))._replace(waits=True, ready=False)
+    assert Optimus().plans(0.0, [running], [host(16.0, left=0.0)]) == {}
+    assert Optimus().plans(0.0, [running, waiting], [host(16.0, left=0.0)]) == {"running": plan(13, 1)}

@@ -84,11 +84,8 @@ class Optimus:
         self._its = settings or Settings()
 
     def first(self, job: JobReport, hosts: Sequence[HostReport]) -> Plan | None:
-        for servers in range(1, max(2, job.request.ps.count + 1)):
-            plan = with_counts(job.request, 1, servers, hosts)
-            if plan is not None:
-                return plan if Room.left(hosts).take_all(plan) else None
-        return None
+        plan = _smallest(job, hosts, self._its.most_nodes)
+        return plan if plan is not None and Room.left(hosts).take_all(plan) else None
 
     def plans(self, now: float, jobs: Sequence[JobReport], hosts: Sequence[HostReport]) -> Mapping[str, Plan]:
         found = self._trials(jobs, hosts)
@@ -127,14 +124,20 @@ class Optimus:
     def _divided(
         self, jobs: Sequence[JobReport], hosts: Sequence[HostReport], others: Sequence[Plan]
     ) -> dict[str, Plan]:
-        """Divide what hosts have among jobs whose model is known, beside ``others`` and what those have whose model isn't."""
+        """Divide what hosts have among jobs whose model is known, beside ``others``, what those have whose model isn't, and
+        what those begin with that wait."""
         models = {
             job.name: SpeedModel(measured) for job in jobs if job.ready and len(measured := self._measured(job)) >= 2
         }
         room = Room.whole(hosts)
-        for plan in [*others, *(job.present for job in jobs if job.name not in models)]:
-            if not room.take_all(plan):
-                return {}  # nodes lie so that this can't be told: nothing is divided anew
+        held = [job.present for job in jobs if job.name not in models and not job.waits]
+        begin = [
+            plan for job in jobs if job.waits and (plan := _smallest(job, hosts, self._its.most_nodes)) is not None
+        ]
+        if not all([room.take_all(plan) for plan in [*others, *held]]):
+            return {}  # nodes lie so that this can't be told: nothing is divided anew
+        for plan in begin:
+            room.take_all(plan)  # whoever has no room even then waits on
         dividing = _Division(self._its, models, [job for job in jobs if job.name in models], hosts, room)
         return {name: plan for name, plan in dividing.run().items() if plan != _present(jobs, name)}
 
@@ -157,10 +160,10 @@ class _Division:
     def run(self) -> dict[str, Plan]:
         shares: list[_Share] = []
         for job in self._jobs:
-            start = self._smallest(job)
-            if start is None or not self._room.take_all(self._plan(job, start)):
+            plan = _smallest(job, self._hosts, self._its.most_nodes)
+            if plan is None or not self._room.take_all(plan):
                 return {}
-            shares.append(start)
+            shares.append(_Share(plan.worker.count, plan.ps.count))
         for at in range(len(self._jobs)):
             self._push(at, shares[at])
         while self._heap:
@@ -173,13 +176,6 @@ class _Division:
             shares[at] = _more(share, role)
             self._push(at, shares[at])
         return {job.name: self._plan(job, share) for job, share in zip(self._jobs, shares, strict=True)}
-
-    def _smallest(self, job: JobReport) -> _Share | None:
-        """Return one worker with as few servers as hold the rows."""
-        for servers in range(1, self._its.most_nodes + 1):
-            if with_counts(job.request, 1, servers, self._hosts) is not None:
-                return _Share(1, servers)
-        return None
 
     def _plan(self, job: JobReport, share: _Share) -> Plan:
         plan = with_counts(job.request, share.workers, share.servers, self._hosts)
@@ -209,6 +205,12 @@ class _Division:
     def _each(self, job: JobReport, role: Literal["worker", "ps"]) -> Resources:
         """Return what another node takes: a server shares the memory of those there are, and so no more than its cores."""
         return job.request.worker.each if role == "worker" else Resources(job.request.ps.each.cores, 0)
+
+
+def _smallest(job: JobReport, hosts: Sequence[HostReport], most: int) -> Plan | None:
+    """Return one worker with as few servers as hold the rows."""
+    plans = (with_counts(job.request, 1, servers, hosts) for servers in range(1, most + 1))
+    return next((plan for plan in plans if plan is not None), None)
 
 
 def _more(share: _Share, role: Literal["worker", "ps"]) -> _Share:

@@ -44,6 +44,8 @@ class JobReport(NamedTuple):
     worker_use: float = 0.0
     """CPU that its workers use of what they are given, now."""
     server_use: float = 0.0
+    waits: bool = False
+    """It has nothing yet, and waits for its first plan."""
 
     @property
     def rate(self) -> float | None:
@@ -68,7 +70,8 @@ class Policy(Protocol):
         order of arrival, whenever there may be room."""
 
     def plans(self, now: float, jobs: Sequence[JobReport], hosts: Sequence[HostReport]) -> Mapping[str, Plan]:
-        """Return the plans that jobs are to have from now on which have begun, of those that are to have another one. Asked every 60 s."""
+        """Return the plans that jobs are to have from now on, of those that are to have another one; those that wait are asked for by
+        ``first``. Asked every 60 s."""
 
 
 class Room:
