@@ -134,7 +134,7 @@ class Optimus:
         begin = [
             plan for job in jobs if job.waits and (plan := _smallest(job, hosts, self._its.most_nodes)) is not None
         ]
-        if not all([room.take_all(plan) for plan in [*others, *held]]):
+        if not all(room.take_all(plan) for plan in [*others, *held]):
             return {}  # nodes lie so that this can't be told: nothing is divided anew
         for plan in begin:
             room.take_all(plan)  # whoever has no room even then waits on
