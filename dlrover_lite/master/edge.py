@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from dlrover_lite.master.cadence import USUAL, Cadence
 from dlrover_lite.master.io_queue import IoQueue
 from dlrover_lite.master.profiling.profiler import Pace
 from dlrover_lite.transport.frames import Request
@@ -41,3 +42,11 @@ class Edge(NamedTuple):
     """Lengths of the intervals in which is measured; None: as usual."""
     url_for_nodes: Callable[[str], str] = as_the_master
     """Returns the path or URL by which nodes reach what the master knows by this one."""
+    cadence: Cadence = USUAL
+    """How often the master looks at what nobody tells it."""
+    has_news: Callable[[], bool] = lambda: False
+    """Says whether something is to be looked at that comes as no request: a node has come or ended, or the brain has answered. Where it
+    always says no, that is found with the next look."""
+    is_synced: bool = True
+    """Whether the ledger's file is brought to the disk now and then. What is simulated has no use for that: what is committed outlives
+    the process in any case."""

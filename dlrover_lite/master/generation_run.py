@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from dlrover_lite.master.answer_points import AnswerPoints
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.autoscale.executor import executor_of
+from dlrover_lite.master.cadence import pause_seconds
 from dlrover_lite.master.checkpoints.checkpoints import OFF, checkpoints_of
 from dlrover_lite.master.checkpoints.restore import POLL_SECONDS, GoingBack
 from dlrover_lite.master.edge import Edge
@@ -79,10 +81,6 @@ from dlrover_lite.transport.frames import NOT_UNDERSTOOD, Failure, Request
 
 __all__ = ["GenerationRun", "Outcome"]
 
-RECONCILE_SECONDS = 0.1
-REMEMBER_SECONDS = 1.0
-SHOW_SECONDS = 2.0
-"""Seconds between two writings of the status for those who can't ask any more."""
 _BY_REQUEST = "stopped by request"
 
 
@@ -130,6 +128,7 @@ class GenerationRun:
         self._strangers = UnknownNodes(story)
         now = clock()
         self._reconcile_at = self._remember_at = self._show_at = now
+        self._reconciled_at = -math.inf
         self._put_off = False
         """A reconciliation was due in the last step, and gave way to requests."""
         self._answered: AnswerPoints | None = None
@@ -193,6 +192,7 @@ class GenerationRun:
             on_refusal=self._launch_refused,
             work_is_left=lambda: not self.shards.finished,
             clock=self.now,
+            cadence=self._edge.cadence,
         )
 
     @property
@@ -232,6 +232,7 @@ class GenerationRun:
 
     def _wakes_at(self) -> float:
         """Return when there is something to do, though nobody asks for anything."""
+        self._reconcile_at = self._reconciled_at + pause_seconds(self, self._edge.cadence)
         return self.now() if self._has_news() else self._reconcile_at
 
     def _has_news(self) -> bool:
@@ -242,13 +243,14 @@ class GenerationRun:
         if self._answered is not None:
             self._answered.answered()
             self._answered = None
-        is_due = self.now() >= self._reconcile_at or self._has_news()
+        is_seen = self._edge.has_news()
+        is_due = is_seen or self.now() >= self._reconcile_at or self._has_news()
         if requests:
             yield from self._handle_all(requests)
         if is_due and self.beginning is None and (not requests or self._put_off):
             is_due = False
-            if self.now() >= self._reconcile_at:
-                self._reconcile_at = self.now() + RECONCILE_SECONDS
+            if is_seen or self.now() >= self._reconcile_at:
+                self._reconciled_at = self.now()
                 self._guarded(self._reconcile)
             else:
                 self._guarded(self._take_cuts)
@@ -343,6 +345,7 @@ class GenerationRun:
             return None if isinstance(request.body, Heartbeat) else refused
         match request.body:
             case LeaseRequest() as body:
+                self.reconciler.alive(body.node)
                 return self._leases.answer(body, self.fleet)
             case StatusRequest():
                 return self.status()
@@ -455,13 +458,13 @@ class GenerationRun:
         self._judge()
         self.facts.after_commit(self.story.flush)
         if (now := self.now()) >= self._remember_at:
-            self._remember_at = now + REMEMBER_SECONDS
+            self._remember_at = now + self._edge.cadence.remember_seconds
             self.facts.keep(PROGRESS, self.progress.counters())
         self._show_in_time()
 
     def _show_in_time(self) -> None:
         if (now := self.now()) >= self._show_at:
-            self._show_at = now + SHOW_SECONDS
+            self._show_at = now + self._edge.cadence.show_seconds
             self._show(self.status())
 
     def _take_cuts(self) -> None:

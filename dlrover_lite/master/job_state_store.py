@@ -87,6 +87,7 @@ class JobStateStore:
     def __init__(self, store: LedgerStore, wall_clock: Callable[[], float]) -> None:
         self._store = store
         self._wall_clock = wall_clock
+        self._kept: dict[str, str] = {}
         before = self.get(RESTARTS)
         self.generation = self.get(GENERATION) or Generation()
         self.taken_over = before is not None
@@ -117,8 +118,10 @@ class JobStateStore:
         return fact.decoded(self._store.fact(fact.name))
 
     def keep(self, fact: Fact[T], value: T | None) -> None:
-        """Keep it; the next commit makes it durable."""
-        self._store.put_fact(fact.name, msgspec.json.encode(value).decode())
+        """Keep it, unless it is as it was kept last; the next commit makes it durable."""
+        if (text := msgspec.json.encode(value).decode()) != self._kept.get(fact.name):
+            self._kept[fact.name] = text
+            self._store.put_fact(fact.name, text)
 
     def slots(self) -> SlotState | None:
         """Return the slot map that was kept, or None. Raises JobError when it is damaged."""

@@ -196,7 +196,7 @@ class Master:
         found: list[tuple[LedgerStore, GenerationRun]] = []
 
         def open_ledger() -> None:
-            store = LedgerStore(self.job.ledger())
+            store = LedgerStore(self.job.ledger(), is_synced=self.edge.is_synced)
             try:
                 found.append((store, self._run_over(store, nodes)))
             except BaseException:
@@ -212,6 +212,8 @@ class Master:
         shards = ShardService(
             store,
             self.data.plan,
+            policy=self.edge.cadence.leases,
+            wait_seconds=self.edge.cadence.wait_seconds,
             slow_start_minibatches=SLOW_START_MINIBATCHES,
             story=self.story,
             id_kinds=self.data.ids.kinds,

@@ -17,6 +17,7 @@ from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.master.autoscale.brain_link import BrainLink
+from dlrover_lite.master.cadence import Cadence
 from dlrover_lite.master.checkpoints.restore import GoingBack, begin_generation, end_generation, is_to_begin
 from dlrover_lite.master.edge import Edge, as_the_master
 from dlrover_lite.master.events import EventLog
@@ -246,12 +247,15 @@ class Rig:
         brain: Callable[[Network, VirtualClock], BrainLink] | None = None,
         clock: VirtualClock | None = None,
         runs_on: schema.Cluster | Literal["local"] = "local",
+        cadence: Cadence | None = None,
         **plan: Any,
     ) -> None:
         self._is_frozen = clock is not None
         self.clock = clock or VirtualClock()
         self.network = Network(self.clock)
-        self.mode = mode
+        self.mode, self.cadence = mode, cadence or Cadence()
+        self.has_news = False
+        """Something is to be looked at that comes as no request."""
         self.brain = brain(self.network, self.clock) if brain is not None else None
         self.beside: list[Callable[[], None]] = []
         """What else takes a step with each of the master's."""
@@ -291,6 +295,11 @@ class Rig:
     def runs(self) -> bool:
         """Whether there is a master."""
         return self._phases is not None
+
+    @property
+    def wakes_in(self) -> float:
+        """Seconds until the master has something to do by itself."""
+        return self._wake_at - self.clock.now
 
     def start(self, *, stopping: bool = False) -> None:
         """Start a master over what an earlier one has left, if any."""
@@ -338,6 +347,8 @@ class Rig:
                 wall_clock=self.wall_clock,
                 free=lambda _: 4096,
                 url_for_nodes=self._seen_by_nodes,
+                cadence=self.cadence,
+                has_news=lambda: self.has_news,
             ),
             outbox=self.outbox,
             disk=FullDisk(clock=self.clock, free=lambda _: 4096, tell=lambda line: self.story.node("master", line)),

@@ -319,3 +319,10 @@ def test_a_used_up_quota_is_reported_as_a_full_disk(path, monkeypatch):
     assert not isinstance(ledger_store._job_error(path, error), DiskFull)
     monkeypatch.setattr(os, "fsync", refuses)
     assert isinstance(ledger_store._job_error(path, error), DiskFull)
+
+
+def test_a_ledger_waits_for_the_disk_where_that_is_wanted(path: Path) -> None:
+    for is_synced in (True, False):
+        with LedgerStore(path, is_synced=is_synced) as store:
+            assert store._db.execute("pragma synchronous").fetchone() == (int(is_synced),)
+            assert store._db.execute("pragma journal_mode").fetchone() == ("wal",)

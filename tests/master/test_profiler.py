@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,6 +162,15 @@ def test_memory_levels_of_servers_are_known_before_any_interval() -> None:
     assert later is not None and later.at == pytest.approx(EPOCH + 6.0 - PACE.patience_seconds)
     assert later.samples_so_far == level.samples_so_far and later.samples_per_second < 1000
     assert later.tables[0].rows["ps-0"] == 30
+    evenly(world, 9.0, sources=("backend", *SERVERS))
+    used: list[Mapping[str, int]] = []
+
+    def is_news(its: Mapping[str, int]) -> bool:
+        used.append(its)
+        return False
+
+    assert world.profiler.level(9.0, EPOCH + 9.0, is_news) is None
+    assert used == [{"ps-0": 1000, "ps-1": 1000}], "it is no news, and told so"
 
 
 def test_varying_throughput_is_marked() -> None:
@@ -333,6 +343,14 @@ def test_a_series_forgets_only_what_is_not_needed() -> None:
     assert series.at(9.0) == {"n": 25}
     assert series.at(0.0) == {"n": 9}
     assert Series().at(1.0) == {}
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("ab"), st.floats(0, 9)), max_size=4), st.floats(-1, 5))
+def test_one_total_is_as_it_is_among_all(told: list[dict[str, float]], time: float) -> None:
+    series = Series()
+    for at, values in enumerate(told):
+        series.tell(float(at), values)
+    assert series.one_at(time, "a") == series.at(time).get("a", 0.0)
 
 
 def test_what_comes_from_other_hosts_is_measured_by_host() -> None:

@@ -1,7 +1,7 @@
 """Who has been silent, or got nowhere, for too long. Pure but for the calls that feed it.
 
-Time is counted in turns of the master, each for at most a second: when the whole machine was asleep, or the master itself was held up,
-nobody is blamed for it.
+Time is counted in turns of the master, each for no longer than they usually take: when the whole machine was asleep, or the master itself
+was held up, nobody is blamed for it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from dlrover_lite.recipe.schema import Health
 
 __all__ = ["Finding", "Liveness"]
 
-_LONGEST_TURN_SECONDS = 1.0
-
 
 class Finding(NamedTuple):
     node: str
@@ -25,8 +23,9 @@ class Finding(NamedTuple):
 class Liveness:
     """``now`` is seconds of a steady clock."""
 
-    def __init__(self, health: Health, now: float) -> None:
+    def __init__(self, health: Health, now: float, *, longest_turn_seconds: float = 1.0) -> None:
         self._health = health
+        self._longest_turn_seconds = longest_turn_seconds
         self._last_turn = now
         self._awake = 0.0
         self._heard: dict[str, float] = {}
@@ -37,13 +36,17 @@ class Liveness:
         self._heard[node] = self._awake
         self._doing[node] = doing, seconds
 
+    def alive(self, node: str) -> None:
+        """Note that the node is alive, and says nothing of what it is doing."""
+        self._heard[node] = self._awake
+
     def doing(self, node: str) -> str:
         """Return what the node said last that it was at, in words."""
         return self._doing.get(node, ("", 0.0))[0]
 
     def judge(self, nodes: list[Node], now: float) -> list[Finding]:
         """Call it every turn, with all nodes that run."""
-        self._awake += min(_LONGEST_TURN_SECONDS, max(0.0, now - self._last_turn))
+        self._awake += min(self._longest_turn_seconds, max(0.0, now - self._last_turn))
         self._last_turn = now
         found = []
         for node in nodes:

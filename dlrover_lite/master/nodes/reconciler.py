@@ -14,6 +14,7 @@ import msgspec
 from dlrover_lite.core.errors import BackendError, CantResize, ResizeUnderWay
 from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.core.units import Resources
+from dlrover_lite.master.cadence import USUAL, Cadence
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.job_state_store import FLEET, JobStateStore
 from dlrover_lite.master.nodes.fleet import (
@@ -47,10 +48,8 @@ FAILED_GRACE_SECONDS = 1.0
 """Grace period of nodes of a failed job in seconds: they have nothing to hand over, and may wait for a server that is no more."""
 END_SECONDS = 60.0
 """Seconds that nodes which are killed may take to end."""
-HOSTS_SECONDS = 15.0
-"""Seconds between two looks at which hosts there are."""
-USAGE_SECONDS, LEAST_USAGE_SECONDS = 1.0, 0.25
-"""Seconds from one reading of what nodes have used to the next, and the least where somebody waits for it."""
+LEAST_USAGE_SECONDS = 0.25
+"""Least seconds from one reading of what nodes have used to the next, where somebody waits for it."""
 NO_ROOM_SECONDS = 10.0
 """Seconds for which a parameter server finds no room until workers give theirs: what ends elsewhere may still leave some."""
 AVOID_SECONDS = 600.0
@@ -84,6 +83,7 @@ class Reconciler:
     on_refusal: Callable[[BackendError], None]
     work_is_left: Callable[[], bool]
     clock: Callable[[], float]
+    cadence: Cadence = USUAL
 
     def __post_init__(self) -> None:
         self.usage: dict[str, Usage] = {}
@@ -103,7 +103,8 @@ class Reconciler:
         """Begins to replace a node by one with so much, and says why that can't be, or ""."""
         self.waits_for: dict[str, str] = {}
         """Why nodes that are to be resized haven't been yet, in words."""
-        self._liveness = Liveness(self.health, self.clock())
+        longest = self.cadence.longest_turn_seconds
+        self._liveness = Liveness(self.health, self.clock(), longest_turn_seconds=longest)
         self._version: int | None = None
         """Version of what the backend told last; None: it hasn't told anything yet."""
         self._observed: dict[str, Observed] = {}
@@ -147,6 +148,9 @@ class Reconciler:
 
     def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
         self._liveness.heard(node, doing, seconds)
+
+    def alive(self, node: str) -> None:
+        self._liveness.alive(node)
 
     @property
     def host_of(self) -> Mapping[str, str]:
@@ -249,13 +253,13 @@ class Reconciler:
         if now >= self._resize_at and any(node.wanted is not None for node in self.fleet.running):
             self.facts.after_commit(self._resize_all)
         if now >= self._usage_at:
-            self._usage_at = now + USAGE_SECONDS
+            self._usage_at = now + self.cadence.usage_seconds
             readings = self.backend.readings()
             self._see(readings.nodes)
             self.readings = (now + self.clock()) / 2, readings
             self._learn_hosts()
         if now >= self._hosts_at:
-            self._hosts_at = now + HOSTS_SECONDS
+            self._hosts_at = now + self.cadence.hosts_seconds
             self._look_at_hosts()
 
     def _look_at_hosts(self) -> None:

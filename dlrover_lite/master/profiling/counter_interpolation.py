@@ -50,13 +50,22 @@ class Series:
         began, ended = self._times[after - 1], self._times[after]
         share = (time - began) / (ended - began)
         before, now = self._values[after - 1], self._values[after]
-        return {name: _between(before.get(name, 0.0), value, share) for name, value in now.items()}
+        return {name: (was := before.get(name, 0.0)) + (value - was) * share for name, value in now.items()}
+
+    def one_at(self, time: float, name: str) -> float:
+        """Return one of the totals at a time, as ``at`` has it."""
+        after = bisect_right(self._times, time)
+        if after == len(self._times):
+            return self.last.get(name, 0.0)
+        if (now := self._values[after].get(name)) is None:
+            return 0.0
+        if after == 0:
+            return now
+        began, ended = self._times[after - 1], self._times[after]
+        before = self._values[after - 1].get(name, 0.0)
+        return before + (now - before) * ((time - began) / (ended - began))
 
     def forget(self, before: float) -> None:
         """Forget what isn't needed to know the totals from then on."""
         keep = max(0, bisect_right(self._times, before) - 1)
         del self._times[:keep], self._values[:keep]
-
-
-def _between(before: float, now: float, share: float) -> float:
-    return before + (now - before) * share

@@ -25,4 +25,4 @@ class HostSpeeds:
 
     def by_host(self) -> dict[str, float]:
         """Return the speeds of hosts that nodes have run on."""
-        return host_speeds(self._profiles)
+        return host_speeds(list(self._profiles))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -71,12 +71,13 @@ class EvaluationPauses:
         self._began: tuple[float, int] | None = None
         """Time when the evaluation under way began, and number of samples trained on by then; None: there is none."""
 
-    def turn(self, now: float, samples: int, rate: float, *, under_way: bool) -> None:
-        """Take note of whether an evaluation is under way; ``now``: steady clock, ``rate``: samples/s without one, 0 while unknown."""
+    def turn(self, now: float, samples: int, rate_of: Callable[[], float], *, under_way: bool) -> None:
+        """Take note of whether an evaluation is under way; ``now``: steady clock. ``rate_of`` is asked when one has ended for the samples/s
+        without one, 0 while unknown."""
         if under_way and self._began is None:
             self._began = now, samples
         elif not under_way and self._began is not None:
-            if rate > 0:
+            if (rate := rate_of()) > 0:
                 self._lost.append(self._so_far(now, samples, rate))
             self._began = None
 
@@ -117,7 +118,10 @@ def job_end(run: GenerationRun, *, now: float) -> ExpectedEnd | None:
 def note_evaluations(run: GenerationRun) -> None:
     """Take note, each turn, of whether an evaluation is beside training."""
     under_way = bool(run.rounds.open) and not run.shards.trained
-    rate = _rate_of(run.plan_rates.since(shape_of_fleet(run.fleet, run.servers.state.leaving)))
+
+    def rate() -> float:
+        return _rate_of(run.plan_rates.since(shape_of_fleet(run.fleet, run.servers.state.leaving)))
+
     run.evaluation_pauses.turn(run.now(), run.shards.consumed_samples, rate, under_way=under_way)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -140,15 +140,20 @@ class Profiling:
         servers, checkpoints = run.servers, run.checkpoints
         if not servers.at_rest or (checkpoints is not None and checkpoints.cuts.phase != "idle"):
             return None  # moves and snapshots take memory of their own
-        if run.shards.trained or (found := self.profiler.level(self.clock(), self.wall_clock())) is None:
+        if run.shards.trained:
             return None
         before = {one.node: one.used_bytes for one in self._told.ps} if self._told is not None else {}
-        for one in found.ps:
-            limit = run.fleet.by_id[one.node].resources.memory
-            if one.node not in before or abs(one.used_bytes - before[one.node]) >= LEVEL_STEP * limit:
-                self._told = found
-                return found
-        return None
+        limits = run.fleet.by_id
+
+        def is_news(used: Mapping[str, int]) -> bool:
+            return any(
+                node not in before or abs(its - before[node]) >= LEVEL_STEP * limits[node].resources.memory
+                for node, its in used.items()
+            )
+
+        found = self.profiler.level(self.clock(), self.wall_clock(), is_news)
+        self._told = found or self._told
+        return found
 
     def _disturbed(self, run: GenerationRun) -> str:
         servers = run.servers

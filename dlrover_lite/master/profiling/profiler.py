@@ -9,7 +9,7 @@ As pure as the fleet: times are those of the caller's steady clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 
 import msgspec
@@ -37,6 +37,8 @@ _SILENT_SECONDS = 1.5
 """Seconds after which a worker that has told nothing has done nothing."""
 _RATE_SECONDS, _LEAST_RATE_SECONDS = 4.0, 0.5
 """Seconds that a rate for levels is measured over, and the least."""
+_FORGET_SECONDS = 2.0
+"""Seconds after which is looked again for what needn't be known any more."""
 _LEVEL_SECONDS = 0.9
 """Seconds from one level to the next: nodes tell what they hold once a second."""
 
@@ -53,6 +55,11 @@ class Pace(msgspec.Struct, frozen=True):
     """Seconds to wait for nodes that haven't told anything since the end of an interval: then they have done nothing since they did."""
     look_seconds: float = 2.5
     """Length in seconds of the intervals that follow when a node got much slower; none do where intervals are as short anyway."""
+
+    @property
+    def looks(self) -> bool:
+        """Whether short intervals follow when a node got much slower."""
+        return self.look_seconds < self.seconds
 
     @classmethod
     def of(cls, seconds: float) -> Pace:
@@ -114,7 +121,7 @@ class Profiler:
         """Paces in the last interval of full length, or the last short one."""
         self._looks = 0
         """Number of short intervals that are still to come."""
-        self._looked_until = -math.inf
+        self._looked_until = self._forget_at = -math.inf
 
     @property
     def disturbed(self) -> str:
@@ -204,10 +211,11 @@ class Profiler:
 
     def tick(self, now: float, at: float) -> Profile | Gap | None:
         """Return the interval that is over now, if one is."""
-        for series in self._series.values():  # else they would grow while nothing is measured
-            series.forget(
-                min(now - _RATE_SECONDS - self._pace.patience_seconds, math.inf if self._began is None else self._began)
-            )
+        if now >= self._forget_at:  # else series would grow while nothing is measured
+            self._forget_at = now + _FORGET_SECONDS
+            least = now - _RATE_SECONDS - self._pace.patience_seconds
+            for series in self._series.values():
+                series.forget(least if self._began is None else min(least, self._began))
         if self._began is None:
             return None
         if (turn := self._turn(now)) is not None:
@@ -218,7 +226,7 @@ class Profiler:
         began, end = self._began, self._end(self._began)
         if now < end or (self._told_until() < end and now < end + self._pace.patience_seconds):
             return None
-        if self._looks <= 1:
+        if self._looks <= 1 and self._pace.looks:
             self._usual = self._paces(began, end)
         self._looks = max(0, self._looks - 1)
         return self._close(end, at - (now - end))
@@ -232,8 +240,11 @@ class Profiler:
     def _end(self, began: float) -> float:
         return began + (self._pace.look_seconds if self._looks else self._pace.seconds)
 
-    def level(self, now: float, at: float) -> Level | None:
-        """Return what the PS hold, as of the last moment that all have told of; None when that isn't a new one, or no rate is known yet."""
+    def level(
+        self, now: float, at: float, is_news: Callable[[Mapping[str, int]], bool] = lambda _: True
+    ) -> Level | None:
+        """Return what the PS hold, as of the last moment that all have told of; None when that isn't a new one, or no rate is known yet, or
+        it ``is_news`` to nobody, who is given the bytes that each uses."""
         servers = [part.node for part in self._situation.parts if part.role == "ps"]
         workers = [series for source in self._workers() if (series := self._of(*source)).last]
         if not servers or not workers:
@@ -245,12 +256,20 @@ class Profiler:
         if moment < self._level_until + _LEVEL_SECONDS or moment < since + _LEAST_RATE_SECONDS:
             return None
         self._level_until = moment
-        values = self._all_at(moment)
-        window, samples = _Window(self._all_at(since), values), self._samples_so_far(values)
+        if not is_news({node: round(self._of("usage", node).one_at(moment, "used")) for node in servers}):
+            return None
+        worked = [series for (kind, _), series in self._series.items() if kind == "worker"]
+        samples = round(self._samples_before + sum(series.one_at(moment, "samples") for series in worked))
+        risen = sum(
+            max(0.0, series.one_at(moment, "samples") - series.one_at(since, "samples"))
+            for series in (self._of(*source) for source in self._workers())
+        )
+        held = {(kind, node): self._of(kind, node).at(moment) for kind in ("ps", "usage") for node in servers}
+        window = _Window(held, held)
         return Level(
             at=at - (now - moment),
             samples_so_far=samples,
-            samples_per_second=sum(window.risen(source, "samples") for source in self._workers()) / (moment - since),
+            samples_per_second=risen / (moment - since),
             ps=tuple(self._held(node, window) for node in servers),
             tables=self._tables(window),
         )
@@ -258,7 +277,7 @@ class Profiler:
     def _turn(self, now: float) -> float | None:
         """Return since when a node has been much slower than before, if one has that wasn't yet."""
         assert self._began is not None
-        if self._looks or self._pace.look_seconds >= self._pace.seconds:
+        if self._looks or not self._pace.looks:
             return None
         until = self._told_of_late(now)
         since = until - RECENT_SECONDS
@@ -285,9 +304,7 @@ class Profiler:
         rates = {}
         for part in self._situation.parts:
             series = self._of(part.role, part.node)
-            before, after = series.at(since), series.at(until)
-            done = after.get("minibatches", 0.0) - before.get("minibatches", 0.0)
-            busy = after.get("busy", 0.0) - before.get("busy", 0.0)
+            done, busy = (series.one_at(until, name) - series.one_at(since, name) for name in ("minibatches", "busy"))
             if done > 0:
                 rates[part.node] = done / (until - since)
                 of[part.role][part.node] = (busy if part.role == "ps" else until - since) / done
@@ -346,7 +363,7 @@ class Profiler:
             return 0.0
         workers = [self._of(*source) for source in self._workers()]
         edges = [began + (end - began) * i / parts for i in range(parts + 1)]
-        totals = [sum(series.at(edge).get("samples", 0.0) for series in workers) for edge in edges]
+        totals = [sum(series.one_at(edge, "samples") for series in workers) for edge in edges]
         rates = [after - before for before, after in pairwise(totals)]
         mean = sum(rates) / parts
         if mean <= 0:

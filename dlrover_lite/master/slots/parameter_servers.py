@@ -218,8 +218,8 @@ class ParameterServers:
             self._restoring_since = self.wall_clock() - report.seconds
 
     def _note_restored(self, node: str) -> None:
-        order, owners = self.restore, self.state.counts()
-        if order is None or not owners:
+        order = self.restore
+        if order is None or not (owners := self.state.counts()):
             return
         reports = [self.reports.get(owner) for owner in owners]
         if all(report is not None and report.restored >= order.generation for report in reports):

@@ -72,8 +72,10 @@ class LedgerStore:
     changes are kept for another try: nothing that depends on them may be told to anyone until one succeeds.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_synced: bool = True) -> None:
+        """Open it. Without ``is_synced`` nothing waits for the disk: what is committed survives the process, but not the machine."""
         self.path = path
+        self._is_synced = is_synced
         self._spans: dict[tuple[int, int], Span | None] = {}
         self._rest: dict[tuple[Any, ...], tuple[str, tuple[Any, ...]]] = {}
         try:
@@ -95,7 +97,7 @@ class LedgerStore:
         self._db.execute("pragma locking_mode = exclusive")
         self._db.execute(f"pragma page_size = {_PAGE_BYTES}")
         self._db.execute("pragma journal_mode = wal")
-        self._db.execute("pragma synchronous = normal")
+        self._db.execute(f"pragma synchronous = {'normal' if self._is_synced else 'off'}")
         self._db.execute(f"pragma wal_autocheckpoint = {_WAL_PAGES}")
         self._db.execute(f"pragma journal_size_limit = {_WAL_BYTES}")
         self._db.execute("begin exclusive")
