@@ -218,6 +218,16 @@ def test_jobs_of_a_machine_share_its_cores() -> None:
         assert host.cpu_seconds - host_before.cpu_seconds == pytest.approx(20.0)
 
 
+def test_readings_are_of_the_machines_that_nodes_run_on() -> None:
+    """Of a large cluster a job uses a few."""
+    jobs = Jobs(Machine(2.0), Machine(2.0), Machine(2.0))
+    backend = jobs.backend()
+    backend.launch(spec("worker-0", host="host-1"))
+    jobs.passes(5.0)
+    assert [host.host for host in backend.readings().hosts] == ["host-1"]
+    assert len(backend.capacity()) == 3
+
+
 def test_memory_that_would_outlive_a_node_counts_against_its_limit() -> None:
     jobs = Jobs(Machine(4.0))
     backend = jobs.backend()

@@ -123,8 +123,9 @@ class SimBackend:
         return self.nodes.observe(after)
 
     def readings(self) -> Readings:
-        self._cluster.settle_all()
         running = {name: process for name, process in self.processes.items() if process.running}
+        at_work = dict.fromkeys(process.host for process in running.values())  # of a large cluster few machines
+        self._cluster.count(at_work)
         usages = {
             name: Usage(
                 process.cpu_seconds,
@@ -136,8 +137,7 @@ class SimBackend:
             for name, process in running.items()
         }
         hosts = [
-            HostUsage(name, machine.cores, self._cluster.cpu_seconds[name])
-            for name, machine in self._cluster.machines.items()
+            HostUsage(name, self._cluster.machines[name].cores, self._cluster.cpu_seconds[name]) for name in at_work
         ]
         return Readings(usages, {name: process.host for name, process in running.items()}, hosts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -118,7 +118,11 @@ class Cluster:
                 process.done = self.clock.after(seconds, partial(self._work_done, process))
 
     def settle_all(self) -> None:
-        for host in self.machines:
+        self.count(self.machines)
+
+    def count(self, hosts: Iterable[str]) -> None:
+        """Count what processes of these machines have used by now."""
+        for host in hosts:
             self._count(host)
 
     def _count(self, host: str) -> None:
