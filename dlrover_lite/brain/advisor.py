@@ -20,7 +20,8 @@ from dlrover_lite.brain.effect import cost_of_change, judge
 from dlrover_lite.brain.healing.health import heal
 from dlrover_lite.brain.healing.mitigation import HealInputs
 from dlrover_lite.brain.job_history import past_jobs, remember
-from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob, candidate, heal_inputs, smallest_cores
+from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob, candidate, smallest_cores
+from dlrover_lite.brain.node_health import heal_inputs
 from dlrover_lite.brain.planning.decision import Decision, Round, decide
 from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs, index_of
 from dlrover_lite.brain.planning.kept_options import KeptOptions
@@ -28,6 +29,7 @@ from dlrover_lite.brain.planning.prescale import basis
 from dlrover_lite.brain.policies import USUAL, Policies
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.preferences import Preferences
 from dlrover_lite.brain.store.records import profile_of
 from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import DlroverLiteError, HistoryError
@@ -92,6 +94,9 @@ class Advisor:
         """Jobs that were measured since the last round."""
         self._advised: dict[str, tuple[Numbered, Advice]] = {}
         self._options = KeptOptions()
+        self._liked: Preferences | None = None
+        self._steps = False
+        """A step is being taken, in which what a person prefers is read once."""
         self._decide_at = 0.0
         self._changed = False
         """Jobs have come or gone since the last round."""
@@ -99,8 +104,15 @@ class Advisor:
         """Jobs that couldn't be taken when they came: the database was locked, say."""
 
     @property
+    def _likes(self) -> Preferences:
+        """What a person prefers, as of the step that is being taken."""
+        if self._liked is None or not self._steps:
+            self._liked = preferences.read(self._store)
+        return self._liked
+
+    @property
     def _policy(self) -> Policy:
-        return self._policies.planning or Policy(name=preferences.read(self._store).policy)
+        return self._policies.planning or Policy(name=self._likes.policy)
 
     @property
     def jobs(self) -> frozenset[str]:
@@ -113,10 +125,14 @@ class Advisor:
         """Take in what masters have told, and decide. Yield what each job's master is to be told, by job: what is urgent first, then all.
 
         What goes wrong with one job is said, and others are decided about all the same."""
-        self.hear(at, told)
-        for decide_now in (self.treat, self.turn):
-            self._guarded(partial(decide_now, at))
-            yield {job: self._advice(job, one) for job, one in self.waiting().items()}
+        self._steps, self._liked = True, None
+        try:
+            self.hear(at, told)
+            for decide_now in (self.treat, self.turn):
+                self._guarded(partial(decide_now, at))
+                yield {job: self._advice(job, one) for job, one in self.waiting().items()}
+        finally:
+            self._steps = False
 
     def hear(self, at: float, told: Sequence[Told]) -> None:
         """Take in what masters have told, and before that what couldn't be taken when it came."""
@@ -231,7 +247,8 @@ class Advisor:
         for profile in profiles:
             known.add(profile)
         if profiles:
-            self._use.put(known)
+            if standing is None:
+                self._use.put(known)
             self._find_strangers(known)
         self._note(known)
         for one in done:
@@ -240,7 +257,7 @@ class Advisor:
             demand = known.demand
             known.stands(standing)
             self._use.put(known)
-            self._changed |= known.demand != demand
+            self._changed |= known.demand is not demand and known.demand != demand
             self._forget_lost(known, standing)
         if done and any(other.plan is None for other in self._jobs.values()):
             self._changed = True  # there may be room now
@@ -369,7 +386,8 @@ class Advisor:
         due = at >= self._decide_at and bool(self._to_decide)
         if not self._jobs or not (due or self._changed):
             return
-        self._decide_at = at + preferences.read(self._store).decide_seconds
+        seconds = self._policies.decide_seconds
+        self._decide_at = at + (self._likes.decide_seconds if seconds is None else seconds)
         self._carry(self.round(at), at)
         reported = self._in_order(self._to_decide)
         for known in reported:  # of these, those that stage 2 leaves as they are
@@ -489,7 +507,7 @@ class Advisor:
 
     def _capacity(self, of: RegisteredJob | None = None) -> Capacity:
         """Return what there is for all jobs together: as the person prefers, or what the hosts have."""
-        liked = preferences.read(self._store)
+        liked = self._likes
         return self._use.capacity(
             Resources(liked.capacity_cores, int(liked.capacity_gib * GIB)),
             None if of is None or of.job in self._jobs else of.demand,

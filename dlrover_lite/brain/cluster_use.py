@@ -23,9 +23,9 @@ _PARTS = 1_000_000
 class _Use(NamedTuple):
     """What one job has and uses, by host; "" where the host of a node isn't known. Cores in millionths."""
 
-    held_cores: Counter[str]
-    held_memory: Counter[str]
-    used: Counter[str]
+    held_cores: dict[str, int]
+    held_memory: dict[str, int]
+    used: dict[str, int]
     least: int
     demand: Demand
 
@@ -39,6 +39,10 @@ class ClusterUse:
         """Hosts as masters tell them, and how many of them do."""
         self._shared: Counter[tuple[Host, ...]] = Counter()
         """The same of hosts that jobs share, where what a job may have there depends on what others have."""
+        self._there: tuple[tuple[Host, ...], Resources] | None = None
+        """The hosts that are told of, and what they have together; None: others are told of since that was found."""
+        self._left: tuple[Capacity, Capacity] | None = None
+        """What ``left_of`` has found last, and of what; None: jobs have something else since."""
         self._own_cores = self._own_memory = 0
         """What jobs may have of which nobody knows more than that: together all of it."""
         self._room: dict[str, tuple[SharedRoom, Resources]] = {}
@@ -47,15 +51,22 @@ class ClusterUse:
 
     def put(self, known: RegisteredJob) -> None:
         """Take in a job as it is now, in place of what was known of it."""
-        before = self._room.get(known.job)
+        before, one = self._of.get(known.job), _use_of(known)
+        if before is not None and _is_told_alike(before.demand, one.demand) and before[:2] == one[:2]:
+            self._used.subtract(before.used)  # as nearly always: it has what it had, and used more or less of it
+            self._used.update(one.used)
+            self._least += one.least - before.least
+            self._of[known.job] = one
+            return
+        room = self._room.get(known.job)
         self._take_out(known.job)
-        one = _use_of(known)
         shared = one.demand.shared
-        if shared is None or before is None or before[0] != shared:
+        if shared is None or room is None or room[0] != shared:
             self._room.pop(known.job, None)
             if shared is not None and shared.left is not None:
                 self._room[known.job] = shared, self._there_is(shared, shared.left)
         self._of[known.job] = one
+        self._left = None
         self._held_cores.update(one.held_cores)
         self._held_memory.update(one.held_memory)
         self._used.update(one.used)
@@ -71,6 +82,7 @@ class ClusterUse:
         one = self._of.pop(job, None)
         if one is None:
             return
+        self._left = None
         self._held_cores.subtract(one.held_cores)
         self._held_memory.subtract(one.held_memory)
         self._used.subtract(one.used)
@@ -84,6 +96,7 @@ class ClusterUse:
         told[hosts] += count
         if not told[hosts]:
             del told[hosts]
+        self._there = None
         if shared is not None and not hosts:
             own = total_of(demand.hosts)
             self._own_cores += count * round(own.cores * _PARTS)
@@ -98,8 +111,8 @@ class ClusterUse:
 
     def used(self, host: str, *, without: str) -> float:
         """Return the cores that the nodes of all jobs but one used on a host; a node of which the host isn't known may be there."""
-        own = self._of[without].used if without in self._of else Counter[str]()
-        return sum(self._used[name] - own[name] for name in {host, ""}) / _PARTS
+        own = self._of[without].used if without in self._of else dict[str, int]()
+        return sum(self._used[name] - own.get(name, 0) for name in {host, ""}) / _PARTS
 
     def least_cores(self, *, without: str) -> float:
         """Return the cores that all jobs but one keep at the least."""
@@ -107,11 +120,13 @@ class ClusterUse:
 
     def left_of(self, capacity: Capacity) -> Capacity:
         """Return what no job has."""
-        hosts = tuple(
-            Host(host.name, self._less(host.resources, None if len(capacity.hosts) == 1 else host.name))
-            for host in capacity.hosts
-        )
-        return Capacity(self._less(capacity.total, None), hosts)
+        if self._left is None or self._left[0] != capacity:
+            hosts = tuple(
+                Host(host.name, self._less(host.resources, None if len(capacity.hosts) == 1 else host.name))
+                for host in capacity.hosts
+            )
+            self._left = capacity, Capacity(self._less(capacity.total, None), hosts)
+        return self._left[1]
 
     def _less(self, resources: Resources, host: str | None) -> Resources:
         """Return what is left beside what is held on a host; None: on all of them."""
@@ -121,6 +136,19 @@ class ClusterUse:
     def hosts(self, also: Demand | None = None) -> tuple[Host, ...]:
         """Return the hosts that there are. Masters tell of a host what their job may use there, or all jobs: the most that any of them
         tells counts."""
+        return self._hosts_with(also)[0]
+
+    def _hosts_with(self, also: Demand | None) -> tuple[tuple[Host, ...], Resources]:
+        """Return the hosts, and what they have together."""
+        if also is not None:
+            found = self._found_hosts(also)
+            return found, total_of(found)
+        if self._there is None:
+            found = self._found_hosts(None)
+            self._there = found, total_of(found)
+        return self._there
+
+    def _found_hosts(self, also: Demand | None) -> tuple[Host, ...]:
         more = () if also is None else also.hosts if also.shared is None else also.shared.hosts
         told = [host for hosts in [*self._told, *self._shared, more] for host in hosts]
         names = sorted({host.name for host in told} - {""}) or [""]
@@ -135,8 +163,7 @@ class ClusterUse:
     def capacity(self, liked: Resources, also: Demand | None = None) -> Capacity:
         """Return what there is for all jobs together: as the person likes (0: no preference), or what the hosts have, as far as they share
         it. ``also``: what a job asks for that comes."""
-        hosts = self.hosts(also)
-        there = total_of(hosts)
+        hosts, there = self._hosts_with(also)
         if (room := self._shared_room(also)) is not None:
             there = there.within(room) if there.cores else room
         total = Resources(liked.cores or there.cores, liked.memory or there.memory)
@@ -156,12 +183,17 @@ class ClusterUse:
         return own if own.cores else None
 
 
+def _is_told_alike(before: Demand, now: Demand) -> bool:
+    """Say whether what is told of hosts is as before."""
+    return now is before or (now.hosts == before.hosts and now.shared == before.shared)
+
+
 def _use_of(known: RegisteredJob) -> _Use:
-    held_cores, held_memory, used = Counter[str](), Counter[str](), Counter[str]()
+    held_cores, held_memory, used = dict[str, int](), dict[str, int](), dict[str, int]()
     for host, resources in known.held():
-        held_cores[host] += round(resources.cores * _PARTS)
-        held_memory[host] += resources.memory
+        held_cores[host] = held_cores.get(host, 0) + round(resources.cores * _PARTS)
+        held_memory[host] = held_memory.get(host, 0) + resources.memory
     if known.profiles:
         for host, cores in used_of(known.profiles[-1]):
-            used[host] += round(cores * _PARTS)
+            used[host] = used.get(host, 0) + round(cores * _PARTS)
     return _Use(held_cores, held_memory, used, round(known.least_cores * _PARTS), known.demand)

@@ -11,7 +11,7 @@ import msgspec
 
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.effect import Effect, doubt_after
-from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
+from dlrover_lite.brain.healing.mitigation import Treatment
 from dlrover_lite.brain.job_bounds import bounds_of, smallest_cores
 from dlrover_lite.brain.models.fitted_model import KeptModel
 from dlrover_lite.brain.models.memory_history import MemoryHistory
@@ -26,14 +26,14 @@ from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_v
 from dlrover_lite.brain.planning.shared_hosts import together
 from dlrover_lite.brain.policies import USUAL, Policies
 from dlrover_lite.core.units import Resources
-from dlrover_lite.protocol.acts import Replace, Resize, WorkRole
+from dlrover_lite.protocol.acts import Replace, Resize
 from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode, within
 from dlrover_lite.protocol.features import JobFeatures
-from dlrover_lite.protocol.hosts import Host, HostNodes, by_name, less, sum_of
-from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.hosts import Host, HostNodes, by_name, sum_of
+from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import HostUse, Level, Profile, PsUse, WorkerUse
 
-__all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores", "used_of"]
+__all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "smallest_cores", "used_of"]
 
 _OF_PLANS = ("start", "change", "explore", "preempt")
 """Actions of decisions on a job's whole plan."""
@@ -115,6 +115,8 @@ class RegisteredJob:
     explored_seconds: float = 0.0
     declined: list[tuple[float, Candidate]] = field(default_factory=list)
     """Plans that aren't wanted again, each with the time until then."""
+    left: tuple[Capacity, Resources, Capacity] | None = None
+    """What all jobs have left, what this one may have more, and what it can have of it by that."""
     stays_until: float = 0.0
     """Time until which the job isn't asked to give way again, since it couldn't."""
     new_profile: bool = False
@@ -429,9 +431,9 @@ class RegisteredJob:
     def stands(self, standing: Standing) -> None:
         """Take in how the job stands, as its master says."""
         self.standing, self.plan, self.waits_since = standing, standing.plan, None
-        if standing.hosts:
+        if standing.hosts and standing.hosts != self.demand.hosts:
             self.demand = msgspec.structs.replace(self.demand, hosts=standing.hosts)
-        if standing.shared is not None:
+        if standing.shared is not None and standing.shared != self.demand.shared:
             self.demand = msgspec.structs.replace(self.demand, shared=standing.shared)
         self.worker_peak = max(self.worker_peak, standing.worker_peak)
         self.evaluated = self.evaluated or standing.evaluated
@@ -510,13 +512,19 @@ class RegisteredJob:
             return 0.0
         return sum(cores for its, cores in used_of(self.profiles[-1]) if its in ("", host))
 
+    def left_of(self, room: Capacity, most: Resources) -> Capacity:
+        """Return as much of a room as ``most`` allows, which is kept until one of them is another."""
+        if self.left is None or self.left[0] is not room or self.left[1] != most:
+            self.left = room, most, room.within(most)
+        return self.left[2]
+
     def free_cores(self, capacity: Capacity) -> dict[str, float]:
         """Compute the cores of each host that nobody but the brain's jobs takes."""
         measured = self.profiles[-1].hosts if self.profiles else ()
-        uses = {
-            host: next((use for use in measured if capacity.means(host, use.host)), None) for host in capacity.hosts
-        }
-        return {host.name: self._free_on(host, use) for host, use in uses.items()}
+        uses = {use.host: use for use in reversed(measured)}
+        if len(capacity.hosts) == 1:  # it is meant, by whatever name
+            return {host.name: self._free_on(host, measured[0] if measured else None) for host in capacity.hosts}
+        return {host.name: self._free_on(host, uses.get(host.name)) for host in capacity.hosts}
 
     def _free_on(self, host: Host, use: HostUse | None) -> float:
         """Compute the cores of a host that nobody but the brain's jobs takes, and at least half of them: the kernel gives those who ask
@@ -537,64 +545,3 @@ def _most_of(held: Sequence[Host], under_way: Decision | None) -> tuple[Host, ..
         has, wanted = found.get(on.host, Resources(0.0, 0)), together(under_way.plan, on)
         found[on.host] = Resources(max(has.cores, wanted.cores), max(has.memory, wanted.memory))
     return tuple(Host(name, found[name]) for name in sorted(found))
-
-
-def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float, spare: bool = True) -> HealInputs | None:
-    """Collect what stage 3 looks at; None while nothing is known of the nodes that run. Without profiles, where the last one is of other
-    nodes, only memory can be looked after. ``room``: what no job has; ``spare``: as ``HealInputs`` has it."""
-    standing, demand = known.standing, known.demand
-    if standing is None:
-        return None
-    there = {node.node for node in standing.nodes}
-    servers = {node.node for node in standing.nodes if node.role == "ps"}
-    last = known.profiles[-1] if known.profiles else None
-    present = last is not None and {use.node for use in last.workers} | {use.node for use in last.ps} == there
-    levels: Sequence[Level] = ()
-    if len(known.levels) and {use.node for use in known.levels[-1].ps} == servers:
-        levels = known.levels
-    if not present and not levels:
-        return None
-    most = within(demand)
-    left = room.within(less(most, [its for _, its in known.held()]))
-    free, named = by_name(left.hosts), {node.host for node in standing.nodes if node.host}
-    if len(free) == 1:  # hosts are known by their nodes
-        free = dict.fromkeys(sorted(named), left.total)
-    in_place = left.total.memory >= known.policies.tracking.least_relief_share * sum(
-        node.resources.memory for node in standing.nodes if node.role == "ps"
-    )
-    return HealInputs(
-        job=known.job,
-        at=at,
-        profiles=tuple(known.profiles) if present else (),
-        levels=levels,
-        nodes=tuple(NodeNow(node.node, node.role, node.host, node.resources, node.used) for node in standing.nodes),
-        free=free,
-        shared=len(left.hosts) == 1 < len(named),
-        facts=demand.facts,
-        most=most,
-        least=_least(demand),
-        worker_peak=known.worker_peak,
-        evaluated=standing.evaluated,
-        spill_part=known.spill_part,
-        seconds_to_act=known.seconds_to_resize if in_place else _seconds_to_move(known, standing),
-        start_seconds=known.seconds_to_replace,
-        total_samples=demand.total_samples,
-        epoch_samples=demand.epoch_samples,
-        past=tuple(known.treated.values()),
-        spare=spare,
-        policy=known.policies.health,
-    )
-
-
-def _seconds_to_move(known: RegisteredJob, standing: Standing) -> float:
-    """Estimate the seconds until another PS is there and has its share of all rows."""
-    held = known.levels[-1].ps if len(known.levels) else known.profiles[-1].ps
-    share = sum(use.row_bytes for use in held) / (len(held) + 1)
-    policy = known.policies.tracking
-    start = max(policy.move_start_seconds, standing.launch_seconds)
-    return start + share / (standing.move_rate or policy.move_bytes_per_second)
-
-
-def _least(demand: Demand) -> dict[WorkRole, int]:
-    roles: dict[WorkRole, RolePlan | None] = {"ps": demand.ps, "worker": demand.worker}
-    return {role: fixed.each.memory for role, fixed in roles.items() if fixed is not None}

@@ -133,6 +133,9 @@ class Policies(msgspec.Struct, frozen=True, kw_only=True):
     start: StartPolicy = StartPolicy()
     observation: ObservationPolicy = ObservationPolicy()
     tracking: TrackingPolicy = TrackingPolicy()
+    decide_seconds: float | None = None
+    """Least seconds between two looks at the plans of jobs that run; None: as the person prefers. A simulation has a fixed one, so that
+    what it finds depends on nobody's preferences; what is reported in between is only kept, but for nodes in trouble."""
 
 
 USUAL = Policies()

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from dlrover_lite.core.bounds import ByKey, Bytes, Cores, Count, Name, Number, Rate, Row, Seconds, Timestamp
+
+FloatArray: TypeAlias = NDArray[np.float64]
 
 _ROWS_POWER = 0.6
 """Power of the number of rows with which a PS's CPU seconds rise: a part of them is for each request, whatever it asks for."""
@@ -22,7 +26,7 @@ _SPEED_PRIOR = 2.0
 _LEAST_FREE_CORES = 0.05
 
 
-class WorkerUse(msgspec.Struct, frozen=True):
+class WorkerUse(msgspec.Struct, frozen=True, gc=False):
     """A worker over the interval."""
 
     node: Name
@@ -43,7 +47,7 @@ class WorkerUse(msgspec.Struct, frozen=True):
     the host."""
 
 
-class PsUse(msgspec.Struct, frozen=True):
+class PsUse(msgspec.Struct, frozen=True, gc=False):
     """A parameter server over the interval."""
 
     node: Name
@@ -68,7 +72,7 @@ class PsUse(msgspec.Struct, frozen=True):
     """Number of pulls and pushes that the PS has answered."""
 
 
-class HostUse(msgspec.Struct, frozen=True):
+class HostUse(msgspec.Struct, frozen=True, gc=False):
     """A machine over the interval."""
 
     host: Name
@@ -82,7 +86,7 @@ class HostUse(msgspec.Struct, frozen=True):
     """Seconds in which they came."""
 
 
-class TableUse(msgspec.Struct, frozen=True):
+class TableUse(msgspec.Struct, frozen=True, gc=False):
     """An embedding table at the end of the interval."""
 
     table: Name
@@ -99,7 +103,7 @@ class TableUse(msgspec.Struct, frozen=True):
         return self.rows.get(node, 0) / max(1, self.total_rows)
 
 
-class Profile(msgspec.Struct, frozen=True):
+class Profile(msgspec.Struct, frozen=True, gc=False):
     """An interval in which the plan didn't change and nothing was starting, moving or ending."""
 
     job: Name
@@ -141,7 +145,7 @@ class Profile(msgspec.Struct, frozen=True):
         return self.samples / self.batch_size
 
 
-class PsLevel(msgspec.Struct, frozen=True):
+class PsLevel(msgspec.Struct, frozen=True, gc=False):
     """What a parameter server holds at one moment. Fields as of ``PsUse``."""
 
     node: Name
@@ -150,7 +154,7 @@ class PsLevel(msgspec.Struct, frozen=True):
     used_bytes: Bytes
 
 
-class Level(msgspec.Struct, frozen=True):
+class Level(msgspec.Struct, frozen=True, gc=False):
     """What a job's PS hold at one moment: known sooner, and oftener, than a profile is measured, whatever else goes on in the job."""
 
     at: Timestamp
@@ -173,7 +177,7 @@ class Level(msgspec.Struct, frozen=True):
         )
 
 
-class Observation(msgspec.Struct, frozen=True):
+class Observation(msgspec.Struct, frozen=True, gc=False):
     """A profile as the throughput model takes it. CPU seconds are those of a host of speed 1."""
 
     samples_per_second: float
@@ -220,47 +224,93 @@ def observe(profile: Profile, speeds: Mapping[str, float] | None = None) -> Obse
 
     ``speeds`` of hosts: ``host_speeds``; 1 for those not named.
     """
-    workers, ps = profile.workers, profile.ps
-    if profile.samples <= 0 or profile.seconds <= 0 or not workers or not ps:
-        return None
-    speed = {host.host: (speeds or {}).get(host.host, 1.0) for host in profile.hosts}
-    worker_cpu = sum(worker.cpu_seconds * speed.get(worker.host, 1.0) for worker in workers)
-    minibatches = sum(worker.minibatches for worker in workers) or profile.minibatches
-    ps_cpu = [server.cpu_seconds * speed.get(server.host, 1.0) for server in ps]
-    hot = max(range(len(ps)), key=lambda i: ps[i].cpu_seconds / ps[i].cores)
-    total = sum(ps_cpu)
-    free_power, host_workers, host_ps = _fullest_host(profile, speed)
-    read = sum(max(0.0, worker.phase_seconds.get("read", 0.0) - worker.read_delay_seconds) for worker in workers)
-    card_share, sample_bytes, byte_seconds = _transfers(profile)
-    return Observation(
-        samples_per_second=profile.samples_per_second,
-        batch_size=profile.batch_size,
-        workers=len(workers),
-        worker_cores=sum(worker.cores for worker in workers) / len(workers),
-        worker_speed=sum(worker.cores * speed.get(worker.host, 1.0) for worker in workers)
-        / sum(worker.cores for worker in workers),
-        ps=len(ps),
-        ps_cores=ps[hot].cores,
-        ps_speed=speed.get(ps[hot].host, 1.0),
-        ps_share=ps_cpu[hot] / total if total > 0 else 1 / len(ps),
-        free_power=free_power,
-        host_workers=host_workers,
-        host_ps=host_ps,
-        card_share=card_share,
-        worker_cpu_seconds=worker_cpu / minibatches if worker_cpu > 0 else None,
-        ps_cpu_seconds=total / len(ps) / profile.minibatches if total > 0 else None,
-        read_seconds=read / minibatches if read > 0 else None,
-        read_cpu_seconds=sum(worker.phase_cpu_seconds.get("read", 0.0) for worker in workers) / minibatches,
-        sample_bytes=sample_bytes,
-        byte_seconds=byte_seconds,
-        relative_sd=profile.relative_sd,
-    )
+    seen = SeenProfile.of(profile)
+    return None if seen is None else seen.observation(speeds or {})
 
 
-def _fullest_host(profile: Profile, speed: Mapping[str, float]) -> tuple[float, float, float]:
-    """Find the host whose nodes use the most of what others leave there. Return the power that others leave, and the host's shares of
-    workers and PS."""
-    found, fullest = (math.inf, 1.0, 1.0), -1.0
+class SeenProfile(NamedTuple):
+    """A profile as far as an observation of it doesn't depend on how fast its hosts are."""
+
+    even: Observation
+    """The observation where all are equally fast."""
+    hosts: tuple[str, ...]
+    workers: tuple[tuple[str, float, float], ...]
+    """Host, CPU seconds and cores of each worker."""
+    ps: tuple[tuple[str, float], ...]
+    """Host and CPU seconds of each PS."""
+    busiest: int
+    """Position of the busiest PS."""
+    of_workers: float
+    """Number of minibatches that workers have counted."""
+    minibatches: float
+    fullest: tuple[str, float]
+    """The fullest host, and the cores that others leave there."""
+
+    @staticmethod
+    def of(profile: Profile) -> SeenProfile | None:
+        """Return what there is to see; None as of ``observe``."""
+        workers, ps = profile.workers, profile.ps
+        if profile.samples <= 0 or profile.seconds <= 0 or not workers or not ps:
+            return None
+        of_workers = sum(worker.minibatches for worker in workers) or profile.minibatches
+        hot = max(range(len(ps)), key=lambda i: ps[i].cpu_seconds / ps[i].cores)
+        fullest, host_workers, host_ps = _fullest_host(profile)
+        read = sum(max(0.0, worker.phase_seconds.get("read", 0.0) - worker.read_delay_seconds) for worker in workers)
+        card_share, sample_bytes, byte_seconds = _transfers(profile)
+        even = Observation(
+            samples_per_second=profile.samples_per_second,
+            batch_size=profile.batch_size,
+            workers=len(workers),
+            worker_cores=sum(worker.cores for worker in workers) / len(workers),
+            worker_speed=1.0,
+            ps=len(ps),
+            ps_cores=ps[hot].cores,
+            ps_speed=1.0,
+            ps_share=1 / len(ps),
+            free_power=fullest[1],
+            host_workers=host_workers,
+            host_ps=host_ps,
+            card_share=card_share,
+            read_seconds=read / of_workers if read > 0 else None,
+            read_cpu_seconds=sum(worker.phase_cpu_seconds.get("read", 0.0) for worker in workers) / of_workers,
+            sample_bytes=sample_bytes,
+            byte_seconds=byte_seconds,
+            relative_sd=profile.relative_sd,
+        )
+        seen = SeenProfile(
+            even,
+            tuple(host.host for host in profile.hosts),
+            tuple((worker.host, worker.cpu_seconds, worker.cores) for worker in workers),
+            tuple((server.host, server.cpu_seconds) for server in ps),
+            hot,
+            of_workers,
+            profile.minibatches,
+            fullest,
+        )
+        return seen._replace(even=seen.observation({}))
+
+    def observation(self, speeds: Mapping[str, float]) -> Observation:
+        """Make the observation with these speeds of hosts; 1 for those not named. CPU seconds become those of a host of speed 1."""
+        speed = {host: speeds.get(host, 1.0) for host in self.hosts}
+        worker_cpu = sum(cpu * speed.get(host, 1.0) for host, cpu, _ in self.workers)
+        ps_cpu = [cpu * speed.get(host, 1.0) for host, cpu in self.ps]
+        total = sum(ps_cpu)
+        return msgspec.structs.replace(
+            self.even,
+            worker_speed=sum(cores * speed.get(host, 1.0) for host, _, cores in self.workers)
+            / sum(cores for _, _, cores in self.workers),
+            ps_speed=speed.get(self.ps[self.busiest][0], 1.0),
+            ps_share=ps_cpu[self.busiest] / total if total > 0 else 1 / len(self.ps),
+            free_power=self.fullest[1] * speed.get(self.fullest[0], 1.0),
+            worker_cpu_seconds=worker_cpu / self.of_workers if worker_cpu > 0 else None,
+            ps_cpu_seconds=total / len(self.ps) / self.minibatches if total > 0 else None,
+        )
+
+
+def _fullest_host(profile: Profile) -> tuple[tuple[str, float], float, float]:
+    """Find the host whose nodes use the most of what others leave there. Return its name with the cores that others leave, and its shares
+    of workers and PS."""
+    found, fullest = (("", math.inf), 1.0, 1.0), -1.0
     for host in profile.hosts:
         workers = [worker for worker in profile.workers if worker.host == host.host]
         ps = [server for server in profile.ps if server.host == host.host]
@@ -269,7 +319,7 @@ def _fullest_host(profile: Profile, speed: Mapping[str, float]) -> tuple[float, 
         free = max(host.cores - host.other_cores, used / profile.seconds, _LEAST_FREE_CORES)
         if (workers or ps) and used / free > fullest:
             fullest = used / free
-            found = (free * speed[host.host], len(workers) / len(profile.workers), len(ps) / len(profile.ps))
+            found = ((host.host, free), len(workers) / len(profile.workers), len(ps) / len(profile.ps))
     return found
 
 
@@ -289,37 +339,87 @@ def _transfers(profile: Profile) -> tuple[float, float | None, float | None]:
     return max(shares), received / profile.samples / sum(shares), busiest.receiving_seconds / busiest.received_bytes
 
 
-def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
-    """Estimate how fast each host's cores are, 1 being the (geometric) mean. Compare the CPU seconds of the same minibatches between
-    workers of a job in the same interval; and, where a host has no workers, between its PS, less what more rows cost: slots that are asked
-    for more than others make a host look slow. Hosts seen alone have 1; few comparisons pull towards 1."""
-    profiles = list(profiles)
-    there = {host for profile in profiles for host in _hosts_at_work(profile)}
-    if len(there) < 2:
-        return dict.fromkeys(sorted(there), 1.0)
-    logs: list[Sequence[tuple[str, float]]] = []
-    for profile in profiles:
-        logs.append(_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.workers if use.minibatches))
-        with_workers = {host for host, _ in logs[-1]}
+def host_speeds(profiles: Sequence[Profile]) -> dict[str, float]:
+    """Estimate how fast each host's cores are, 1 being the (geometric) mean, as ``SpeedComparisons`` does. Profiles are of one job."""
+    return SpeedComparisons().speeds(profiles)
+
+
+class _Compared(NamedTuple):
+    """What one profile tells of the speeds of hosts."""
+
+    at_work: frozenset[str]
+    groups: tuple[Sequence[tuple[str, float]], ...]
+    """Nodes that did the same work: the host of each, with the logarithm of what it cost there."""
+    hosts: frozenset[str]
+    """Hosts of these."""
+
+
+class SpeedComparisons:
+    """Estimates how fast hosts' cores are. What each profile of a job tells by itself is kept by its time: with each new one, little more
+    than that has to be computed."""
+
+    def __init__(self) -> None:
+        self._of: dict[float, _Compared] = {}
+        self._hosts: list[str] = []
+        self._terms: dict[float, list[tuple[FloatArray, FloatArray]]] = {}
+        """What each profile adds to the equations for ``_hosts``."""
+
+    def forget(self, times: Set[float]) -> None:
+        """Forget profiles of all times but these."""
+        for kept in (self._of, self._terms):
+            for at in kept.keys() - times:
+                del kept[at]
+
+    def speeds(self, profiles: Sequence[Profile]) -> dict[str, float]:
+        """Estimate how fast each host's cores are, 1 being the (geometric) mean. Compare the CPU seconds of the same minibatches between
+        workers in the same interval; and, where a host has no workers, between PS, less what more rows cost: slots that are asked for more
+        than others make a host look slow. Hosts seen alone have 1; few comparisons pull towards 1."""
+        compared = [self._compared(profile) for profile in profiles]
+        there = frozenset[str]().union(*(one.at_work for one in compared))
+        if len(there) < 2:
+            return dict.fromkeys(sorted(there), 1.0)
+        hosts = sorted(frozenset[str]().union(*(one.hosts for one in compared)))
+        if len(hosts) < 2:
+            return dict.fromkeys(hosts, 1.0)
+        if hosts != self._hosts:
+            self._hosts, self._terms = hosts, {}
+        normal, right = _SPEED_PRIOR * np.eye(len(hosts)), np.zeros(len(hosts))
+        for profile, one in zip(profiles, compared, strict=True):
+            for squares, logs in self._terms_of(profile.at, one.groups):
+                normal += squares
+                right -= logs
+        found = np.linalg.solve(normal, right)
+        return {host: float(math.exp(found[i] - found.mean())) for i, host in enumerate(hosts)}
+
+    def _compared(self, profile: Profile) -> _Compared:
+        if (known := self._of.get(profile.at)) is not None:
+            return known
+        groups = [_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.workers if use.minibatches)]
+        with_workers = {host for host, _ in groups[0]}
         if any(use.host not in with_workers for use in profile.ps):
-            logs.append(_logs((use.host, _cost_of(use)) for use in profile.ps if use.minibatches))
-    hosts = sorted({host for group in logs for host, _ in group})
-    if len(hosts) < 2:
-        return dict.fromkeys(hosts, 1.0)
-    position = {host: i for i, host in enumerate(hosts)}
-    normal, right = _SPEED_PRIOR * np.eye(len(hosts)), np.zeros(len(hosts))
-    for group in logs:
-        if len({host for host, _ in group}) < 2:
-            continue
-        mean = sum(log for _, log in group) / len(group)
-        rows = np.zeros((len(group), len(hosts)))
-        for i, (host, _) in enumerate(group):
-            rows[i, position[host]] = 1.0
-        rows -= rows.mean(axis=0)
-        normal += rows.T @ rows
-        right -= rows.T @ np.array([log - mean for _, log in group])
-    found = np.linalg.solve(normal, right)
-    return {host: float(math.exp(found[i] - found.mean())) for host, i in position.items()}
+            groups.append(_logs((use.host, _cost_of(use)) for use in profile.ps if use.minibatches))
+        hosts = frozenset(host for group in groups for host, _ in group)
+        found = self._of[profile.at] = _Compared(frozenset(_hosts_at_work(profile)), tuple(groups), hosts)
+        return found
+
+    def _terms_of(
+        self, at: float, groups: Sequence[Sequence[tuple[str, float]]]
+    ) -> Sequence[tuple[FloatArray, FloatArray]]:
+        """Return the terms of groups of nodes that are on several hosts."""
+        if (known := self._terms.get(at)) is not None:
+            return known
+        position = {host: i for i, host in enumerate(self._hosts)}
+        found = self._terms[at] = []
+        for group in groups:
+            if len({host for host, _ in group}) < 2:
+                continue
+            mean = sum(log for _, log in group) / len(group)
+            rows = np.zeros((len(group), len(self._hosts)))
+            for i, (host, _) in enumerate(group):
+                rows[i, position[host]] = 1.0
+            rows -= rows.mean(axis=0)
+            found.append((rows.T @ rows, rows.T @ np.array([log - mean for _, log in group])))
+        return found
 
 
 def _hosts_at_work(profile: Profile) -> set[str]:

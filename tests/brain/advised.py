@@ -11,6 +11,7 @@ from dlrover_lite.brain.advisor import Advisor, Arrival
 from dlrover_lite.brain.job_tracker import candidate
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.brain.policies import USUAL, Policies
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry, profile_record
@@ -35,10 +36,10 @@ def role(count: int, cores: float = 1.0, memory: int = GIB) -> RolePlan:
 class Office:
     """``turn`` lets five seconds pass, and decides."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, policies: Policies = USUAL) -> None:
         self.path = directory / "brain.sqlite"
         self.store = ConfigStore(self.path, busy_seconds=0.01)
-        self.adviser = Advisor(self.store)
+        self.adviser = Advisor(self.store, policies=policies)
         self.now = START
         self.jobs: dict[str, Job] = {}
 

@@ -6,6 +6,7 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 
 from dlrover_lite.brain.advisor import readable
 from dlrover_lite.brain.models.memory_model import worker_limit
+from dlrover_lite.brain.planning.decision import Round
 from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.brain.policies import Policies
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.records import FitRecord, JobEntry
 from dlrover_lite.core.errors import HistoryError
@@ -219,6 +222,29 @@ def test_no_decision_without_new_reports(office: Office) -> None:
     before = len(office.decisions())
     office.turn()
     assert len(office.decisions()) == before
+
+
+def test_plans_are_looked_at_as_seldom_as_policies_say(tmp_path: Path) -> None:
+    """Whatever is reported in between, and whatever the person prefers."""
+    office = Office(tmp_path, policies=Policies(decide_seconds=60.0))
+    rounds, decide = list[float](), office.adviser.round
+
+    def counted(at: float) -> Round:
+        rounds.append(at)
+        return decide(at)
+
+    office.adviser.round = counted  # type: ignore[method-assign]
+    office.arrives()
+    office.turn()
+    office.begins()
+    rounds.clear()
+    began = office.now
+    while office.now < began + 300.0:
+        office.trains()
+        list(office.adviser.step(office.now))
+    assert [round((at - began) / 60.0) for at in rounds] == [1, 2, 3, 4, 5]
+    assert all(after - before >= 60.0 for before, after in pairwise(rounds))
+    office.close()
 
 
 def test_reports_of_unregistered_jobs_are_ignored(office: Office) -> None:

@@ -54,6 +54,12 @@ def test_sums_are_those_of_the_jobs_that_are_there(changes: list[RegisteredJob |
         else:
             jobs[change.job] = change
             use.put(change)
+            use.left_of(WHOLE)
+            if change.profiles:  # it has what it had, and uses more of it
+                last = change.profiles[-1]
+                workers = tuple(msgspec.structs.replace(one, cpu_seconds=2 * one.cpu_seconds) for one in last.workers)
+                change.add(msgspec.structs.replace(last, at=last.at + 10.0, workers=workers))
+                use.put(change)
     anew = ClusterUse()
     for _, job in sorted(jobs.items(), reverse=True):
         anew.put(job)

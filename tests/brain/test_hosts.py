@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from dlrover_lite.brain.capacity import Capacity
-from dlrover_lite.brain.job_tracker import RegisteredJob, heal_inputs
+from dlrover_lite.brain.job_tracker import RegisteredJob
+from dlrover_lite.brain.node_health import heal_inputs
 from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed

@@ -17,9 +17,9 @@ from dlrover_lite.brain.job_tracker import (
     RegisteredJob,
     bounds_of,
     candidate,
-    heal_inputs,
 )
 from dlrover_lite.brain.models.memory_model import worker_limit
+from dlrover_lite.brain.node_health import heal_inputs
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import Exploration
 from dlrover_lite.brain.planning.plan_grid import Candidate, Lattice

@@ -17,7 +17,16 @@ from dlrover_lite.brain.models.fitting import norm, prepare, solve
 from dlrover_lite.brain.models.throughput import Fit, Prior, fit, predict, times
 from dlrover_lite.brain.models.throughput_forms import ADDITIVE, BOTTLENECK, Engine, Form, Setting
 from dlrover_lite.core.errors import DlroverLiteError
-from dlrover_lite.protocol.profiles import HostUse, Observation, Profile, PsUse, WorkerUse, host_speeds, observe
+from dlrover_lite.protocol.profiles import (
+    HostUse,
+    Observation,
+    Profile,
+    PsUse,
+    SpeedComparisons,
+    WorkerUse,
+    host_speeds,
+    observe,
+)
 from tests.brain.queueing import PLANS, Costs, Plan, observations, replace, simulate
 
 COSTS = Costs()
@@ -348,6 +357,23 @@ def test_host_speeds_are_estimated_relative_to_each_other() -> None:
     assert found["c"] / found["a"] == pytest.approx(0.5, rel=0.15)
     assert 1 < host_speeds([profile({"a": 1.0, "b": 2.0})])["b"] < 1.3
     assert host_speeds([profile({"a": 3.0})]) == {"a": 1.0}
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.3, 3.0), st.floats(0.3, 3.0), st.sampled_from(["ab", "abc", "a", "bc"])), max_size=12
+    ),
+    st.integers(1, 5),
+)
+def test_speeds_by_what_is_kept_of_profiles_are_those_found_anew(
+    told: list[tuple[float, float, str]], kept_windows: int
+) -> None:
+    comparisons, profiles = SpeedComparisons(), list[Profile]()
+    for at, (a, b, hosts) in enumerate(told):
+        one = profile({host: {"a": a, "b": b}.get(host, 1.0) for host in hosts}, ps_cpu=(1.0, b))
+        profiles = [*profiles, msgspec.structs.replace(one, at=float(at))][-kept_windows:]
+        comparisons.forget({one.at for one in profiles})
+        assert comparisons.speeds(profiles) == host_speeds(profiles)
 
 
 def test_ps_tell_of_a_host_without_workers_by_the_rows_that_they_hold() -> None:

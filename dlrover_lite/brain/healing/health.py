@@ -16,6 +16,7 @@ from dlrover_lite.brain.healing.memory_reclaim import treat_spare
 from dlrover_lite.brain.healing.memory_relief import treat_memory
 from dlrover_lite.brain.healing.mitigation import HealInputs, Treatment
 from dlrover_lite.brain.healing.slow_nodes import remaining_seconds, treat_servers, treat_workers
+from dlrover_lite.brain.healing.slowdown import NewestPaces
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.protocol.acts import MoveSlots, Resize, Tell
 
@@ -36,9 +37,10 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
         busy = set[str]().union(*(_nodes(one) for one in under_way if one.cause != "memory to spare"))
         nodes = [node for node in inputs.nodes if node.node not in busy]
         found += _together(treat_memory(inputs, nodes, room))
+    paces = NewestPaces(inputs.profiles, inputs.policy.slowdown)
     for rules in (treat_servers, treat_workers) if inputs.profiles else ():
         taken = set[str]().union(*(_nodes(one) for one in [*under_way, *found] if not _only_told(one)))
-        treated = rules(inputs, [node for node in inputs.nodes if node.node not in taken], room)
+        treated = rules(inputs, [node for node in inputs.nodes if node.node not in taken], room, paces)
         found += [one for one in treated if not _comes_too_late(inputs, one)]
     if inputs.spare and inputs.profiles and not under_way and all(map(_only_told, found)):
         found += treat_spare(inputs, inputs.nodes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 from typing import NamedTuple
 
 from dlrover_lite.brain.healing.memory_relief import forecast_of
@@ -35,7 +34,7 @@ def treat_spare(inputs: HealInputs, nodes: Sequence[NodeNow]) -> list[Treatment]
     undisturbed for a while."""
     policy = inputs.policy
     nearly_done = remaining_seconds(inputs) < policy.reclaim.least_seconds_left
-    if not inputs.resizable or nearly_done or len(_calm(inputs)) < policy.spare_windows:
+    if not inputs.resizable or nearly_done or not _is_calm(inputs):
         return []
     rested = [node for node in nodes if not _changed_of_late(inputs, node.node)]
     servers = list(_servers(inputs, [node for node in rested if node.role == "ps"]))
@@ -60,15 +59,16 @@ def treat_spare(inputs: HealInputs, nodes: Sequence[NodeNow]) -> list[Treatment]
     return [treatment]
 
 
-def _calm(inputs: HealInputs) -> list[Profile]:
-    """List the profiles of the nodes that run now, as large as they are now, the newest first."""
+def _is_calm(inputs: HealInputs) -> bool:
+    """Say whether the newest profiles are of the nodes that run now, as large as they are now."""
     there = {node.node: round(node.resources.cores, 3) for node in inputs.nodes}
 
     def is_present(profile: Profile) -> bool:
         uses: list[WorkerUse | PsUse] = [*profile.workers, *profile.ps]
         return {use.node: round(use.cores, 3) for use in uses} == there
 
-    return list(takewhile(is_present, reversed(inputs.profiles)))
+    newest = inputs.profiles[-inputs.policy.spare_windows :] if inputs.policy.spare_windows else ()
+    return len(newest) == inputs.policy.spare_windows and all(map(is_present, newest))
 
 
 def _changed_of_late(inputs: HealInputs, node: str) -> bool:

@@ -11,8 +11,16 @@ import msgspec
 from dlrover_lite.brain.healing.host_capacity import HostCapacity
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.healing.policies import ReliefPolicy
-from dlrover_lite.brain.models.memory_forecast import Forecast, forecast, memory_band
-from dlrover_lite.brain.models.memory_model import ACT_TIMES, LEAST_PS, OomRisk, at_most_bytes, limit_for, oom_risk
+from dlrover_lite.brain.models.memory_forecast import Forecast, forecast, memory_band, stepped_up
+from dlrover_lite.brain.models.memory_model import (
+    ACT_TIMES,
+    LEAST_PS,
+    OomRisk,
+    at_most_bytes,
+    limit_for,
+    oom_chance,
+    oom_risk,
+)
 from dlrover_lite.brain.planning.plan_grid import MemoryBand
 from dlrover_lite.core.units import MIB, Resources, format_bytes
 from dlrover_lite.core.words import duration
@@ -20,6 +28,10 @@ from dlrover_lite.protocol.acts import AddPs, MoveSlots, Resize, Tell
 from dlrover_lite.protocol.profiles import Level
 
 __all__ = ["forecast_of", "samples_ahead", "treat_memory"]
+
+_SMALL_CHANCE = 0.5
+"""Part of the chance that is acted on up to which a chance is so small that it need not be known: quantiles of rows may fall a little from
+one number of samples to a larger one, where laws cross."""
 
 
 class _Outlook(NamedTuple):
@@ -81,7 +93,7 @@ def treat_memory(inputs: HealInputs, nodes: Sequence[NodeNow], room: HostCapacit
     if all(_surely_fits(inputs, node) for node in servers):
         return []
     found = forecast_of(inputs)
-    if found is None:
+    if found is None or all(_is_far_from_full(inputs, node, found) for node in servers):
         return []
     outlooks = [_look(inputs, node, found) for node in servers]
     urgent = sorted(
@@ -105,6 +117,16 @@ def _surely_fits(inputs: HealInputs, node: NodeNow) -> bool:
     more = last.samples_per_second * seconds / max(1, last.samples_so_far)
     most = at_most_bytes(use.used_bytes, use.row_bytes, 1 + more, spill_part=inputs.spill_part)
     return most < inputs.policy.relief.filled * node.resources.memory
+
+
+def _is_far_from_full(inputs: HealInputs, node: NodeNow, found: Forecast) -> bool:
+    """Say whether a PS surely isn't urgent, as its chance of running full is small even a step further ahead than is looked. What is found
+    of tables at that step holds until it is reached, and all that can happen before it has no larger chance."""
+    last, policy = inputs.held[-1], inputs.policy
+    seconds = max(_ahead_seconds(inputs, last), _seconds_to_act(inputs, last))
+    later = stepped_up(last.samples_so_far + last.samples_per_second * seconds)
+    chance = oom_chance(*found.of(node.node), limit=node.resources.memory, samples=later)
+    return chance < _SMALL_CHANCE * min(policy.act_on_oom, policy.act_on_oom_by_end)
 
 
 def _look(inputs: HealInputs, node: NodeNow, found: Forecast) -> _Outlook:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dlrover_lite.brain.healing.host_capacity import HostCapacity
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
-from dlrover_lite.brain.healing.slowdown import Slowing, slower_than_peers, slowing, work_times
+from dlrover_lite.brain.healing.slowdown import NewestPaces, Slowing, slower_than_peers, slowing, work_times
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.acts import MoveSlots, Replace, Resize, SmallerShards, Tell
 from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
@@ -69,20 +69,29 @@ def _in_a_row(inputs: HealInputs, profiles: Sequence[Profile]) -> Sequence[Profi
 # --- workers --------------------------------------------------------------------------------------------------------
 
 
-def treat_workers(inputs: HealInputs, nodes: Sequence[NodeNow], room: HostCapacity) -> list[Treatment]:
+def treat_workers(
+    inputs: HealInputs, nodes: Sequence[NodeNow], room: HostCapacity, newest: NewestPaces
+) -> list[Treatment]:
     """Treat the workers among ``nodes`` that are slow: more cores where a limit holds one back, another worker where that pays, or else
-    smaller shards. Takes from ``room`` what it gives."""
+    smaller shards. Takes from ``room`` what it gives. ``newest``: paces in the job's profiles."""
     return [
         _slow_worker(inputs, node, windows, room)
         for node in nodes
-        if node.role == "worker" and (windows := _slow_windows(inputs, node.node))
+        if node.role == "worker" and (windows := _slow_windows(inputs, node.node, newest))
     ]
 
 
-def _slow_windows(inputs: HealInputs, node: str) -> Sequence[Profile]:
+def _slow_windows(inputs: HealInputs, node: str, newest: NewestPaces) -> Sequence[Profile]:
     """Return the windows in which a worker is slow; none if it isn't, or not surely."""
     profiles, policy = _since_treated(inputs, node), inputs.policy
-    found = slowing(profiles, node, least=1 / policy.slow_below, evidence=policy.evidence, policy=policy.slowdown)
+    found = slowing(
+        profiles,
+        node,
+        least=1 / policy.slow_below,
+        evidence=policy.evidence,
+        policy=policy.slowdown,
+        newest=newest,
+    )
     if found is not None and all(_is_slow(inputs, profile, node) for profile in found.windows):
         return found.windows
     windows = _in_a_row(inputs, profiles)
@@ -134,12 +143,14 @@ def _slow_worker(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], 
 # --- parameter servers ----------------------------------------------------------------------------------------------
 
 
-def treat_servers(inputs: HealInputs, nodes: Sequence[NodeNow], room: HostCapacity) -> list[Treatment]:
+def treat_servers(
+    inputs: HealInputs, nodes: Sequence[NodeNow], room: HostCapacity, newest: NewestPaces
+) -> list[Treatment]:
     """Treat the PS among ``nodes`` that are hot; of several the hottest alone, as the others' load follows from its. Takes from ``room``
-    what it gives."""
+    what it gives. ``newest``: paces in the job's profiles."""
     hot = []
     for node in nodes:
-        if node.role == "ps" and (seen := _hot(inputs, node.node)) is not None:
+        if node.role == "ps" and (seen := _hot(inputs, node.node, newest)) is not None:
             busy = sum(_use(p, node.node).busy_seconds for p in seen.windows) / _seconds(seen.windows)
             hot.append((-busy, node.node, node, seen))
     if not hot:
@@ -152,13 +163,15 @@ def _use(profile: Profile, node: str) -> PsUse:
     return next(use for use in profile.ps if use.node == node)
 
 
-def _hot(inputs: HealInputs, node: str) -> _Seen | None:
+def _hot(inputs: HealInputs, node: str, newest: NewestPaces) -> _Seen | None:
     """Return what is seen of a hot PS; None: it isn't hot. One that has got slower is seen in the windows since then alone: what held it
     back before doesn't any more."""
     profiles, policy = _since_treated(inputs, node), inputs.policy
     alone = bool(profiles) and len(profiles[-1].ps) == 1
     evidence = policy.evidence * (inputs.policy.nodes.evidence_alone if alone else 1.0)
-    found = slowing(profiles, node, least=policy.hot_over_peers, evidence=evidence, policy=policy.slowdown)
+    found = slowing(
+        profiles, node, least=policy.hot_over_peers, evidence=evidence, policy=policy.slowdown, newest=newest
+    )
     if found is not None and _holds_up(inputs, found, node, alone=alone):
         return _Seen(found.windows, found.before, found.times)
     windows = _in_a_row(inputs, profiles)
@@ -225,7 +238,7 @@ def _requests_there(windows: Sequence[Profile], node: str) -> float:
 def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Profile]) -> bool:
     most = inputs.policy.hot_over_peers
     waited_for = _is_waited_for(inputs, profile, node, busy=inputs.policy.hot_busy)
-    if not waited_for and not (_stretched_times([profile], node) >= most and _is_asked(inputs, [profile], node)):
+    if not waited_for and not (_is_asked(inputs, [profile], node) and _stretched_times([profile], node) >= most):
         return False
     peers = [use.busy_seconds for use in profile.ps if use.node != node]
     if peers and _use(profile, node).busy_seconds >= most * median(peers):

@@ -10,14 +10,14 @@ what a parameter server (PS) takes to receive and to send isn't counted as its w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
 from dlrover_lite.brain.healing.policies import SlowdownPolicy
 from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 
-__all__ = ["Slowing", "slower_than_peers", "slowing", "work_times"]
+__all__ = ["NewestPaces", "Slowing", "slower_than_peers", "slowing", "work_times"]
 
 _WORK = ("read", "compute")
 """Phases of a worker that take as long as it does, and not as others do."""
@@ -36,16 +36,47 @@ def _uses(profile: Profile) -> list[WorkerUse | PsUse]:
     return [*profile.workers, *profile.ps]
 
 
+class NewestPaces:
+    """The fastest pace of each node in the newest profiles, and the last: of most nodes nothing else has to be looked at. They are found
+    for all at once."""
+
+    def __init__(self, profiles: Sequence[Profile], policy: SlowdownPolicy) -> None:
+        self.profiles = profiles
+        self._fastest: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+        self._again: set[str] = set()
+        """Nodes that are in several profiles."""
+        for profile in profiles[-policy.most_windows :]:
+            for node, pace in _paces(profile):
+                if node in self._last:
+                    self._again.add(node)
+                    self._fastest[node] = min(self._fastest[node], pace)
+                else:
+                    self._fastest[node] = pace
+                self._last[node] = pace
+
+    def may_be_slow(self, node: str, least: float) -> bool:
+        """Say whether the node is at least ``least`` times slower than at its fastest."""
+        return node in self._again and self._last[node] >= least * self._fastest[node]
+
+
 def slowing(
-    profiles: Sequence[Profile], node: str, *, least: float, evidence: float, policy: SlowdownPolicy
+    profiles: Sequence[Profile],
+    node: str,
+    *,
+    least: float,
+    evidence: float,
+    policy: SlowdownPolicy,
+    newest: NewestPaces | None = None,
 ) -> Slowing | None:
     """Find out whether ``node`` has got slower, by the last of ``profiles`` (by time, the newest last); None: it hasn't. It is ``least``
     times as slow in each window since, with so much ``evidence`` in all of them (seconds times the square of the natural logarithm of how
-    many times)."""
-    newest = profiles[-policy.most_windows :]
-    if not _may_be_slow(newest, node, least):
+    many times). ``newest``: paces in these profiles, if they are known."""
+    if newest is None or newest.profiles is not profiles:
+        newest = NewestPaces(profiles, policy)
+    if not newest.may_be_slow(node, least):
         return None
-    alike = _alike(newest)
+    alike = _alike(profiles[-policy.most_windows :])
     seconds = 0.0
     for count in range(1, len(alike)):
         windows, before = alike[-count:], alike[:-count][-policy.usual_windows :]
@@ -68,21 +99,13 @@ def slowing(
     return None
 
 
-def _may_be_slow(profiles: Sequence[Profile], node: str, least: float) -> bool:
-    """Say whether the node is at least ``least`` times slower than at its fastest: of most nodes nothing else has to be looked at."""
-    paces = [pace for profile in profiles if (pace := _pace(profile, node)) is not None]
-    return len(paces) > 1 and paces[-1] >= least * min(paces)
-
-
-def _pace(profile: Profile, node: str) -> float | None:
-    """Return the seconds of a minibatch of a worker, or of its work of a PS; None: the node isn't there."""
+def _paces(profile: Profile) -> Iterator[tuple[str, float]]:
+    """Yield each node with the seconds of a minibatch of a worker, or of its work of a PS."""
+    seconds = profile.seconds
     for worker in profile.workers:
-        if worker.node == node:
-            return profile.seconds / max(1, worker.minibatches)
+        yield worker.node, seconds / max(1, worker.minibatches)
     for ps in profile.ps:
-        if ps.node == node:
-            return ps.busy_seconds / max(1, ps.minibatches)
-    return None
+        yield ps.node, ps.busy_seconds / max(1, ps.minibatches)
 
 
 def _alike(profiles: Sequence[Profile]) -> Sequence[Profile]:

@@ -34,7 +34,7 @@ from dlrover_lite.brain.planning.plan_grid import MemoryBand, MemoryNeed
 from dlrover_lite.protocol.demands import TableFacts
 from dlrover_lite.protocol.profiles import Level, Profile
 
-__all__ = ["Forecast", "TableCurve", "forecast", "memory_band", "need_of", "samples_in"]
+__all__ = ["Forecast", "TableCurve", "forecast", "memory_band", "need_of", "samples_in", "stepped_up"]
 
 _LEAST_LOOKS = 3
 """Least number of measurements of a PS before it is believed to need less than others beside its rows."""
@@ -247,6 +247,11 @@ def samples_in(seconds: float, *, so_far: float, per_second: float, total: float
         return max(total, so_far)
     about: float = 2.0 ** (round(math.log2(max(ahead, 1.0)) * _STEPS_AHEAD) / _STEPS_AHEAD)
     return max(so_far, about if total is None else min(about, total))
+
+
+def stepped_up(samples: float) -> float:
+    """Return the next step at or after so many samples."""
+    return float(2.0 ** (math.ceil(math.log2(max(samples, 1.0)) * _STEPS_AHEAD) / _STEPS_AHEAD))
 
 
 def memory_band(found: Forecast, ps: str, samples: float, *, limit: int) -> MemoryBand:

@@ -35,6 +35,7 @@ __all__ = [
     "expected_bytes",
     "index_bytes",
     "limit_for",
+    "oom_chance",
     "oom_risk",
     "peak_bytes",
     "row_bytes",
@@ -144,9 +145,8 @@ def peak_bytes(
         group = [(table, its) for table, its in zip(tables, of_tables, strict=True) if table.dim == dim]
         first = group[0][0]
         size = row_bytes(dim, first.state_parts, counted=first.counted)
-        rows = np.zeros_like(total)
-        for table, its in group:
-            rows += its * table.share
+        shares = np.array([table.share for table, _ in group])[:, None, None]
+        rows = np.add.reduce(np.array([its for _, its in group]) * shares, axis=0)
         total += rows * size * (1 + memory.spill_part) + index_bytes(rows)
     return total + memory.base + memory.arriving + memory.frames
 
@@ -163,6 +163,16 @@ def at_most_bytes(used: int, row_memory: int, times: float, *, spill_part: float
     """Bound what a PS needs when it has ``times`` as many rows as now. It uses ``used`` bytes now, and ``row_memory`` of these for rows and
     index. No forecast is above it whose rows aren't."""
     return max(0, used - row_memory) + row_memory * _LARGEST_INDEX * times * (1 + spill_part)
+
+
+def oom_chance(memory: PsMemory, tables: Sequence[TableMemory], *, limit: int, samples: float) -> float:
+    """Estimate the chance that a PS limited to ``limit`` bytes has crossed that when the job has trained on so many samples."""
+    return float(_chances(peak_bytes(memory, tables, samples, _QUANTILES), limit)[0])
+
+
+def _chances(peaks: Floats, limit: int) -> Floats:
+    """Compute the chances [samples] that ``peaks`` of all ``_QUANTILES`` cross a limit."""
+    return np.asarray(ndtr(np.log(peaks / limit) / _MEASURED_SD).mean(axis=0))
 
 
 def oom_risk(
@@ -182,8 +192,7 @@ def oom_risk(
     soon = min(total_samples, samples + samples_per_second * (seconds_since + seconds_to_act * ACT_TIMES))
     # the times in between, for when it becomes likely
     ahead = np.concatenate([[samples, soon], np.linspace(samples, total_samples, 17)[1:]])
-    peaks = peak_bytes(memory, tables, ahead, _QUANTILES)
-    chances = ndtr(np.log(peaks / limit) / _MEASURED_SD).mean(axis=0)
+    chances = _chances(peak_bytes(memory, tables, ahead, _QUANTILES), limit)
     likely = np.flatnonzero(chances[2:] >= 0.5)
     left = None
     if chances[0] >= 0.5:

@@ -357,19 +357,23 @@ def rows_of_tables(fits: Sequence[RowFit], samples: ArrayLike, quantiles: ArrayL
     at = np.atleast_1d(np.asarray(samples, np.float64))
     wanted = tuple(np.atleast_1d(np.asarray(quantiles, np.float64)).tolist())
     computed = _ASKED if set(wanted) <= set(_ASKED) else wanted
-    question = at.tobytes(), computed
-    unknown = [fit for fit in fits if question not in _answers(fit)]
+    question = np.array([len(at), *at, *computed]).tobytes()  # bytes know their hash
+    answers = [_answers(fit) for fit in fits]
+    unknown = [fit for fit, known in zip(fits, answers, strict=True) if question not in known]
     for start in range(0, len(unknown), most := max(1, _AT_ONCE * 16 // len(at))):
         some = unknown[start : start + most]
         for fit, found in zip(some, _quantile_rows(some, at, np.array(computed)), strict=True):
             found.setflags(write=False)
             _answers(fit)[question] = found
+    if wanted == computed:
+        return [known[question] for known in answers]
     chosen = [computed.index(quantile) for quantile in wanted]
-    return [_answers(fit)[question][chosen] for fit in fits]
+    return [known[question][chosen] for known in answers]
 
 
-def _answers(fit: RowFit) -> dict[tuple[bytes, tuple[float, ...]], Floats]:
-    found: dict[tuple[bytes, tuple[float, ...]], Floats] = fit.__dict__.setdefault("answers", {})
+def _answers(fit: RowFit) -> dict[bytes, Floats]:
+    """Return what a fit has been asked, by numbers of samples and quantiles."""
+    found: dict[bytes, Floats] = fit.__dict__.setdefault("answers", {})
     return found
 
 

@@ -24,7 +24,7 @@ from dlrover_lite.brain.policies import USUAL, ObservationPolicy
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.demands import TableFacts
 from dlrover_lite.protocol.hosts import Host, HostNodes
-from dlrover_lite.protocol.profiles import Level, Observation, Profile, host_speeds, observe
+from dlrover_lite.protocol.profiles import Level, Observation, Profile, SeenProfile, SpeedComparisons
 
 __all__ = [
     "Chosen",
@@ -61,15 +61,17 @@ class KeptWindows:
 
     def __init__(self) -> None:
         self._plans: dict[float, Candidate | None] = {}
-        self._observations: dict[float, Observation | None] = {}
+        self._seen: dict[float, SeenProfile | None] = {}
         self._costs: dict[float, MinibatchCost] = {}
+        self.comparisons = SpeedComparisons()
 
     def forget(self, profiles: Sequence[Profile]) -> None:
         """Forget all profiles but these."""
         times = {profile.at for profile in profiles}
-        for kept in (self._plans, self._observations, self._costs):
+        for kept in (self._plans, self._seen, self._costs):
             for at in kept.keys() - times:
                 del kept[at]
+        self.comparisons.forget(times)
 
     def plan(self, profile: Profile) -> Candidate | None:
         if profile.at not in self._plans:
@@ -77,11 +79,11 @@ class KeptWindows:
         return self._plans[profile.at]
 
     def observation(self, profile: Profile, speeds: Mapping[str, float]) -> Observation | None:
-        if _are_uneven(speeds):
-            return observe(profile, speeds)
-        if profile.at not in self._observations:
-            self._observations[profile.at] = observe(profile)
-        return self._observations[profile.at]
+        if profile.at not in self._seen:
+            self._seen[profile.at] = SeenProfile.of(profile)
+        if (seen := self._seen[profile.at]) is None:
+            return None
+        return seen.observation(speeds) if _are_uneven(speeds) else seen.even
 
     def cost(self, profile: Profile, speeds: Mapping[str, float]) -> MinibatchCost:
         if _are_uneven(speeds):
@@ -246,7 +248,7 @@ def trained_windows(profiles: Sequence[Profile], kept: KeptWindows | None = None
     known = [(profile, kept.plan(profile)) for profile in profiles if profile.samples > 0]
     trained = [(profile, plan) for profile, plan in known if plan is not None]
     there = [profile for profile, _ in trained]
-    return Windows(there, [plan for _, plan in trained], host_speeds(there), kept)
+    return Windows(there, [plan for _, plan in trained], kept.comparisons.speeds(there), kept)
 
 
 class Chosen(NamedTuple):

@@ -80,8 +80,10 @@ class ConfigStore:
     What is added is written by ``commit``, all of it or nothing; after a HistoryError it is kept for another try.
     """
 
-    def __init__(self, path: Path, *, busy_seconds: float = BUSY_SECONDS) -> None:
+    def __init__(self, path: Path, *, busy_seconds: float = BUSY_SECONDS, is_synced: bool = True) -> None:
+        """Open it. Without ``is_synced`` nothing waits for the disk: what is committed survives the process, but not the machine."""
         self.path = path
+        self._is_synced = is_synced
         self._waiting: dict[str, list[Row]] = {}
         self._busy_seconds = busy_seconds
         with self.errors():
@@ -105,7 +107,7 @@ class ConfigStore:
             if execute("pragma journal_mode").fetchone()[0] != "wal":
                 execute("pragma auto_vacuum = incremental")
                 execute("pragma journal_mode = wal")
-            execute("pragma synchronous = normal")
+            execute(f"pragma synchronous = {'normal' if self._is_synced else 'off'}")
             execute(f"pragma journal_size_limit = {_MOST_WAL}")
             if migrations.pending(self.db):
                 with self.transaction():

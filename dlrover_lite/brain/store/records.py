@@ -69,8 +69,8 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_second: float
     workers: int
     servers: int
-    data: dict[str, Any] = {}
-    """The profile as a whole."""
+    data: Any = {}
+    """The profile as a whole: a ``Profile``, or one by its field names, as it is read."""
 
 
 def profile_record(profile: Profile) -> ProfileRecord:
@@ -81,7 +81,7 @@ def profile_record(profile: Profile) -> ProfileRecord:
         samples_per_second=profile.samples_per_second if profile.seconds else 0.0,
         workers=len(profile.workers),
         servers=len(profile.ps),
-        data=msgspec.to_builtins(profile),
+        data=profile,
     )
 
 
