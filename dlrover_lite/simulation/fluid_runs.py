@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dlrover_lite.backends.sim.fluid.job import FluidJob
+import math
+
+from dlrover_lite.backends.sim.clock import source_of_chance
+from dlrover_lite.backends.sim.fluid.job import FluidJob, PlanRate
 from dlrover_lite.backends.sim.fluid.pools import Pool
 from dlrover_lite.backends.sim.fluid.world import FluidWorld
+from dlrover_lite.backends.sim.physics.noise import Noise
 from dlrover_lite.backends.sim.physics.rates import Rates
 from dlrover_lite.core.errors import TraceError
 from dlrover_lite.protocol.plans import Plan
@@ -19,6 +23,8 @@ __all__ = ["ROUND_SECONDS", "PolicyWorld", "simulate"]
 
 ROUND_SECONDS = 60.0
 """Seconds between two rounds in which the policy is asked."""
+_NOISE = Noise()
+
 MOST_HOURS = 72.0
 """Hours after the last arrival for which jobs are waited for, unless it is said."""
 
@@ -55,6 +61,9 @@ class PolicyWorld:
             costs=costs_of(policy, costs),
             first_plan=self._first,
         )
+        self._seed = seed
+        self._off: dict[str, float] = {}
+        """How far what is measured of a job with a plan is off, in standard deviations."""
         self._hosts: tuple[int, list[HostReport]] = (-1, [])
 
     def run(self, until: float) -> float:
@@ -92,8 +101,7 @@ class PolicyWorld:
             self._hosts = places.version, found
         return self._hosts[1]
 
-    @staticmethod
-    def report(job: FluidJob) -> JobReport:
+    def report(self, job: FluidJob) -> JobReport:
         """Return what a policy is told of a job."""
         given = [
             sum(node.resources.cores for node in job.of_role(role) if node.up) or 1.0 for role in ("worker", "server")
@@ -105,13 +113,21 @@ class PolicyWorld:
             present=job.plan,
             ready=job.state == "training" and not job.changing and all(node.up for node in job.nodes),
             samples_left=max(0.0, job.request.samples - job.samples),
-            measured=tuple(
-                Measurement(one.plan, one.samples / one.seconds, one.seconds) for one in job.measured.values()
-            ),
+            measured=tuple(self._measurement(job, one) for one in job.measured.values()),
             worker_use=job.rate.worker_cores / given[0],
             server_use=job.rate.server_cores / given[1],
             waits=job.started_at is None,
         )
+
+    def _measurement(self, job: FluidJob, its: PlanRate) -> Measurement:
+        """Return what is told of a plan: its rate, off by what rates wander, the less the longer it was measured. Another policy that has a
+        job try the same plan for as long is told the same."""
+        case = f"{its.plan.describe()} of {job.request.name}, measured"
+        if case not in self._off:
+            self._off[case] = source_of_chance(self._seed, case).gauss(0.0, 1.0)
+        lasts = 2 * _NOISE.memory_seconds
+        sd = _NOISE.variation * math.sqrt(lasts / max(lasts, its.seconds))
+        return Measurement(its.plan, its.samples / its.seconds * math.exp(sd * self._off[case]), its.seconds)
 
 
 def simulate(
