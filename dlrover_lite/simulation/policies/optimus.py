@@ -19,7 +19,6 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from dlrover_lite.core.units import Resources
@@ -27,8 +26,6 @@ from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.simulation.policies.policy import HostReport, JobReport, Room, with_counts
 
 __all__ = ["Optimus", "Settings", "SpeedModel"]
-
-Floats = NDArray[np.float64]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,18 +53,14 @@ class SpeedModel:
         """``measured``: workers, servers and samples/s."""
         workers, servers, rates = (np.array(column, np.float64) for column in zip(*measured, strict=True))
         right = workers / rates
-        rows = self._terms(workers, servers)
+        rows = np.stack([np.ones_like(workers), workers / servers, workers, servers], axis=1)
         # By relative errors, so that slow plans don't count for more than fast ones.
-        self._costs: Floats = nnls(rows / right[:, None], np.ones(len(right)))[0]
-
-    @staticmethod
-    def _terms(workers: Floats, servers: Floats) -> Floats:
-        return np.stack([np.ones_like(workers), workers / servers, workers, servers], axis=1)
+        self._costs: list[float] = nnls(rows / right[:, None], np.ones(len(right)))[0].tolist()
 
     def rate(self, workers: int, servers: int) -> float:
         """Return the samples/s of a plan."""
-        terms = self._terms(np.array([float(workers)]), np.array([float(servers)]))[0]
-        return float(workers / max(float(terms @ self._costs), 1e-12))
+        alone, shared, by_worker, by_server = self._costs
+        return workers / max(alone + shared * workers / servers + by_worker * workers + by_server * servers, 1e-12)
 
 
 class _Share(NamedTuple):
