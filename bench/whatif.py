@@ -31,9 +31,10 @@ from dlrover_lite.backends.sim.physics.queues import Costs
 from dlrover_lite.brain.explain.what_if import Asked, KnownJob, foresee
 from dlrover_lite.brain.explain.what_if_data import Measured
 from dlrover_lite.brain.models.held_out import held_out
+from dlrover_lite.brain.planning import node_placement
 from dlrover_lite.brain.planning.job_view import JobView, ModelData
 from dlrover_lite.brain.planning.observed_job import candidate_of, fit_basis, observe_job, observed_view, windows_sd
-from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate
+from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.hosts import Host, total_of
 from dlrover_lite.protocol.profiles import Profile
@@ -202,12 +203,38 @@ def measured_job(job: JobDraw, seed: int) -> SimulatedJob:
     return simulated
 
 
-def run_rate(job: JobDraw, plan: Candidate, hosts: Sequence[int], seed: int) -> float:
-    """Measure the throughput of a run with one plan, at another time. ``hosts``: those of its nodes."""
+def run_rate(job: JobDraw, plan: Candidate, nodes: Placed, seed: int) -> float:
+    """Measure the throughput of a run with one plan, at another time."""
     pace = statistics.fmean(paces(job.noise, RUN_WINDOWS, np.random.default_rng([seed, 27])))
     costs = slowed(job.costs, pace)
-    window = measure(plan, hosts, job.machines, costs, seed=seed, seconds=RUN_SECONDS)
+    window = measure(plan, nodes.hosts, job.machines, costs, seed=seed, seconds=RUN_SECONDS, shares=nodes.shares)
     return float(window.minibatches.sum()) * costs.batch_size / RUN_SECONDS
+
+
+class Placed(NamedTuple):
+    """Hosts of a plan's nodes, workers first, and the share of all work on rows that each PS has; empty: even."""
+
+    hosts: list[int]
+    shares: list[float]
+
+
+def placed(plan: Candidate, machines: Sequence[Machine]) -> Placed:
+    """Put a plan's nodes where the brain has them, with slots by the speeds of their hosts."""
+    speeds = {f"host-{at}": one.speed for at, one in enumerate(machines)}
+    found = node_placement.place(plan, MemoryNeed(), node_placement.HostSpace.of(hosts_of(machines), (), speeds))
+    if found is None:
+        hosts = place(plan, machines)
+        assert hosts is not None
+    else:
+        names = list(speeds)
+        hosts = [names.index(one.host) for one in found for _ in range(one.workers)]
+        hosts += [names.index(one.host) for one in found for _ in range(one.servers)]
+    of_ps = [machines[host].speed for host in hosts[plan.workers :]]
+    return Placed(hosts, [speed / sum(of_ps) for speed in of_ps])
+
+
+def hosts_of(machines: Sequence[Machine]) -> tuple[Host, ...]:
+    return tuple(Host(f"host-{at}", Resources(one.cores, one.memory)) for at, one in enumerate(machines))
 
 
 # --- what is foreseen -----------------------------------------------------------------------------------------------
@@ -215,7 +242,7 @@ def run_rate(job: JobDraw, plan: Candidate, hosts: Sequence[int], seed: int) -> 
 
 def known_of(job: JobDraw, profiles: Sequence[Profile], present: Candidate) -> KnownJob:
     """Collect what is known of the job, as ``whatif`` does from the history. ``present``: the plan that it had last."""
-    hosts = tuple(Host(f"host-{at}", Resources(one.cores, one.memory)) for at, one in enumerate(job.machines))
+    hosts = hosts_of(job.machines)
     depth = float(job.costs.depth)
     observed, basis = observe_job(profiles, depth=depth), fit_basis(profiles, depth=depth)
     assert observed is not None and basis is not None
@@ -236,6 +263,7 @@ def known_of(job: JobDraw, profiles: Sequence[Profile], present: Candidate) -> K
         windows_sd=windows_sd(profiles),
         most=total_of(hosts),
         hosts=hosts,
+        free_cores={host.name: host.resources.cores for host in hosts},
     )
 
 
@@ -257,10 +285,9 @@ def foreseen(seed: int) -> JobResult:
     found = foresee(known, [Asked(plan, GIB, GIB) for plan in asked])
     runs = []
     for at, (plan, one) in enumerate(zip([present, *asked], [found.present, *found.plans], strict=True)):
-        hosts = place(plan, job.machines) if at else simulated.hosts
-        assert hosts is not None
+        nodes = placed(plan, job.machines) if at else Placed(simulated.hosts, simulated.shares)
         far = sum(math.log2(max(each.asked / each.most, each.least / each.asked)) for each in one.beyond)
-        runs.append(Foreseen(plan, *one.samples_per_second, run_rate(job, plan, hosts, 100 * seed + at), far))
+        runs.append(Foreseen(plan, *one.samples_per_second, run_rate(job, plan, nodes, 100 * seed + at), far))
     return JobResult(seed, job.by_brain, job.noise, len(had), len(profiles), runs[1:], runs[0])
 
 

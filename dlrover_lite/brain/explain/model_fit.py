@@ -117,12 +117,13 @@ def _by_plan(profiles: Sequence[Profile], points: Sequence[FitPoint]) -> tuple[P
     return tuple(sorted((fitted(plan, of) for plan, of in newest), key=lambda one: one.measured))
 
 
-def limits_of_plan(model: FittedModel, plan: Candidate) -> tuple[Limit, ...]:
-    """List what limits the throughput of a plan, the nearest first; nothing where the model has no limits."""
+def limits_of_plan(model: FittedModel, plan: Candidate, setting: Setting | None = None) -> tuple[Limit, ...]:
+    """List what limits the throughput of a plan, the nearest first; nothing where the model has no limits. ``setting``: that of the plan
+    where its nodes are; None: they are spread evenly."""
     if model.fit.form != BOTTLENECK.name:
         return ()
     found = []
-    for one in limit_times(model.fit, model.setting(*plan.parts())):
+    for one in limit_times(model.fit, setting or model.setting(*plan.parts())):
         rate = model.batch_size / max(one.seconds, 1e-12)
         found.append(Limit(one.name, _meaning(one, rate / plan.workers), rate))
     return tuple(found)

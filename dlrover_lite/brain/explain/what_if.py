@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple, NoReturn
 
 import msgspec
+import numpy as np
 
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.explain.model_fit import limits_of_plan
@@ -24,6 +25,7 @@ from dlrover_lite.brain.job_tracker import RegisteredJob, candidate
 from dlrover_lite.brain.models.fitted_model import FittedModel, load_model
 from dlrover_lite.brain.models.held_out import HeldOut, held_out, run_band
 from dlrover_lite.brain.models.memory_forecast import need_of
+from dlrover_lite.brain.models.throughput_forms import Setting
 from dlrover_lite.brain.planning.job_view import JobView
 from dlrover_lite.brain.planning.node_placement import HostSpace, place
 from dlrover_lite.brain.planning.observed_job import candidate_of, fit_basis, windows_sd
@@ -37,7 +39,7 @@ from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.core.units import GIB, Resources, format_bytes
 from dlrover_lite.protocol.demands import Demand, within
 from dlrover_lite.protocol.features import JobFeatures
-from dlrover_lite.protocol.hosts import Host, largest_of
+from dlrover_lite.protocol.hosts import Host, HostNodes, largest_of
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import Profile
 
@@ -52,9 +54,9 @@ _OTHERS = 8
 _WORKER_BAND = 1.1
 """Factor by which the most memory of a worker may be another one with another plan, in 80%: by far the most of it is the model's and its
 batch's, whatever the plan."""
-_RUN_SD = 0.8
+_RUN_SD = 1.2
 """Standard deviation of a run's throughput about what was measured of its plan, over that of an interval: how fast hosts are changes
-slowly, so that neither the mean of a few intervals nor that of a run is much surer than one interval."""
+slowly, so that neither the mean of a few intervals nor that of a run is much surer than one interval, and they are of different times."""
 _OF_80_PERCENT = 1.2816
 """Half the width of a band that holds 80%, in standard deviations."""
 _FREE = Prices()
@@ -87,6 +89,8 @@ class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
     most: Resources
     """The most that all nodes may have together."""
     hosts: tuple[Host, ...] = ()
+    free_cores: dict[str, float] = {}
+    """Cores of each host that others don't take."""
     worker_peak: int = 0
     """The most bytes of memory that a worker has used; 0: not known."""
 
@@ -97,15 +101,51 @@ class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
 class _Rates(NamedTuple):
     """How fast plans are: as they were measured, or by the model."""
 
+    job: KnownJob
     known: Mapping[Candidate, Band]
     model: FittedModel
-    held_out: Sequence[HeldOut]
 
     def of(self, plan: Candidate) -> Band:
         if plan in self.known:
             return self.known[plan]
-        found = run_band(self.model.fit, self.model.setting(*plan.parts()), self.held_out)
+        found = run_band(self.model.fit, self.setting(plan), self.job.held_out)
         return Band(*(float(values[0]) for values in found))
+
+    def setting(self, plan: Candidate) -> Setting:
+        """Make the setting of a plan where its nodes would be; spread evenly where they find no place."""
+        nodes = _places(self.job, plan, self.job.view.need)
+        setting = self.model.setting(*plan.parts())
+        return setting if nodes is None else _placed(setting, plan, nodes, self.job)
+
+
+def _places(job: KnownJob, plan: Candidate, need: MemoryNeed) -> tuple[HostNodes, ...] | None:
+    """Say where a plan's nodes would be; None where not all find a place, or there is only one host."""
+    if len(job.hosts) < 2:
+        return None
+    return place(plan, need, HostSpace.of(job.hosts, (), job.view.host_speeds))
+
+
+def _placed(setting: Setting, plan: Candidate, nodes: Sequence[HostNodes], job: KnownJob) -> Setting:
+    """Return the setting with the speeds of the hosts that nodes are on, and the fullest of these."""
+    speeds = job.view.host_speeds
+    parts = [(one.host, one.workers / plan.workers, one.servers / plan.servers) for one in nodes]
+    power = {host: job.free_cores[host] * speeds.get(host, 1.0) for host, _, _ in parts}
+
+    def taken(part: tuple[str, float, float]) -> float:
+        host, workers, servers = part
+        wanted = workers * plan.workers * plan.worker_cores + servers * plan.servers * plan.ps_cores
+        return wanted / max(job.free_cores[host], 1 / MILLI)
+
+    host, host_workers, host_ps = max(parts, key=taken)
+    found: dict[str, float] = {
+        "worker_speed": sum(workers * speeds.get(host, 1.0) for host, workers, _ in parts),
+        "ps_speed": sum(servers * speeds.get(host, 1.0) for host, _, servers in parts),
+        "free_power": power[host],
+        "host_workers": host_workers,
+        "host_ps": host_ps,
+        "card_share": max(workers + servers - 2 * workers * servers for _, workers, servers in parts),
+    }
+    return setting._replace(**{name: np.full(1, value) for name, value in found.items()})
 
 
 def foresee(job: KnownJob, asked: Sequence[Asked], prices: Prices = _FREE) -> WhatIf:
@@ -114,7 +154,7 @@ def foresee(job: KnownJob, asked: Sequence[Asked], prices: Prices = _FREE) -> Wh
     known = {one.plan: _of_run(one.throughput, job.windows_sd) for one in view.measured_before}
     if view.now is not None and view.measured is not None:
         known[view.now] = _of_run(view.measured, job.windows_sd)
-    rates = _Rates(known, model, job.held_out)
+    rates = _Rates(job, known, model)
     now = rates.of(job.present.plan)
     present = _forecast(job, job.present, rates, now, prices, is_present=True)
     plans = tuple(_forecast(job, one, rates, now, prices) for one in asked)
@@ -160,7 +200,7 @@ def _forecast(
         money=_money(core_hours, gib_hours, prices),
         worker_memory=_worker_memory(job.worker_peak, limits.worker.each.memory),
         ps_memory=_ps_memory(job.view.need, plan, limits.ps.each.memory),
-        limits=limits_of_plan(rates.model, plan),
+        limits=limits_of_plan(rates.model, plan, rates.setting(plan)),
         beyond=_beyond(rates.model, plan),
         idle_ps_cores=to_milli(plan.ps_cores) > to_milli(rates.model.fit.engine.ps_cores),
         refused="" if is_present else _refused(job, plan, need),
@@ -234,7 +274,7 @@ def _refused(job: KnownJob, plan: Candidate, need: MemoryNeed) -> str:
         return f"it needs {_cores(plan.cores)}, and the job may have {_cores(most.cores)}"
     if memory > most.memory:
         return f"it needs {format_bytes(memory)} of memory, and the job may have {format_bytes(most.memory)}"
-    if len(job.hosts) > 1 and place(plan, need, HostSpace.of(job.hosts, (), job.view.host_speeds)) is None:
+    if len(job.hosts) > 1 and _places(job, plan, need) is None:
         largest = largest_of(job.hosts)
         there = f"{_cores(largest.cores)} and {format_bytes(largest.memory)}"
         return f"its nodes find no place on the {len(job.hosts)} hosts, of which the largest has {there}"
@@ -265,7 +305,8 @@ def known_job(
     known = _registered(history, entry, at=at)
     known.worker_peak = max(worker_peak, entry.outcome.peak_memory.get("worker", 0))
     capacity = _capacity(known.demand)
-    view = known.view(free_cores=known.free_cores(capacity), at=at)
+    free_cores = known.free_cores(capacity)
+    view = known.view(free_cores=free_cores, at=at)
     observed = None if known.observed is None else known.observed[1]
     basis = fit_basis(known.profiles, prior=known.prior, depth=float(known.features.pipeline_depth))
     if observed is None or basis is None:
@@ -298,6 +339,7 @@ def known_job(
         windows_sd=windows_sd(known.profiles),
         most=capacity.total,
         hosts=capacity.hosts,
+        free_cores=free_cores,
         worker_peak=known.worker_peak,
     )
 

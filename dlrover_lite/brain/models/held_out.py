@@ -18,14 +18,15 @@ __all__ = ["HeldOut", "RunBand", "held_out", "run_band", "scale_of"]
 
 _MOST_PLANS = 12
 """The most plans that are held out, those with the newest observations."""
-_MISFIT = 1.3
+_MISFIT = 1.5
 """Standard deviation of a plan's throughput about its model, where all plans like it were measured, over that of an interval
 (``Fit.noise``), which is fitted to."""
 _COSTS_DOUBT = 0.7
 """Standard deviation that a plan has by its costs, over what their covariance says: that is wide where a cost is but guessed."""
-_WIDER = 0.04
-"""Relative standard deviation added for each doubling outside of what was seen. Together, these three have bands of simulated jobs hold
-what they say (``bench/whatif.py``, on jobs with other seeds than those that are reported)."""
+_WIDER = 0.05
+"""Relative standard deviation of the first doubling outside of what was seen. Each further one adds as much variance: one may make up for
+another. With these three, bands of simulated jobs hold what they say (``bench/whatif.py``, on jobs with other seeds than those that are
+reported)."""
 _USUAL_WORTH = 4.0
 """Weight of what bands say by themselves, as a number of plans held out."""
 _MOST_SQUARE = 9.0
@@ -80,7 +81,7 @@ def run_band(fitted: Fit, setting: Setting, known: Sequence[HeldOut] = ()) -> Ru
 
 def _sd(fitted: Fit, found: Uncertainty) -> Floats:
     """Compute the standard deviation of the logarithm of plans' throughput about what is predicted."""
-    squares = (_MISFIT * fitted.noise) ** 2 + _COSTS_DOUBT**2 * found.variance + (_WIDER * found.counted) ** 2
+    squares = (_MISFIT * fitted.noise) ** 2 + _COSTS_DOUBT**2 * found.variance + _WIDER**2 * found.counted
     return np.asarray(np.sqrt(squares), np.float64)
 
 
