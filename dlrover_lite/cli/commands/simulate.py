@@ -160,7 +160,7 @@ def _print_metrics(metrics: dict[str, list[Metrics]]) -> None:
                 ),
                 _percent(_mean([one.cpu_use for one in its])),
                 _percent(_mean([one.memory_use for one in its])),
-                f"${compact(_mean([one.cost for one in its]) or 0.0)}",
+                _dollars(_mean([one.cost for one in its])),
             )
         )
     table(columns, rows, drop=("p99", "waited", "cost", "p90"))
@@ -204,6 +204,10 @@ def _print_over_time(runs: dict[str, list[Run]]) -> None:
 def _mean(values: Sequence[float | None]) -> float | None:
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present else None
+
+
+def _dollars(value: float | None) -> str | None:
+    return None if value is None else f"${value:,.2f}" if value < 100.0 else f"${count(value)}"
 
 
 def _percent(value: float | None) -> str | None:
