@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from dlrover_lite.data.index import index_text
 from tests.repository.sources import ROOT, files, imported_at_once, module_name
 
 HEAVY = ("torch", "numpy", "numba", "zmq", "pyarrow", "scipy", "pandas")
@@ -90,6 +92,17 @@ def _order(needed: dict[str, set[str]]) -> dict[str, list[str]]:
     return after
 
 
+LOOK_AT_TEXT = """
+import sys
+from dlrover_lite.master.work.shard_plan import look_at_data
+from dlrover_lite.recipe import schema
+
+model = schema.Model(use="dlrm")
+files = {"train": [sys.argv[1]], "eval_share": 0.0}
+data = schema.CriteoData(**files) if sys.argv[1].endswith("tsv") else schema.CsvData(**files, label="y", dense=["a"], categorical=["b"])
+assert look_at_data(schema.Recipe(version=1, name="some", model=model, data=data, directory=".")).plan.samples == 2
+"""
+
 LOOK_AT_GENERATED_DATA = """
 from dlrover_lite.master.work.shard_plan import look_at_data
 from dlrover_lite.recipe import schema
@@ -103,6 +116,16 @@ assert look_at_data(schema.Recipe(version=1, name="some", model=model, data=data
 def test_a_master_starts_without_importing_numba_or_torch(code: str) -> None:
     """It is started again when it was killed, and training waits for it."""
     assert not {"numba", "torch"} & set(imported_by(code))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("some.tsv", "1" + "\t7" * 13 + "\tff" * 26 + "\n"), ("some.csv", "y,a,b\n1,0.5,x\n0,0,x\n")]
+)
+def test_a_master_looks_at_text_that_is_indexed_without_numba(tmp_path: Path, name: str, text: str) -> None:
+    file = tmp_path / name
+    file.write_text(text if name.endswith("csv") else 2 * text)
+    index_text(file)
+    assert not {"numba", "torch"} & set(imported_by(LOOK_AT_TEXT, str(file)))
 
 
 @pytest.mark.parametrize(
@@ -127,10 +150,31 @@ def test_who_fits_a_model_imports_scipy() -> None:
     assert "scipy.optimize" in imported_by("import dlrover_lite.brain.advisor")
 
 
-def imported_by(code: str) -> list[str]:
+IMPORT_AS_A_TEMPLATE = """
+from importlib import import_module
+
+from dlrover_lite.backends.keeper import agent
+
+environment = {"AGENT_ROLE": "ps", "KEY_FILE": "key", "POD_IP": "127.0.0.1", "HOST": "host-a"}
+environment = {f"DLROVER_LITE_{name}": value for name, value in environment.items()}
+options, _, _ = agent.read_environment(environment)
+for name in options.imported:
+    import_module(name.partition(":")[0])
+"""
+
+
+def test_a_pod_of_parameter_servers_imports_nothing_for_workers() -> None:
+    found = set(imported_by(IMPORT_AS_A_TEMPLATE))
+    assert "dlrover_lite.ps.server.main" in found
+    assert not {"torch", "dlrover_lite.worker", "dlrover_lite.models"} & found
+
+
+def imported_by(code: str, *arguments: str) -> list[str]:
     """List the modules that are there once a new process has run ``code``."""
     code += "\nimport sys\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return done.stdout.splitlines()[-1].split()
 
 
