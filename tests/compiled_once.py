@@ -1,12 +1,22 @@
-"""Kernels are compiled by one process: where several begin with none in the cache, each would compile the same ones."""
+"""Kernels, and the modules of tests, are compiled by one process: where several begin with none in the cache, each would compile the same
+ones."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["compile_kernels", "start_compiling"]
+from dlrover_lite.core.files.locks import Lock
+
+__all__ = ["compile_kernels", "compiled_by_one", "start_compiling"]
+
+PATIENCE_SECONDS = 120.0
+"""Longest wait for another process to have compiled them."""
+FEW = 20
+"""Number of modules that each process may compile for itself: as many as somebody has changed since."""
 
 COMPILE = """
 import fcntl, sys
@@ -48,3 +58,24 @@ def compile_kernels(directory: Path) -> None:
     compiling = start_compiling(directory)
     if compiling.wait():
         raise subprocess.CalledProcessError(compiling.returncode, "compiling kernels")
+
+
+@contextmanager
+def compiled_by_one(root: Path) -> Iterator[None]:
+    """Hold others up that collect the tests of this checkout meanwhile, if most of its tests' modules haven't been compiled yet: they find
+    them compiled then. pytest compiles each with its assertions rewritten, which takes longer than to collect them."""
+    (root / ".home").mkdir(exist_ok=True)
+    with Lock(root / ".home" / "collecting") as lock:
+        lock.take(PATIENCE_SECONDS)
+        if _uncompiled(root / "tests") <= FEW:
+            lock.close()
+        yield
+
+
+def _uncompiled(tests: Path) -> int:
+    """Count the modules of tests that pytest hasn't compiled since they were changed."""
+    compiled: dict[Path, float] = {}
+    for path in tests.rglob("__pycache__/*-pytest-*.pyc"):
+        module = path.parents[1] / f"{path.name.partition('.')[0]}.py"
+        compiled[module] = max(compiled.get(module, 0.0), path.stat().st_mtime)
+    return sum(compiled.get(path, 0.0) < path.stat().st_mtime for path in tests.rglob("test_*.py"))

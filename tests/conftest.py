@@ -12,13 +12,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlrover_lite.core.kernels.sources import digest
-from tests.compiled_once import compile_kernels, start_compiling
+from tests.compiled_once import compile_kernels, compiled_by_one, start_compiling
 from tests.leftovers import Machine, Session
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,11 +80,14 @@ def _keep_bytecode() -> None:
     sys.dont_write_bytecode = False
 
 
-def pytest_collection(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Parameters drawn at random, one after the other, are the same in all processes of a run; in another run they are others."""
     if _is_worker(session.config):
         random.seed(session.config.workerinput["testrunuid"])  # type: ignore[attr-defined]
     gc.disable()  # until all is imported
+    with compiled_by_one(ROOT):
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
