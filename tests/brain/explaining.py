@@ -314,6 +314,7 @@ def _what_ifs() -> Iterator[str]:
         measured=Measured(9, 2, 0.01, 2, 0.02),
         most=room,
         hosts=hosts(a=room),
+        free_cores=dict.fromkeys("ab", 2.0),
         worker_peak=700 * MIB,
     )
     asked = [

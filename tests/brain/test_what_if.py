@@ -103,6 +103,7 @@ def known(**fields: Any) -> KnownJob:
         "measured": Measured(9, 3, 0.01),
         "most": HOST,
         "hosts": hosts(a=HOST),
+        "free_cores": dict.fromkeys("abcd", 8.0),
         "worker_peak": 600 * MIB,
     }
     return KnownJob(**{**settings, **fields})
@@ -261,6 +262,20 @@ def test_memory_is_what_tables_need_or_what_is_asked_for() -> None:
     assert one.gib_hours is not None and asked.gib_hours is not None
     assert asked.gib_hours.expected > one.gib_hours.expected
     assert forecast(plan, known(worker_peak=0)).worker_memory is None
+
+
+def test_a_plan_is_as_fast_as_the_hosts_that_its_nodes_would_be_on() -> None:
+    two = {"hosts": hosts(a=Resources(8.0, 16 * GIB), b=Resources(8.0, 16 * GIB))}
+    view = known().view
+
+    def rate(plan: Candidate, **speeds: float) -> float:
+        job = known(view=msgspec.structs.replace(view, host_speeds=speeds), **two)
+        return forecast(plan, job).samples_per_second.expected
+
+    small = Candidate(3, 1, 1.0, 0.5)
+    assert rate(small, a=1.5, b=0.6) > 1.2 * rate(small)
+    assert rate(small, a=0.6, b=1.5) == rate(small, a=1.5, b=0.6)  # wherever the fast one is
+    assert rate(small, a=1.0, b=1.0) == rate(small)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def test_a_trace_is_run_and_told_as_a_table(capsys: pytest.CaptureFixture[str]) 
     output = capsys.readouterr()
     header, line, _, *curves = output.out.splitlines()
     assert header.split()[:2] == ["POLICY", "ENDED"] and line.split()[:2] == ["static", "66.7%"]
+    assert line.split()[-1].startswith("$0.")
     assert [curve.split()[:3] for curve in curves] == [["static", "cores", "given"], ["static", "cores", "used"]]
 
 
