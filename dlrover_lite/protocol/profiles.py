@@ -98,9 +98,10 @@ class TableUse(msgspec.Struct, frozen=True, gc=False):
     def total_rows(self) -> int:
         return sum(self.rows.values())
 
-    def share(self, node: str) -> float:
-        """Return the share of the table's rows that this PS has; 0 while there are none."""
-        return self.rows.get(node, 0) / max(1, self.total_rows)
+    def shares(self, nodes: Iterable[str]) -> dict[str, float]:
+        """Return the share of the table's rows that each of these PS has; 0 while there are none."""
+        total = max(1, self.total_rows)
+        return {node: self.rows.get(node, 0) / total for node in nodes}
 
 
 class Profile(msgspec.Struct, frozen=True, gc=False):

@@ -126,7 +126,7 @@ def test_an_interval_holds_the_work_done_in_it() -> None:
     assert host.other_cores == pytest.approx((6 - 4) * 10)  # of six times what a node takes, four nodes' own
     (table,) = profile.tables
     assert (table.table, table.dim, table.rows) == ("t", 4, {"ps-0": 130, "ps-1": 130})
-    assert (table.total_rows, table.share("ps-1")) == (260, 0.5)
+    assert (table.total_rows, table.shares(["ps-1", "ps-2"])) == (260, {"ps-1": 0.5, "ps-2": 0.0})
     assert [(table.table, table.total_rows) for table in profile.tables] == [("t", 260)]
     assert profile.relative_sd == pytest.approx(0, abs=1e-9)
 

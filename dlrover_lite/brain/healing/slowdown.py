@@ -10,7 +10,7 @@ what a parameter server (PS) takes to receive and to send isn't counted as its w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -37,27 +37,23 @@ def _uses(profile: Profile) -> list[WorkerUse | PsUse]:
 
 
 class NewestPaces:
-    """The fastest pace of each node in the newest profiles, and the last: of most nodes nothing else has to be looked at. They are found
-    for all at once."""
+    """Paces of all nodes in the newest profiles: of most nodes nothing else has to be looked at, and they are found for all at once."""
 
     def __init__(self, profiles: Sequence[Profile], policy: SlowdownPolicy) -> None:
         self.profiles = profiles
-        self._fastest: dict[str, float] = {}
-        self._last: dict[str, float] = {}
-        self._again: set[str] = set()
-        """Nodes that are in several profiles."""
+        self._of: dict[str, list[float]] = {}
+        """Seconds of a minibatch of each worker, or of its work of each PS, by time."""
         for profile in profiles[-policy.most_windows :]:
-            for node, pace in _paces(profile):
-                if node in self._last:
-                    self._again.add(node)
-                    self._fastest[node] = min(self._fastest[node], pace)
-                else:
-                    self._fastest[node] = pace
-                self._last[node] = pace
+            seconds = profile.seconds
+            for worker in profile.workers:
+                self._of.setdefault(worker.node, []).append(seconds / (worker.minibatches or 1))
+            for ps in profile.ps:
+                self._of.setdefault(ps.node, []).append(ps.busy_seconds / (ps.minibatches or 1))
 
     def may_be_slow(self, node: str, least: float) -> bool:
         """Say whether the node is at least ``least`` times slower than at its fastest."""
-        return node in self._again and self._last[node] >= least * self._fastest[node]
+        paces = self._of.get(node, ())
+        return len(paces) > 1 and paces[-1] >= least * min(paces)
 
 
 def slowing(
@@ -97,15 +93,6 @@ def slowing(
         if min(times) >= least and sure >= evidence:
             return Slowing(before, windows, float(median(times)))
     return None
-
-
-def _paces(profile: Profile) -> Iterator[tuple[str, float]]:
-    """Yield each node with the seconds of a minibatch of a worker, or of its work of a PS."""
-    seconds = profile.seconds
-    for worker in profile.workers:
-        yield worker.node, seconds / max(1, worker.minibatches)
-    for ps in profile.ps:
-        yield ps.node, ps.busy_seconds / max(1, ps.minibatches)
 
 
 def _alike(profiles: Sequence[Profile]) -> Sequence[Profile]:

@@ -186,7 +186,7 @@ def _tables(history: MemoryHistory, known: IntArray, last: Level, growth: Growth
     names = tuple(table.table for table in there)
     fits = _fits(history, history.table_rows(names)[known], known, names, growth, facts.most_ids)
     return [
-        _Table(table.dim, parts, fit, {use.node: table.share(use.node) for use in last.ps}, facts.counted, scale)
+        _Table(table.dim, parts, fit, table.shares(use.node for use in last.ps), facts.counted, scale)
         for table, (fit, scale) in zip(there, fits, strict=True)
         if fit is not None
     ]

@@ -455,9 +455,11 @@ class Profiler:
 
     def _tables(self, window: _Window) -> tuple[TableUse, ...]:
         servers = [part.node for part in self._situation.parts if part.role == "ps"]
+        held = {node: window.after.get(("ps", node), {}) for node in servers}
+        named = [(table, dim, _TABLE + table) for table, dim in self._dims.items()]
         return tuple(
-            TableUse(table, dim, {node: window.now(("ps", node), _TABLE + table) for node in servers})
-            for table, dim in self._dims.items()
+            TableUse(table, dim, {node: round(of.get(name, 0.0)) for node, of in held.items()})
+            for table, dim, name in named
         )
 
 
@@ -484,8 +486,12 @@ class _Window(msgspec.Struct, frozen=True):
         return round(self.after.get(source, {}).get(name, 0.0))
 
     def by_name(self, source: tuple[str, str], prefix: str) -> dict[str, float]:
-        names = [name for name in self.after.get(source, {}) if name.startswith(prefix)]
-        return {name.removeprefix(prefix): self.risen(source, name) for name in names}
+        before = self.before.get(source, {})
+        return {
+            name.removeprefix(prefix): max(0.0, value - before.get(name, 0.0))
+            for name, value in self.after.get(source, {}).items()
+            if name.startswith(prefix)
+        }
 
 
 def _add(totals: dict[str, float], name: str, more: float) -> None:
