@@ -23,7 +23,7 @@ from dlrover_lite.brain.job_history import past_jobs, remember
 from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob, candidate, smallest_cores
 from dlrover_lite.brain.node_health import heal_inputs
 from dlrover_lite.brain.planning.decision import Decision, Round, decide
-from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs, index_of
+from dlrover_lite.brain.planning.job_view import Policy, RoundInputs, index_of
 from dlrover_lite.brain.planning.kept_options import KeptOptions
 from dlrover_lite.brain.planning.prescale import basis
 from dlrover_lite.brain.policies import USUAL, Policies
@@ -386,6 +386,8 @@ class Advisor:
         due = at >= self._decide_at and bool(self._to_decide)
         if not self._jobs or not (due or self._changed):
             return
+        if not self._capacity().total.cores:
+            return  # no host is left: what runs waits for one, and nothing can begin before there is one again
         seconds = self._policies.decide_seconds
         self._decide_at = at + (self._likes.decide_seconds if seconds is None else seconds)
         self._carry(self.round(at), at)
@@ -455,10 +457,11 @@ class Advisor:
             if begins and (known.room != (room := self._left_for(known)) or changed):
                 known.begin(room, at)
         capacity = self._capacity()
-        views: list[JobView] = [
-            known.view(free_cores=known.free_cores(capacity), at=at) for known in self._jobs.values()
-        ]
-        return RoundInputs(at=at, capacity=capacity.total, hosts=capacity.hosts, jobs=tuple(views), policy=policy)
+        views = (known.view(free_cores=known.free_cores(capacity), at=at) for known in self._jobs.values())
+        able = [
+            view for view in views if view.most is None or view.most.cores
+        ]  # of others no host is known: they can't get anything
+        return RoundInputs(at=at, capacity=capacity.total, hosts=capacity.hosts, jobs=tuple(able), policy=policy)
 
     def first(self, job: str, at: float) -> tuple[Decision, RoundInputs]:
         """Decide what a job that has arrived would get now. The decision has its index, and nothing is stored."""

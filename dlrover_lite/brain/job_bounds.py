@@ -20,7 +20,7 @@ _FEW_CORES = 4.0
 def bounds_of(demand: Demand) -> Bounds:
     """Return the plans that the recipe and the hosts leave open."""
     cores = within(demand).cores
-    sizes = tuple(size for size in _sizes(cores) if to_milli(size) < to_milli(cores)) or (min(_FINEST, cores / 2),)
+    sizes = tuple(size for size in _sizes(cores) if to_milli(size) < to_milli(cores)) or (_least_size(cores),)
     small = tuple(size for size in sizes if size <= 1.0)  # one thread does a parameter server's work on rows
     bounds = Bounds(
         max_workers=max(1, int(cores / 0.5)),
@@ -37,6 +37,11 @@ def bounds_of(demand: Demand) -> Bounds:
             bounds, min_servers=fixed.count, max_servers=fixed.count, ps_sizes=(fixed.each.cores,)
         )
     return bounds
+
+
+def _least_size(cores: float) -> float:
+    """Return the cores of a node where there is less than two of the finest; of one that no host is there for, the finest."""
+    return min(_FINEST, cores / 2) or _FINEST
 
 
 def smallest_cores(demand: Demand) -> float:

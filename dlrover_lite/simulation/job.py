@@ -154,8 +154,9 @@ class SimulatedJob:
         """Return the failpoints for a step of its master, as ``core.failpoints`` has them."""
         points = [f"{dies_at}=raise"] if dies_at else []
         if self.is_disk_full:
-            there = self.world.directory / self.id / "job.json"  # a file that is there
-            points += [f"{name}=full@{there}" for name in ("job.ledger", "job.file")]
+            # as long as these files are there: the room of the second is set aside for the result
+            there = {"job.ledger": "job.json", "job.file": ".reserve"}
+            points += [f"{name}=full@{self.files.directory / file}" for name, file in there.items()]
         return ",".join(points)
 
     def link(self, story: EventLog) -> BrainLink | None:

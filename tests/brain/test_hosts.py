@@ -19,6 +19,7 @@ from dlrover_lite.brain.planning.prescale import initial_plan
 from dlrover_lite.brain.store import preferences
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.demands import Standing
+from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import HostUse
 from tests.brain.advised import FEATURES, Office, demand, nodes_of, plan_of, role
 from tests.brain.models import load, view
@@ -90,6 +91,18 @@ def test_a_job_that_arrives_has_its_first_plan_on_several_hosts(office: Office) 
     first = office.told()
     assert first is not None and first.action == "start" and first.choice is not None
     assert first.choice.cores <= 8.0
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_decided_while_no_host_is_left(office: Office) -> None:
+    """Found by seeds 10033 and 10145 of `make fuzz-sim`: the machine fails, and the job is resumed before another one is there."""
+    office.arrives(demand=demand(hosts=()), plan=Plan(ps=role(1), worker=role(2)))
+    office.turn()
+    assert office.told() is None and not office.decisions()
+    office.arrives("ads-2", demand=demand(hosts=TWO))
+    office.turn()
+    told = office.told("ads-2")
+    assert told is not None and told.action == "start"
 
 
 @pytest.mark.parametrize("now", [None, Candidate(1, 1, 0.25, 0.25)])

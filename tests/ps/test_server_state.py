@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,8 +13,10 @@ from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import Died, armed
 from dlrover_lite.core.records import TABLE_EPOCH
+from dlrover_lite.protocol.messages import PsOrders, RestoreOrder
 from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, AppliedMinibatches, Part, mask_of, to_bitmap
+from dlrover_lite.ps.journal.memory_check import ParametersLost, check_memory
 from dlrover_lite.ps.journal.server_state import MAJOR, MINOR
 from dlrover_lite.ps.journal.state_words import Header
 from dlrover_lite.ps.memory.arena import Arena
@@ -51,6 +54,12 @@ def follow(memories: list[PrivateMemory]) -> Engine:
     engine = Engine(memory=memories[-1])
     engine.own(ALL_SLOTS)
     return engine
+
+
+def follow_nothing(memories: list[PrivateMemory]) -> Engine:
+    """The memory of the one that it follows is gone, as with its machine."""
+    memories.append(PrivateMemory())
+    return Engine(memory=memories[-1], follows=True)
 
 
 def words(memories: list[PrivateMemory]) -> np.ndarray:
@@ -333,3 +342,38 @@ def _raw_parcel(minibatches: AppliedMinibatches) -> bytes:
     import msgspec
 
     return msgspec.msgpack.encode([0, [], [], minibatches._parts])
+
+
+OWNS = PsOrders(2, to_bitmap(ALL_SLOTS))
+
+
+def test_a_server_that_found_nothing_leaves_nothing_to_the_next_one(memories: list[PrivateMemory]) -> None:
+    """Found by seed 20071 of `make fuzz-sim`: it is killed before it could say so, and the next one finds its memory, which is empty."""
+    start(memories)
+    assert follow_nothing(memories).state.begun_empty
+    memories.append(memories[-1].hand_over())
+    following = Engine(memory=memories[-1], follows=True)
+    with pytest.raises(ParametersLost, match=r"the parameters of ps-1 are lost: nothing of its memory is left"):
+        check_memory(OWNS, following.state, "ps-1")
+    check_memory(PsOrders(0), following.state, "ps-1")  # it hasn't been told yet
+
+
+def test_memory_that_was_begun_with_nothing_is_whole_when_nothing_was_to_be_there(
+    memories: list[PrivateMemory],
+) -> None:
+    state = follow_nothing(memories).state
+    check_memory(PsOrders(2, bytes(512)), state, "ps-0")
+    check_memory(OWNS, state, "ps-0")  # slots have moved here since
+    assert not state.begun_empty
+
+
+def test_memory_that_is_to_be_restored_is_not_lost(memories: list[PrivateMemory]) -> None:
+    state = follow_nothing(memories).state
+    check_memory(msgspec.structs.replace(OWNS, restore=RestoreOrder("there", 1, 1)), state, "ps-0")
+    assert state.begun_empty, "until it is restored"
+
+
+def test_memory_that_was_left_is_taken_up(memories: list[PrivateMemory]) -> None:
+    start(memories)
+    memories.append(memories[-1].hand_over())
+    check_memory(OWNS, Engine(memory=memories[-1], follows=True).state, "ps-0")

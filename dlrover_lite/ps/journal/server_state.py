@@ -25,7 +25,7 @@ from dlrover_lite.ps.tables.row_arrays import NUMBERS
 
 __all__ = ["GROUPS_MOST", "MAJOR", "MINOR", "State"]
 
-MAJOR, MINOR = 2, 0
+MAJOR, MINOR = 2, 1
 """Major and minor version of this layout. A newer minor version has more in places that were zero; of another major version nothing is
 known."""
 
@@ -38,13 +38,15 @@ _BITMAP_WORDS = BITMAP_BYTES // 8
 
 
 class State:
-    """The state that was left in ``arenas``, or a new one. Raises JobError for a state that can't be read."""
+    """The state that was left in ``arenas``, or a new one, of a server that ``follows`` another or not. Raises JobError for a state that
+    can't be read."""
 
-    def __init__(self, arenas: Arenas) -> None:
+    def __init__(self, arenas: Arenas, *, follows: bool = False) -> None:
         self._words: NDArray[np.uint64] = arenas.open("state", 8 * Header.END).bytes.view(np.uint64)
         if self._words[Header.MAGIC]:
             _check(self._words)
         else:
+            self._words[Header.BEGUN_EMPTY] = int(follows)
             self._words[Header.FORMAT] = MAJOR << 32 | MINOR
             self._words[Header.MAGIC] = _MAGIC
         self.applied_entries = AppliedEntries(self._words)
@@ -94,6 +96,16 @@ class State:
     @restored.setter
     def restored(self, generation: int) -> None:
         self._words[Header.RESTORED] = generation
+
+    @property
+    def begun_empty(self) -> bool:
+        """A server that was to take up the memory of another one has begun this state, as it found nothing; and it has neither been told
+        that it owns nothing, nor restored a checkpoint. Whoever takes this up has nothing of what was to be there either."""
+        return bool(self._words[Header.BEGUN_EMPTY])
+
+    @begun_empty.setter
+    def begun_empty(self, begun_empty: bool) -> None:
+        self._words[Header.BEGUN_EMPTY] = int(begun_empty)
 
     # --- the push under way ---------------------------------------------------------------------------------------------
 

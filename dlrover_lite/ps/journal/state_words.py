@@ -13,7 +13,7 @@ class Header:
     MAGIC, FORMAT, CONFIGURATION_BYTES, CONFIGURATION_DIGEST, PUSHES = range(5)
     UNDER_WAY, EPOCH, K, BEFORE, PROGRESS = range(5, 10)
     ENTRIES, PARTS = 10, 11
-    RESTORED = 12
+    RESTORED, BEGUN_EMPTY = 12, 13
     COVERS = 16
     """The slots that the push under way covers: words 16 to 79."""
     GROUPS = 512

@@ -46,13 +46,17 @@ class Engine:
     """
 
     def __init__(
-        self, *, owned: int = 0, clock: Callable[[], float] = time.perf_counter, memory: Memory | None = None
+        self,
+        *,
+        owned: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+        memory: Memory | None = None,
+        follows: bool = False,
     ) -> None:
-        """``memory``: None for an engine that nobody follows. Raises JobError for what was left and can't be taken up."""
+        """``memory``: None for an engine that nobody follows. ``follows``: what another one has left is to be there. Raises JobError for
+        what was left and can't be taken up."""
         self._arenas = Arenas(memory)
-        self.found = self._arenas.left("state")
-        """A predecessor has left its state, if only that there was none yet."""
-        self.state = State(self._arenas)
+        self.state = State(self._arenas, follows=follows)
         self.configuration: Configure | None = None
         self.groups: list[TableGroup] = []
         self.owned = owned

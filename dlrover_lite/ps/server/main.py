@@ -7,7 +7,6 @@ import time
 import traceback
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
 
 from dlrover_lite.core.errors import DeadlineExceeded, JobError
 from dlrover_lite.core.failpoints import failpoint
@@ -15,6 +14,7 @@ from dlrover_lite.core.process_log import log
 from dlrover_lite.protocol.messages import Hello, MasterReplies, NodeFailed, PsOrders, Welcome
 from dlrover_lite.protocol.nodes import UNANSWERED_EXIT_CODE, UNANSWERED_SECONDS, NodeSpec
 from dlrover_lite.protocol.ps_messages import PsReplies, PsRequests
+from dlrover_lite.ps.journal.memory_check import ParametersLost, check_memory
 from dlrover_lite.ps.memory.node_memory_client import open_memory
 from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.ps.server.service import PsService, Unrestorable
@@ -29,15 +29,6 @@ __all__ = ["main"]
 
 AT_ONCE = 16
 """Number of requests that are answered before anything else is looked at."""
-
-
-class ParametersLost(JobError):
-    """The parameters are lost: nobody has them any more."""
-
-    because: Literal["lost"] = "lost"
-
-    def __init__(self, follows: str, why: str, hint: str = "") -> None:
-        super().__init__(f"the parameters of {follows} are lost: {why}", hint=hint)
 
 
 def _terminate(_signal: int, _frame: object) -> None:
@@ -87,7 +78,7 @@ def _engine(spec: NodeSpec) -> Engine:
     if spec.follows:
         failpoint("ps.attach.begun")
     try:
-        engine = Engine(memory=open_memory(spec.id))
+        engine = Engine(memory=open_memory(spec.id), follows=bool(spec.follows))
     except JobError as error:
         if not spec.follows:
             raise
@@ -103,9 +94,7 @@ def _engine(spec: NodeSpec) -> Engine:
 def _turn(service: PsService, server: Server, master: Client, spec: NodeSpec) -> None:
     while (reply := master.receive(0)) is not None:
         if isinstance(reply.body, PsOrders):
-            empty = spec.follows and not service.engine.found and any(reply.body.owned)
-            if empty and reply.body.restore is None:  # else nothing was to be found yet that isn't in the checkpoint
-                raise ParametersLost(spec.follows, "nothing of its memory is left")
+            check_memory(reply.body, service.engine.state, spec.follows)
             service.follow(reply.body)
             if spec.follows and reply.body.version:
                 failpoint("ps.attach.owning")

@@ -186,6 +186,7 @@ class Restoring:
         if self._chain and self.order.applied_minibatches:
             self._mark(self._chain[-1])
         failpoint("ps.restore.marked")
+        self._engine.state.begun_empty = False
         self._engine.state.restored = self.order.generation
         failpoint("ps.restore.done")
         self._ended = time.perf_counter()

@@ -79,6 +79,8 @@ MASTER_POINTS = (
 
 FIRST_SECONDS, LAST_SECONDS = 1.5, 16.0
 """Between these times faults begin."""
+_TOGETHER, _SOON_AFTER, _SOON_SECONDS = 0.2, 0.35, 1.5
+"""Shares of the faults that begin at one moment, and soon after another; and how soon that is, at most."""
 LEAST, MOST = 7, 13
 """Number of faults of a seed."""
 
@@ -154,12 +156,20 @@ def draw(seed: int, *, checkpoints: bool, machines: int) -> list[Fault]:
     together = chance.uniform(FIRST_SECONDS, LAST_SECONDS)
     while len(found) < wanted:
         kind = chance.choices(kinds, weights)[0]
-        at = together if chance.random() < 0.2 else chance.uniform(FIRST_SECONDS, LAST_SECONDS)
+        at = _time(chance, together, found[-1].at if found else together)
         fault = _fault(chance, kind, LAST_SECONDS if kind == "workers crash" else at)
         if counts[kind] < _MOST.get(kind, MOST):
             counts[kind] += 1
             found.append(fault)
     return sorted(found, key=lambda fault: fault.at)
+
+
+def _time(chance: random.Random, together: float, last: float) -> float:
+    """Draw the time of a fault: by itself, at one moment with others, or soon after the last one, while what that has begun goes on."""
+    drawn, at, after = chance.random(), chance.uniform(FIRST_SECONDS, LAST_SECONDS), chance.uniform(0.0, _SOON_SECONDS)
+    if drawn < _TOGETHER:
+        return together
+    return min(LAST_SECONDS, last + after) if drawn < _TOGETHER + _SOON_AFTER else at
 
 
 def _fault(chance: random.Random, kind: Kind, at: float) -> Fault:

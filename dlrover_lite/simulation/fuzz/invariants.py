@@ -130,7 +130,7 @@ class Invariants:
         ends: Counter[tuple[str, str]] = Counter()
         for name, node in job.backend.nodes.by_id.items():
             if node.phase == "ended":
-                if node.observed.reason is not None and not node.asked_to_end:
+                if node.observed.reason not in (None, "Succeeded") and not node.asked_to_end:
                     ends[node.spec.role, node.observed.reason] += 1
                 continue
             fleets = run.fleet.by_id.get(name)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,7 +64,8 @@ def run_seed(seed: int, *, directory: Path | None = None) -> Ran:
     faults = draw(seed, checkpoints=case.takes_checkpoints, machines=len(case.hosts))
     place = directory or Path(tempfile.mkdtemp(prefix="simulated-", dir=_MEMORY if _MEMORY.is_dir() else None))
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)  # numbers that are none
             return _run(case, faults, place)
     finally:
         if directory is None:

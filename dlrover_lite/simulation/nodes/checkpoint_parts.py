@@ -190,6 +190,7 @@ class Restore:
             server.job.parts.restore(chain, members_of(server.owned), server.memory.counts)
         if order.applied_minibatches:
             mark(chain[-1], server.owned, server.applied)
+        server.memory.begun_empty = False
         server.memory.restored = order.generation
 
 

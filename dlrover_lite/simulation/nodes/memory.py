@@ -75,6 +75,8 @@ class ServerMemory:
     """Epoch of its rows: it rises with each snapshot, and rows that change have that of their change."""
     extra_bytes: int = 0
     """Bytes that its rows have beside what ``Work`` says."""
+    begun_empty: bool = False
+    """As ``ps.journal.server_state`` has it."""
     restored: int = 0
     """Generation whose checkpoint is here; 0: none."""
 

@@ -23,6 +23,7 @@ from dlrover_lite.protocol.messages import (
 from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.protocol.ps_messages import CopyBegin, CopyNext, Moved, NotNow, Pushed
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, mask_of
+from dlrover_lite.ps.journal.memory_check import ParametersLost, check_memory
 from dlrover_lite.simulation.nodes.checkpoint_parts import Restore, Snapshots
 from dlrover_lite.simulation.nodes.memory import AppliedCounts, ServerMemory, members_of
 from dlrover_lite.simulation.nodes.messages import PushGradients, ServerRequests
@@ -71,13 +72,12 @@ class Server(NodeProgram):
 
     def started(self) -> None:
         kept, plan = self.process.kept.get(_MEMORY), self.job.spec.plan
-        self._found = kept is not None and isinstance(kept.content, ServerMemory)
         if kept is not None and isinstance(kept.content, ServerMemory):
             self.memory = kept.content
             self._unsettled = True
         else:
             counts = AppliedCounts(plan.minibatches(plan.samples), plan.epochs) if self.job.spec.counted else None
-            self.memory = ServerMemory(counts)
+            self.memory = ServerMemory(counts, begun_empty=bool(self.spec.follows))
         self.job.memories[self.id] = self.memory
         self.applied = self.memory.applied()
         self.snapshots = Snapshots(self)
@@ -208,10 +208,11 @@ class Server(NodeProgram):
         self._unanswered = 0
         if self._is_lost:
             return
-        if self.spec.follows and not self._found and any(orders.owned) and orders.restore is None:
+        try:
+            check_memory(orders, self.memory, self.spec.follows)
+        except ParametersLost as error:
             self._is_lost = True
-            why = f"the parameters of {self.spec.follows} are lost: nothing of its memory is left"
-            self.ask(NodeFailed(self.id, False, why, because="lost"), lambda _: self.process.end(1))
+            self.ask(NodeFailed(self.id, False, error.message, because="lost"), lambda _: self.process.end(1))
             return
         self.applied.consumed(orders.consumed_below, orders.consumed)
         if orders.version >= self.orders.version:
