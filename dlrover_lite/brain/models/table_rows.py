@@ -311,36 +311,65 @@ def _thinned(growth: Growth, samples: Floats, rows: Floats) -> tuple[Floats, Flo
 
 def _fit_laws(log_n: Floats, y: Floats, shapes: _Shapes) -> _Laws:
     """Fit a line for each shape of each table, all at once: ln(-L ln(1 - (rows - c n)/L)) = ln K + g ln n. Points count fully at the end
-    of the curve and less at its beginning, since a slope that falls slowly is best known from there."""
+    of the curve and less at its beginning, since a slope that falls slowly is best known from there.
+
+    The large arrays [tables, laws, points] are computed in place: to make another one takes as long as a logarithm.
+    """
     recent = np.exp((log_n - log_n[-1]) / math.log(_SPAN))  # 1 at the end, 1/e at the beginning
     count = min(_INDEPENDENT, float(len(log_n)))
     weights = recent / recent.sum() * count
     y = y[:, None, :]
-    limits, straight = shapes.limits[..., None], shapes.rates[..., None] * np.exp(log_n)
-    rest = np.maximum(y - straight, _LEAST_REST * y)
-    finite = np.isfinite(limits)
-    reach = np.where(finite, limits, 1.0)
-    # a limit below rows once seen, as after an eviction, says as much as one just above
-    share = np.where(finite, np.minimum(rest / reach, 1 - 1e-6), 0.0)
-    power = np.where(finite, -np.log1p(-share), rest)  # of K n^g, over L
-    line = np.log(power) + np.log(reach)
-    # how much the line moves for a relative error of rows: errors count where they are made
-    lever = y / rest * np.where(finite, share / ((1 - share) * power), 1.0)
-    w = weights / (lever * _MISFIT) ** 2
+    straight = shapes.rates[..., None] * np.exp(log_n)
+    line, lever = _straightened(y, straight, shapes.limits)
+    lever *= _MISFIT
+    lever *= lever
+    w = np.divide(weights, lever, out=lever)
     total = w.sum(axis=2)
     x_mean = (w @ log_n) / total
     line_mean = (w * line).sum(axis=2) / total
     x = log_n - x_mean[..., None]
-    wx = w * x
-    information = (wx * x).sum(axis=2) + 1 / _SLOPE_SD**2
-    slopes = np.clip(
-        ((wx * (line - line_mean[..., None])).sum(axis=2) + _SLOPE / _SLOPE_SD**2) / information, 1e-3, 1.2
-    )
+    wx = np.multiply(w, x, out=w)
+    x *= wx
+    information = x.sum(axis=2) + 1 / _SLOPE_SD**2
+    line -= line_mean[..., None]
+    line *= wx
+    slopes = np.clip((line.sum(axis=2) + _SLOPE / _SLOPE_SD**2) / information, 1e-3, 1.2)
     factors = line_mean - slopes * x_mean
-    fitted = _law(limits, factors[..., None] + slopes[..., None] * log_n) + straight
-    off = np.log(fitted / y) / _MISFIT
-    squares = (off**2) @ weights + ((slopes - _SLOPE) / _SLOPE_SD) ** 2
+    np.multiply(slopes[..., None], log_n, out=line)
+    line += factors[..., None]
+    off = _law(shapes.limits[..., None], line)
+    off += straight
+    off /= y
+    np.log(off, out=off)
+    off /= _MISFIT
+    off *= off
+    squares = off @ weights + ((slopes - _SLOPE) / _SLOPE_SD) ** 2
     return _Laws(factors, slopes, 1 / np.sqrt(information), -0.5 * squares - 0.5 * np.log(information))
+
+
+def _straightened(y: Floats, straight: Floats, limits: Floats) -> tuple[Floats, Floats]:
+    """Compute ln(-L ln(1 - (rows - c n)/L)) for rows ``y`` of which ``straight`` are c n, [tables, laws, points]; and how much that moves
+    for a relative error of rows, since errors count where they are made."""
+    endless = np.isinf(limits[0])  # of one table as of all
+    reach = np.where(endless, 1.0, limits)[..., None]
+    rest = y - straight
+    np.maximum(rest, _LEAST_REST * y, out=rest)
+    # a limit below rows once seen, as after an eviction, says as much as one just above
+    share = rest / reach
+    np.minimum(share, 1 - 1e-6, out=share)
+    share[:, endless] = 0.0
+    power = np.negative(share)  # of K n^g, over L
+    np.log1p(power, out=power)
+    np.negative(power, out=power)
+    power[:, endless] = rest[:, endless]
+    lever = 1 - share
+    lever *= power
+    np.divide(share, lever, out=lever)
+    lever[:, endless] = 1.0
+    lever *= np.divide(y, rest, out=rest)
+    line = np.log(power, out=power)
+    line += np.log(reach)
+    return line, lever
 
 
 def quantile_rows(fit: RowFit, samples: ArrayLike, quantiles: ArrayLike) -> Floats:
@@ -419,8 +448,12 @@ def _quantile_rows(fits: Sequence[RowFit], samples: Floats, quantiles: Floats) -
 def _law(limits: Floats, line: Floats) -> Floats:
     """Compute the rows where K n^g is exp(line)."""
     power = np.exp(line)
+    bent = np.negative(power) / limits
+    np.expm1(bent, out=bent)
     with np.errstate(invalid="ignore"):
-        return np.where(np.isinf(limits), power, -limits * np.expm1(-power / limits))
+        bent *= -limits
+    np.copyto(bent, power, where=np.isinf(limits))
+    return bent
 
 
 def _weighted_quantiles(values: Floats, weights: Floats, quantiles: Floats) -> Floats:
