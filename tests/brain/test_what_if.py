@@ -272,10 +272,13 @@ def test_a_plan_is_as_fast_as_the_hosts_that_its_nodes_would_be_on() -> None:
         job = known(view=msgspec.structs.replace(view, host_speeds=speeds), **two)
         return forecast(plan, job).samples_per_second.expected
 
-    small = Candidate(3, 1, 1.0, 0.5)
-    assert rate(small, a=1.5, b=0.6) > 1.2 * rate(small)
-    assert rate(small, a=0.6, b=1.5) == rate(small, a=1.5, b=0.6)  # wherever the fast one is
-    assert rate(small, a=1.0, b=1.0) == rate(small)
+    by_ps, by_workers = Candidate(3, 1, 1.0, 0.25), Candidate(2, 1, 0.5, 1.0)
+    for plan in (by_ps, by_workers):
+        assert rate(plan, a=1.5, b=0.6) > 1.4 * rate(plan)
+        assert rate(plan, a=0.6, b=1.5) == rate(plan, a=1.5, b=0.6)  # wherever the fast one is
+        assert rate(plan, a=1.0, b=1.0) == rate(plan)
+    crowded = forecast(Candidate(4, 1, 1.0, 1.0), known(free_cores={"a": 1.0, "b": 1.0}, **two))
+    assert crowded.limits[0].name == "host"
 
 
 @pytest.mark.parametrize(

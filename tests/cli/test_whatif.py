@@ -100,6 +100,8 @@ def test_whatif_as_json(kept: None, capsys: Capture) -> None:
         check("### a forecast", one)
         for name in ("samples_per_second", "seconds", "core_hours", "gib_hours", "money"):
             assert 0 < one[name]["lower"] <= one[name]["expected"] <= one[name]["upper"], name
+        costs = 0.05 * one["core_hours"]["expected"] + 0.01 * one["gib_hours"]["expected"]
+        assert one["money"]["expected"] == pytest.approx(costs)
     assert (value["runs"], value["samples"], value["whole"]) == (False, 1e6, True)
     assert (value["present"]["measured"], value["present"]["saves_seconds"]) == (True, None)
     assert asked["plan"]["worker"]["count"] == 4 and asked["plan"]["worker"]["each"]["cores"] == 1.0
