@@ -34,8 +34,9 @@ _compiling = pytest.StashKey[subprocess.Popen[bytes]]()
 
 TRAINING = ("end_to_end", "convergence")
 """Directories of tests whose jobs use all cores: many of one at the same time would disturb each other."""
-SECOND_HALF = "test_o"
-"""Names of files from which on a directory of these is its second half, by the time that they take."""
+HALVES = {"end_to_end": "test_o", "convergence": "test_o", "k8s": "test_m"}
+"""Directories whose tests are run by two processes at most, and the name from which on a file is in the second half, by the time that they
+take. Processes that run tests of clusters each have an API server."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -114,12 +115,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _share(nodeid: str) -> str:
-    """Tests of the same share are run by the same process, one after the other: those of a file, or of half of a directory that trains.
-    (All of ``end_to_end`` one after the other would be what ends last.)"""
+    """Tests of the same share are run by the same process, one after the other: those of a file, or of half of some directories. (All of
+    ``end_to_end`` one after the other would be what ends last.)"""
     file = Path(nodeid.partition("::")[0])
-    if file.parent.name not in TRAINING:
+    if (second := HALVES.get(file.parent.name)) is None:
         return str(file)
-    return f"{file.parent.name} {'first' if file.name < SECOND_HALF else 'second'} half"
+    return f"{file.parent.name} {'first' if file.name < second else 'second'} half"
 
 
 @pytest.hookimpl(optionalhook=True)
