@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -182,7 +183,7 @@ def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | 
     placed = place_all(options, settled, early, inputs.hosts)
     places = {job: place for place, job in enumerate([*early, *placed.homeless, *admission.queued], 1)}
     reasons = Reasons(msgspec.structs.replace(inputs, jobs=views), options, admission.preempted, placed)
-    decisions = tuple(_named(_decision(view, inputs, places, reasons), rules) for view in views)
+    decisions = tuple(_named(_decision(view, inputs, places, reasons, kept), rules) for view in views)
     return Round(inputs, decisions, placed.settled.free)
 
 
@@ -219,7 +220,9 @@ def _need(one: Options, *, keeps: bool = False) -> Need:
     return Need(int(one.points.milli[at]), int(one.memory[at]))
 
 
-def _decision(view: JobView, inputs: RoundInputs, places: Mapping[str, int], reasons: Reasons) -> Decision:
+def _decision(
+    view: JobView, inputs: RoundInputs, places: Mapping[str, int], reasons: Reasons, kept: KeptOptions
+) -> Decision:
     one, settled = reasons.options.get(view.job), reasons.settled
     verdict = settled.verdicts.get(view.job)
     head: dict[str, Any] = {"job": view.job, "at": inputs.at, "before": view.now}
@@ -244,7 +247,7 @@ def _decision(view: JobView, inputs: RoundInputs, places: Mapping[str, int], rea
         reason=reasons.plan(one, verdict),
         predicted=_predicted(one, verdict.at),
         memory=view.need.band(choice),
-        candidates=_candidates(one, verdict.at),
+        candidates=kept.made(view.job, verdict.at, partial(_candidates, one, verdict.at)),
         room=room,
         exploration=verdict.exploration,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,6 +16,7 @@ from dlrover_lite.protocol.hosts import Host
 
 __all__ = ["KeptOptions"]
 
+T = TypeVar("T")
 Load = Callable[[ModelData], ThroughputModel]
 
 
@@ -28,6 +30,8 @@ class _Kept:
         """What was searched with the model: the front, and predictions of plans."""
         self.follows_from: tuple[object, ...] | None = None
         self.options: Options | None = None
+        self.made: dict[int, Any] = {}
+        """What decisions are stored with, made of these options, by position of the choice."""
 
 
 class KeptOptions:
@@ -41,6 +45,14 @@ class KeptOptions:
         for job in self._of.keys() - set(jobs):
             del self._of[job]
 
+    def made(self, job: str, at: int, make: Callable[[], T]) -> T:
+        """Return what is made of a job's options for the choice at a position; it is made once."""
+        its = self._of[job].made
+        if at not in its:
+            its[at] = make()
+        found: T = its[at]
+        return found
+
     def of(
         self, view: JobView, load: Load, capacity: Resources, policy: Policy, hosts: Sequence[Host]
     ) -> Options | None:
@@ -52,7 +64,7 @@ class KeptOptions:
         follows_from = _timeless(view), capacity, policy, hosts
         if kept.follows_from != follows_from:
             kept.options = rules.options_of(view, kept.model, capacity, policy, hosts, found=kept.found)
-            kept.follows_from = follows_from
+            kept.follows_from, kept.made = follows_from, {}
         if kept.options is None:
             return None
         times = {"ran_seconds": view.ran_seconds, "waited_seconds": view.waited_seconds}
