@@ -37,8 +37,6 @@ __all__ = ["BRAIN", "Actor", "BrainActor", "MasterActor", "WatchedMaster"]
 BRAIN = "memory://brain"
 _ROUNDING = 1e-6
 """Seconds by which somebody is woken later, where one clock's time is found from another's: never before it is time there."""
-_BRAIN_SECONDS = 0.5
-"""Seconds between two steps of the brain's decisions."""
 
 
 class Actor:
@@ -130,6 +128,8 @@ class MasterActor(Actor):
             wall_clock=world.wall_clock,
             free=lambda _: 0 if job.is_disk_full else GIB,
             pace=job.spec.pace,
+            cadence=world.cadence,
+            is_synced=False,
         )
         self._brain = job.link(story)
         self._master = WatchedMaster(
@@ -232,7 +232,7 @@ class BrainActor(Actor):
         world = self.world
         self._store = ConfigStore(self._path)
         self._decisions = ConfigStore(self._path)
-        self._advisor = Advisor(self._decisions, say=world.said.append)
+        self._advisor = Advisor(self._decisions, policies=world.policies, say=world.said.append)
         self._advisor.recall(world.wall_clock(), lambda _: True)
         self._told: list[Told] = []
         self._advice: dict[str, Advice] = {}
@@ -257,7 +257,7 @@ class BrainActor(Actor):
             return
         self._service.turn(0.0)
         if self.world.clock.now >= self._decide_at:
-            self._decide_at = self.world.clock.now + _BRAIN_SECONDS
+            self._decide_at = self.world.clock.now + self.world.brain_seconds
             for advice in self._advisor.step(self.world.wall_clock(), self._told):
                 self._advice = advice
             self._told.clear()

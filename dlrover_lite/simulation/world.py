@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dlrover_lite.backends.sim.clock import EventClock, source_of_chance
 from dlrover_lite.backends.sim.cluster import Cluster
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.startup import Startup
+from dlrover_lite.brain.policies import USUAL as POLICIES
+from dlrover_lite.brain.policies import Policies
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.master.cadence import USUAL, Cadence
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.simulation.actors import Actor, BrainActor
 from dlrover_lite.simulation.job import JobSpec, SimulatedJob
@@ -43,16 +46,32 @@ class World:
         seed: int = 0,
         hosts: Sequence[Host] = HOSTS,
         startup: Startup = STARTUP,
+        machines: Mapping[str, Machine] | None = None,
         brain: bool = True,
         epoch: float = EPOCH,
+        latency: bool = True,
+        cadence: Cadence = USUAL,
+        policies: Policies = POLICIES,
+        brain_seconds: float = 0.5,
     ) -> None:
+        """``latency``: messages take some time; else those of one moment arrive at that moment, in an order that the seed decides.
+        ``machines``: in place of ``hosts``, where they are unlike in more than cores and memory. ``cadence``: that of masters.
+        ``brain_seconds``: seconds between two looks of the brain at what it was told."""
         self.directory, self.seed, self.epoch, self.startup = directory, seed, epoch, startup
+        self.cadence, self.policies, self.brain_seconds = cadence, policies, brain_seconds
         self.clock = EventClock()
         self.wall_shift = 0.0
         """Seconds by which the wall clock was put forward."""
-        latency = self.chance("latency")
-        self.network = Network(self.clock, seed=seed, latency_seconds=lambda: 1e-4 + latency.expovariate(2000.0))
-        machines = {host.name: Machine(host.resources.cores, memory=host.resources.memory) for host in hosts}
+        chance = self.chance("latency")
+        self.network = Network(
+            self.clock,
+            seed=seed,
+            latency_seconds=(lambda: 1e-4 + chance.expovariate(2000.0)) if latency else (lambda: 0.0),
+        )
+        if machines is None:
+            machines = {host.name: Machine(host.resources.cores, memory=host.resources.memory) for host in hosts}
+        self.host_numbers = {name: at for at, name in enumerate(machines)}
+        """Positions of machines."""
         self.machines = Cluster(machines, self.clock)
         self.said: list[str] = []
         """What processes have said that somebody should know."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -83,3 +84,13 @@ def test_workers_that_wait_for_others_lose_nothing_by_throttling() -> None:
 def test_correction_for_throttling_never_takes_most_of_the_time() -> None:
     (left,) = unthrottled([trained(0.25, 0.05)], 0.24)
     assert left is not None and left >= WORK / 2
+
+
+def test_an_observation_that_cannot_be_right_fails_no_fit() -> None:
+    """Of a worker whose CPU seconds were counted late there are none: nothing is left of the others but rounding."""
+    told = [
+        trained(0.5, USUAL_CORES),
+        trained(0.5, USUAL_CORES),
+        msgspec.structs.replace(trained(0.5, 0.0), worker_cpu_seconds=5e-14),
+    ]
+    assert 0.0 <= throttle_cores(told) < 0.5

@@ -13,7 +13,7 @@ from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import RemoteError
 from dlrover_lite.jobs.restore_point import Usable, newest_checkpoint
-from dlrover_lite.master.cadence import Cadence
+from dlrover_lite.master import generation_run as service
 from dlrover_lite.protocol.messages import Ack, Finished, LeaseRequest
 from dlrover_lite.protocol.questions import (
     CheckpointPromise,
@@ -126,11 +126,10 @@ def test_servers_are_told_where_they_reach_what_the_master_sees_elsewhere(make: 
     assert read(rig, 1) == expected(state)
 
 
-def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any) -> None:
+def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rig, servers = begun(make)
     state = push(servers, 60, 1)
-    usual, rare = rig.master._edge, Cadence(reconcile_seconds=3600.0, calm_seconds=3600.0)
-    rig.master._edge = usual._replace(cadence=rare)
+    monkeypatch.setattr(service, "RECONCILE_SECONDS", 3600.0)
     until(rig, servers, lambda _: rig.master._reconcile_at > rig.clock.now + 1000)
     ask(rig)
     for server in servers:
@@ -139,7 +138,8 @@ def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any) -> N
         assert reply.body.snapshot.cut == 1  # type: ignore[attr-defined]
     until(rig, servers, has(1))
     assert read(rig, 1) == expected(state)
-    rig.master._edge = usual
+    monkeypatch.undo()
+    rig.master._reconcile_at = 0.0
     rig.ask("cli", StatusRequest())  # it turns again
 
 

@@ -30,6 +30,9 @@ class Busy:
         process.hold(GIB // 4)
         process.do(float("inf"), threads=2.0)
 
+    def resized(self) -> None:
+        pass
+
     def asked_to_end(self) -> None:
         self._process.end(0)
 

@@ -36,6 +36,9 @@ class Program:
         self._write(f"node {self._id} of a job\n")
         getattr(self, f"_{self._what}")(self._argument)
 
+    def resized(self) -> None:
+        pass
+
     def asked_to_end(self) -> None:
         if not self._deaf:
             self._process.end(-15)

@@ -90,9 +90,13 @@ class SimBackend:
             raise too_small(node, resources.memory, process.bytes)
         if process.state in ("placed", "running"):
             self._check_room(process, resources)
+        if process.host:
+            self._cluster.count([process.host])
         process.limits = resources
         if process.host:
             self._cluster.settle(process.host)
+        if process.running:
+            self._programs[node].resized()
         self._cluster.try_waiting()
 
     def _check_room(self, process: Process, resources: Resources) -> None:

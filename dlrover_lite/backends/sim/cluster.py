@@ -58,6 +58,7 @@ class Cluster:
         """Take room for a process, or for what it has been left on that machine."""
         if process.host and process in self._on[process.host]:
             self._on[process.host].remove(process)
+        self._count(host)  # what was before it came is none of its time
         process.host = host
         self._on[host].append(process)
 
@@ -107,6 +108,8 @@ class Cluster:
         """Count what a machine's processes have used by now, and share its cores among those that want some from now on."""
         self._count(host)
         speed, running = self.machines[host].speed, [one for one in self._on[host] if one.running]
+        if not any(one.works or one.cores for one in running):
+            return  # nobody computes anything
         cores = share_cores([one.wanted_cores for one in running], self.machines[host].cores)
         for process, its in zip(running, cores, strict=True):
             process.cores = its
@@ -129,9 +132,9 @@ class Cluster:
         seconds = self.clock.now - self._settled_at[host]
         self._settled_at[host] = self.clock.now
         for process in self._on[host]:
-            if process.running:
+            if process.state in ("placed", "running"):
                 process.passes(seconds, self.machines[host].speed)
-                self.cpu_seconds[host] += seconds * process.cores
+                self.cpu_seconds[host] += seconds * process.used_cores if process.running else 0.0
 
     def _work_done(self, process: Process) -> None:
         self._count(process.host)

@@ -43,6 +43,9 @@ class Program(Protocol):
     def asked_to_end(self) -> None:
         """Take note of SIGTERM: the process ends when the program ends it, or is killed."""
 
+    def resized(self) -> None:
+        """Take note that the process has other limits."""
+
     def ended(self) -> None:
         """Take note that the process has ended, however: nothing of the program goes on."""
 
@@ -77,6 +80,14 @@ class Process:
     """Cores that it has just now."""
     done: Event | None = field(default=None, repr=False)
     """Event of its work's end, as long as it goes on having these cores."""
+    given_core_seconds: float = 0.0
+    """CPU seconds that it could have used, since it has had its place on a machine."""
+    given_byte_seconds: float = 0.0
+    used_byte_seconds: float = 0.0
+    steady_cores: float = 0.0
+    """Cores that it uses whatever else it computes."""
+    steady_throttling: float = 0.0
+    """Share of the time in which its limit holds it back at that."""
 
     # --- what its program says -------------------------------------------------------------------------------------------
 
@@ -85,6 +96,11 @@ class Process:
         self.works.append(Work(cpu_seconds, threads, then))
         if len(self.works) == 1:
             self.changed(self)
+
+    def use(self, cores: float, throttling: float = 0.0) -> None:
+        """Use so many cores from now on, and be held back for that share of the time: what a program says that knows what it can have."""
+        self.changed(self)  # what it has used until now counts first
+        self.steady_cores, self.steady_throttling = cores, throttling
 
     def hold(self, private: int, shared: int = 0) -> None:
         """Have so much memory that ends with it."""
@@ -138,6 +154,10 @@ class Process:
         return min(self.work.threads, self.limits.cores)
 
     @property
+    def used_cores(self) -> float:
+        return self.cores + (0.0 if self.paused else self.steady_cores)
+
+    @property
     def held_back(self) -> float:
         """Share of the time in which its limit, and nothing else, holds it back."""
         if self.work is None or self.cores < self.limits.cores - _NOTHING:
@@ -146,11 +166,15 @@ class Process:
 
     def passes(self, seconds: float, speed: float) -> None:
         """Let time pass with the cores that it has."""
-        used = seconds * self.cores
-        self.cpu_seconds += used
-        self.throttled_seconds += seconds * self.held_back
+        self.given_core_seconds += seconds * self.limits.cores
+        self.given_byte_seconds += seconds * self.limits.memory
+        if not self.running:
+            return
+        self.used_byte_seconds += seconds * self.bytes
+        self.cpu_seconds += seconds * self.used_cores
+        self.throttled_seconds += seconds * max(self.held_back, self.steady_throttling)
         if self.work is not None:
-            self.work.left -= used * speed
+            self.work.left -= seconds * self.cores * speed
 
     def seconds_left(self, speed: float) -> float:
         """Seconds until its work is done with the cores that it has; infinite if never."""

@@ -64,7 +64,12 @@ def _ridge(columns: Floats, measured: Floats, weight: Floats, usual: Floats, spr
     by = weight / _CPU_NOISE / measured
     rows = columns * by[:, None] * spread  # in units of the standard deviations
     off = rows.T @ (measured * by) - rows.T @ (rows @ (usual / spread))
-    return np.asarray(usual + spread * np.linalg.solve(rows.T @ rows + np.eye(len(usual)), off))
+    normal = rows.T @ rows + np.eye(len(usual))
+    try:
+        found = np.linalg.solve(normal, off)
+    except np.linalg.LinAlgError:  # one that can't be right counts so much that the others are lost in rounding
+        found, *_ = np.linalg.lstsq(normal, off, rcond=None)
+    return np.asarray(usual + spread * found)
 
 
 def unthrottled(observations: Sequence[Observation], lost_cores: float) -> list[float | None]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate"]
 
-POLICIES = "static", "es", "optimus", "tuned"
-"""``simulation.policies.choose.POLICIES``, which takes numpy to import."""
+POLICIES = "static", "es", "optimus", "tuned", "dlrover"
+"""``simulation.policies.choose.POLICIES``, which takes numpy to import, and the real brain."""
 _SEEDS = click.IntRange(0, 2**63 - 1)
 _SPARK_WIDTH = 48
 
@@ -32,8 +32,8 @@ _SPARK_WIDTH = 48
     "policies",
     multiple=True,
     type=click.Choice(POLICIES),
-    help="Who decides plans: the users (static), elastic scaling (es), Optimus, or an oracle's fixed plans (tuned). May be "
-    "repeated: each is compared with the first.",
+    help="Who decides plans: the users (static), elastic scaling (es), Optimus, an oracle's fixed plans (tuned), or this "
+    "project's brain, with a real master for each job (dlrover; by far the slowest). May be repeated: each is compared with the first.",
 )
 @click.option("--cluster", metavar="FILE", help="Machines (default: 64 of 16 cores and 64 GiB).")
 @click.option(
@@ -106,6 +106,7 @@ def _run(
 ) -> dict[str, list[Run]]:
     """Run the trace under each policy with each seed."""
     from dlrover_lite.backends.sim.physics.rates import Rates
+    from dlrover_lite.simulation.brain_runs import simulate_with_brain
     from dlrover_lite.simulation.fluid_runs import simulate as run
     from dlrover_lite.simulation.traces.cluster import USUAL_CLUSTER, read_cluster
     from dlrover_lite.simulation.traces.files import read_trace
@@ -117,7 +118,10 @@ def _run(
             jobs, rates = read_trace(trace, seed=seed), Rates(seed)
             for policy in policies:
                 report(sum(map(len, runs.values())), f"{policy}, seed {seed}")
-                runs[policy].append(run(jobs, machines, policy, seed=seed, costs=costs, hours=hours, rates=rates))
+                if policy == "dlrover":
+                    runs[policy].append(simulate_with_brain(jobs, machines, seed=seed, hours=hours, rates=rates))
+                else:
+                    runs[policy].append(run(jobs, machines, policy, seed=seed, costs=costs, hours=hours, rates=rates))
         report(sum(map(len, runs.values())), "")
     return runs
 

@@ -62,6 +62,9 @@ class NodeProgram(Actor):
         self.is_told_to_end = True
         self.called()
 
+    def resized(self) -> None:
+        """Take note that its process has other limits."""
+
     def ended(self) -> None:
         self.job.world.note(self.name, "has ended")
         self.job.programs.pop(self.id, None)

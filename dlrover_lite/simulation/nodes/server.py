@@ -184,7 +184,6 @@ class Server(NodeProgram):
         counters = None
         if now - self._counted_at >= _COUNT_SECONDS:
             self._counted_at = now
-            self.world.machines.settle_all()
             requests = 2 * self.memory.pushes
             table = TableCount("C1", 16, rows)
             counters = PsCounters(self._busy_seconds, 0.1 * self._busy_seconds, requests, row_bytes, [table])

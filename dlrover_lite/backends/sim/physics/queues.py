@@ -91,9 +91,10 @@ def run(
     *,
     seed: int,
     seconds: float = 4.0,
+    warm_seconds: float = _WARM_SECONDS,
     shares: Sequence[float] = (),
 ) -> Window:
-    """Train for ``seconds``, after half a second to warm up. ``shares``: of the work on rows that each PS has; empty: even."""
+    """Train for ``seconds``, after some to warm up. ``shares``: of the work on rows that each PS has; empty: even."""
     nodes = [*workers, *servers]
     measured = _run(
         len(workers),
@@ -116,7 +117,7 @@ def run(
         ),
         costs.depth,
         seed,
-        _WARM_SECONDS,
+        warm_seconds,
         seconds,
     )
     return Window(seconds, *measured)

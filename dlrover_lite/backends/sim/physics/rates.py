@@ -19,6 +19,12 @@ _SECONDS = 1.0
 _MINIBATCHES = 300
 """Least number of minibatches that a rate comes from, about."""
 _MOST_SECONDS = 3600.0
+_LEAST_SECONDS = 0.2
+"""Two of those periods."""
+_MOST_LONGER = 4.0
+"""How many times longer the next look is, at most, after one that has seen too few minibatches: perhaps none had gone all of its way."""
+_CYCLES = 4.0
+"""Number of minibatches, one after the other, of the slowest worker that a rate comes from at least; half as many warm it up."""
 
 
 class Rate(NamedTuple):
@@ -144,13 +150,20 @@ class Rates:
         workers = [Node(cores, at) for at, place in enumerate(places) for cores in place.workers]
         servers = [Node(cores, at) for at, place in enumerate(places) for cores, _ in place.servers]
         shares = [share for place in places for _, share in place.servers]
-        seconds = _SECONDS
+        # A job of hundreds of nodes trains as much within a part of the time, and its queues take as many times longer to run.
+        most = sum(worker.cores for worker in workers) / costs.worker
+        cycle = costs.latency + max(costs.worker / min(1.0, worker.cores) for worker in workers)
+        seconds = max(_LEAST_SECONDS, _CYCLES * cycle, min(_SECONDS, 2 * _MINIBATCHES / most))
+        warm = max(_LEAST_SECONDS, _CYCLES / 2 * cycle)
         while True:
-            window = run(workers, servers, machines, costs, seed=self._seed, seconds=seconds, shares=shares)
+            window = run(
+                workers, servers, machines, costs, seed=self._seed, seconds=seconds, warm_seconds=warm, shares=shares
+            )
             minibatches = int(window.minibatches.sum())
             if minibatches >= _MINIBATCHES or seconds >= _MOST_SECONDS:
                 return _rate_of(window)
-            seconds = min(_MOST_SECONDS, seconds * max(2.0, 1.1 * _MINIBATCHES / max(1, minibatches)))
+            longer = min(_MOST_LONGER, max(2.0, 1.1 * _MINIBATCHES / max(1, minibatches)))
+            seconds, warm = min(_MOST_SECONDS, seconds * longer), warm * longer
 
 
 def _rate_of(window: Window) -> JobRate:

@@ -1,0 +1,252 @@
+"""Traces run with the real brain and a real master for each job, whose nodes train as fluids on simulated machines."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from dlrover_lite.backends.sim.fluid.job import Usage
+from dlrover_lite.backends.sim.physics.machines import Disturbances
+from dlrover_lite.backends.sim.physics.rates import Rates
+from dlrover_lite.brain.policies import Policies
+from dlrover_lite.core.errors import TraceError
+from dlrover_lite.master.cadence import Cadence
+from dlrover_lite.master.profiling.profiler import Pace
+from dlrover_lite.master.work.lease_size import LeasePolicy
+from dlrover_lite.master.work.shard_plan import ShardPlan
+from dlrover_lite.recipe.schema import Checkpoint, Export, Health, Model, Recipe, SyntheticData, Training
+from dlrover_lite.simulation.fluid_nodes.fluid_program import FluidPrograms
+from dlrover_lite.simulation.fluid_nodes.fluid_work import FluidWork
+from dlrover_lite.simulation.fluid_nodes.job_rates import JobTruth
+from dlrover_lite.simulation.job import JobSpec, SimulatedJob
+from dlrover_lite.simulation.outcomes.records import End, JobRecord, Run
+from dlrover_lite.simulation.traces.cluster import ClusterFile
+from dlrover_lite.simulation.traces.trace import Trace, TraceJob
+from dlrover_lite.simulation.world import World
+
+__all__ = ["BrainRun", "simulate_with_brain"]
+
+REPORT_SECONDS = 15.0
+"""Seconds between two reports of a node to which nothing special happens, and between two profiles of a job."""
+CADENCE = Cadence(
+    reconcile_seconds=1.0,
+    calm_seconds=1.0,
+    usage_seconds=1.0,
+    hosts_seconds=60.0,
+    remember_seconds=600.0,
+    show_seconds=math.inf,
+    leases=LeasePolicy(lease_seconds=60.0, first_minibatches=200, memory_seconds=60.0),
+    wait_seconds=5.0,
+)
+"""Of masters whose nodes report that seldom. They look once a second whether a server is about to be full."""
+PACE = Pace(
+    REPORT_SECONDS,
+    least_seconds=REPORT_SECONDS,
+    warm_up_seconds=5.0,
+    patience_seconds=REPORT_SECONDS + 1.0,
+    look_seconds=REPORT_SECONDS,
+)
+POLICIES = Policies(decide_seconds=60.0)
+_BRAIN_SECONDS = 1.0
+"""Seconds between two looks of the brain at what it was told, which it decides by every minute."""
+_LOOK_SECONDS = 60.0
+"""Seconds between two looks at what jobs use."""
+_HEARTBEAT_SECONDS = 10 * REPORT_SECONDS
+_MOST_HOURS = 72.0
+"""Hours after the last arrival for which jobs are waited for, unless it is said."""
+
+
+class _Totals(NamedTuple):
+    """What a job has used and was given until now."""
+
+    used_core_seconds: float
+    given_core_seconds: float
+    used_byte_seconds: float
+    given_byte_seconds: float
+
+
+class BrainRun:
+    """A world with the brain, into which the jobs of a trace come; its files are in ``directory``."""
+
+    def __init__(
+        self, trace: Trace, cluster: ClusterFile, directory: Path, *, seed: int = 0, rates: Rates | None = None
+    ) -> None:
+        machines = {f"machine-{at:03}": machine for at, machine in enumerate(cluster.fixed)}
+        self.world = World(
+            directory,
+            seed=seed,
+            machines=machines,
+            startup=cluster.start,
+            latency=False,
+            cadence=CADENCE,
+            policies=POLICIES,
+            brain_seconds=_BRAIN_SECONDS,
+        )
+        self._trace = {f"job-{at:05}": job for at, job in enumerate(trace.jobs)}
+        """Jobs by their names here: in a trace, a name may be anything, and need be none of a directory."""
+        self._rates = Rates(seed) if rates is None else rates
+        self._usage: dict[str, list[Usage]] = {name: [] for name in self._trace}
+        self._totals: dict[str, _Totals] = {}
+        self._ended_at: dict[str, float] = {}
+        self._looked_at = 0.0
+        self._programs: list[FluidPrograms] = []
+        for name, job in self._trace.items():
+            self.world.add(self._spec(name, job))
+        for at, name in enumerate(machines):
+            self._disturb(at, name, cluster.disturbances)
+
+    def run(self, until: float) -> float:
+        """Let jobs run until all have ended, or up to a time; return when that was."""
+        world = self.world
+        world.clock.at(_LOOK_SECONDS, self._look)
+        while world.clock.now < until and not world.is_over:
+            world.happen()
+        self._look()
+        return min(until, world.clock.now)
+
+    def records(self) -> tuple[JobRecord, ...]:
+        return tuple(self._record(name, job) for name, job in self._trace.items())
+
+    # --- jobs -------------------------------------------------------------------------------------------------------------
+
+    def _spec(self, name: str, job: TraceJob) -> JobSpec:
+        """Return a job whose user leaves its resources to the brain."""
+        samples = int(job.samples)
+        recipe = Recipe(
+            version=1,
+            name=name,
+            model=Model(use="wide_deep"),
+            data=SyntheticData(samples=samples),
+            training=Training(batch_size=job.batch_size),
+            autoscale="on",
+            priority=job.priority,
+            checkpoint=Checkpoint(every_seconds=job.checkpoint_seconds) if job.suspendable else "off",
+            export=Export(format="none"),
+            health=Health(heartbeat_seconds=_HEARTBEAT_SECONDS),
+        )
+        programs = FluidPrograms(JobTruth(job.costs, job.memory), self._rates, report_seconds=REPORT_SECONDS)
+        self._programs.append(programs)
+        return JobSpec(
+            recipe,
+            ShardPlan(samples=samples, batch_size=job.batch_size, epochs=1, eval_samples=0),
+            arrives_at=job.arrives_at,
+            id=name,
+            owner=job.owner,
+            work=FluidWork(job.costs, job.memory),
+            program=programs,
+            pace=PACE,
+        )
+
+    # --- what goes wrong --------------------------------------------------------------------------------------------------
+
+    def _disturb(self, at: int, name: str, its: Disturbances) -> None:
+        """Have a machine fail, and be slow, at the times at which it does so under any other policy (``backends.sim.fluid``)."""
+        clock, machines = self.world.clock, self.world.machines
+        failures = self.world.chance(f"failures of machine {at}")
+        phases = self.world.chance(f"slow phases of machine {at}")
+        usual = machines.machines[name].speed
+
+        def fails() -> None:
+            self.world.fail_machine(name)
+            clock.after(failures.expovariate(1 / its.repair_seconds), works)
+
+        def works() -> None:
+            machines.repair(name)
+            clock.after(failures.expovariate(1 / its.failing_seconds), fails)
+
+        def slows() -> None:
+            self._set_speed(name, usual * its.slow_speed)
+            clock.after(phases.expovariate(1 / its.slow_seconds), recovers)
+
+        def recovers() -> None:
+            self._set_speed(name, usual)
+            clock.after(phases.expovariate(1 / its.slowing_seconds), slows)
+
+        if math.isfinite(its.failing_seconds):
+            clock.after(failures.expovariate(1 / its.failing_seconds), fails)
+        if math.isfinite(its.slowing_seconds):
+            clock.after(phases.expovariate(1 / its.slowing_seconds), slows)
+
+    def _set_speed(self, name: str, speed: float) -> None:
+        self.world.machines.set_speed(name, speed)
+        for programs in self._programs:
+            programs.changed()
+
+    # --- what becomes of them ---------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Note what each job has used and was given since the last look."""
+        now = self.world.clock.now
+        self.world.machines.count(self.world.machines.machines)
+        for job in self.world.jobs.values():
+            if job.id not in self._ended_at:
+                self._look_at(job, now)
+        self._looked_at = now
+        if not self.world.is_over:
+            self.world.clock.at(now + _LOOK_SECONDS, self._look)
+
+    def _look_at(self, job: SimulatedJob, now: float) -> None:
+        total = _Totals(0.0, 0.0, 0.0, 0.0)
+        for one in job.backend.processes.values():
+            its = _Totals(one.cpu_seconds, one.given_core_seconds, one.used_byte_seconds, one.given_byte_seconds)
+            total = _Totals(*(before + more for before, more in zip(total, its, strict=True)))
+        seconds, before = now - self._looked_at, self._totals.get(job.id, _Totals(0.0, 0.0, 0.0, 0.0))
+        if seconds > 0 and total != before:
+            means = [(after - until) / seconds for after, until in zip(total, before, strict=True)]
+            self._usage[job.id].append(Usage(self._looked_at, now, *means))
+        self._totals[job.id] = total
+        if job.is_over:
+            result = job.files.result()
+            self._ended_at[job.id] = now if result is None else result.ended_at - self.world.epoch
+
+    def _record(self, name: str, job: TraceJob) -> JobRecord:
+        plan, usage = job.plan, tuple(self._usage[name])
+        found = self.world.jobs.get(name)
+        outcome = found.outcome if found is not None else None
+        end: End = "unfinished"
+        if outcome is not None:
+            end = "succeeded" if outcome.state == "succeeded" else "failed"
+            if end == "failed" and "OOMKilled" in outcome.message:
+                end = "out of memory"
+        return JobRecord(
+            name=job.name,
+            model=job.model,
+            asked_cores=plan.worker.count * plan.worker.each.cores + plan.ps.count * plan.ps.each.cores,
+            priority=job.priority,
+            arrived_at=job.arrives_at,
+            started_at=usage[0].start if usage else None,
+            ended_at=self._ended_at.get(name),
+            end=end,
+            usage=usage,
+        )
+
+
+def simulate_with_brain(
+    trace: Trace,
+    cluster: ClusterFile,
+    *,
+    seed: int = 0,
+    hours: float | None = None,
+    rates: Rates | None = None,
+) -> Run:
+    """Run a trace with the real brain until all jobs have ended, or for so many hours. The same arguments give the same run. Raises
+    TraceError for a trace without jobs, and for machines that come and go in pools."""
+    if not trace.jobs:
+        raise TraceError("the trace has no jobs")
+    if cluster.pools:
+        raise TraceError(
+            "with the policy dlrover, machines can't come and go: the cluster file has `pools`",
+            hint="Give as many machines as a pool has at most under `machines`.",
+        )
+    last = trace.jobs[-1].arrives_at
+    until = last + _MOST_HOURS * 3600.0 if hours is None else hours * 3600.0
+    with tempfile.TemporaryDirectory(prefix="dlrover-lite-simulation-") as directory:
+        simulated = BrainRun(trace, cluster, Path(directory), seed=seed, rates=rates)
+        try:
+            ended = simulated.run(until)
+            jobs = simulated.records()
+        finally:
+            simulated.world.close()
+    return Run(policy="dlrover", seed=seed, until=ended, jobs=jobs)

@@ -1,0 +1,122 @@
+"""A parameter server of a job that trains as a fluid: orders, moves and checkpoints are as in ``nodes.server``, its load is a rate."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dlrover_lite.backends.sim.physics.rates import NodeRate
+from dlrover_lite.core.slot_sets import SLOTS
+from dlrover_lite.protocol.messages import PsCounters, PsReport
+from dlrover_lite.protocol.nodes import NodeSpec
+from dlrover_lite.simulation.fluid_nodes.job_rates import STANDS, JobRates
+from dlrover_lite.simulation.nodes.server import Server
+
+if TYPE_CHECKING:
+    from dlrover_lite.simulation.job import SimulatedJob
+
+__all__ = ["FluidServer"]
+
+_NEARLY = 1e-6
+_LEVEL_STEP = 0.02
+"""Share of its limit by which its rows grow until it tells: the master tells the brain of no less."""
+_LOOK_SECONDS = 1.0
+"""Seconds, at least, between two looks at whether its rows have filled its limit."""
+
+
+class FluidServer(Server):
+    """``report_seconds``: it reports at whole multiples of that while nothing goes on with its slots or checkpoints."""
+
+    def __init__(self, job: SimulatedJob, spec: NodeSpec, rates: JobRates, report_seconds: float) -> None:
+        super().__init__(job, spec)
+        self._rates, self._report_seconds = rates, report_seconds
+        self._rate, self._factor = STANDS, 0.0
+        self._waited_seconds = 0.0
+        self._done = 0.0
+        """Minibatches since the last whole one that was counted."""
+        self._look_at = math.inf
+        self._level_seconds = 0.0
+        """Seconds from the last report until its rows have grown so much that it tells."""
+        self._before = (0, False, False)
+
+    @property
+    def share(self) -> float:
+        """Share of the work on rows that it has."""
+        return self.owned.bit_count() / SLOTS
+
+    def started(self) -> None:
+        super().started()
+        self._rates.serves(self)
+
+    def resized(self) -> None:
+        self._rates.changed()
+        self.called()
+
+    def ended(self) -> None:
+        self._rates.leaves(self)
+        super().ended()
+
+    def work(self) -> None:
+        self._rates.settle()
+        super().work()
+        now = (self.owned, self.incoming is not None or self.outgoing is not None, self.snapshots.active)
+        if now != self._before:
+            self._before = now
+            self._rates.changed()
+        if self.clock() >= self._look_at:
+            self.hold()
+        self._look_at = self.clock() + max(_LOOK_SECONDS, self._until_full)
+
+    def next_at(self) -> float:
+        return min(super().next_at(), self._look_at)
+
+    @property
+    def _until_full(self) -> float:
+        """Seconds until its rows will have filled its limit."""
+        if not self.process.running or not self.share:
+            return math.inf
+        return self._rates.seconds_until_full(self.process.limits.memory, self.share)
+
+    @property
+    def _report_at(self) -> float:
+        soon = super()._report_at
+        waits = not self.is_tidy or self.incoming is not None or self.outgoing is not None or self.snapshots.active
+        if waits or not self.owned or self._has_orders:
+            return soon
+        usual = (math.floor(self._reported_at / self._report_seconds + _NEARLY) + 1) * self._report_seconds
+        return min(usual, self._reported_at + self._level_seconds)
+
+    @property
+    def _has_orders(self) -> bool:
+        """The master has orders that it hasn't heard of, or nothing is known of them yet."""
+        run = self.job.master.run
+        return run is None or run.servers.state.version != self.orders.version
+
+    def _report(self, now: float) -> PsReport:
+        report = super()._report(now)
+        grown = self._rates.seconds_until_grown(_LEVEL_STEP * self.process.limits.memory, self.share)
+        self._level_seconds = max(_LOOK_SECONDS, grown)
+        if (counters := report.counters) is None:
+            return report
+        counted: PsCounters = msgspec.structs.replace(counters, queue_seconds=self._waited_seconds)
+        return msgspec.structs.replace(report, counters=counted)
+
+    # --- its rate ---------------------------------------------------------------------------------------------------------
+
+    def passes(self, seconds: float, minibatches: float) -> None:
+        """Let time pass in which so many minibatches came by."""
+        self._busy_seconds += seconds * self._rate.busy_seconds * self._factor
+        self._waited_seconds += seconds * self._rate.waited_seconds * self._factor
+        self._done += minibatches
+        whole = int(self._done)
+        self._done -= whole
+        self.memory.pushes += whole
+
+    def pace(self, rate: NodeRate, factor: float) -> None:
+        """Serve at that rate, times a factor, from now on."""
+        self._rate, self._factor = rate, factor
+        if self.process.running:
+            self.process.use(rate.cpu_seconds * factor, rate.throttled_seconds * factor)
+            self.called()

@@ -1,0 +1,181 @@
+"""How fast a job's nodes train where they run: steady rates from one event of the job to the next, and no event for a minibatch.
+
+What takes time beside training (slots that move, checkpoints that are written) slows it by what that was measured to take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dlrover_lite.backends.sim.clock import Event
+from dlrover_lite.backends.sim.physics.memory import MemoryCosts
+from dlrover_lite.backends.sim.physics.noise import Noise, Wander
+from dlrover_lite.backends.sim.physics.queues import Costs, Node
+from dlrover_lite.backends.sim.physics.rates import NodeRate, Rates
+from dlrover_lite.core.slot_sets import SLOTS
+
+if TYPE_CHECKING:
+    from dlrover_lite.simulation.fluid_nodes.fluid_server import FluidServer
+    from dlrover_lite.simulation.fluid_nodes.fluid_worker import FluidWorker
+    from dlrover_lite.simulation.job import SimulatedJob
+
+__all__ = ["STANDS", "JobRates", "JobTruth", "Slowing"]
+
+STANDS = NodeRate(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""A node that does nothing."""
+_AHEAD = 0.01
+"""Part of the samples so far over which it is looked how fast rows come: ever fewer of them are new."""
+_SETTLING_SECONDS = 0.5
+"""Seconds from a change until the rates that follow from it: nodes come and go in groups, and queues fill meanwhile."""
+
+
+@dataclass(frozen=True)
+class Slowing:
+    """Share of the throughput that is kept while something goes on beside training."""
+
+    move: float = 0.72
+    """While slots move (docs/figures.md, ``size.move_kept``)."""
+    checkpoint: float = 0.9
+    """While a checkpoint is written (the same, ``size.kept``)."""
+
+
+@dataclass(frozen=True)
+class JobTruth:
+    """What a job is, which nobody who decides is told."""
+
+    costs: Costs
+    memory: MemoryCosts
+    noise: Noise = field(default_factory=Noise)
+    slowing: Slowing = field(default_factory=Slowing)
+
+
+class JobRates:
+    """The rates of one job, and what has been trained at them."""
+
+    def __init__(self, job: SimulatedJob, truth: JobTruth, rates: Rates) -> None:
+        self.job, self.truth = job, truth
+        self.samples = 0.0
+        """Number of samples that were trained on, as the servers' rows have them."""
+        self._rates = rates
+        self._clock = job.world.clock
+        self._wander = Wander(truth.noise, job.world.chance(f"noise of {job.id}"))
+        self._workers: dict[FluidWorker, None] = {}
+        self._servers: dict[FluidServer, None] = {}
+        self._settled_at = self._clock.now
+        self._due: Event | None = None
+        self._full_at: dict[tuple[float, float], float] = {}
+        """Samples after which servers with some limit and share are full."""
+        self._generation: object = None
+
+    # --- who takes part ---------------------------------------------------------------------------------------------------
+
+    def trains(self, worker: FluidWorker) -> None:
+        """Take note that a worker has work."""
+        if worker not in self._workers:
+            self.settle()
+            self._workers[worker] = None
+            self.changed()
+
+    def rests(self, worker: FluidWorker) -> None:
+        """Take note that a worker has none, or is no more."""
+        if worker in self._workers:
+            self.settle()
+            del self._workers[worker]
+            worker.pace(None, 0.0)
+            self.changed()
+
+    def serves(self, server: FluidServer) -> None:
+        self._servers[server] = None
+        self.changed()
+
+    def leaves(self, server: FluidServer) -> None:
+        if server in self._servers:
+            self.settle()
+            del self._servers[server]
+            self._then(self._clock.now, self._pace)  # nobody trains without it
+
+    def changed(self) -> None:
+        """Go on at another rate soon: something has changed of what it follows from. What changes within a moment counts together."""
+        self._then(self._clock.now + _SETTLING_SECONDS, self._pace)
+
+    # --- time -------------------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Count what was trained until now."""
+        seconds = self._clock.now - self._settled_at
+        self._settled_at = self._clock.now
+        if (run := self.job.master.run) is not self._generation:  # another generation begins at what its ledger has
+            self._generation = run
+            if run is not None:
+                self.samples = float(run.shards.consumed_samples)
+        if seconds <= 0:
+            return
+        minibatches = sum(worker.passes(seconds) for worker in self._workers)
+        self.samples += minibatches * self.truth.costs.batch_size
+        self.job.minibatches = int(self.samples / self.truth.costs.batch_size)
+        for server in self._servers:
+            server.passes(seconds, minibatches)
+
+    def _then(self, at: float, act: Callable[[], None]) -> None:
+        if self._due is not None:
+            if self._due.due and self._due.at <= at:
+                return
+            self._due.cancel()
+        self._due = self._clock.at(at, act)
+
+    def _pace(self) -> None:
+        """Set the rates of all nodes, and look again when the noise changes."""
+        self.settle()
+        workers, servers = list(self._workers), list(self._servers)
+        found = self._rates.of_nodes(
+            self.truth.costs,
+            [self._node(worker) for worker in workers],
+            [self._node(server) for server in servers],
+            list(self.job.world.machines.machines.values()),
+            [server.share for server in servers],
+        )
+        factor = self._wander.factor(self._clock.now) * self._kept(servers)
+        for worker, rate in zip(workers, found.workers, strict=True):
+            worker.pace(rate, factor)
+        for server, rate in zip(servers, found.servers, strict=True):
+            server.pace(rate, factor)
+        if workers and factor:
+            self._due = None
+            self._then(self._wander.changes_at(self._clock.now), self._pace)
+
+    def _node(self, program: FluidWorker | FluidServer) -> Node:
+        process = program.process
+        return Node(process.limits.cores, self.job.world.host_numbers[process.host])
+
+    def _kept(self, servers: list[FluidServer]) -> float:
+        """Return what is kept of the rate, beside what goes on; 0 while some slots have no server."""
+        if sum(server.owned.bit_count() for server in servers) < SLOTS:
+            return 0.0
+        slowing = self.truth.slowing
+        moves = any(server.incoming is not None or server.outgoing is not None for server in servers)
+        writes = any(server.snapshots.active for server in servers)
+        return (slowing.move if moves else 1.0) * (slowing.checkpoint if writes else 1.0)
+
+    # --- memory -----------------------------------------------------------------------------------------------------------
+
+    def seconds_until_grown(self, bytes: float, share: float) -> float:
+        """Return the seconds, at least, until a server with this share of the rows holds so many bytes more; infinite if it stands."""
+        rate = sum(worker.rate for worker in self._workers) * self.truth.costs.batch_size
+        ahead = max(1e3, _AHEAD * self.samples)
+        memory = self.truth.memory
+        more = share * (memory.row_bytes(self.samples + ahead) - memory.row_bytes(self.samples))
+        if rate <= 0 or more <= 0:
+            return math.inf
+        return bytes / more * ahead / rate
+
+    def seconds_until_full(self, limit: float, share: float) -> float:
+        """Return the seconds until a server with this share of the rows has filled its limit at the present rate; infinite if never."""
+        rate = sum(worker.rate for worker in self._workers) * self.truth.costs.batch_size
+        if rate <= 0:
+            return math.inf
+        if (limit, share) not in self._full_at:
+            self._full_at[limit, share] = self.truth.memory.samples_within(limit, share)
+        return max(0.0, (self._full_at[limit, share] - self.samples) / rate)

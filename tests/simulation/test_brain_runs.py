@@ -1,0 +1,84 @@
+"""Jobs of a trace that the real brain decides for, with a real master each, while their nodes train as fluids."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dlrover_lite.core.errors import TraceError
+from dlrover_lite.core.units import GIB, MIB
+from dlrover_lite.simulation.brain_runs import simulate_with_brain
+from dlrover_lite.simulation.outcomes.records import Run
+from dlrover_lite.simulation.traces.cluster import ClusterFile, MachineKind, NodePool, StartTimes
+from dlrover_lite.simulation.traces.trace import Trace, TraceJob, TraceTable
+
+CLUSTER = ClusterFile(machines=[MachineKind(count=2, cores=4.0, memory=8 * GIB)], startup=StartTimes(image_mb=0))
+
+
+def job(name: str, arrives_at: float, samples: float) -> TraceJob:
+    return TraceJob(
+        name=name,
+        arrives_at=arrives_at,
+        suspendable=False,
+        workers=1,
+        worker_cores=1.0,
+        worker_memory=GIB,
+        servers=1,
+        server_cores=1.0,
+        server_memory=GIB,
+        samples=samples,
+        epoch_samples=samples,
+        batch_size=1024,
+        worker_seconds=0.05,
+        worker_request_seconds=0.001,
+        parallel_share=0.8,
+        all_servers_seconds=0.01,
+        server_request_seconds=0.001,
+        latency_seconds=0.003,
+        variation=0.15,
+        sample_bytes=1664.0,
+        tables=(TraceTable(count=8, ids=100_000.0, dim=16),),
+        server_base_memory=40 * MIB,
+        worker_base_memory=60 * MIB,
+        minibatch_memory=4 * MIB,
+    )
+
+
+TRACE = Trace.of([job("ads", 0.0, 9e6), job("../feed of/Ada", 60.0, 3e6)])
+
+
+def run(seed: int) -> Run:
+    return simulate_with_brain(TRACE, CLUSTER, seed=seed)
+
+
+def test_jobs_end_and_use_the_machines_as_their_user_would_not_have() -> None:
+    found = {one.name: one for one in run(1).jobs}
+    assert {one.end for one in found.values()} == {"succeeded"}
+    ads = found["ads"]
+    assert ads.seconds is not None and ads.started_at == 0.0
+    # with one worker of a core it would take 9e6 / 1024 * 0.051 s = 448 s
+    assert ads.seconds < 300
+    given = max(use.given_cores for use in ads.usage)
+    assert 3.5 < given <= 8.0
+    assert all(use.used_cores <= use.given_cores + 0.3 for use in ads.usage)
+    trained = sum((use.stop - use.start) * use.used_cores for use in ads.usage)
+    assert trained == pytest.approx(9e6 / 1024 * 0.063, rel=0.2), "CPU seconds aren't those of its minibatches"
+    assert max(use.used_bytes for use in ads.usage) > 40 * MIB + 8 * 50_000 * 150
+
+
+def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
+    first, second, other = run(2), run(2), run(3)
+    assert msgspec.json.encode(first) == msgspec.json.encode(second)
+    assert msgspec.json.encode(first) != msgspec.json.encode(other)
+
+
+def test_a_trace_without_jobs_is_refused() -> None:
+    with pytest.raises(TraceError):
+        simulate_with_brain(Trace(()), CLUSTER)
+
+
+def test_pools_of_machines_are_refused_with_what_to_do() -> None:
+    pool = NodePool(most=2, cores=4.0, memory=8 * GIB)
+    with pytest.raises(TraceError) as refused:
+        simulate_with_brain(TRACE, ClusterFile(machines=CLUSTER.machines, pools=[pool]))
+    assert "machines" in refused.value.hint
