@@ -170,7 +170,8 @@ class MasterActor(Actor):
         if self.outcome is not None:
             self.close()
         else:
-            self.wake_at(wake_at + self.job.slept + (_ROUNDING if self.job.slept else 0.0))
+            due = max(wake_at, self.job.master_clock())  # at once, where it says that it was due long ago
+            self.wake_at(due + self.job.slept + (_ROUNDING if self.job.slept else 0.0))
 
     def kill(self) -> None:
         """End it as by kill -9: what was asked of it and isn't answered is lost. It is started again after a while."""

@@ -102,7 +102,7 @@ class Invariants:
         if generation == known.generation and consumed < known.consumed:
             self._broken(f"{job.id}: {known.consumed:,} samples were consumed, and now {consumed:,} are")
         known.generation = generation
-        if not job.is_disk_full and not run.disk.waits:
+        if not (job.is_disk_full or run.disk.waits or run.disk.given_up):  # else it may not be durable
             known.consumed = consumed
         known.looks += 1
         if known.run is not run or known.looks % _LOOKS_PER_VALIDATION == 0:
