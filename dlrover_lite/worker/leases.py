@@ -233,6 +233,7 @@ class LeaseBook:
                 give_back=True,
                 want=False,
                 report=held.work.report() if whole else None,
+                holding=self.tokens,
             )
             found.append(request)
         return found

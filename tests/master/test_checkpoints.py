@@ -13,7 +13,7 @@ from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.core import slot_sets
 from dlrover_lite.core.errors import RemoteError
 from dlrover_lite.jobs.restore_point import Usable, newest_checkpoint
-from dlrover_lite.master import generation_run as service
+from dlrover_lite.master.cadence import Cadence
 from dlrover_lite.protocol.messages import Ack, Finished, LeaseRequest
 from dlrover_lite.protocol.questions import (
     CheckpointPromise,
@@ -126,10 +126,13 @@ def test_servers_are_told_where_they_reach_what_the_master_sees_elsewhere(make: 
     assert read(rig, 1) == expected(state)
 
 
-def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any) -> None:
     rig, servers = begun(make)
     state = push(servers, 60, 1)
-    monkeypatch.setattr(service, "RECONCILE_SECONDS", 3600.0)
+    usual, rare = rig.master._edge, Cadence(reconcile_seconds=3600.0, calm_seconds=3600.0)
+    began = rig.clock.now
+    until(rig, servers, lambda _: rig.master._reconciled_at > began)
+    rig.master._edge = usual._replace(cadence=rare)
     until(rig, servers, lambda _: rig.master._reconcile_at > rig.clock.now + 1000)
     ask(rig)
     for server in servers:
@@ -138,8 +141,7 @@ def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any, monk
         assert reply.body.snapshot.cut == 1  # type: ignore[attr-defined]
     until(rig, servers, has(1))
     assert read(rig, 1) == expected(state)
-    monkeypatch.undo()
-    rig.master._reconcile_at = 0.0
+    rig.master._edge = usual
     rig.ask("cli", StatusRequest())  # it turns again
 
 

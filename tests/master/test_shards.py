@@ -385,3 +385,21 @@ def test_at_the_start_no_worker_waits_for_a_slow_or_dead_one(store):
     assert isinstance(three.ask().work, Wait)
     three.now += 60.0
     assert isinstance(three.ask().work, Lease)
+
+
+def test_a_request_that_comes_again_to_another_master_keeps_no_lease(store, tmp_path: Path):
+    """Found by seed 44 of `make fuzz-sim`: the master before has answered it, so its worker doesn't wait for an answer any more."""
+    first = ShardService(store, plan(8), policy=LeasePolicy(largest_minibatches=2))
+    held = first.report_and_lease("a", now=0.0).work
+    first.commit()
+    store.close()
+    with LedgerStore(tmp_path / "ledger.sqlite") as again:
+        service = ShardService(again, plan(8), policy=LeasePolicy(largest_minibatches=2))
+        stale = service.report_and_lease("a", now=1.0).work  # the request that was answered with what it holds
+        assert isinstance(held, Lease) and isinstance(stale, Lease)
+        report = {"consumed": [(held.start, held.stop)], "holding": [held.token], "now": 2.0}
+        following = service.report_and_lease("a", held.token, **report).work
+        assert isinstance(following, Lease)
+        assert service.ledger.tokens("a") == [following.token], "nobody knows of the other one"
+        assert service.report_and_lease("a", following.token, want=False, now=3.0).work == Ack()
+        assert service.ledger.tokens("a") == [following.token]

@@ -86,6 +86,10 @@ class ShardService:
         """The pass of the minibatch that was skipped last, where that was one too many."""
         self._unconfirmed = set(self.ledger.workers())
         """Workers that an earlier master has given leases, perhaps in answers that were never sent."""
+        self._follows_another = bool(self.ledger.passes())
+        """An earlier master has answered workers: what it was asked may come again, and nobody here knows that it was answered."""
+        self._granted: dict[str, int] = {}
+        """Lease that each worker was given in the last answer, until it says that it knows of it; only after an earlier master."""
         self.store = store
         self._policy = policy
         self._wait = Wait(wait_seconds)
@@ -221,8 +225,11 @@ class ShardService:
         A worker that was declared dead is believed about the past, and told that it has finished. ``holding``: the leases it knows of.
         """
         result = NOTHING_CONSUMED
+        granted = self._granted.pop(worker, None)
         if worker in self._unconfirmed:
             self._confirm(worker, {*holding, token})
+        elif granted is not None and granted not in {*holding, token}:
+            self._take_back(granted)
         if token is not None:
             if consumed:
                 result = self._consumed(worker, token, consumed, now)
@@ -234,7 +241,10 @@ class ShardService:
         if worker in self._dead or self.finished:
             return Answer(Finished(), result)
         self._workers.add(worker)
-        return Answer(self._lease(worker, now) if want else Ack(), result)
+        work = self._lease(worker, now) if want else Ack()
+        if self._follows_another and isinstance(work, Lease):
+            self._granted[worker] = work.token
+        return Answer(work, result)
 
     def worker_joined(self, worker: str) -> None:
         """Note that a process with this name is up: what its forerunner of the same name had leased, if any, is to do again."""
@@ -262,8 +272,12 @@ class ShardService:
         self._unconfirmed.discard(worker)
         for token in self.ledger.tokens(worker):
             if token not in known:
-                self._tell_open(token, "to do again: the answer got lost that leased it to")
-                self.store.apply(self.ledger.give_back(token))
+                self._take_back(token)
+
+    def _take_back(self, token: int) -> None:
+        """Have a lease be done again that its worker has never heard of."""
+        self._tell_open(token, "to do again: the answer got lost that leased it to")
+        self.store.apply(self.ledger.give_back(token))
 
     def _tell_open(self, token: int, text: str) -> None:
         """Tell the story that what is open of a lease is in trouble."""
