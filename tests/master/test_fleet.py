@@ -148,6 +148,27 @@ def test_a_worker_out_of_memory_and_later_ones_come_back_with_more() -> None:
     assert of(Launch, instructions)[0].node.resources == Resources(2.0, 300)
 
 
+def test_workers_begun_together_with_too_little_memory_count_once() -> None:
+    """None of them tells anything that the first one hadn't: the job would end before any was begun with more."""
+    fleet, _ = begun(Resources(100.0, 100_000)).scale(12, 1.0)
+    for i in range(12):
+        fleet, instructions = ends(fleet, f"worker-{i}", "OOMKilled")
+        assert [launch.node.resources for launch in of(Launch, instructions)] == [Resources(2.0, 300)]
+    assert fleet.returns == {"worker": {"OOMKilled": (1.0,)}}
+
+
+def test_a_worker_that_runs_out_of_ever_more_memory_ends_the_job() -> None:
+    fleet, now, limits = begun(Resources(100.0, 100_000)), 1.0, []
+    while True:
+        fleet, instructions = ends(fleet, list(fleet.by_id)[-1] if limits else "worker-0", "OOMKilled", now)
+        if of(FailJob, instructions):
+            break
+        now += 60.0
+        fleet, instructions = fleet.tick(now) if fleet.pending else (fleet, instructions)
+        limits += [launch.node.resources.memory for launch in of(Launch, instructions)]
+    assert limits == [300, 450, 675, 1012]
+
+
 def test_job_fails_without_room_for_a_larger_worker() -> None:
     used = 2 * 100 + 2 * 200
     _, instructions = ends(begun(Resources(8.0, used + 250)), "worker-0", "OOMKilled")

@@ -472,9 +472,11 @@ class Fleet(msgspec.Struct, frozen=True):
     ) -> Next:
         role: WorkRole = "ps" if node.role == "ps" else "worker"
         plan, reason = self.planned(role), node.reason or "Unknown"
-        by_request = node.verdict == "Killed"
+        # Of nodes that were begun together with too little memory, only the first one to run out of it is news.
+        is_known = reason == "OOMKilled" and node.resources.memory < plan.each.memory
+        uncounted = node.verdict == "Killed" or is_known
         policy, returns = POLICIES[reason], self.returns.get(role, {}).get(reason, ())
-        before = 0 if by_request else recent(returns, now)
+        before = 0 if uncounted else recent(returns, now)
         room = self._room_beside(node)
         there = len(self.staying_of(role, leaving)) + len(self.coming_back(role, leaving))
         if there >= plan.count - left and not follows:
@@ -492,7 +494,7 @@ class Fleet(msgspec.Struct, frozen=True):
                 return self, [FailJob(*_no_room(node, room))]
             each = msgspec.structs.replace(each, memory=max(each.memory, grown.memory))
         noted = {**self.returns, role: {**self.returns.get(role, {}), reason: with_another(returns, now)}}
-        noted = self.returns if by_request else noted
+        noted = self.returns if uncounted else noted
         planned = msgspec.structs.replace(plan, each=max(plan.each, each, key=lambda size: size.memory))
         grown_plan = msgspec.structs.replace(self.plan, **{role: planned})
         fleet = msgspec.structs.replace(self, plan=grown_plan, returns=noted)
