@@ -96,7 +96,7 @@ def test_jobs_that_have_not_ended_are_told(capsys: pytest.CaptureFixture[str]) -
         (["cluster.yaml"], "cluster.yaml:1: machines:: unknown column; leave it out, or rename it"),
         (["trace.csv", "--cluster", "trace.csv"], "trace.csv:1: expected a section with machines; found the text"),
         (["trace.csv", "--cluster", "none.yaml"], "none.yaml: no such file"),
-        (["trace.csv", "--policy", "dlrover"], "'dlrover' is not one of 'static', 'es', 'optimus', 'tuned'"),
+        (["trace.csv", "--policy", "pollux"], "'pollux' is not one of 'static', 'es', 'optimus', 'tuned', 'dlrover'"),
         (["trace.csv", "--hours", "nan"], "is not a number"),
         (["trace.csv", "--generate", "1"], "--generate prints a trace, and runs none"),
         (["trace.csv", "--plots", "trace.csv"], "trace.csv is a file; plots go to a directory"),
@@ -114,4 +114,13 @@ def test_mistakes_are_named(
 
 
 def test_policies_to_choose_from_are_those_that_there_are() -> None:
-    assert command.POLICIES == POLICIES
+    assert (*POLICIES, "dlrover") == command.POLICIES
+
+
+def test_the_brain_decides_for_a_trace_as_any_policy_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("trace.csv", "--policy", "static", "--policy", "dlrover", "--hours", "0.1") == 0
+    output = capsys.readouterr().out
+    assert [line.split()[0] for line in output.splitlines() if line.startswith(("static ", "dlrover "))][:2] == [
+        "static",
+        "dlrover",
+    ]

@@ -69,6 +69,10 @@ def store_process() -> Iterator[ObjectStore]:
             process.kill()
 
 
+MOST_SPARED = 5
+"""Number of requests in a row, at most, that meet no trouble where some are to."""
+
+
 class FaultyProxy:
     """Passes requests on to a store; of those for bytes of objects, a ``share`` meets a trouble instead, drawn by ``seed``."""
 
@@ -80,6 +84,8 @@ class FaultyProxy:
         """Number of requests by the trouble that they have met; those that met none under "none"."""
         self._port = port
         self._draw = random.Random(seed)
+        self._spared = 0
+        """Number of requests since the last one that met a trouble."""
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _handler_of(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
@@ -97,7 +103,10 @@ class FaultyProxy:
     def drawn(self) -> Trouble | None:
         """Draw what happens to a request."""
         with self._lock:
-            trouble = self._draw.choice(self.troubles) if self._draw.random() < self.share else None
+            # no seed spares so many in a row that a few requests would meet nothing at all
+            hit = self._draw.random() < self.share or (self.share > 0 and self._spared >= MOST_SPARED)
+            trouble = self._draw.choice(self.troubles) if hit else None
+            self._spared = 0 if hit else self._spared + 1
             self.met[trouble or "none"] += 1
             return trouble
 

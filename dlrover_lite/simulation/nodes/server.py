@@ -59,6 +59,8 @@ class Server(NodeProgram):
         self._server = self.connector.server(self.endpoint, ServerRequests)
         self._held: list[Request] = []
         """Pushes that wait for the master's word."""
+        self._computing: set[tuple[int, int]] = set()
+        """Pushes that are being computed, by session and number."""
         self._sessions = 0
         self._unsettled = False
         """There may be something of slots that aren't its own, left by a predecessor."""
@@ -259,7 +261,10 @@ class Server(NodeProgram):
 
     def _take(self, request: Request) -> None:
         match request.body:
+            case PushGradients() if (request.session, request.sequence) in self._computing:
+                pass  # sent again by who has waited for long: the first one is answered
             case PushGradients(_, start, stop, slots):
+                self._computing.add((request.session, request.sequence))
                 share = mask_of(slots).bit_count() / SLOTS
                 seconds = self.job.spec.work.server_cpu_seconds(stop - start, share)
                 self._busy_seconds += seconds
@@ -284,6 +289,7 @@ class Server(NodeProgram):
     def _apply(self, request: Request) -> None:
         """Apply gradients where they weren't applied before; hold them back where the slots are frozen."""
         push, slots = request.body, mask_of(request.body.slots)
+        self._computing.discard((request.session, request.sequence))
         if self.restore.is_due or not self.orders.version or slots & ~self.owned:
             self._server.reply(request, Moved(self.orders.version))
             return
