@@ -134,9 +134,14 @@ def test_the_fastest_rate_is_that_of_the_link(shaped: tuple[str, str]) -> None:
         command = ["ip", "netns", "exec", namespace, sys.executable, "-c", textwrap.dedent(code), "10.77.0.1"]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
-    with start(ours, SENDER) as sender:
-        assert sender.stdout is not None and sender.stdout.readline() == "ready\n"
-        with start(theirs, RECEIVER) as receiver:
-            fastest = int(sender.stdout.read())
-            receiver.wait()
+    def measured() -> int:
+        with start(ours, SENDER) as sender:
+            assert sender.stdout is not None and sender.stdout.readline() == "ready\n"
+            with start(theirs, RECEIVER) as receiver:
+                fastest = int(sender.stdout.read())
+                receiver.wait()
+        return fastest
+
+    # Where the processor was late, the kernel takes what has come meanwhile as come at once: that makes it more, never less.
+    fastest = min(measured() for _ in range(3))
     assert fastest == pytest.approx(BITS_PER_SECOND / 8, rel=0.35)
