@@ -458,9 +458,8 @@ class Advisor:
                 known.begin(room, at)
         capacity = self._capacity()
         views = (known.view(free_cores=known.free_cores(capacity), at=at) for known in self._jobs.values())
-        able = [
-            view for view in views if view.most is None or view.most.cores
-        ]  # of others no host is known: they can't get anything
+        # jobs of which no host is known can't get anything
+        able = [view for view in views if view.most is None or view.most.cores]
         return RoundInputs(at=at, capacity=capacity.total, hosts=capacity.hosts, jobs=tuple(able), policy=policy)
 
     def first(self, job: str, at: float) -> tuple[Decision, RoundInputs]:

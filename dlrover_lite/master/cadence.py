@@ -1,6 +1,5 @@
 """How often a master looks at things that nobody tells it, in numbers that are handed in. What is usual fits real jobs, whose nodes may
-end, and whose memory may fill up, at any moment; a simulation whose nodes report every few seconds, and whose driver says when something
-has happened (``Edge.has_news``), gets by with far fewer looks."""
+end, and whose memory may fill up, at any moment; a simulation whose nodes report every few seconds gets by with far fewer looks."""
 
 from __future__ import annotations
 

@@ -44,9 +44,6 @@ class Edge(NamedTuple):
     """Returns the path or URL by which nodes reach what the master knows by this one."""
     cadence: Cadence = USUAL
     """How often the master looks at what nobody tells it."""
-    has_news: Callable[[], bool] = lambda: False
-    """Says whether something is to be looked at that comes as no request: a node has come or ended, or the brain has answered. Where it
-    always says no, that is found with the next look."""
     is_synced: bool = True
     """Whether the ledger's file is brought to the disk now and then. What is simulated has no use for that: what is committed outlives
     the process in any case."""

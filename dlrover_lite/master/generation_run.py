@@ -243,13 +243,12 @@ class GenerationRun:
         if self._answered is not None:
             self._answered.answered()
             self._answered = None
-        is_seen = self._edge.has_news()
-        is_due = is_seen or self.now() >= self._reconcile_at or self._has_news()
+        is_due = self.now() >= self._reconcile_at or self._has_news()
         if requests:
             yield from self._handle_all(requests)
         if is_due and self.beginning is None and (not requests or self._put_off):
             is_due = False
-            if is_seen or self.now() >= self._reconcile_at:
+            if self.now() >= self._reconcile_at:
                 self._reconciled_at = self.now()
                 self._guarded(self._reconcile)
             else:

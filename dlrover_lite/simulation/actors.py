@@ -231,8 +231,8 @@ class BrainActor(Actor):
         if self._service is not None:
             return
         world = self.world
-        self._store = ConfigStore(self._path)
-        self._decisions = ConfigStore(self._path)
+        self._store = ConfigStore(self._path, is_synced=False)
+        self._decisions = ConfigStore(self._path, is_synced=False)
         self._advisor = Advisor(self._decisions, policies=world.policies, say=world.said.append)
         self._advisor.recall(world.wall_clock(), lambda _: True)
         self._told: list[Told] = []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from dlrover_lite.backends.sim.fluid.job import Usage
-from dlrover_lite.backends.sim.physics.machines import Disturbances
+from dlrover_lite.backends.sim.machine_faults import schedule_faults
 from dlrover_lite.backends.sim.physics.rates import Rates
 from dlrover_lite.brain.policies import Policies
 from dlrover_lite.core.errors import TraceError
@@ -40,7 +41,7 @@ CADENCE = Cadence(
     leases=LeasePolicy(lease_seconds=60.0, first_minibatches=200, memory_seconds=60.0),
     wait_seconds=5.0,
 )
-"""Of masters whose nodes report that seldom. They look once a second whether a server is about to be full."""
+"""How often masters look at things, whose nodes report that seldom: once a second, whether a server is about to be full."""
 PACE = Pace(
     REPORT_SECONDS,
     least_seconds=REPORT_SECONDS,
@@ -54,8 +55,6 @@ _BRAIN_SECONDS = 1.0
 _LOOK_SECONDS = 60.0
 """Seconds between two looks at what jobs use."""
 _HEARTBEAT_SECONDS = 10 * REPORT_SECONDS
-_MOST_HOURS = 72.0
-"""Hours after the last arrival for which jobs are waited for, unless it is said."""
 
 
 class _Totals(NamedTuple):
@@ -95,7 +94,14 @@ class BrainRun:
         for name, job in self._trace.items():
             self.world.add(self._spec(name, job))
         for at, name in enumerate(machines):
-            self._disturb(at, name, cluster.disturbances)
+            schedule_faults(
+                self.world.clock,
+                seed,
+                at,
+                cluster.disturbances,
+                set_works=partial(self._set_works, name),
+                set_speed=partial(self._set_speed, name, machines[name].speed),
+            )
 
     def run(self, until: float) -> float:
         """Let jobs run until all have ended, or up to a time; return when that was."""
@@ -141,36 +147,14 @@ class BrainRun:
 
     # --- what goes wrong --------------------------------------------------------------------------------------------------
 
-    def _disturb(self, at: int, name: str, its: Disturbances) -> None:
-        """Have a machine fail, and be slow, at the times at which it does so under any other policy (``backends.sim.fluid``)."""
-        clock, machines = self.world.clock, self.world.machines
-        failures = self.world.chance(f"failures of machine {at}")
-        phases = self.world.chance(f"slow phases of machine {at}")
-        usual = machines.machines[name].speed
-
-        def fails() -> None:
+    def _set_works(self, name: str, works: bool) -> None:
+        if works:
+            self.world.machines.repair(name)
+        else:
             self.world.fail_machine(name)
-            clock.after(failures.expovariate(1 / its.repair_seconds), works)
 
-        def works() -> None:
-            machines.repair(name)
-            clock.after(failures.expovariate(1 / its.failing_seconds), fails)
-
-        def slows() -> None:
-            self._set_speed(name, usual * its.slow_speed)
-            clock.after(phases.expovariate(1 / its.slow_seconds), recovers)
-
-        def recovers() -> None:
-            self._set_speed(name, usual)
-            clock.after(phases.expovariate(1 / its.slowing_seconds), slows)
-
-        if math.isfinite(its.failing_seconds):
-            clock.after(failures.expovariate(1 / its.failing_seconds), fails)
-        if math.isfinite(its.slowing_seconds):
-            clock.after(phases.expovariate(1 / its.slowing_seconds), slows)
-
-    def _set_speed(self, name: str, speed: float) -> None:
-        self.world.machines.set_speed(name, speed)
+    def _set_speed(self, name: str, usual: float, factor: float) -> None:
+        self.world.machines.set_speed(name, usual * factor)
         for programs in self._programs:
             programs.changed()
 
@@ -233,15 +217,12 @@ def simulate_with_brain(
 ) -> Run:
     """Run a trace with the real brain until all jobs have ended, or for so many hours. The same arguments give the same run. Raises
     TraceError for a trace without jobs, and for machines that come and go in pools."""
-    if not trace.jobs:
-        raise TraceError("the trace has no jobs")
+    until = trace.ends_at(hours)
     if cluster.pools:
         raise TraceError(
             "with the policy dlrover, machines can't come and go: the cluster file has `pools`",
             hint="Give as many machines as a pool has at most under `machines`.",
         )
-    last = trace.jobs[-1].arrives_at
-    until = last + _MOST_HOURS * 3600.0 if hours is None else hours * 3600.0
     with tempfile.TemporaryDirectory(prefix="dlrover-lite-simulation-") as directory:
         simulated = BrainRun(trace, cluster, Path(directory), seed=seed, rates=rates)
         try:

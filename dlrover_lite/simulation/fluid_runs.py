@@ -10,7 +10,6 @@ from dlrover_lite.backends.sim.fluid.pools import Pool
 from dlrover_lite.backends.sim.fluid.world import FluidWorld
 from dlrover_lite.backends.sim.physics.noise import Noise
 from dlrover_lite.backends.sim.physics.rates import Rates
-from dlrover_lite.core.errors import TraceError
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.simulation.outcomes.records import Run, record_of
 from dlrover_lite.simulation.policies.choose import policy_named
@@ -24,9 +23,6 @@ __all__ = ["ROUND_SECONDS", "PolicyWorld", "simulate"]
 ROUND_SECONDS = 60.0
 """Seconds between two rounds in which the policy is asked."""
 _NOISE = Noise()
-
-MOST_HOURS = 72.0
-"""Hours after the last arrival for which jobs are waited for, unless it is said."""
 
 
 class PolicyWorld:
@@ -142,10 +138,7 @@ def simulate(
 ) -> Run:
     """Run a trace under a policy until all jobs have ended, or for so many hours. ``rates`` that were looked up before, with this seed, are
     taken over. The same arguments give the same run. Raises TraceError for a trace without jobs."""
-    if not trace.jobs:
-        raise TraceError("the trace has no jobs")
-    last = trace.jobs[-1].arrives_at
-    until = last + MOST_HOURS * 3600.0 if hours is None else hours * 3600.0
+    until = trace.ends_at(hours)
     simulated = PolicyWorld(trace, cluster, policy, seed=seed, costs=costs, rates=rates)
     ended = simulated.run(until)
     models = {job.name: job.model for job in trace.jobs}

@@ -87,7 +87,7 @@ def test_correction_for_throttling_never_takes_most_of_the_time() -> None:
 
 
 def test_an_observation_that_cannot_be_right_fails_no_fit() -> None:
-    """Of a worker whose CPU seconds were counted late there are none: nothing is left of the others but rounding."""
+    """A worker whose CPU seconds were counted late seems to have used none: beside it, nothing is left of the others but rounding."""
     told = [
         trained(0.5, USUAL_CORES),
         trained(0.5, USUAL_CORES),

@@ -254,8 +254,6 @@ class Rig:
         self.clock = clock or VirtualClock()
         self.network = Network(self.clock)
         self.mode, self.cadence = mode, cadence or Cadence()
-        self.has_news = False
-        """Something is to be looked at that comes as no request."""
         self.brain = brain(self.network, self.clock) if brain is not None else None
         self.beside: list[Callable[[], None]] = []
         """What else takes a step with each of the master's."""
@@ -348,7 +346,6 @@ class Rig:
                 free=lambda _: 4096,
                 url_for_nodes=self._seen_by_nodes,
                 cadence=self.cadence,
-                has_news=lambda: self.has_news,
             ),
             outbox=self.outbox,
             disk=FullDisk(clock=self.clock, free=lambda _: 4096, tell=lambda line: self.story.node("master", line)),

@@ -54,15 +54,6 @@ def test_what_is_under_way_is_looked_at_as_often_as_ever(calm: Rig, wish: Any) -
     assert calm.wakes_in <= RARE.reconcile_seconds
 
 
-def test_news_are_looked_at_at_once(calm: Rig) -> None:
-    calm.backend.ends("worker-1")
-    calm.step()
-    assert calm.master.fleet.by_id["worker-1"].state == "up", "nobody has told it"
-    calm.has_news = True
-    calm.step()
-    assert calm.master.fleet.by_id["worker-1"].state == "ended"
-
-
 def test_who_is_silent_is_found_by_seldom_looks_and_who_asks_for_work_is_not(calm: Rig) -> None:
     for second in range(90):
         calm.clock.now += 1.0

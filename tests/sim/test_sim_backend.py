@@ -222,7 +222,7 @@ def test_jobs_of_a_machine_share_its_cores() -> None:
 
 
 def test_readings_are_of_the_machines_that_nodes_run_on() -> None:
-    """Of a large cluster a job uses a few."""
+    """A job uses few machines of a large cluster."""
     jobs = Jobs(Machine(2.0), Machine(2.0), Machine(2.0))
     backend = jobs.backend()
     backend.launch(spec("worker-0", host="host-1"))

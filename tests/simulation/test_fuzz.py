@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from dlrover_lite.simulation.fuzz.__main__ import main
-from dlrover_lite.simulation.fuzz.case import case_of
+from dlrover_lite.simulation.fuzz.case import Case
 from dlrover_lite.simulation.fuzz.faults import KINDS, LEAST, draw
 from dlrover_lite.simulation.fuzz.run import run_seed
 
@@ -44,6 +44,6 @@ def test_schedules_follow_from_the_seed_and_meet_all_kinds() -> None:
 def test_a_seed_is_run_again_by_its_number(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["--seed", "1", "--keep", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    for line in case_of(1).describe():
+    for line in Case(1).describe():
         assert line in result.output
     assert "again: python -m dlrover_lite.simulation.fuzz --seed 1" in result.output

@@ -173,7 +173,8 @@ def test_optimus_gives_servers_where_servers_are_the_limit_and_workers_where_the
 
 
 def test_optimus_gives_the_next_node_to_whoever_saves_the_most_by_it() -> None:
-    """Of two jobs that scale alike, the one with four times as much to do gets twice the workers: savings of one more are left / n²."""
+    """Savings of one more worker are left / n²: of two jobs that scale alike, the one with four times as much to do gets twice the
+    workers."""
     jobs = [job(name, plan(1, 1), *measured(alone=0.01), left=left) for name, left in (("long", 4e6), ("short", 1e6))]
     found = Optimus().plans(0.0, jobs, [host(32.0)])
     assert found["long"].worker.count == pytest.approx(2 * found["short"].worker.count, abs=1)
@@ -181,7 +182,8 @@ def test_optimus_gives_the_next_node_to_whoever_saves_the_most_by_it() -> None:
 
 
 def test_optimus_gives_workers_that_take_less_before_those_that_take_more() -> None:
-    """Of two jobs with as much to do and the same speeds, the one whose workers take four times the cores gets half as many."""
+    """A job pays for its cores: of two with as much to do and the same speeds, the one whose workers take four times the cores gets
+    half as many."""
     large = Resources(4.0, GIB)
     known = [
         (msgspec.structs.replace(its, worker=RolePlan(its.worker.count, large)), rate)

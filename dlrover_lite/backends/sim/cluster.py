@@ -120,9 +120,6 @@ class Cluster:
             if seconds < float("inf"):
                 process.done = self.clock.after(seconds, partial(self._work_done, process))
 
-    def settle_all(self) -> None:
-        self.count(self.machines)
-
     def count(self, hosts: Iterable[str]) -> None:
         """Count what processes of these machines have used by now."""
         for host in hosts:

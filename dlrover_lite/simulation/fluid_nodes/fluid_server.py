@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dlrover_lite.backends.sim.physics.rates import NodeRate
+from dlrover_lite.backends.sim.physics.rates import STANDS, NodeRate
 from dlrover_lite.core.slot_sets import SLOTS
 from dlrover_lite.protocol.messages import PsCounters, PsReport
 from dlrover_lite.protocol.nodes import NodeSpec
-from dlrover_lite.simulation.fluid_nodes.job_rates import STANDS, JobRates
+from dlrover_lite.simulation.fluid_nodes.job_rates import JobRates, next_multiple
 from dlrover_lite.simulation.nodes.server import Server
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FluidServer"]
 
-_NEARLY = 1e-6
 _LEVEL_STEP = 0.02
 """Share of its limit by which its rows grow until it tells: the master tells the brain of no less."""
 _LOOK_SECONDS = 1.0
@@ -85,7 +84,7 @@ class FluidServer(Server):
         waits = not self.is_tidy or self.incoming is not None or self.outgoing is not None or self.snapshots.active
         if waits or not self.owned or self._has_orders:
             return soon
-        usual = (math.floor(self._reported_at / self._report_seconds + _NEARLY) + 1) * self._report_seconds
+        usual = next_multiple(self._reported_at, self._report_seconds)
         return min(usual, self._reported_at + self._level_seconds)
 
     @property

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from dlrover_lite.backends.sim.physics.rates import NodeRate
+from dlrover_lite.backends.sim.physics.rates import STANDS, NodeRate
 from dlrover_lite.protocol.messages import (
     Finished,
-    Heartbeat,
     Hello,
     Lease,
     LeaseRequest,
-    MasterReplies,
     Topology,
     TopologyRequest,
     Wait,
     WorkReport,
 )
 from dlrover_lite.protocol.nodes import NodeSpec
-from dlrover_lite.simulation.fluid_nodes.job_rates import STANDS, JobRates
+from dlrover_lite.simulation.fluid_nodes.job_rates import JobRates, next_multiple
 from dlrover_lite.simulation.nodes.program import NodeProgram
 
 if TYPE_CHECKING:
@@ -45,11 +43,9 @@ class FluidWorker(NodeProgram):
         self._rate, self.rate = STANDS, 0.0
         """``rate``: minibatches/s, with all that slows the job."""
         self._factor = 0.0
-        self._since_report = [0.0, 0.0]
-        """Seconds at work since the last report, and seconds of reading."""
+        self._worked_seconds = self._read_seconds = 0.0
+        """Seconds at work, and of reading, since the last report."""
         self._ask_at = self._report_at = math.inf
-        self._beats = self.connector.client(job.endpoint, MasterReplies)
-        self._beat_at = 0.0
 
     # --- its process ------------------------------------------------------------------------------------------------------
 
@@ -75,9 +71,6 @@ class FluidWorker(NodeProgram):
 
     def work(self) -> None:
         now = self.clock()
-        if now >= self._beat_at:
-            self._beat_at = self._next_report()
-            self._beats.send(Heartbeat(self.id, "training", 0.0))
         if self.is_asking:
             return
         if self._lease is None:
@@ -93,14 +86,10 @@ class FluidWorker(NodeProgram):
 
     def next_at(self) -> float:
         if self._lease is None or self.is_asking:
-            return min(self._ask_at, self._beat_at)
+            return self._ask_at
         left = self._lease.stop - self._at
         done_at = self.clock() + max(_NEARLY, left / self.rate) if self.rate > 0 else math.inf
-        return min(done_at, self._report_at, self._beat_at)
-
-    def close(self) -> None:
-        super().close()
-        self._beats.close()
+        return min(done_at, self._report_at)
 
     @property
     def _is_done(self) -> bool:
@@ -138,7 +127,7 @@ class FluidWorker(NodeProgram):
             self._ask_at = self.clock() + seconds
 
     def _next_report(self) -> float:
-        return (math.floor(self.clock() / self._report_seconds + _NEARLY) + 1) * self._report_seconds
+        return next_multiple(self.clock(), self._report_seconds)
 
     def _report(self, *, want: bool, give_back: bool = False) -> None:
         """Report what was done since the last time, and ask for another lease if this one is done."""
@@ -147,13 +136,12 @@ class FluidWorker(NodeProgram):
         done = min(lease.stop, int(self._at + _NEARLY))
         minibatches, plan = done - self._reported, self.job.spec.plan
         samples = min(plan.samples, done * plan.batch_size) - min(plan.samples, self._reported * plan.batch_size)
-        working, reading = self._since_report
-        cpu_seconds = working * self._rate.cpu_seconds * self._factor
+        computed = max(0.0, self._worked_seconds - self._read_seconds)
         report = WorkReport(
             samples=samples,
             minibatches=minibatches,
-            seconds={"read": reading, "compute": max(0.0, working - reading), "pull": 0.0, "push": 0.0, "wait": 0.0},
-            cpu_seconds={"compute": cpu_seconds},
+            seconds={"read": self._read_seconds, "compute": computed, "pull": 0.0, "push": 0.0, "wait": 0.0},
+            cpu_seconds={"compute": self._worked_seconds * self._rate.cpu_seconds * self._factor},
         )
         request = LeaseRequest(
             self.id,
@@ -164,7 +152,7 @@ class FluidWorker(NodeProgram):
             report=report,
             holding=[lease.token],
         )
-        self._reported, self._since_report = done, [0.0, 0.0]
+        self._reported, self._worked_seconds, self._read_seconds = done, 0.0, 0.0
         self.ask(request, self._take)
 
     # --- its rate ---------------------------------------------------------------------------------------------------------
@@ -175,8 +163,8 @@ class FluidWorker(NodeProgram):
             return 0.0
         before = self._at
         self._at = min(float(self._lease.stop), self._at + self.rate * seconds)
-        self._since_report[0] += seconds
-        self._since_report[1] += seconds * self._rate.read_seconds * self._factor
+        self._worked_seconds += seconds
+        self._read_seconds += seconds * self._rate.read_seconds * self._factor
         return self._at - before
 
     def pace(self, rate: NodeRate | None, factor: float) -> None:

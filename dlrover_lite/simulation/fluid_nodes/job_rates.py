@@ -14,7 +14,7 @@ from dlrover_lite.backends.sim.clock import Event
 from dlrover_lite.backends.sim.physics.memory import MemoryCosts
 from dlrover_lite.backends.sim.physics.noise import Noise, Wander
 from dlrover_lite.backends.sim.physics.queues import Costs, Node
-from dlrover_lite.backends.sim.physics.rates import NodeRate, Rates
+from dlrover_lite.backends.sim.physics.rates import Rates
 from dlrover_lite.core.slot_sets import SLOTS
 
 if TYPE_CHECKING:
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from dlrover_lite.simulation.fluid_nodes.fluid_worker import FluidWorker
     from dlrover_lite.simulation.job import SimulatedJob
 
-__all__ = ["STANDS", "JobRates", "JobTruth", "Slowing"]
+__all__ = ["JobRates", "JobTruth", "Slowing", "next_multiple"]
 
-STANDS = NodeRate(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-"""A node that does nothing."""
+_NEARLY = 1e-6
 _AHEAD = 0.01
 """Part of the samples so far over which it is looked how fast rows come: ever fewer of them are new."""
 _SETTLING_SECONDS = 0.5
@@ -179,3 +178,8 @@ class JobRates:
         if (limit, share) not in self._full_at:
             self._full_at[limit, share] = self.truth.memory.samples_within(limit, share)
         return max(0.0, (self._full_at[limit, share] - self.samples) / rate)
+
+
+def next_multiple(now: float, seconds: float) -> float:
+    """Return the next time that is a whole multiple of so many seconds: nodes that report then report together."""
+    return (math.floor(now / seconds + _NEARLY) + 1) * seconds

@@ -16,7 +16,7 @@ from dlrover_lite.simulation.job import JobSpec
 from dlrover_lite.simulation.nodes.work import SteadyWork
 from dlrover_lite.simulation.world import World
 
-__all__ = ["Case", "case_of"]
+__all__ = ["Case"]
 
 _HEALTH = schema.Health(startup_seconds=30.0, heartbeat_seconds=5.0, progress_seconds=60.0)
 _BATCH = 100
@@ -57,10 +57,6 @@ class Case:
                 f"{plan.eval_samples} samples to evaluate on, autoscale {recipe.autoscale}, checkpoint {recipe.checkpoint}"
             )
         return lines
-
-
-def case_of(seed: int) -> Case:
-    return Case(seed)
 
 
 def _spec(chance: random.Random, at: int) -> JobSpec:

@@ -23,7 +23,7 @@ from dlrover_lite.protocol.questions import (
 )
 from dlrover_lite.simulation.fuzz.faults import MASTER_POINTS, Fault
 from dlrover_lite.simulation.fuzz.network import DisturbedNetwork
-from dlrover_lite.simulation.fuzz.requests import Person
+from dlrover_lite.simulation.fuzz.person import Person
 from dlrover_lite.simulation.job import SimulatedJob
 from dlrover_lite.simulation.nodes.program import NodeProgram
 from dlrover_lite.simulation.nodes.server import Server

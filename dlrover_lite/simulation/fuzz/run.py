@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.jobs import events
-from dlrover_lite.simulation.fuzz.case import Case, case_of
-from dlrover_lite.simulation.fuzz.ending import problems_at_end
+from dlrover_lite.simulation.fuzz.case import Case
 from dlrover_lite.simulation.fuzz.faults import Fault, draw
+from dlrover_lite.simulation.fuzz.final_checks import problems_at_end
 from dlrover_lite.simulation.fuzz.injection import Injection
 from dlrover_lite.simulation.fuzz.invariants import Invariants
 from dlrover_lite.simulation.world import World
@@ -60,7 +60,7 @@ class Ran(NamedTuple):
 
 def run_seed(seed: int, *, directory: Path | None = None) -> Ran:
     """Run a seed. ``directory``: where the files go, and stay; None: they go when it is over."""
-    case = case_of(seed)
+    case = Case(seed)
     faults = draw(seed, checkpoints=case.takes_checkpoints, machines=len(case.hosts))
     place = directory or Path(tempfile.mkdtemp(prefix="simulated-", dir=_MEMORY if _MEMORY.is_dir() else None))
     try:

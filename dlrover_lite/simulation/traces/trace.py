@@ -10,6 +10,7 @@ from msgspec import Meta
 from dlrover_lite.backends.sim.fluid.job import JobRequest
 from dlrover_lite.backends.sim.physics.memory import MemoryCosts, Table
 from dlrover_lite.backends.sim.physics.queues import Costs
+from dlrover_lite.core.errors import TraceError
 from dlrover_lite.core.units import LEAST_CORES, LEAST_MEMORY, MOST_CORES, MOST_MEMORY, Resources
 from dlrover_lite.protocol.plans import Plan, RolePlan
 
@@ -18,6 +19,9 @@ __all__ = ["NAME_PATTERN", "Trace", "TraceJob", "TraceTable", "limit_rate"]
 NAME_PATTERN = r"\A[^\x00-\x20\x7f]{1,200}\Z"
 """Pattern of a job's name: no blanks and no control characters."""
 TEXT_PATTERN = r"\A[^\x00-\x1f\x7f]{0,200}\Z"
+
+_MOST_SECONDS = 72 * 3600.0
+"""Seconds after the last arrival for which jobs are waited for, unless it is said."""
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Text = Annotated[str, Meta(pattern=TEXT_PATTERN)]
@@ -167,6 +171,13 @@ class Trace(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, jobs: list[TraceJob]) -> Trace:
         return cls(tuple(sorted(jobs, key=lambda job: (job.arrives_at, job.name))))
+
+    def ends_at(self, hours: float | None) -> float:
+        """Return the seconds after which a simulation ends though not all jobs have: so many hours, or some days after the last job has
+        come. Raises TraceError for a trace without jobs."""
+        if not self.jobs:
+            raise TraceError("the trace has no jobs")
+        return self.jobs[-1].arrives_at + _MOST_SECONDS if hours is None else hours * 3600.0
 
 
 def limit_rate(costs: Costs, workers: int, worker_cores: float, servers: int, server_cores: float) -> float:

@@ -21,6 +21,7 @@ from dlrover_lite.backends.sim.fluid.changes import MECHANISMS, ChangeCosts, Pla
 from dlrover_lite.backends.sim.fluid.job import STOPPED, FluidJob, FluidNode, JobRequest, JobState
 from dlrover_lite.backends.sim.fluid.places import Places
 from dlrover_lite.backends.sim.fluid.pools import Pool, Pools
+from dlrover_lite.backends.sim.machine_faults import schedule_faults
 from dlrover_lite.backends.sim.physics.machines import STEADY, Disturbances, Machine
 from dlrover_lite.backends.sim.physics.queues import Node
 from dlrover_lite.backends.sim.physics.rates import Rate, Rates
@@ -66,7 +67,7 @@ class FluidWorld:
         self.places = Places([*machines, *(pool.machine for pool in pools for _ in range(pool.most))])
         self.log: list[LogEntry] = []
         self._usual = list(self.places.machines)
-        self._startup, self._seed, self._disturbances = startup, seed, disturbances
+        self._startup, self._seed = startup, seed
         self._rates = Rates(seed) if rates is None else rates
         self._first_plan = first_plan
         self._waiting: list[FluidJob] = []
@@ -84,7 +85,14 @@ class FluidWorld:
         for job in self.jobs:
             self.clock.at(job.request.arrives_at, partial(self._arrives, job))
         for host in range(len(self.places.machines)):
-            self._disturb(host)
+            schedule_faults(
+                self.clock,
+                seed,
+                host,
+                disturbances,
+                set_works=partial(self._machine_works, host),
+                set_speed=partial(self.set_speed, host),
+            )
 
     @property
     def machines(self) -> list[Machine]:
@@ -230,34 +238,11 @@ class FluidWorld:
 
     # --- what goes wrong -------------------------------------------------------------------------------------------------
 
-    def _disturb(self, host: int) -> None:
-        failures = source_of_chance(self._seed, f"failures of machine {host}")
-        phases = source_of_chance(self._seed, f"slow phases of machine {host}")
-        its = self._disturbances
-
-        def works_until(mean: float = its.failing_seconds) -> None:
-            self.set_works(host, works=True)
-            self.clock.after(failures.expovariate(1 / mean), fails)
-
-        def fails() -> None:
-            self.set_works(host, works=False)
-            self.clock.after(failures.expovariate(1 / its.repair_seconds), works_until)
-
-        def slows() -> None:
-            self.set_speed(host, its.slow_speed)
-            self.clock.after(phases.expovariate(1 / its.slow_seconds), recovers)
-
-        def recovers() -> None:
-            self.set_speed(host, 1.0)
-            self.clock.after(phases.expovariate(1 / its.slowing_seconds), slows)
-
-        if its.failing_seconds < float("inf"):
-            self.clock.after(failures.expovariate(1 / its.failing_seconds), fails)
-        if its.slowing_seconds < float("inf"):
-            self.clock.after(phases.expovariate(1 / its.slowing_seconds), slows)
-
     def _on(self, host: int) -> list[FluidJob]:
         return [job for job in self.jobs if not job.ended and any(node.host == host for node in job.nodes)]
+
+    def _machine_works(self, host: int, works: bool) -> None:
+        self.set_works(host, works=works)
 
     def set_works(self, host: int, *, works: bool) -> None:
         """Have a machine fail, with all that is on it, or work again."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.queues import Costs, Node, Window, run
 
-__all__ = ["JobRate", "NodeRate", "Rate", "Rates", "Received"]
+__all__ = ["STANDS", "JobRate", "NodeRate", "Rate", "Rates", "Received"]
 
 _SECONDS = 1.0
 """Seconds of training that are simulated for a rate, unless minibatches are long: ten of the periods of CPU limits."""
@@ -64,7 +64,7 @@ class JobRate(NamedTuple):
     workers: tuple[NodeRate, ...]
     servers: tuple[NodeRate, ...]
     received: tuple[Received, ...]
-    """By machine."""
+    """What comes to each machine, in the order of machines."""
 
     @property
     def minibatches(self) -> float:
@@ -83,7 +83,8 @@ class _Place(NamedTuple):
     """Cores of each server, and its share of the work on rows."""
 
 
-_STANDS = NodeRate(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+STANDS = NodeRate(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""A node that does nothing."""
 
 
 class Rates:
@@ -124,7 +125,7 @@ class Rates:
         """Return the same by nodes."""
         if not workers or not servers:
             nothing = (Received(0.0, 0.0),) * len(machines)
-            return JobRate((_STANDS,) * len(workers), (_STANDS,) * len(servers), nothing)
+            return JobRate((STANDS,) * len(workers), (STANDS,) * len(servers), nothing)
         each = list(shares) or [1 / len(servers)] * len(servers)
         places, hosts = _places(workers, servers, machines, each)
         found = self._look_up(costs, places)
@@ -184,7 +185,7 @@ def _rate_of(window: Window) -> JobRate:
 
 def _in_order(found: Sequence[NodeRate], positions: Sequence[int]) -> tuple[NodeRate, ...]:
     """Put what was found for nodes in the order of a case back to theirs: the first is the node at ``positions[0]``."""
-    told = [_STANDS] * len(found)
+    told = [STANDS] * len(found)
     for rate, at in zip(found, positions, strict=True):
         told[at] = rate
     return tuple(told)
