@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import IO, Any
 
-from dlrover_lite.tui.text import Line, Span, Tone, clean
+from dlrover_lite.tui.text import Line, Span, Tone, clean, for_terminal
 
 __all__ = ["Screen", "coloured", "is_screen"]
 
@@ -38,10 +38,10 @@ def is_screen(stream: IO[str]) -> bool:
 
 def coloured(spans: Iterable[Span]) -> str:
     """Return the text of spans with their colours; with NO_COLOR: without any sequences."""
-    plain = bool(os.environ.get("NO_COLOR"))
+    plain, terminal = bool(os.environ.get("NO_COLOR")), os.environ.get("TERM", "")
     parts = []
     for span in spans:
-        text, code = clean(span.text), "" if plain else _COLOURS[span.tone]
+        text, code = for_terminal(clean(span.text), terminal), "" if plain else _COLOURS[span.tone]
         parts.append(f"\x1b[{code}m{text}\x1b[0m" if code else text)
     return "".join(parts)
 

@@ -94,7 +94,16 @@ JOBS = (
     _STOP,
 )
 JOB = (
-    Key("enter", "open", "", "the log of the chosen node", "enter"),
+    Key("enter", "open", "", "the log of the chosen node; explain the decision that is chosen in the curve", "enter"),
+    Key(
+        "tab,right",
+        "decision(1)",
+        "Why",
+        "choose a decision in the curve; again, or right, the next one",
+        "tab",
+        rank=1,
+    ),
+    Key("shift+tab,left", "decision(-1)", "", "the decision in the curve before it", "left"),
     *_LISTS,
     *_sorts(
         ("J", "node", "node"),

@@ -14,6 +14,7 @@ __all__ = [
     "Tone",
     "clean",
     "cut",
+    "for_terminal",
     "joined",
     "length",
     "line",
@@ -49,6 +50,24 @@ def clean(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else " " for one in text.expandtabs())
+
+
+def _half_blocks() -> dict[int, str]:
+    """Map each braille character to the block that has dots where it has some: in the upper half, the lower one, or both."""
+    found = {}
+    for bits in range(256):
+        upper, lower = bool(bits & 0b0001_1011), bool(bits & 0b1110_0100)
+        found[0x2800 + bits] = " ▀▄█"[upper + 2 * lower]
+    return found
+
+
+_CONSOLE = _half_blocks() | str.maketrans("▁▂▃▅▆▇▉▊▋▍▎▏▕╎┃━┄‖◉✗…▸", "▄▄▄██████▌▌││:│═-║*x~>")
+"""What stands for symbols that the fonts of Linux's console haven't got."""
+
+
+def for_terminal(text: str, terminal: str) -> str:
+    """Write a text with the symbols that a terminal of this kind (TERM) has."""
+    return text.translate(_CONSOLE) if terminal == "linux" else text
 
 
 def width_of(text: str) -> int:

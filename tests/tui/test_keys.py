@@ -170,8 +170,24 @@ def test_decisions_are_listed_and_explained() -> None:
             assert "+2%" in _text(pilot)  # it isn't kept in full
             await pilot.press("escape", "escape")
             assert _job(pilot).job == ADS.id
+        await _explain_from_the_curve(pilot)
 
     drive(steps, size=(160, 60))
+
+
+async def _explain_from_the_curve(pilot: Pilot[None]) -> None:
+    """Tab and the arrows go over decisions; enter explains, until esc or the table takes the keys back."""
+    screen = _job(pilot)
+    assert footer(_app(pilot))["Why"] is True
+    await pilot.press("tab", "right", "tab", "shift+tab", "left")
+    assert screen.chosen == 2
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(pilot.app.screen, ReadingScreen))
+    assert "ends 8.2 s sooner" in _text(pilot)
+    await pilot.press("escape", "escape")
+    assert (_job(pilot).chosen, pilot.app.screen) == (None, screen)
+    await pilot.press("left", "down")
+    assert _job(pilot).chosen is None
 
 
 def test_commands_are_completed_and_done() -> None:

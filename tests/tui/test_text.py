@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.tui.text import Span, clean, cut, length, line, padded, plain, side_by_side
+from dlrover_lite.tui.text import Span, clean, cut, for_terminal, length, line, padded, plain, side_by_side
 
 SPANS = st.lists(
     st.builds(Span, st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), max_size=12)), max_size=5
@@ -35,3 +35,9 @@ def test_text_that_would_move_the_cursor_is_cleaned() -> None:
     assert clean("fine") == "fine"
     assert "\x1b" not in clean("a\x1b[2Jb\rc\nd")
     assert clean("a\nb") == "a\nb"
+
+
+def test_the_console_of_linux_gets_symbols_that_it_has() -> None:
+    drawn = "⠉⣀⣿⠀ ▁▇ │┃ ps-0…"
+    assert for_terminal(drawn, "linux") == "▀▄█  ▄█ ││ ps-0~"
+    assert for_terminal(drawn, "xterm-256color") == drawn

@@ -37,7 +37,7 @@ def test_top_in_60_by_12_shows_the_important_parts() -> None:
 
 def test_top_with_more_room_shows_the_curve_and_more_decisions() -> None:
     text = _text(screenful(DETAIL, 100, 40, NOW, last=LAST))
-    assert "decisions below the curve" in text
+    assert "foreseen 54.6 k" in text
     assert "slots" in text
     assert text.count("/s foreseen") == 3
 

@@ -10,18 +10,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dlrover_lite.core.words import compact
+from dlrover_lite.tui.pages.canvas import LABEL, Canvas, ends_line
 from dlrover_lite.tui.text import EMPTY, Line, Span, Tone, joined, line
 
 __all__ = [
-    "BRAILLE",
-    "DOTS",
-    "LABEL",
+    "Band",
     "Mark",
     "Measured",
     "Point",
     "bar",
     "curve",
-    "ends_line",
     "round_up",
     "scatter",
     "sparkline",
@@ -30,13 +28,10 @@ __all__ = [
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = "▏▎▍▌▋▊▉█"
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Bits of a braille character's dots: rows from the top, each with its left and right dot."""
-BRAILLE = 0x2800
 _LEAST_SPAN = 1e-9
 """Smallest span of x that is spread over columns; below it all is in one column."""
-LABEL = 7
-"""Width of the numbers beside a curve, in characters."""
+_MOST_ABOVE = 1.5
+"""The most that an axis goes beyond what was measured and foreseen, as a factor: a band may end anywhere."""
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -70,6 +65,8 @@ class Mark(NamedTuple):
     symbol: str
     """Symbol of the mark, one character."""
     tone: Tone = "accent"
+    chosen: bool = False
+    """Whether the mark is the one that is looked at."""
 
 
 class Measured(NamedTuple):
@@ -80,6 +77,16 @@ class Measured(NamedTuple):
     value: float
 
 
+class Band(NamedTuple):
+    """What was foreseen from ``start`` to ``stop``: the value, and the ends of its band."""
+
+    start: float
+    stop: float
+    value: float
+    lower: float
+    upper: float
+
+
 def curve(
     intervals: Sequence[Measured],
     width: int,
@@ -88,9 +95,14 @@ def curve(
     marks: Sequence[Mark] = (),
     span: tuple[float, float] | None = None,
     ends: tuple[str, str] = ("", ""),
+    means: Sequence[Measured] = (),
+    band: Band | None = None,
+    legend: Line = (),
 ) -> list[Line]:
     """Draw ``height`` lines: each value from where it begins to where it ends, and nothing where none was measured; a line of marks under
-    the curve, and one with the ``ends`` of the axis (what is at its left, at its right). ``span``: of x; else that of the intervals.
+    the curve, and one with the ``ends`` of the axis (what is at its left, at its right), between which is the ``legend``. Marks stand in
+    the curve as lines from top to bottom. ``span``: of x; else that of the intervals. ``means`` are drawn over the curve, the ``band``
+    behind it.
 
     >>> curve([Measured(0, 5, 1), Measured(7, 10, 4)], 40, 5, ends=("12:00", "12:10"))  # doctest: +SKIP
     """
@@ -99,29 +111,32 @@ def curve(
         return []
     low, high = span or ((intervals[0].start, intervals[-1].stop) if intervals else (0.0, 1.0))
     scale = plot * 2 / (high - low) if high - low > _LEAST_SPAN else 0.0
-    top = round_up(max((one.value for one in intervals), default=0.0))
-    columns = _columns(intervals, low, scale, plot * 2)
-    cells = [[0] * plot for _ in range(rows)]
-    before: int | None = None
-    for x, value in enumerate(columns):
-        if value is None:
-            before = None
-            continue
-        y = round((1 - value / top) * (rows * 4 - 1)) if top else rows * 4 - 1
-        start, stop = (y, y) if before is None else (min(y, before), max(y, before))
-        for dot in range(start, stop + 1):
-            cells[dot // 4][x // 2] |= DOTS[dot % 4][x % 2]
-        before = y
+    highest = max((one.value for one in intervals), default=0.0)
+    top = round_up(highest if band is None else max(highest, min(band.upper, _MOST_ABOVE * max(highest, band.value))))
+    canvas = Canvas(plot, rows, low, high if scale else low, top)
+    if band is not None:
+        _draw_band(canvas, band)
+    for mark in marks:
+        if low <= mark.x <= high:
+            canvas.rule(canvas.column(mark.x), "┃" if mark.chosen else "╎", "accent" if mark.chosen else "dim")
+    before: float | None = None
+    for x, value in enumerate(_columns(intervals, low, scale, plot * 2)):
+        if value is not None:
+            canvas.dot(x, value, "good", before)
+        before = value
+    for mean in means:
+        for column in range(canvas.column(mean.start) + 1, canvas.column(mean.stop), 2):
+            canvas.over(column, mean.value, "━", "accent")
     labels = {0: compact(top), rows - 1: "0"} if rows > 1 else {0: compact(top)}
     if rows >= 5 and top:
         labels[rows // 2] = compact(top * (1 - (rows // 2 * 4 + 1.5) / (rows * 4 - 1)))
-    found = []
-    for row, dots in enumerate(cells):
-        text = "".join(chr(BRAILLE + bits) if bits else " " for bits in dots)
-        found.append(
-            line((labels.get(row, "").rjust(LABEL), "dim"), ("┤" if row in labels else "│", "dim"), (text, "good"))
-        )
-    return [*found, _axis(marks, low, high, scale, plot), ends_line(ends, plot)]
+    return [*canvas.lines(labels), _axis(marks, canvas), ends_line(ends, plot, legend)]
+
+
+def _draw_band(canvas: Canvas, band: Band) -> None:
+    for column in range(canvas.column(band.start) + 1, canvas.column(band.stop) + 1):
+        canvas.fill(column, band.lower, band.upper)
+        canvas.put(column, band.value, "┄", "plain")
 
 
 def _columns(intervals: Sequence[Measured], low: float, scale: float, columns: int) -> list[float | None]:
@@ -149,18 +164,12 @@ def round_up(value: float) -> float:
     return next((step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8) if step * power >= value * 0.9999), 10 * power)
 
 
-def _axis(marks: Sequence[Mark], low: float, high: float, scale: float, plot: int) -> Line:
-    cells = [Span("─", "dim")] * plot
-    for mark in marks:
-        if low <= mark.x <= high:
-            cells[min(plot - 1, math.floor((mark.x - low) * scale) // 2)] = Span(mark.symbol, mark.tone)
+def _axis(marks: Sequence[Mark], canvas: Canvas) -> Line:
+    cells = [Span("─", "dim")] * canvas.width
+    for mark in sorted(marks, key=lambda mark: mark.chosen):
+        if canvas.low <= mark.x <= canvas.high:
+            cells[canvas.column(mark.x)] = Span(mark.symbol, mark.tone)
     return joined([Span(" " * LABEL + "└", "dim"), *cells])
-
-
-def ends_line(ends: tuple[str, str], plot: int) -> Line:
-    left, right = ends
-    room = plot - len(left) - len(right)
-    return line((" " * (LABEL + 1) + left + " " * max(1, room) + right, "dim"))
 
 
 _SHADES = " ░▒▓█"

@@ -3,23 +3,19 @@ them: shards, slots, checkpoints, and what was decided last."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-from statistics import median_low
-
 from dlrover_lite.brain.explain import explanation_text
 from dlrover_lite.brain.explain.explanation_data import MemoryCurve
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import compact, count, duration, metric, plural
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
-from dlrover_lite.tui.model import Checkpoints, Evaluated, JobDetail, NodeRow, PsStrip, Rate, Shards
-from dlrover_lite.tui.pages.charts import Mark, Measured, bar, curve, sparkline, strip
+from dlrover_lite.tui.model import Checkpoints, Evaluated, JobDetail, NodeRow, PsStrip, Shards
+from dlrover_lite.tui.pages.charts import bar, sparkline, strip
 from dlrover_lite.tui.pages.memory_chart import memory_chart
 from dlrover_lite.tui.table import Column, Table, numbers
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
 
-__all__ = ["ACTING", "chart", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table", "tone_of_miss"]
+__all__ = ["ACTING", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table", "tone_of_miss"]
 
 ACTING = ("start", "change", "explore", "preempt", "heal")
 _LABEL = 8
@@ -71,7 +67,7 @@ def _progress(detail: JobDetail, width: int) -> Line:
     return tuple(found)
 
 
-# --- the curve --------------------------------------------------------------------------------------------------------
+# --- decisions as symbols --------------------------------------------------------------------------------------------------------
 
 
 def mark_of(decision: Chosen) -> tuple[str, Tone]:
@@ -91,52 +87,6 @@ def tone_of_miss(error: float) -> Tone:
     """Return the tone of a prediction that missed by this share."""
     off = abs(error)
     return "bad" if off > 0.25 else "warn" if off > 0.15 else "good"
-
-
-def chart(detail: JobDetail, width: int, height: int) -> list[Line]:
-    """Draw samples/s over all of the job's time; the decisions that changed something are marked on the axis."""
-    measured = _measured(detail.rates)
-    acting = [one for one in detail.decisions if one.action in ACTING]
-    if not measured:
-        waits = "Nothing is measured yet: the first interval takes about ten seconds of training."
-        over = "Nothing was measured of it, or that is no longer kept."
-        why = _NOT_HERE if detail.missing and detail.row.rates else over if detail.row.over else waits
-        return [line(("samples/s", "title")), *wrapped(why, width, "dim")]
-    low = min(measured[0].start, detail.row.started_at or measured[0].start)
-    high = max(measured[-1].stop, max((one.at for one in acting), default=0.0), low + 1)
-    marks = [Mark(one.at, *mark_of(one)) for one in acting]
-    ends = formats.span(low, high)
-    head = [Span("samples/s", "title")]
-    if acting:
-        head += [Span("  decisions below the curve: ", "dim"), *_legend(acting)]
-    return [padded(head, width), *curve(measured, width, height - 1, marks=marks, span=(low, high), ends=ends)]
-
-
-def _measured(rates: Sequence[Rate]) -> list[Measured]:
-    """Place each interval from its beginning to its end. One whose length isn't known lasts from the end of the one before, but no longer
-    than most do."""
-    usual = median_low([after.at - before.at for before, after in pairwise(rates)] or [0.0])
-    found: list[Measured] = []
-    for rate in rates:
-        start = rate.at - (usual if rate.seconds is None else rate.seconds)
-        if found:
-            start = max(start, found[-1].stop)
-        found.append(Measured(min(start, rate.at), rate.at, rate.value))
-    return found
-
-
-_NOT_HERE = "What was measured of it isn't known here."
-_MEANINGS = {"●": "start", "▲": "more", "▼": "less", "◆": "node treated", "?": "a try", "‖": "gives way"}
-
-
-def _legend(acting: list[Chosen]) -> Line:
-    there = {mark_of(one) for one in acting}
-    parts: list[Span] = []
-    for symbol, meaning in _MEANINGS.items():
-        tone = next((tone for known, tone in there if known == symbol), None)
-        if tone is not None:
-            parts += [Span(f"{symbol} ", tone), Span(f"{meaning} ", "dim")]
-    return tuple(parts)
 
 
 # --- the facts --------------------------------------------------------------------------------------------------------

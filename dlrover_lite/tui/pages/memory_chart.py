@@ -9,8 +9,9 @@ from itertools import pairwise
 from dlrover_lite.brain.explain.explanation_data import MemoryCurve, Used
 from dlrover_lite.core.units import GIB, MIB, format_bytes
 from dlrover_lite.tui import formats
-from dlrover_lite.tui.pages.charts import BRAILLE, DOTS, LABEL, ends_line, round_up
-from dlrover_lite.tui.text import Line, Span, Tone, cut, line, padded
+from dlrover_lite.tui.pages.canvas import LABEL, Canvas, ends_line
+from dlrover_lite.tui.pages.charts import round_up
+from dlrover_lite.tui.text import Line, Span, cut, line, padded
 
 __all__ = ["memory_chart"]
 
@@ -28,13 +29,11 @@ def memory_chart(curve: MemoryCurve, width: int, height: int) -> list[Line]:
         return []
     low, high = _span_of(curve)
     top = _top(curve)
-    chart = _Chart(plot, rows, low, max(high, low + 1.0), top)
+    chart = Canvas(plot, rows, low, max(high, low + 1.0), top)
     _draw(chart, curve)
     labels = {0: _label(top), rows // 2: _label(top * (1 - rows // 2 / (rows - 1))), rows - 1: "0"}
     found = [padded((Span(" " * LABEL + " "), *LEGEND), width)]
-    for row in range(rows):
-        head = Span(labels.get(row, "").rjust(LABEL) + ("┤" if row in labels else "│"), "dim")
-        found.append((head, *chart.row(row)))
+    found += chart.lines(labels)
     now = chart.column(curve.used[-1].at)
     axis = "─" * now + "┴" + "─" * (plot - now - 1) if curve.ahead else "─" * plot
     return [*found, line((" " * LABEL + "└" + axis, "dim")), ends_line(formats.span(low, high), plot)]
@@ -57,65 +56,23 @@ def _label(size: float) -> str:
     return cut(format_bytes(int(size)), LABEL)
 
 
-class _Chart:
-    """Cells, of which lines in dots hide all else."""
-
-    def __init__(self, plot: int, rows: int, low: float, high: float, top: float) -> None:
-        self.plot, self.rows, self.low, self.high, self.top = plot, rows, low, high, top
-        self._cells: dict[tuple[int, int], Span] = {}
-        self._dots: dict[tuple[int, int], tuple[int, Tone]] = {}
-
-    def column(self, at: float) -> int:
-        return min(self.plot - 1, max(0, int((at - self.low) / (self.high - self.low) * self.plot)))
-
-    def time(self, column: float) -> float:
-        return self.low + (column + 0.5) / self.plot * (self.high - self.low)
-
-    def _height(self, value: float, steps: int) -> int:
-        return min(steps - 1, max(0, round((1 - value / self.top) * (steps - 1))))
-
-    def put(self, column: int, value: float, symbol: str, tone: Tone) -> None:
-        self._cells[self._height(value, self.rows), column] = Span(symbol, tone)
-
-    def fill(self, column: int, lower: float, upper: float) -> None:
-        for row in range(self._height(upper, self.rows), self._height(lower, self.rows) + 1):
-            self._cells[row, column] = Span("░", "dim")
-
-    def dot(self, x: int, value: float, tone: Tone, before: float | None = None) -> None:
-        """Draw a dot at one of the two places that each column has; with the dots between it and the one before."""
-        y = self._height(value, self.rows * 4)
-        other = y if before is None else self._height(before, self.rows * 4)
-        for at in range(min(y, other), max(y, other) + 1):
-            bits, _ = self._dots.get((at // 4, x // 2), (0, tone))
-            self._dots[at // 4, x // 2] = bits | DOTS[at % 4][x % 2], tone
-
-    def row(self, row: int) -> list[Span]:
-        found = []
-        for column in range(self.plot):
-            if (dots := self._dots.get((row, column))) is not None:
-                found.append(Span(chr(BRAILLE + dots[0]), dots[1]))
-            else:
-                found.append(self._cells.get((row, column), Span(" ")))
-        return found
-
-
-def _draw(chart: _Chart, curve: MemoryCurve) -> None:
+def _draw(chart: Canvas, curve: MemoryCurve) -> None:
     last = curve.used[-1]
     used = [(one.at, float(one.bytes)) for one in curve.used]
     ahead = [(one.at, float(one.expected)) for one in curve.ahead]
     lower = [(last.at, float(last.bytes)), *((one.at, float(one.lower)) for one in curve.ahead)]
     upper = [(last.at, float(last.bytes)), *((one.at, float(one.upper)) for one in curve.ahead)]
-    for column in range(chart.plot):
-        at = chart.time(column)
+    for column in range(chart.width):
+        at = chart.x(column)
         if at > last.at and curve.ahead:
             chart.fill(column, _between(lower, at), _between(upper, at))
-    for column in range(chart.plot):
-        if (limit := _limit(curve.limits, chart.time(column))) is not None:
+    for column in range(chart.width):
+        if (limit := _limit(curve.limits, chart.x(column))) is not None:
             chart.put(column, limit, "─", "bad")
     before: float | None = None
     expected = [(last.at, float(last.bytes)), *ahead]
-    for x in range(2 * chart.plot):
-        at = chart.time(x / 2 - 0.25)
+    for x in range(2 * chart.width):
+        at = chart.x(x / 2 - 0.25)
         if used[0][0] <= at <= last.at:
             value = _between(used, at)
             chart.dot(x, value, "good", before)

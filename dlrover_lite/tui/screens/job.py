@@ -10,7 +10,7 @@ from textual.containers import Container
 from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOB
 from dlrover_lite.tui.model import JobDetail, JobRow, NodeRow
-from dlrover_lite.tui.pages import job_page
+from dlrover_lite.tui.pages import decisions_page, job_page, rate_chart
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line, line
@@ -52,7 +52,9 @@ class JobScreen(ActingPage, inherit_bindings=False):
         self.job = job
         self.chart, self.facts, self.memory = Lines(id="chart"), Lines(id="facts"), Lines(id="memory")
         self.detail = JobDetail(row=row) if row is not None else None
-        self._drawn: tuple[JobDetail | None, tuple[int, ...]] | None = None
+        self.chosen: int | None = None
+        """Number of the decision that is chosen in the curve; None: none is."""
+        self._drawn: tuple[JobDetail | None, tuple[int | None, ...]] | None = None
 
     def body(self) -> ComposeResult:
         with Container(id="above"):
@@ -83,7 +85,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
             return
         chart, facts, memory = self.chart, self.facts, self.memory
         width = max(20, self.size.width - 2)
-        seen = (self.detail, (width, self.size.height, *chart.size, *facts.size, *memory.size))
+        seen = (self.detail, (self.chosen, width, self.size.height, *chart.size, *facts.size, *memory.size))
         if self._drawn is not None and self._drawn[0] is seen[0] and self._drawn[1] == seen[1]:
             return
         self._drawn = seen
@@ -92,7 +94,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
             self.set_class(foreseen, "-foreseen")
             self.call_after_refresh(self._draw)  # it has a place then
         self.head(job_page.headline(self.detail, width))
-        chart.show(job_page.chart(self.detail, chart.size.width, chart.size.height))
+        chart.show(rate_chart.chart(self.detail, chart.size.width, chart.size.height, self.chosen))
         self._draw_facts()
         memory.show(job_page.memory(self.detail, memory.size.width, memory.size.height) if foreseen else [])
 
@@ -114,7 +116,42 @@ class JobScreen(ActingPage, inherit_bindings=False):
         return Aim(self.detail.row if self.detail else None, self.detail, self.grid.row)
 
     def choose(self) -> None:
-        self.action_logs()
+        """Read the log of the chosen node; or, where a decision is chosen in the curve, explain that."""
+        one = next((one for one in self.detail.decisions if one.number == self.chosen), None) if self.detail else None
+        if one is None:
+            self.action_logs()
+        else:
+            described = decisions_page.describe(one, max(20, self.size.width - 8))
+            self.tui.explain(self.job, one.number, otherwise=described)
+
+    def why_not(self, action: str) -> str:
+        return "" if action == "open" and self.chosen is not None else super().why_not(action)
+
+    def action_decision(self, steps: int) -> None:
+        """Choose the decision in the curve that is so many after the one that is chosen."""
+        self._choose(rate_chart.step(self.detail, self.chosen, steps) if self.detail is not None else None)
+        if self.chosen is None:
+            self.tui.tell("Nothing has been decided for this job so far that changed something", "warning")
+
+    def _choose(self, decision: int | None) -> None:
+        if decision != self.chosen:
+            self.chosen = decision
+            self._draw()
+            self.tell_keys()
+
+    def can_go_back(self) -> bool:
+        return self.chosen is not None or super().can_go_back()
+
+    def action_back(self) -> None:
+        if self.chosen is not None and not (self.prompt.is_open or self.filter_text):
+            self._choose(None)
+        else:
+            super().action_back()
+
+    def on_grid_moved(self, event: Grid.Moved) -> None:
+        """Take keys to be about nodes again."""
+        self._choose(None)
+        super().on_grid_moved(event)
 
     def action_describe(self) -> None:
         if not self.refused("describe") and (row := self.grid.row) is not None:

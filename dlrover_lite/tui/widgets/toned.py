@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import ClassVar, get_args
 
@@ -11,7 +12,7 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from dlrover_lite.tui.text import EMPTY, Line, Tone, plain
+from dlrover_lite.tui.text import EMPTY, Line, Tone, for_terminal, plain
 
 __all__ = ["TONES", "Lines", "Toned", "tone_css"]
 
@@ -47,7 +48,8 @@ class Toned(Widget):
 
     def strip_of(self, line: Line, width: int, style: Style | None = None) -> Strip:
         """Make a strip, cut or filled to ``width``; all of it in one ``style``, if that is given."""
-        segments = [Segment(span.text, style or self.tone(span.tone)) for span in line]
+        terminal = os.environ.get("TERM", "")
+        segments = [Segment(for_terminal(span.text, terminal), style or self.tone(span.tone)) for span in line]
         return Strip(segments).adjust_cell_length(width, style or self.tone("plain"))
 
 
