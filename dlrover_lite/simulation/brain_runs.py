@@ -17,11 +17,11 @@ from dlrover_lite.master.cadence import Cadence
 from dlrover_lite.master.profiling.profiler import Pace
 from dlrover_lite.master.work.lease_size import LeasePolicy
 from dlrover_lite.master.work.shard_plan import ShardPlan
-from dlrover_lite.recipe.schema import Checkpoint, Export, Health, Model, Recipe, SyntheticData, Training
 from dlrover_lite.simulation.fluid_nodes.fluid_program import FluidPrograms
 from dlrover_lite.simulation.fluid_nodes.fluid_work import FluidWork
 from dlrover_lite.simulation.fluid_nodes.job_rates import JobTruth
 from dlrover_lite.simulation.job import JobSpec, SimulatedJob
+from dlrover_lite.simulation.job_recipe import recipe_of
 from dlrover_lite.simulation.outcomes.records import End, JobRecord, Run
 from dlrover_lite.simulation.traces.cluster import ClusterFile
 from dlrover_lite.simulation.traces.trace import Trace, TraceJob
@@ -120,18 +120,7 @@ class BrainRun:
     def _spec(self, name: str, job: TraceJob) -> JobSpec:
         """Return a job whose user leaves its resources to the brain."""
         samples = int(job.samples)
-        recipe = Recipe(
-            version=1,
-            name=name,
-            model=Model(use="wide_deep"),
-            data=SyntheticData(samples=samples),
-            training=Training(batch_size=job.batch_size),
-            autoscale="on",
-            priority=job.priority,
-            checkpoint=Checkpoint(every_seconds=job.checkpoint_seconds) if job.suspendable else "off",
-            export=Export(format="none"),
-            health=Health(heartbeat_seconds=_HEARTBEAT_SECONDS),
-        )
+        recipe = recipe_of(name, job, heartbeat_seconds=_HEARTBEAT_SECONDS)
         programs = FluidPrograms(JobTruth(job.costs, job.memory), self._rates, report_seconds=REPORT_SECONDS)
         self._programs.append(programs)
         return JobSpec(

@@ -7,7 +7,11 @@ import pytest
 
 from dlrover_lite.core.errors import TraceError
 from dlrover_lite.core.units import GIB, MIB
+from dlrover_lite.protocol.demands import demand_of
+from dlrover_lite.protocol.features import features_of
+from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.simulation.brain_runs import simulate_with_brain
+from dlrover_lite.simulation.job_recipe import recipe_of
 from dlrover_lite.simulation.outcomes.records import Run
 from dlrover_lite.simulation.traces.cluster import ClusterFile, MachineKind, NodePool, StartTimes
 from dlrover_lite.simulation.traces.trace import Trace, TraceJob, TraceTable
@@ -64,6 +68,25 @@ def test_jobs_end_and_use_the_machines_as_their_user_would_not_have() -> None:
     trained = sum((use.stop - use.start) * use.used_cores for use in ads.usage)
     assert trained == pytest.approx(9e6 / 1024 * 0.063, rel=0.2), "CPU seconds aren't those of its minibatches"
     assert max(use.used_bytes for use in ads.usage) > 40 * MIB + 8 * 50_000 * 150
+
+
+def test_a_recipe_tells_what_a_user_would_and_no_more() -> None:
+    its = msgspec.structs.replace(job("ads", 0.0, 9e6), model="dcn", state_parts=2)
+    recipe = recipe_of("job-1", its, heartbeat_seconds=100.0)
+    features = features_of(recipe, rows=9_000_000)
+    assert (features.model, features.tables, features.dims) == ("dcn", 8, 8 * 16)
+    assert (features.batch_size, features.optimizer) == (1024, "adam")
+    assert demand_of(recipe, [], samples=9_000_000).facts.most_ids is None, (
+        "nobody's recipe says how many ids there are"
+    )
+    unlike = msgspec.structs.replace(its, tables=(*its.tables, TraceTable(count=1, ids=10.0, dim=4)))
+    assert features_of(recipe_of("job-1", unlike, heartbeat_seconds=100.0), rows=1).dims == 0
+    assert recipe_of("job-1", its, heartbeat_seconds=100.0) == check_again(recipe)
+
+
+def check_again(recipe: Recipe) -> Recipe:
+    """Read a recipe as a job's directory has it."""
+    return msgspec.json.decode(msgspec.json.encode(recipe), type=Recipe)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
