@@ -87,7 +87,10 @@ def test_limits_are_those_of_the_chosen_plan_and_agree_with_its_prediction(
 
 
 def test_inputs_are_told_in_words(measured: Measured) -> None:
-    known = facts(explained(measured.decision, measured.inputs, profiles=measured.profiles))
+    shown = explained(measured.decision, measured.inputs, profiles=measured.profiles)
+    assert measured.decision.room is not None
+    assert shown.room_cores == measured.decision.room.cores
+    known = facts(shown)
     assert known["plan"] == TWO.describe()
     assert "in 5 intervals since it had 1 worker" in known["measured"]
     assert known["capacity"] == "8 cores and 16 GiB for all jobs"

@@ -287,6 +287,7 @@ RESTS_ON = Explained(
     ),
     model=MODEL,
     memory=(MEMORY,),
+    room_cores=1.25,
 )
 TREATED = Explanation(
     ADS.id,

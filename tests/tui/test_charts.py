@@ -157,8 +157,23 @@ def test_a_scatter_shows_the_last_of_points_in_the_same_place() -> None:
     assert found[-1].split() == ["0", "10"]
 
 
-@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e12)), max_size=30), st.integers(1, 120), st.integers(1, 30))
-def test_a_scatter_of_any_points_fits_its_size(points: list[tuple[float, float]], width: int, height: int) -> None:
-    found = scatter([Point(x, y, "x") for x, y in points], width, height)
+def test_names_of_points_hide_no_point_and_go_to_the_left_where_there_is_no_room() -> None:
+    points = [Point(0, 50, "a", name="first"), Point(3, 50, "b"), Point(10, 100, "c", name="last")]
+    top, *_, middle, _, _, _ = [plain(one)[8:] for one in scatter(points, 40, 8)]
+    assert top.endswith("last c")
+    assert "first" not in "".join(middle)  # b is in its way, and there is no room at its left
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e12), st.sampled_from(["", "its name"])), max_size=30),
+    st.integers(1, 120),
+    st.integers(1, 30),
+    st.one_of(st.none(), st.floats(1e-6, 1e6)),
+)
+def test_a_scatter_of_any_points_fits_its_size(
+    points: list[tuple[float, float, str]], width: int, height: int, at: float | None
+) -> None:
+    rule = None if at is None else (at, "there")
+    found = scatter([Point(x, y, "x", name=name) for x, y, name in points], width, height, rule=rule)
     assert len(found) in (0, height)
     assert all(length(one) == width for one in found[:-1])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dlrover_lite.brain.explain.explanation_data import MemoryAhead, Used
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.expected_end import ExpectedEnd
+from dlrover_lite.core.units import GIB, MIB
 from dlrover_lite.tui.model import JobDetail, JobsView, Look, Problem, Rate, Shards
 from dlrover_lite.tui.pages import explanation_page, job_page, jobs_page, rate_chart
 from dlrover_lite.tui.pages.memory_chart import memory_chart
@@ -209,6 +211,16 @@ def test_an_explanation_recorded_by_an_older_version_is_shown() -> None:
     assert again.rests_on == RESTS_ON
 
 
+def test_the_front_names_the_chosen_and_the_present_plan_and_the_cores_there_were() -> None:
+    front = [plain(one) for one in explanation_page.lines_of(EXPLANATION, 110)]
+    front = front[next(at for at, one in enumerate(front) if "samples/s by cores" in one) :][:15]
+    assert any("◉ chosen: 3 x 0.25, 1 x 0.25" in one for one in front)
+    assert any("= until then: 1 x 0.25, 1 x 0.25" in one for one in front)
+    assert any("╎ 1.25 cores were left" in one for one in front)
+    assert [one[front[-3].index("╎")] for one in front[1:4]] == ["╎"] * 3
+    assert front[-1].split() == ["0", "0.4", "0.8", "1.2", "1.6", "2", "2.4", "2.8"]
+
+
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
@@ -233,6 +245,21 @@ def test_a_memory_curve_without_a_forecast_is_what_was_used() -> None:
     assert "░" not in text and "┴" not in text
     assert memory_chart(msgspec.structs.replace(MEMORY, used=()), 76, 9) == []
     assert memory_chart(MEMORY, 12, 9) == []
+
+
+def test_a_memory_curve_is_scaled_to_the_present_limit() -> None:
+    before = msgspec.structs.replace(MEMORY, limits=(Used(NOW - 890, 5 * GIB), *MEMORY.limits[1:]))
+    lines = memory_chart(before, 90, 10)
+    assert plain(lines[1]).startswith("300 MiB┤")
+    assert "limit (5 GiB until 13:48)" in plain(lines[0])
+    wild = msgspec.structs.replace(MEMORY, ahead=(MemoryAhead(NOW + 60, 150 * MIB, 140 * MIB, 90 * GIB),))
+    assert plain(memory_chart(wild, 90, 10)[1]).startswith("300 MiB┤")  # a band may end anywhere
+
+
+@pytest.mark.parametrize(("limit", "lines"), [(210, 9), (490, 9), (4096, 0)])
+def test_memory_far_below_its_limit_is_no_curve(limit: int, lines: int) -> None:
+    curve = msgspec.structs.replace(MEMORY, limits=(Used(NOW - 890, limit * MIB),))
+    assert len(job_page.memory(msgspec.structs.replace(DETAIL, memory=curve), 80, 9)) == lines
 
 
 def test_memory_that_will_be_full_says_when() -> None:

@@ -95,6 +95,7 @@ def _of_round(
         model=model,
         like=tuple(like) if is_first else (),
         missing=tuple(missing),
+        room_cores=None if decision.room is None else decision.room.cores,
     )
 
 

@@ -231,3 +231,5 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     """Past jobs that a first plan was made from, the nearest first."""
     missing: tuple[str, ...] = ()
     """What isn't kept any more, a sentence each."""
+    room_cores: float | None = None
+    """The most cores that the job could have had: its own and what others left; None: not known, or there was no choice."""

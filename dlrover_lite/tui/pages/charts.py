@@ -200,34 +200,104 @@ class Point(NamedTuple):
     symbol: str
     """Symbol of the point, one character."""
     tone: Tone = "plain"
+    name: str = ""
+    """What is written beside the point, where there is room."""
 
 
-def scatter(points: Sequence[Point], width: int, height: int, *, diagonal: bool = False) -> list[Line]:
-    """Draw ``height`` lines: from 0 to the largest of each axis; with ``diagonal`` both have the same scale, and where x is y there are
-    dots. Of points in the same place the last one is seen."""
+def scatter(
+    points: Sequence[Point],
+    width: int,
+    height: int,
+    *,
+    diagonal: bool = False,
+    rule: tuple[float, str] | None = None,
+) -> list[Line]:
+    """Draw ``height`` lines: from 0 to the largest of each axis, with ticks; with ``diagonal`` both have the same scale, and where x is y
+    there are dots. ``rule``: an x with a line from top to bottom, and what is written beside it. Of points in the same place the last one
+    is seen, and names hide no point."""
     plot, rows = width - LABEL - 1, height - 2
     if plot < 4 or rows < 2:
         return []
-    right = round_up(max((point.x for point in points), default=0.0)) or 1.0
+    right = round_up(max([point.x for point in points] + ([rule[0]] if rule else []), default=0.0)) or 1.0
     top = round_up(max((point.y for point in points), default=0.0)) or 1.0
-    cells: dict[tuple[int, int], Point] = {}
     if diagonal:
         right = top = max(right, top)
         points = [*(Point(right * at / (plot - 1), right * at / (plot - 1), "·", "dim") for at in range(plot)), *points]
+    field = _Field(plot, rows, right, top)
+    if rule is not None:
+        field.rule(*rule)
     for point in points:
-        column = min(plot - 1, max(0, round(point.x / right * (plot - 1))))
-        row = min(rows - 1, max(0, round((1 - point.y / top) * (rows - 1))))
-        cells[row, column] = point
+        field.put(point)
+    for point in reversed(points):
+        field.name(point)
     labels = {0: compact(top), rows // 2: compact(top * (1 - (rows // 2) / (rows - 1))), rows - 1: "0"}
     found = []
     for row in range(rows):
-        spans = [Span(labels.get(row, "").rjust(LABEL) + ("┤" if row in labels else "│"), "dim")]
-        for column in range(plot):
-            there = cells.get((row, column))
-            spans.append(Span(" ") if there is None else Span(there.symbol, there.tone))
-        found.append(tuple(spans))
+        head = Span(labels.get(row, "").rjust(LABEL) + ("┤" if row in labels else "│"), "dim")
+        found.append((head, *field.row(row)))
+    return [*found, *_ticks(right, plot)]
+
+
+class _Field:
+    """Places of points, by row and column of characters."""
+
+    def __init__(self, width: int, height: int, right: float, top: float) -> None:
+        self._width, self._height, self._right, self._top = width, height, right, top
+        self._cells: dict[tuple[int, int], Span] = {}
+        self._rule = -1
+        """Column of the line from top to bottom; -1: there is none."""
+
+    def _place(self, x: float, y: float) -> tuple[int, int]:
+        column = min(self._width - 1, max(0, round(x / self._right * (self._width - 1))))
+        return min(self._height - 1, max(0, round((1 - y / self._top) * (self._height - 1)))), column
+
+    def rule(self, x: float, name: str) -> None:
+        self._rule = self._place(x, 0.0)[1]
+        self._write(self._height - 1, self._rule, name, "warn")
+
+    def put(self, point: Point) -> None:
+        self._cells[self._place(point.x, point.y)] = Span(point.symbol, point.tone)
+
+    def name(self, point: Point) -> None:
+        """Write the name of a point beside it; where there is no room for all of it, what comes before a colon."""
+        if point.name:
+            place = self._place(point.x, point.y)
+            _ = self._write(*place, point.name, point.tone) or self._write(
+                *place, point.name.partition(":")[0], point.tone
+            )
+
+    def _write(self, row: int, column: int, text: str, tone: Tone) -> bool:
+        """Write beside a place, to its right or else to its left, where nothing is there so far."""
+        for start in (column + 2, column - 1 - len(text)):
+            there = [(row, start + at) for at in range(len(text))]
+            if start >= 0 and start + len(text) <= self._width and not any(at in self._cells for at in there):
+                self._cells.update((at, Span(letter, tone)) for at, letter in zip(there, text, strict=True))
+                return True
+        return False
+
+    def row(self, row: int) -> Line:
+        """Return a row's characters: points and names before the line."""
+        line_there = {self._rule: Span("╎", "warn")}
+        return tuple(
+            self._cells.get((row, column)) or line_there.get(column) or Span(" ") for column in range(self._width)
+        )
+
+
+_TICK_WIDTH = 12
+"""Least number of characters from one tick to the next."""
+
+
+def _ticks(right: float, plot: int) -> list[Line]:
+    """Draw an axis from 0 with ticks at round values, and write those below it."""
+    step = round_up(right / max(1, plot // _TICK_WIDTH))
+    axis, below = ["─"] * plot, [" "] * (plot + LABEL + 1)
+    for tick in range(int(right / step + 1e-9) + 1):
+        column = min(plot - 1, round(tick * step / right * (plot - 1)))
+        text = f"{tick * step:g}" if right < 1000 else compact(tick * step) if tick else "0"
+        start = max(0, min(plot - len(text), column - len(text) // 2)) + LABEL + 1
+        axis[column] = "┴"
+        below[start : start + len(text)] = text
     return [
-        *found,
-        line((" " * LABEL + "└" + "─" * plot, "dim")),
-        ends_line(("0", f"{right:g}" if right < 1000 else compact(right)), plot),
+        line((" " * LABEL + "└" + "".join(axis), "dim")),
+        line(("".join(below[: plot + LABEL + 1]).rstrip(), "dim")),
     ]

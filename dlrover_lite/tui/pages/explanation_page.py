@@ -16,6 +16,7 @@ from dlrover_lite.tui.text import Line, Span, Tone, clean, line, wrapped
 __all__ = ["lines_of"]
 
 _SYMBOLS: dict[str, tuple[str, Tone]] = {"*": ("◉", "good"), "=": ("=", "warn"), "": ("·", "plain")}
+_NAMES = {"*": "chosen", "=": "until then"}
 _POINTS: dict[bool, tuple[str, Tone]] = {True: ("●", "good"), False: ("○", "warn")}
 """Symbol and tone of an interval, by whether it is within the model's band."""
 _HEIGHT = 14
@@ -51,9 +52,10 @@ def lines_of(one: Explanation, width: int) -> list[Line]:
 
 
 def _front(one: Explanation, width: int) -> list[Line]:
-    """Draw the plans as points; the least important are drawn first."""
+    """Draw the plans as points, with the chosen one, the present one, and the cores that there were for the job; the least important are
+    drawn first."""
     ordered = sorted(one.plans, key=lambda plan: ("", "=", "*").index(plan.mark))
-    points = [Point(plan.cores, plan.rate, *_SYMBOLS[plan.mark]) for plan in ordered]
+    points = [Point(plan.cores, plan.rate, *_SYMBOLS[plan.mark], _named(plan)) for plan in ordered]
     head = line(
         ("samples/s by cores  ", "title"),
         ("◉", "good"),
@@ -61,7 +63,15 @@ def _front(one: Explanation, width: int) -> list[Line]:
         ("=", "warn"),
         " until then  · others that none beats",
     )
-    return [head, *scatter(points, min(width, _WIDEST), _HEIGHT)]
+    room = one.rests_on.room_cores
+    rule = None if room is None or room <= 0 else (room, f"{room:g} cores were left")
+    return [head, *scatter(points, min(width, _WIDEST), _HEIGHT, rule=rule)]
+
+
+def _named(plan: WeighedPlan) -> str:
+    if not plan.mark:
+        return ""
+    return f"{_NAMES[plan.mark]}: {plan.workers} x {plan.worker_cores:g}, {plan.servers} x {plan.ps_cores:g}"
 
 
 def _plan(plan: WeighedPlan, _width: int) -> Line:

@@ -11,7 +11,7 @@ from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import Checkpoints, Evaluated, JobDetail, NodeRow, PsStrip, Shards
 from dlrover_lite.tui.pages.charts import bar, sparkline, strip
-from dlrover_lite.tui.pages.memory_chart import memory_chart
+from dlrover_lite.tui.pages.memory_chart import is_near_its_limit, memory_chart
 from dlrover_lite.tui.table import Column, Table, numbers
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
 
@@ -178,9 +178,9 @@ def _ahead(curve: MemoryCurve | None, width: int) -> list[Line]:
 
 
 def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
-    """Draw the memory of that parameter server as a curve over time, where there is room."""
+    """Draw the memory of that parameter server as a curve over time, where there is room; [] where its limit is far away."""
     curve = detail.memory
-    if curve is None:
+    if curve is None or not is_near_its_limit(curve):
         return []
     head = padded((Span(f"memory of {curve.node}", "title"),), width)
     return [head, *memory_chart(curve, width, height - 1)]

@@ -13,13 +13,23 @@ from dlrover_lite.tui.pages.canvas import LABEL, Canvas, ends_line
 from dlrover_lite.tui.pages.charts import round_up
 from dlrover_lite.tui.text import Line, Span, cut, line, padded
 
-__all__ = ["memory_chart"]
+__all__ = ["is_near_its_limit", "memory_chart"]
 
-LEGEND: Line = line(
+_LEGEND: Line = line(
     ("⣀⠤⠒", "good"), " used  ", ("⠄ ⠄", "accent"), " foreseen  ", ("░", "dim"), " 80% band  ", ("─", "bad"), " limit"
 )
+_NEAR = 0.3
+"""Share of its limit from which on it is worth a look what a server uses, or will."""
+_MOST_ABOVE = 1.25
+"""The most that the axis goes beyond the limit for a band, as a factor."""
 
 Points = Sequence[tuple[float, float]]
+
+
+def is_near_its_limit(curve: MemoryCurve) -> bool:
+    """Say whether the chart shows more than that there is plenty: what is used or foreseen is near the present limit, or none is known."""
+    expected = max((one.upper for one in curve.ahead), default=0)
+    return not curve.limit or max(curve.now, expected) >= _NEAR * curve.limit
 
 
 def memory_chart(curve: MemoryCurve, width: int, height: int) -> list[Line]:
@@ -32,7 +42,7 @@ def memory_chart(curve: MemoryCurve, width: int, height: int) -> list[Line]:
     chart = Canvas(plot, rows, low, max(high, low + 1.0), top)
     _draw(chart, curve)
     labels = {0: _label(top), rows // 2: _label(top * (1 - rows // 2 / (rows - 1))), rows - 1: "0"}
-    found = [padded((Span(" " * LABEL + " "), *LEGEND), width)]
+    found = [padded((Span(" " * LABEL + " "), *_LEGEND, *_higher(curve, top)), width)]
     found += chart.lines(labels)
     now = chart.column(curve.used[-1].at)
     axis = "─" * now + "┴" + "─" * (plot - now - 1) if curve.ahead else "─" * plot
@@ -46,10 +56,21 @@ def _span_of(curve: MemoryCurve) -> tuple[float, float]:
 
 
 def _top(curve: MemoryCurve) -> float:
-    most = max(one.bytes for one in (*curve.used, *curve.limits))
-    most = max(most, *(one.upper for one in curve.ahead)) if curve.ahead else most
+    """Return the memory at the top: as much as was used, is foreseen, and is the present limit. A limit of before may be higher."""
+    most = float(max(curve.limit, *(one.bytes for one in curve.used)))
+    if curve.ahead:
+        most = max(most, *(one.expected for one in curve.ahead))
+        most = max(most, min(_MOST_ABOVE * most, max(one.upper for one in curve.ahead)))
     unit = GIB if most >= GIB else MIB
     return (round_up(most * 1.02 / unit) or 1.0) * unit
+
+
+def _higher(curve: MemoryCurve, top: float) -> Line:
+    """Write of a limit that lies above the chart how much it was, and until when."""
+    for one, following in reversed(list(pairwise(curve.limits))):
+        if one.bytes > top:
+            return line((f" ({format_bytes(one.bytes)} until {formats.clock(following.at)})", "dim"))
+    return ()
 
 
 def _label(size: float) -> str:
@@ -67,7 +88,8 @@ def _draw(chart: Canvas, curve: MemoryCurve) -> None:
         if at > last.at and curve.ahead:
             chart.fill(column, _between(lower, at), _between(upper, at))
     for column in range(chart.width):
-        if (limit := _limit(curve.limits, chart.x(column))) is not None:
+        limit = _limit(curve.limits, chart.x(column))
+        if limit is not None and limit <= chart.top:
             chart.put(column, limit, "─", "bad")
     before: float | None = None
     expected = [(last.at, float(last.bytes)), *ahead]

@@ -89,7 +89,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
         if self._drawn is not None and self._drawn[0] is seen[0] and self._drawn[1] == seen[1]:
             return
         self._drawn = seen
-        foreseen = self.detail.memory is not None and self.size.height >= _TALL
+        foreseen = self.size.height >= _TALL and bool(job_page.memory(self.detail, width, _TALL))
         if foreseen != self.has_class("-foreseen"):
             self.set_class(foreseen, "-foreseen")
             self.call_after_refresh(self._draw)  # it has a place then
