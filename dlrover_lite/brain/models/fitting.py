@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from scipy.optimize import nnls
 
 from dlrover_lite.brain.models.throttling import unthrottled
 from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Engine, Floats, Form, Setting
@@ -172,6 +171,8 @@ def _paces(linear: Floats, right: Floats, n: int) -> Floats:
 
     ``linear``: a row for workers and one for PS of each observation, then others.
     """
+    from scipy.optimize import nnls
+
     paces = np.ones(n)
     for _ in range(_PACE_ROUNDS):
         rows = linear.copy()
@@ -327,6 +328,8 @@ def solve(data: FitData, exponent: float, start: Floats) -> Solution:
     its derivatives times the coefficients, so a step needs no constant. A step that doesn't help is halved.
     ``scipy.optimize.least_squares`` finds the same, and takes four to eight times as long (docs/decisions/0005-scipy-in-the-fit.md).
     """
+    from scipy.optimize import nnls
+
     now = _evaluate(data, exponent, start)
     for _ in range(_ROUNDS):
         weights = np.sqrt(now.trust) / data.sd

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
 from dlrover_lite.brain.models.throughput import Fit, Uncertainty, uncertainty
 from dlrover_lite.brain.models.throughput_forms import Floats, Setting
@@ -73,6 +72,8 @@ def _held_out(
 
 def run_band(fitted: Fit, setting: Setting, known: Sequence[HeldOut] = ()) -> RunBand:
     """Predict the throughput of a whole run with each setting. ``known``: how good such predictions have been for this job."""
+    from scipy.special import stdtrit
+
     found = uncertainty(fitted, setting)
     rate = found.samples_per_second
     width = np.exp(stdtrit(fitted.freedom, 0.9) * _sd(fitted, found) * scale_of(known))

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtr
 
 from dlrover_lite.brain.models.table_rows import IntArray, RowFit, rows_of_tables
 from dlrover_lite.brain.models.throughput_forms import Floats
@@ -172,6 +171,8 @@ def oom_chance(memory: PsMemory, tables: Sequence[TableMemory], *, limit: int, s
 
 def _chances(peaks: Floats, limit: int) -> Floats:
     """Compute the chances [samples] that ``peaks`` of all ``_QUANTILES`` cross a limit."""
+    from scipy.special import ndtr
+
     return np.asarray(ndtr(np.log(peaks / limit) / _MEASURED_SD).mean(axis=0))
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from scipy.special import stdtrit
 
 from dlrover_lite.brain.models.arithmetic import rates_with_variance
 from dlrover_lite.brain.models.fitting import (
@@ -191,6 +190,8 @@ def times(fitted: Fit, setting: Setting) -> Floats:
 
 def predict(fitted: Fit, setting: Setting) -> Prediction:
     """Predict the throughput of each setting with its band."""
+    from scipy.special import stdtrit
+
     found = uncertainty(fitted, setting)
     spread = np.sqrt(fitted.noise**2 + found.variance + (_WIDER * found.counted) ** 2)
     width = np.exp(stdtrit(fitted.freedom, 0.9) * spread)

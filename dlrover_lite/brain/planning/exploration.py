@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from dlrover_lite.brain.planning.job_view import Exploration, Policy
 from dlrover_lite.brain.planning.plan_grid import FloatArray, IntArray
@@ -47,6 +46,8 @@ class Worth(NamedTuple):
 
 def expected_shortfall(log_mean: FloatArray, sd: FloatArray) -> FloatArray:
     """Compute the mean of max(0, 1 - X), where the logarithm of X is normal."""
+    from scipy.special import ndtr
+
     sd = np.maximum(sd, _LEAST_SD)
     below = -log_mean / sd
     found: FloatArray = ndtr(below) - np.exp(log_mean + sd**2 / 2) * ndtr(below - sd)
@@ -55,6 +56,8 @@ def expected_shortfall(log_mean: FloatArray, sd: FloatArray) -> FloatArray:
 
 def worth_of_trying(one: Options, at: IntArray, policy: Policy) -> Worth:
     """Compute what trying the plans at these positions brings to a job that runs, in what is left of it."""
+    from scipy.special import ndtr
+
     assert one.now is not None
     view, points = one.view, one.points
     here = float(points.throughput[one.now])
