@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,9 @@ __all__ = ["job_found", "tui"]
 
 _WIDTH = 160
 """Characters of a line where there is no terminal to ask."""
+_PORT = 8000
+_IN_BROWSER = "TEXTUAL_DRIVER"
+"""Names, in the environment, what textual shows its screens on instead of a terminal; textual-serve sets it."""
 
 
 @click.command(short_help="Watch jobs and decisions as they are made.")
@@ -39,6 +43,15 @@ _WIDTH = 160
 )
 @click.option("--at", metavar="TIME", help="Begin the replay there: 12:30, 90s, 1h5m, start or end.")
 @click.option("--speed", type=Number(0, 64), help="Play so many times as fast (default: 1); 0: stand still.")
+@click.option(
+    "--serve",
+    is_flag=True,
+    help="Show it in a browser, at an address that it prints; without --writable as --readonly.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help=f"The port of --serve (default: {_PORT}); 0: any that is free."
+)
+@click.option("--writable", is_flag=True, help="With --serve: with the keys that change something.")
 def tui(
     job: str | None,
     readonly: bool,
@@ -47,6 +60,9 @@ def tui(
     replay: str | None,
     at: str | None,
     speed: float | None,
+    serve: bool,
+    port: int | None,
+    writable: bool,
 ) -> None:
     """Watch all jobs of this machine and of the clusters that are known here, and one of them in detail: how fast it is, what its nodes
     use, which decisions were made and what they brought. ? lists the keys, q leaves.
@@ -58,8 +74,19 @@ def tui(
     or has ended. --replay JOB --record FILE makes a file of that, and ends. Recordings have no logs, and not where files are.
     With --once, a replay's frame is that of --at, or of its end.
 
+    With --serve, the same screens are in a browser, for those who have the address that it prints, on this machine alone; it
+    needs textual-serve: pip install 'dlrover-lite[web]'.
+
     Exit codes: 0 done; 1 no such job or recording; 2 no terminal, or no textual.
     """
+    if serve:
+        if once or record is not None:
+            raise click.UsageError("--serve goes with --job, --replay, --at and --speed, not with --once or --record.")
+        chosen = {"--job": job, "--replay": replay, "--at": at, "--speed": speed}
+        _serve(chosen, _PORT if port is None else port, writable=writable and not readonly)
+        return
+    if port is not None or writable:
+        raise click.UsageError("--port and --writable are about a browser: give --serve, too.")
     if replay is not None:
         _replay(replay, job, once=once, record=record, at=at, speed=1.0 if speed is None else speed)
         return
@@ -91,6 +118,24 @@ def tui(
     from dlrover_lite.tui.app import TuiApp
 
     TuiApp(source, job=first, actions=None if readonly else Actions(live.look_again)).run()
+
+
+def _serve(chosen: Mapping[str, object], port: int, *, writable: bool) -> None:
+    if find_spec("textual") is None or find_spec("textual_serve") is None:
+        raise UsageError(
+            "The TUI in a browser needs textual-serve, which isn't installed.",
+            hint="Run: pip install 'dlrover-lite[web]'. One frame as text needs nothing: dlrover-lite tui --once",
+        )
+    from dlrover_lite.tui.web_server import serve, served_command
+
+    options = [part for name, value in chosen.items() if value is not None for part in (name, str(value))]
+
+    def tell(address: str) -> None:
+        click.echo(address)
+        who = "can act on your jobs" if writable else "can see your jobs, and change nothing"
+        note(f"Open it in a browser. Whoever has this address {who}. Ctrl-C ends it.")
+
+    serve(served_command(options, writable=writable), port, tell)
 
 
 def job_found(source: LiveSource, reference: str) -> str:
@@ -132,6 +177,8 @@ def _check_screen() -> None:
 
 
 def _check_terminal() -> None:
+    if _IN_BROWSER in os.environ:
+        return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("There is no terminal to show anything on", hint="One frame as text: dlrover-lite tui --once")
 
