@@ -175,7 +175,7 @@ class BrainRun:
             self._ended_at[job.id] = now if result is None else result.ended_at - self.world.epoch
 
     def _record(self, name: str, job: TraceJob) -> JobRecord:
-        plan, usage = job.plan, tuple(self._usage[name])
+        usage = tuple(self._usage[name])
         found = self.world.jobs.get(name)
         outcome = found.outcome if found is not None else None
         end: End = "unfinished"
@@ -186,7 +186,7 @@ class BrainRun:
         return JobRecord(
             name=job.name,
             model=job.model,
-            asked_cores=plan.worker.count * plan.worker.each.cores + plan.ps.count * plan.ps.each.cores,
+            asked_cores=job.asked_cores,
             priority=job.priority,
             arrived_at=job.arrives_at,
             started_at=usage[0].start if usage else None,

@@ -113,6 +113,7 @@ class PolicyWorld:
             worker_use=job.rate.worker_cores / given[0],
             server_use=job.rate.server_cores / given[1],
             waits=job.started_at is None,
+            most_cores=job.request.most_cores,
         )
 
     def _measurement(self, job: FluidJob, its: PlanRate) -> Measurement:

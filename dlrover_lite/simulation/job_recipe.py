@@ -6,8 +6,20 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from dlrover_lite.core.units import MOST_MEMORY
 from dlrover_lite.recipe.model_options import BUILT_IN_OPTIONS
-from dlrover_lite.recipe.schema import Checkpoint, CsvData, Export, Health, Model, Optimizer, Recipe, Training
+from dlrover_lite.recipe.schema import (
+    Checkpoint,
+    CsvData,
+    Export,
+    Health,
+    JobCeiling,
+    Model,
+    Optimizer,
+    Recipe,
+    ResourceLimits,
+    Training,
+)
 from dlrover_lite.simulation.traces.trace import TraceJob
 
 __all__ = ["recipe_of"]
@@ -39,4 +51,5 @@ def recipe_of(name: str, job: TraceJob, *, heartbeat_seconds: float) -> Recipe:
         checkpoint=Checkpoint(every_seconds=job.checkpoint_seconds) if job.suspendable else "off",
         export=Export(format="none"),
         health=Health(heartbeat_seconds=heartbeat_seconds),
+        resources=ResourceLimits(total=JobCeiling(job.most_cores, MOST_MEMORY)),
     )

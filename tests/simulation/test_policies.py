@@ -3,6 +3,7 @@ worked out by hand."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -79,7 +80,8 @@ def worlds(draw: st.DrawFn) -> tuple[list[JobReport], list[HostReport]]:
         ]
         measured = [(its, draw(st.floats(1.0, 1e6))) for its in dict.fromkeys([*others, present]) if its is not None]
         known = job(f"job-{at}", present, *measured, request=request, left=draw(st.floats(0.0, 1e9)))
-        jobs.append(known._replace(ready=draw(st.booleans())))
+        quota = max(total([its]).cores for its in (request, present)) + draw(st.sampled_from([0.0, 3.0, math.inf]))
+        jobs.append(known._replace(ready=draw(st.booleans()), most_cores=quota))
     left = [
         HostReport(its.cores, its.memory, float(cores), int(memory))
         for its, cores, memory in zip(whole, room._cores, room._memory, strict=True)
@@ -103,6 +105,7 @@ def test_no_policy_plans_more_than_there_is_nor_less_than_a_worker_and_a_server(
         assert after.cores <= there.cores + 1e-6
         assert after.memory <= there.memory + sum(its.ps.count for its in wanted.values())  # rounded up to bytes
         assert all(min(its.worker.count, its.ps.count) >= 1 for its in wanted.values())
+        assert all(total([wanted[one.name]]).cores <= one.most_cores for one in jobs if one.name in wanted)
         first = policy.first(job("new", request), hosts)
         if first is not None and not isinstance(policy, Static):
             assert min(first.worker.count, first.ps.count) >= 1

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.core.errors import TraceError
+from dlrover_lite.core.units import MOST_CORES
 from dlrover_lite.simulation.traces.columns import BY_NAME, COLUMNS
 from dlrover_lite.simulation.traces.files import parse_trace, read_trace, write_trace
 from dlrover_lite.simulation.traces.generator import generate
@@ -41,6 +42,7 @@ JOBS = st.builds(
     suspendable=st.booleans(),
     workers=st.integers(1, 4096),
     worker_cores=st.floats(0.01, 1e5),
+    most_cores=st.just(MOST_CORES),
     server_memory=st.integers(16 << 20, 1 << 50),
     samples=st.floats(1, 1e15),
     worker_seconds=st.floats(1e-9, 1e6),
@@ -107,6 +109,10 @@ def test_columns_may_be_in_any_order_and_amounts_of_memory_as_people_write_them(
         (f"{HEAD},wokers\n{LINE},1", "t.csv:1: wokers: unknown column; did you mean workers?"),
         (f"{HEAD},zzzz\n{LINE},1", "t.csv:1: zzzz: unknown column; leave it out, or rename it"),
         (f"{HEAD},workers\n{LINE},1", "t.csv:1: workers: given twice"),
+        (
+            f"{HEAD},most_cores\n{LINE},4",
+            "t.csv:2: most_cores: expected at least the 5 cores that the job's user asks for, found 4",
+        ),
         (f"{HEAD}\n\n{LINE},7\n", "t.csv:3: expected 7 cells, as in the header, found 8; a text that contains a comma needs quotes"),
         (f"{HEAD}\n{LINE}\n\n{LINE}\n", "t.csv:4: name: ads is the name of the job in line 2, too"),
         (f'{HEAD}\n{LINE}\n"x', "t.csv:3: not CSV: unexpected end of data; a cell that contains a comma or a quote needs quotes around it"),

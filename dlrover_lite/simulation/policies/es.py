@@ -82,7 +82,8 @@ class ElasticScaling:
         more = min((count for count in rates if count > present), default=present + step)
         if more in rates and self._efficiency(rates, present, more) < self._its.least_efficiency:
             return present  # it was tried
-        return max(present, min(more, self._its.most_workers))
+        left = job.most_cores - job.present.ps.count * job.present.ps.each.cores
+        return max(present, int(min(more, self._its.most_workers, left // job.present.worker.each.cores)))
 
     @staticmethod
     def _efficiency(rates: Mapping[int, float], few: int, many: int) -> float:

@@ -98,7 +98,9 @@ class Optimus:
                 continue
             for workers, servers in self._its.trials:
                 plan = with_counts(job.request, workers, servers, hosts)
-                if (workers, servers) not in known and plan is not None and _fits_more(room, job.present, plan):
+                if (workers, servers) in known or plan is None or not _is_allowed(job, workers, servers):
+                    continue
+                if _fits_more(room, job.present, plan):
                     found[job.name] = plan
                     break
         return {name: plan for name, plan in found.items() if plan != _present(jobs, name)}
@@ -186,7 +188,7 @@ class _Division:
         """Return the seconds that another node saves for the dominant share of the cluster that it takes, below zero; 0: it isn't worth
         it."""
         more = _more(share, role)
-        if max(more) > self._its.most_nodes:
+        if max(more) > self._its.most_nodes or not _is_allowed(job, *more):
             return 0.0
         model = self._models[job.name]
         now, then = (job.samples_left / model.rate(*one) for one in (share, more))
@@ -204,6 +206,11 @@ def _smallest(job: JobReport, hosts: Sequence[HostReport], most: int) -> Plan | 
     """Return one worker with as few servers as hold the rows."""
     plans = (with_counts(job.request, 1, servers, hosts) for servers in range(1, most + 1))
     return next((plan for plan in plans if plan is not None), None)
+
+
+def _is_allowed(job: JobReport, workers: int, servers: int) -> bool:
+    """Say whether so many nodes are within the job's quota."""
+    return workers * job.request.worker.each.cores + servers * job.request.ps.each.cores <= job.most_cores
 
 
 def _more(share: _Share, role: Literal["worker", "ps"]) -> _Share:

@@ -46,6 +46,8 @@ class JobReport(NamedTuple):
     server_use: float = 0.0
     waits: bool = False
     """It has nothing yet, and waits for its first plan."""
+    most_cores: float = math.inf
+    """The most cores that all its nodes may have together."""
 
     @property
     def rate(self) -> float | None:

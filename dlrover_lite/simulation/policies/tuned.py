@@ -76,7 +76,7 @@ class Tuned:
     def _search(self, job: JobRequest) -> Plan | None:
         everything = sum(machine.cores for machine in self._machines)
         asked = job.workers * job.worker.cores + job.servers * job.server.cores
-        budget = min(everything, max(asked, self._its.fair_share * everything))
+        budget = min(everything, job.most_cores, max(asked, self._its.fair_share * everything))
         rough = [(self._rough(job, plan), plan) for plan in self._candidates(job, budget)]
         rough.sort(key=lambda one: (-one[0], cores_of(one[1])))
         best = max((rate for rate, _ in rough), default=0.0)

@@ -39,6 +39,7 @@ COLUMNS = (
     Column("servers", "", "refused"),
     Column("server_cores", "cores", "refused"),
     Column("server_memory", "bytes", "drawn"),
+    Column("most_cores", "cores", "default"),
     Column("samples", "", "drawn"),
     Column("epoch_samples", "", "drawn"),
     Column("batch_size", "samples", "drawn"),

@@ -11,7 +11,7 @@ from typing import Any
 from dlrover_lite.core.errors import TraceError
 from dlrover_lite.core.files.regular import FileTooLarge, NotRegularFile, read_file
 from dlrover_lite.core.problems import Place, Problems, nearest
-from dlrover_lite.core.units import MIB
+from dlrover_lite.core.units import MIB, MOST_CORES
 from dlrover_lite.core.words import plural
 from dlrover_lite.simulation.traces.cells import parse_cell, write_cell
 from dlrover_lite.simulation.traces.columns import ANY_OF, BY_NAME, COLUMNS
@@ -162,7 +162,21 @@ class _Reader:
         given = [name for name in ANY_OF if name in header and cells[header.index(name)].strip()]
         if len(given) != 1:
             self._add(line, ANY_OF[0], f"each job needs {' or '.join(ANY_OF)}" + (", not both" if given else ""))
+        self._check_quota(values, line)
         first = self._lines.setdefault(values.get("name", ""), line)
         if "name" in values and first != line:
             self._add(line, "name", f"{values['name']} is the name of the job in line {first}, too")
         return values
+
+    def _check_quota(self, values: Mapping[str, Any], line: int) -> None:
+        """Note it where a job's user asks for more than it may have. ``MOST_CORES`` is no quota."""
+        needed = ("most_cores", "workers", "worker_cores", "servers", "server_cores")
+        if not all(name in values for name in needed):
+            return
+        most, workers, worker_cores, servers, server_cores = (values[name] for name in needed)
+        if (asked := workers * worker_cores + servers * server_cores) > most and most < MOST_CORES:
+            self._add(
+                line,
+                "most_cores",
+                f"expected at least the {asked:g} cores that the job's user asks for, found {most:g}",
+            )

@@ -37,7 +37,8 @@ def generate(seed: int, parameters: Parameters | None = None) -> Trace:
     jobs = []
     for number, at in enumerate(times):
         name = f"job-{number:0{width}}"
-        jobs.append(_draw(source_of_chance(seed, f"job {number}"), its, {"name": name, "arrives_at": at}))
+        job = _draw(source_of_chance(seed, f"job {number}"), its, {"name": name, "arrives_at": at})
+        jobs.append(msgspec.structs.replace(job, most_cores=max(its.most_cores, job.asked_cores)))
     return Trace.of(jobs)
 
 

@@ -142,6 +142,9 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """Cores of a worker of the plan that suits a job, each as frequent where the job is large enough. Source: assumption."""
     habits: Habits = Habits()
     """What users ask for. Source: see its fields."""
+    most_cores: float = 192.0
+    """The most cores that a job may have, or as many as its user asks for if that is more: the quota that an organisation gives each job.
+    Source: assumption (the most that suit any job, so that it keeps none from what it needs)."""
     largest_cores: float = 16.0
     """The most cores of a node: those of a machine of the usual cluster. Source: assumption."""
     largest_memory: int = 60 << 30

@@ -70,6 +70,8 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     servers: Count
     server_cores: Cores
     server_memory: Memory
+    most_cores: Cores = MOST_CORES
+    """The most cores that all its nodes may have together, whoever decides: its quota."""
 
     # What it is in truth.
     samples: Samples
@@ -118,6 +120,11 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     @property
+    def asked_cores(self) -> float:
+        """Cores that its user asks for."""
+        return self.workers * self.worker_cores + self.servers * self.server_cores
+
+    @property
     def costs(self) -> Costs:
         return Costs(
             worker=self.worker_seconds,
@@ -160,6 +167,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             plan.ps.each,
             checkpoint_seconds=self.checkpoint_seconds,
             priority=self.priority,
+            most_cores=self.most_cores,
         )
 
 

@@ -39,6 +39,8 @@ class JobRequest:
     checkpoint_seconds: float = 600.0
     """Seconds between two checkpoints."""
     priority: float = 1.0
+    most_cores: float = math.inf
+    """The most cores that all its nodes may have together."""
 
     @property
     def plan(self) -> Plan:
