@@ -21,6 +21,7 @@ from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.tui.actions import Actions
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView
 from dlrover_lite.tui.pages.explanation_page import lines_of
+from dlrover_lite.tui.pages.overview_page import overview
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.application import Application, Severity
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
@@ -276,6 +277,8 @@ class TuiApp(App[None]):
                 self._pop_to_jobs()
             case "job":
                 self.open_job(argument)
+            case "overview":
+                self.read("Overview", self._overview(), again=self._overview)
             case "decisions":
                 self._open_decisions()
             case "theme":
@@ -307,6 +310,11 @@ class TuiApp(App[None]):
 
         self.fetch(lambda: self._source.explain(job, number), show, refuse)
 
+    def _overview(self) -> list[Line]:
+        """Draw the overview for the room that text has: a margin, and the lines above and below it, are taken off."""
+        width, height = self.size
+        return overview(self.view or JobsView(), max(20, width - 5), max(10, height - 5), self.now())
+
     def _open_decisions(self) -> None:
         detail = self.job_feed.take()
         if detail is None or detail.row.id != self._job:
@@ -320,6 +328,7 @@ class TuiApp(App[None]):
     def choices(self, screen: Screen[Any]) -> Iterable[Choice]:
         """Yield all commands that can be done now."""
         yield Choice("Jobs", "All jobs", lambda: self.command("jobs", ""))
+        yield Choice("Overview", "The machine, or the clusters, as a picture", lambda: self.command("overview", ""))
         if isinstance(screen, ActingPage):
             yield from screen.acting_commands()
         for job in self.job_ids[:50]:

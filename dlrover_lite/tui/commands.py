@@ -22,6 +22,7 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("jobs", "", "all jobs"),
     Command("job", "JOB", "one job"),
+    Command("overview", "", "the machine, or the clusters, as a picture"),
     Command("decisions", "", "all decisions for the job that is open"),
     Command("sort", "COLUMN", "another order of the rows"),
     Command("theme", "dark|light", "other colours"),

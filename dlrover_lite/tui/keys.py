@@ -87,6 +87,7 @@ JOBS = (
         ("M", "memory", "memory used"),
         ("X", "cost", "cost"),
     ),
+    Key("v", "overview", "Overview", "the machine, or the clusters, as a picture", rank=3),
     Key("l", "logs", "Logs", "the log of the job's master", rank=2),
     _SCALE,
     Key("y", "copy", "", "copy the id of the chosen job"),

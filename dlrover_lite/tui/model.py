@@ -22,6 +22,9 @@ __all__ = [
     "Cost",
     "Evaluated",
     "Explanation",
+    "Given",
+    "HostRow",
+    "HostShare",
     "JobDetail",
     "JobRow",
     "JobsView",
@@ -77,6 +80,35 @@ class Cost(msgspec.Struct, frozen=True):
         return replace(self.until(at), cores=cores, memory=memory)
 
 
+class Given(msgspec.Struct, frozen=True, array_like=True):
+    """What a job is given from a time on."""
+
+    at: float
+    cores: float
+    memory: int
+
+
+class HostShare(msgspec.Struct, frozen=True, array_like=True):
+    """What of a job is on a host."""
+
+    host: str
+    """Name of the host; empty: it isn't known, or this machine."""
+    workers: int
+    servers: int
+    cores: float
+    memory: int
+
+
+class HostRow(msgspec.Struct, frozen=True, array_like=True):
+    """A host that jobs run on, with what their nodes may use there."""
+
+    source: str
+    """Cluster of the host; empty: this machine."""
+    name: str
+    cores: float
+    memory: int
+
+
 class Look(msgspec.Struct, frozen=True):
     """When the brain looks next whether something is to be done about a job."""
 
@@ -125,6 +157,10 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """When the brain looks next; None: its master doesn't say, or it is over."""
     source: str = ""
     """Cluster that it runs in; empty: this machine."""
+    given: tuple[Given, ...] = ()
+    """What it was given by its newest plans, the oldest first; what is left of it after its end isn't among them."""
+    hosts: tuple[HostShare, ...] = ()
+    """Where its nodes are."""
 
     @property
     def over(self) -> bool:
@@ -156,6 +192,8 @@ class JobsView(msgspec.Struct, frozen=True):
     brain: str = ""
     """The process that advises the jobs, in words."""
     problem: Problem | None = None
+    hosts: tuple[HostRow, ...] = ()
+    """Hosts that there are, as far as that is known."""
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):

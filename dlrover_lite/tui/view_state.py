@@ -12,12 +12,13 @@ import msgspec
 
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.protocol.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
-from dlrover_lite.tui.model import OVER, Cost, JobRow, LastDecision, Look, Rate
+from dlrover_lite.tui.model import OVER, Cost, Given, HostShare, JobRow, LastDecision, Look, Rate
 from dlrover_lite.tui.text import clean
 
 __all__ = ["JobsFold", "LocalNode", "LocalStatus"]
 
 KEPT_RATES = 60
+KEPT_PLANS = 64
 SILENT_SECONDS = 15.0
 """Seconds without a word after which a master is silent: it writes every two seconds that it is there."""
 
@@ -31,6 +32,7 @@ class LocalNode(msgspec.Struct, frozen=True):
     memory: int
     cpu_seconds: float = 0.0
     used_memory: int = 0
+    host: str = ""
 
 
 class LocalStatus(msgspec.Struct, frozen=True):
@@ -62,6 +64,7 @@ class _Known:
     news: JobNews
     rates: list[Rate] = field(default_factory=list)
     cost: Cost | None = None
+    given: tuple[Given, ...] = ()
     workers: int | None = None
     servers: int | None = None
     decision: LastDecision | None = None
@@ -69,6 +72,11 @@ class _Known:
     before: LocalStatus | None = None
     """The status before ``local``."""
     heard_at: float | None = None
+
+    def give(self, at: float, cores: float, memory: int) -> None:
+        """Note what it has from a time on."""
+        self.cost = (self.cost or Cost()).given(at, cores, memory)
+        self.given = (*self.given, Given(at, cores, memory))[-KEPT_PLANS:]
 
     @property
     def over(self) -> bool:
@@ -132,7 +140,7 @@ class JobsFold:
             ps, worker = one.plan.ps, one.plan.worker
             cores = ps.count * ps.each.cores + worker.count * worker.each.cores
             memory = ps.count * ps.each.memory + worker.count * worker.each.memory
-            known.cost = (known.cost or Cost()).given(one.at, cores, memory)
+            known.give(one.at, cores, memory)
             known.workers, known.servers = worker.count, ps.count
             self._dirty.add(one.job)
 
@@ -151,7 +159,7 @@ class JobsFold:
             return
         known.before, known.local, known.heard_at = known.local, status, at
         if status.state == "queued" and known.cost is not None and known.cost.cores:
-            known.cost = known.cost.given(max(at, known.cost.at), 0.0, 0)  # it has given way
+            known.give(max(at, known.cost.at), 0.0, 0)  # it has given way
         self._dirty.add(job)
 
     # --- what there is ----------------------------------------------------------------------------------------------
@@ -228,7 +236,25 @@ def _row(known: _Known, silent: bool) -> JobRow:
         directory=news.directory,
         look=local.next_look if local is not None and not known.over and not silent else None,
         source=news.source,
+        given=known.given,
+        hosts=() if local is None or known.over else _hosts(local),
     )
+
+
+def _hosts(local: LocalStatus) -> tuple[HostShare, ...]:
+    """Return what of a job is on each host."""
+    found: dict[str, HostShare] = {}
+    for node in local.alive:
+        if node.role in ("worker", "ps"):
+            before = found.get(node.host, HostShare(node.host, 0, 0, 0.0, 0))
+            found[node.host] = HostShare(
+                node.host,
+                before.workers + (node.role == "worker"),
+                before.servers + (node.role == "ps"),
+                round(before.cores + node.cores, 3),
+                before.memory + node.memory,
+            )
+    return tuple(found.values())
 
 
 def _state(known: _Known) -> str:

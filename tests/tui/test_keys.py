@@ -318,6 +318,7 @@ def test_footer_shows_the_keys_that_work_now() -> None:
             "Open": True,
             "Filter": True,
             "Describe": True,
+            "Overview": True,
             "Logs": True,
             "Scale": True,
             "Save": True,
@@ -325,7 +326,9 @@ def test_footer_shows_the_keys_that_work_now() -> None:
             "Help": True,
             "Quit": True,
         }
-        await pilot.press("end")
+        await pilot.press("v")
+        assert "cores given, by job" in _text(pilot)
+        await pilot.press("escape", "end")
         assert footer(app)["Stop"] is False
         await pilot.press("slash", "x")
         assert list(footer(app)) == ["Keep", "All again"]

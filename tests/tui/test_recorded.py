@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.news import Chosen
-from dlrover_lite.tui.model import Explanation, JobDetail, JobsView, LastDecision, NodeRow, Problem, Rate
+from dlrover_lite.tui.model import Explanation, HostRow, JobDetail, JobsView, LastDecision, NodeRow, Problem, Rate
 from dlrover_lite.tui.recordings import recorder as recorder_module
 from dlrover_lite.tui.recordings.frames import applied, look
 from dlrover_lite.tui.recordings.player import Player
@@ -82,6 +82,20 @@ def test_a_recording_shows_again_what_was_shown(recording: Path) -> None:
     player.stand(player.end)
     assert OLD.id not in source.jobs().jobs
     assert source.known() == [FEED.id, ADS.id, *(job for job in VIEW.jobs if job not in (FEED.id, ADS.id, OLD.id))]
+
+
+def test_hosts_are_told_again_where_they_have_changed() -> None:
+    clock, source, file = Clock(), FixedSource(), io.BytesIO()
+    recorder = Recorder(source, file, clock=clock, explains=False)
+    hosts = (HostRow("", "", 4.0, 8), HostRow("far", "a", 16.0, 64))
+    for told in ((), hosts, hosts[:1]):
+        source.view = msgspec.structs.replace(source.view, hosts=told)
+        recorder.jobs()
+        clock.now += 10
+    played, player = _played(Recording(file.getvalue(), "it"))
+    for at, told in ((15, hosts), (25, hosts[:1]), (5, ())):
+        player.stand(NOW + at)
+        assert (played.jobs().hosts, played.jobs().brain) == (told, "listens")
 
 
 def test_going_back_forgets_what_came_later(recording: Path) -> None:

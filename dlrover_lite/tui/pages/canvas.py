@@ -45,6 +45,10 @@ class Canvas:
     def put(self, column: int, value: float, symbol: str, tone: Tone) -> None:
         self._put[self._row(value, self.height), column] = Span(symbol, tone)
 
+    def place(self, row: int, column: int, look: tuple[str, Tone]) -> None:
+        """Put a symbol into a row and a column."""
+        self._put[row, column] = Span(*look)
+
     def over(self, column: int, value: float, symbol: str, tone: Tone) -> None:
         self._over[self._row(value, self.height), column] = Span(symbol, tone)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dlrover_lite.core.decoding import convert
 from dlrover_lite.protocol.news import Chosen
-from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, NodeRow, Problem, Rate
+from dlrover_lite.tui.model import Explanation, HostRow, JobDetail, JobRow, NodeRow, Problem, Rate
 
 __all__ = [
     "EXPLANATIONS",
@@ -90,6 +90,8 @@ class Frame(msgspec.Struct, frozen=True, omit_defaults=True):
     brain: str | None = None
     """Words about the brain; None: it, and the problem, are as before."""
     problem: Problem | None = None
+    hosts: tuple[HostRow, ...] | None = None
+    """Hosts that there are; None: as before."""
     looks: tuple[Look, ...] = ()
     left: tuple[str, ...] = ()
     """Ids of jobs that aren't looked at any more."""

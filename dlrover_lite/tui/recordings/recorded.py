@@ -192,7 +192,7 @@ class _State:
         if anew:
             self._rows, self.details, self.left = {}, {}, {}
         changes: dict[str, Change] = {}
-        brain, problem = ("", None) if anew else (self.view.brain, self.view.problem)
+        said = JobsView() if anew else self.view
         moved = anew
         for number in range(start, count):
             one = self._recording.frame(number)
@@ -204,11 +204,13 @@ class _State:
                 changes.pop(job, None)
                 self._rows.pop(job, None)
             if one.brain is not None:
-                brain, problem = one.brain, one.problem
-            moved = moved or bool(one.gone) or one.brain is not None
+                said = msgspec.structs.replace(said, brain=one.brain, problem=one.problem)
+            if one.hosts is not None:
+                said = msgspec.structs.replace(said, hosts=one.hosts)
+            moved = moved or bool(one.gone) or one.brain is not None or one.hosts is not None
             self._look(one)
         if changes or moved:
-            self._put(changes, brain, problem)
+            self._put(changes, said)
         self._told = count
 
     def _look(self, one: Frame) -> None:
@@ -218,14 +220,14 @@ class _State:
         for job in one.left:
             self.left[job] = one.at
 
-    def _put(self, changes: dict[str, Change], brain: str, problem: Problem | None) -> None:
-        """Put changed rows into the view. Rows that are as they were stay the same objects."""
+    def _put(self, changes: dict[str, Change], said: JobsView) -> None:
+        """Put changed rows into the view, which tells of all else what ``said`` does. Rows that are as they were stay the same objects."""
         before = self.view.jobs
         for job, change in changes.items():
             row = self._recording.fitting(ROWS.after, self._rows.get(job), change)
             self._rows[job] = before[job] if before.get(job) == row else row
         order = sorted(self._rows, key=lambda job: (-self._rows[job].created_at, job))
-        self.view = JobsView({job: self._rows[job] for job in order}, brain, problem)
+        self.view = msgspec.structs.replace(said, jobs={job: self._rows[job] for job in order})
 
 
 class RecordedSource:

@@ -130,7 +130,8 @@ class Recorder:
         changes = {row.id: change for row in changed if (change := ROWS.between(rows.get(row.id), row))}
         gone = tuple(job for job in rows if job not in view.jobs)
         other = view.brain != before.brain or view.problem != before.problem
-        if changes or gone or other:
+        moved = view.hosts != before.hosts
+        if changes or gone or other or moved:
             decided = (mark for row in changed if (mark := self._mark(row.id, row.decision)))
             self._put(
                 Frame(
@@ -139,6 +140,7 @@ class Recorder:
                     gone=gone,
                     brain=view.brain if other else None,
                     problem=view.problem if other else None,
+                    hosts=view.hosts if moved else None,
                     decided=tuple(decided),
                 )
             )
@@ -193,6 +195,7 @@ class Recorder:
             jobs={job: ROWS.between(None, row) for job, row in self._view.jobs.items()},
             brain=self._view.brain,
             problem=self._view.problem,
+            hosts=self._view.hosts,
             looks=tuple(new for one in self._details.values() if (new := look(None, one))),
             left=tuple(job for job in self._details if job != self._looked),
         )

@@ -87,6 +87,9 @@ class JobsScreen(ActingPage, inherit_bindings=False):
         row = self.grid.row
         return (row.id, row.id) if row is not None else None
 
+    def action_overview(self) -> None:
+        self.tui.command("overview", "")
+
     def action_logs(self) -> None:
         if not self.refused("logs") and (row := self.grid.row) is not None:
             self.tui.open_log(row, "master")

@@ -18,8 +18,8 @@ from dlrover_lite.brain_server.history_client import BrainHistory
 from dlrover_lite.core.decoding import convert, json_decoder
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.protocol.news import JobNews
-from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsView, Problem
-from dlrover_lite.tui.sources.live_clusters import LiveCluster, NamedCluster, news_from_summary
+from dlrover_lite.tui.model import OVER, Explanation, HostRow, JobDetail, JobRow, JobsView, Problem
+from dlrover_lite.tui.sources.live_clusters import LiveCluster, NamedCluster, hosts_of, news_from_summary
 from dlrover_lite.tui.sources.live_job import LiveJob, news_from_files
 from dlrover_lite.tui.view_state import JobsFold, LocalStatus
 
@@ -32,6 +32,8 @@ __all__ = ["LiveSource"]
 _LOOK_AROUND_SECONDS = 2.0
 """Seconds between two looks for jobs that no brain knows, and at those that are silent."""
 
+_CAPACITY_SECONDS = 60.0
+"""Seconds between two looks at what this machine has for jobs."""
 _LIST_SECONDS = 10.0
 """Seconds to wait for the lists of clusters where somebody wants them all."""
 
@@ -62,6 +64,8 @@ class LiveSource:
         self._looked_around = 0.0
         self._strays: set[str] = set()
         """Ids of jobs that run and no brain knows."""
+        self._capacity: tuple[HostRow, ...] = ()
+        self._capacity_at = 0.0
         self._view = JobsView()
         self._job: LiveJob | None = None
         self._known_clusters = clusters or _known_clusters
@@ -92,8 +96,10 @@ class LiveSource:
         clusters = self._started_clusters()
         self._take_clusters(clusters)
         rows = self._fold.rows(now)
-        view = JobsView(rows, self._brain(rows), _first_problem(clusters))
-        if rows is not self._view.jobs or (view.brain, view.problem) != (self._view.brain, self._view.problem):
+        hosts = (*self._here(now), *(host for one in clusters for host in one.hosts))
+        view = JobsView(rows, self._brain(rows), _first_problem(clusters), hosts)
+        before = self._view
+        if rows is not before.jobs or (view.brain, view.problem, hosts) != (before.brain, before.problem, before.hosts):
             self._view = view
         return self._view
 
@@ -132,6 +138,14 @@ class LiveSource:
         self._history.close()
         for one in self._clusters or ():
             one.stop()
+
+    def _here(self, now: float) -> tuple[HostRow, ...]:
+        """Return this machine as a host."""
+        if not self._capacity or now - self._capacity_at >= _CAPACITY_SECONDS:
+            from dlrover_lite.client.job_sources import local_jobs
+
+            self._capacity, self._capacity_at = hosts_of("", local_jobs()), now
+        return self._capacity
 
     # --- clusters ---------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@ holds up nothing else."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.jobs.backend import JobBackend, JobSummary
 from dlrover_lite.protocol.news import JobNews
-from dlrover_lite.tui.model import OVER, Problem
+from dlrover_lite.tui.model import OVER, HostRow, Problem
 from dlrover_lite.tui.pages.detail import status_of_master
 from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.view_state import LocalStatus
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from dlrover_lite.brain.store.database import ConfigStore
     from dlrover_lite.brain.store.merge import JobMerge
 
-__all__ = ["Cluster", "LiveCluster", "NamedCluster", "news_from_summary"]
+__all__ = ["Cluster", "LiveCluster", "NamedCluster", "hosts_of", "news_from_summary"]
 
 _PERIOD_SECONDS = 3.0
 """Seconds between two looks at a cluster's list, and at the masters of those of its jobs that run."""
@@ -28,6 +29,8 @@ _SILENT_SECONDS = 15.0
 """Seconds without an answer after which a cluster doesn't answer."""
 _AGAIN_SECONDS = 30.0
 """Seconds for which a master that hasn't answered isn't asked again."""
+_HOSTS_SECONDS = 60.0
+"""Seconds between two looks at the hosts of a cluster."""
 _MOST_ASKED = 20
 """The most masters that are asked, those of the newest jobs."""
 
@@ -66,6 +69,9 @@ class LiveCluster:
         self._asked_again_at: dict[str, float] = {}
         self.heard: dict[str, tuple[LocalStatus, float]] = {}
         """What the masters have said last, and when, by job; another thread adds to it."""
+        self.hosts: tuple[HostRow, ...] = ()
+        """Hosts of the cluster; empty: it hasn't told, or mayn't. Another thread replaces it."""
+        self._hosts_at = -math.inf
         self.asked = threading.Event()
         """The first list has come, or can't be had."""
         self._lists: Feed[tuple[JobSummary, ...]] = Feed(
@@ -105,6 +111,8 @@ class LiveCluster:
             with self._opened() as store:
                 missing = set(settle(store, self.name, summaries))
             self._listed_at = self._clock()
+            if self._listed_at - self._hosts_at >= _HOSTS_SECONDS:
+                self.hosts, self._hosts_at = hosts_of(self.name, self._connect()), self._listed_at
         finally:
             self.asked.set()
         found = tuple(one for one in summaries if one.id in missing)
@@ -137,6 +145,15 @@ class LiveCluster:
             merge = self._merges[job] = JobMerge(history, job, self.name)
         with self._opened() as store:
             merge.look(store)
+
+
+def hosts_of(source: str, backend: JobBackend) -> tuple[HostRow, ...]:
+    """Return the hosts that jobs run on there; () where that can't be told."""
+    try:
+        there = backend.capacity()
+    except DlroverLiteError:
+        return ()
+    return tuple(HostRow(source, one.name, one.resources.cores, one.resources.memory) for one in there)
 
 
 def news_from_summary(known: JobSummary, source: str) -> JobNews:

@@ -1,0 +1,259 @@
+"""The machine, or the clusters, as a picture: who had how many cores and how much memory, what runs where, who waits, and the brain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from dlrover_lite.core.units import format_bytes
+from dlrover_lite.core.words import next_look, plural
+from dlrover_lite.tui import formats
+from dlrover_lite.tui.model import Given, HostRow, JobRow, JobsView
+from dlrover_lite.tui.pages.charts import bar
+from dlrover_lite.tui.pages.stack_chart import Layer, Look, key_of, look_of, stack_chart
+from dlrover_lite.tui.table import Column, Table
+from dlrover_lite.tui.text import EMPTY, Line, Span, cut, line, padded, side_by_side
+
+__all__ = ["overview"]
+
+_HERE = "this machine"
+_SHORTEST_SECONDS = 60.0
+_LONGEST_SECONDS = 86_400.0
+_RECENT_SECONDS = 3600.0
+"""Seconds after its end for which a job is still in the picture."""
+_MOST_LAYERS = 12
+"""Maximum number of jobs that are drawn apart; the others are one layer."""
+_OTHERS = Look("·", "dim")
+_SIDE_BY_SIDE = 100
+"""Width from which on cores and memory are beside each other."""
+_LEAST_CHART, _MOST_CHART = 6, 22
+_WAITING = ("queued", "starting")
+
+
+class _Place(NamedTuple):
+    """A machine, or a cluster, with its jobs."""
+
+    source: str
+    hosts: tuple[HostRow, ...]
+    jobs: tuple[JobRow, ...]
+    """Jobs that run or did a while ago, the oldest first."""
+
+    @property
+    def live(self) -> list[JobRow]:
+        return [row for row in self.jobs if not row.over]
+
+    def there_is(self, memory: bool) -> float | None:
+        """Return how many cores, or bytes, there are; None: it isn't known."""
+        return sum(host.memory if memory else host.cores for host in self.hosts) or None
+
+
+def overview(view: JobsView, width: int, height: int, now: float) -> list[Line]:
+    """Draw each machine or cluster in an equal share of ``height``, or in more lines, where it has more to tell than fits."""
+    places = _places(view, now)
+    found = [_head(view, now, width)]
+    if not places:
+        return [*found, EMPTY, line("Nothing runs, nothing has run in the last hour, and no host is known.")]
+    each = max(8, (height - 1) // len(places) - 1)
+    for place in places:
+        found += [EMPTY, *_drawn(place, width, each, now)]
+    return found
+
+
+def _head(view: JobsView, now: float, width: int) -> Line:
+    live = [row for row in view.jobs.values() if not row.over]
+    waiting = sum(row.state == "queued" for row in live)
+    parts = [Span(f"{plural(len(live) - waiting, 'job')} running, {waiting} waiting")]
+    if view.brain:
+        parts += [Span("  brain ", "dim"), Span(view.brain)]
+    looks = [(row.look.at, row) for row in live if row.look is not None and row.look.at is not None]
+    if looks:
+        at, row = min(looks, key=lambda one: one[0])
+        parts.append(Span(f", {next_look(at, '', now)} ({row.id})", "dim"))
+    return padded(parts, width)
+
+
+def _places(view: JobsView, now: float) -> list[_Place]:
+    jobs = sorted(
+        (row for row in view.jobs.values() if not row.over or (row.ended_at or 0.0) >= now - _RECENT_SECONDS),
+        key=lambda row: (row.created_at, row.id),
+    )
+    sources = dict.fromkeys([*(host.source for host in view.hosts), *(row.source for row in jobs)])
+    return [
+        _Place(
+            source,
+            tuple(host for host in view.hosts if host.source == source),
+            tuple(row for row in jobs if row.source == source),
+        )
+        for source in sorted(sources)
+    ]
+
+
+def _drawn(place: _Place, width: int, height: int, now: float) -> list[Line]:
+    looks = _looks(place.jobs)
+    rows = [*_jobs(place, looks, width, height // 3), *_hosts(place, width, max(2, height // 4))]
+    rows += _queue(place, width, max(2, height // 5))
+    charts = _charts(place, looks, width, max(_LEAST_CHART, min(_MOST_CHART, height - 1 - len(rows))), now)
+    return [_title(place, width), *charts, *rows]
+
+
+def _title(place: _Place, width: int) -> Line:
+    """Write what there is, what is given of it, and what of that is used."""
+    live = place.live
+    given, used = (sum(getattr(row, name) or 0.0 for row in live) for name in ("cores", "used_cores"))
+    memory, used_memory = (int(sum(getattr(row, name) or 0 for row in live)) for name in ("memory", "used_memory"))
+    cores, there = place.there_is(False), place.there_is(True)
+    parts = [
+        Span(place.source or _HERE, "title"),
+        Span(f"  {given:g}{'' if cores is None else f' of {cores:g}'} cores given, {used:.3g} used"),
+        Span(
+            f"; {format_bytes(memory)}{'' if there is None else f' of {format_bytes(int(there))}'} given, "
+            f"{format_bytes(used_memory)} used"
+        ),
+    ]
+    if len(place.hosts) > 1:
+        parts.append(Span(f"; {len(place.hosts)} hosts"))
+    return padded(parts, width)
+
+
+# --- over time ------------------------------------------------------------------------------------------------------
+
+
+def _looks(jobs: Sequence[JobRow]) -> dict[str, Look]:
+    """Return the looks of the jobs that are drawn apart: those that had most cores."""
+    most = sorted(jobs, key=lambda row: -max((one.cores for one in row.given), default=row.cores or 0.0))
+    apart = {row.id for row in most[:_MOST_LAYERS]}
+    return {row.id: look_of(at) for at, row in enumerate(row for row in jobs if row.id in apart)}
+
+
+def _charts(place: _Place, looks: dict[str, Look], width: int, height: int, now: float) -> list[Line]:
+    low = min((one.at for row in place.jobs for one in _steps(row)), default=now)
+    low = max(min(low, now - _SHORTEST_SECONDS), now - _LONGEST_SECONDS)
+
+    def chart(memory: bool, width: int, height: int) -> list[Line]:
+        layers = _layers(place.jobs, looks, memory=memory, now=now)
+        head = padded([Span("memory" if memory else "cores", "title"), Span(" given, by job", "dim")], width)
+        drawn = stack_chart(
+            layers,
+            width,
+            height - 1,
+            span=(low, now),
+            ends=formats.span(low, now),
+            most=place.there_is(memory),
+            written=(lambda value: format_bytes(int(value))) if memory else lambda value: f"{value:.4g}",
+        )
+        return [head, *drawn]
+
+    if width >= _SIDE_BY_SIDE:
+        left = (width - 2) // 2
+        return side_by_side(
+            ((left, chart(False, left, height)), (width - 2 - left, chart(True, width - 2 - left, height)))
+        )
+    if height >= 2 * _LEAST_CHART:
+        return [*chart(False, width, height - height // 2), *chart(True, width, height // 2)]
+    return chart(False, width, height)
+
+
+def _steps(row: JobRow) -> tuple[Given, ...]:
+    """Return what a job was given; of one whose plans aren't known, what it has now, since its beginning."""
+    if row.given or row.started_at is None or not row.cores:
+        return row.given
+    return (Given(row.started_at, row.cores, row.memory or 0),)
+
+
+def _layers(jobs: Sequence[JobRow], looks: dict[str, Look], *, memory: bool, now: float) -> list[Layer]:
+    found: list[Layer] = []
+    others: list[Layer] = []
+    for row in jobs:
+        steps = tuple((one.at, float(one.memory) if memory else one.cores) for one in _steps(row))
+        until = now + 1.0 if not row.over else row.ended_at or now
+        (found if row.id in looks else others).append(Layer(row.id, looks.get(row.id, _OTHERS), steps, until))
+    if others:
+        found.append(_together(others))
+    return found
+
+
+def _together(layers: Sequence[Layer]) -> Layer:
+    """Make one layer of many."""
+    changes: list[tuple[float, float]] = []
+    for layer in layers:
+        before = 0.0
+        for at, value in (*layer.steps, (layer.until, 0.0)):
+            changes.append((at, value - before))
+            before = value
+    changes.sort()
+    totals = accumulate(change for _, change in changes)
+    steps = tuple((at, max(0.0, total)) for (at, _), total in zip(changes, totals, strict=True))
+    return Layer(f"{len(layers)} others", _OTHERS, steps, max(layer.until for layer in layers))
+
+
+# --- now ------------------------------------------------------------------------------------------------------------
+
+
+def _jobs(place: _Place, looks: dict[str, Look], width: int, most: int) -> list[Line]:
+    """Write the jobs that have something, those with most cores first."""
+    there = sorted((row for row in place.live if row.cores), key=lambda row: -(row.cores or 0.0))
+    if not there:
+        return []
+    table: Table[JobRow] = Table((_key_column(looks), *_COLUMNS), lambda row: row.id)
+    table.put({row.id: row for row in there})
+    head, *lines = table.text(width)
+    return [head, *_at_most(lines, max(2, most), width, "job")]
+
+
+def _key_column(looks: dict[str, Look]) -> Column[JobRow]:
+    return Column("key", "", lambda row, _: (key_of(looks.get(row.id, _OTHERS)),), least=2)
+
+
+_COLUMNS: tuple[Column[JobRow], ...] = (
+    Column("job", "JOB", lambda row, _: line(row.id), least=14, wanted=18, most=30),
+    Column("state", "STATE", lambda row, _: formats.state(row.state, silent_since=row.silent_since), least=12, rank=3),
+    Column("nodes", "NODES", lambda row, _: line(f"{row.workers or 0}w {row.servers or 0}p"), least=6, rank=2),
+    Column("cpu", "CORES", lambda row, _: formats.cores_of(row.used_cores, row.cores), least=9, right=True),
+    Column(
+        "memory", "MEMORY", lambda row, _: formats.memory_of(row.used_memory, row.memory), least=12, right=True, rank=1
+    ),
+    Column("rate", "SAMPLES/S", lambda row, _: formats.number(row.rate), least=9, right=True, rank=4),
+    Column("ends", "ENDS", lambda row, _: formats.ends(row), least=13, rank=5),
+)
+
+
+def _hosts(place: _Place, width: int, most: int) -> list[Line]:
+    """Write what runs on each host, where there are several."""
+    if len(place.hosts) < 2:
+        return []
+    on: dict[str, list[tuple[JobRow, int, int, float]]] = {}
+    for row in place.live:
+        for share in row.hosts:
+            on.setdefault(share.host, []).append((row, share.workers, share.servers, share.cores))
+    lines = []
+    for host in sorted(place.hosts, key=lambda host: (-sum(one[3] for one in on.get(host.name, ())), host.name)):
+        shares = on.get(host.name, [])
+        given = sum(share[3] for share in shares)
+        what = ", ".join(f"{row.id} {workers}w {servers}p" for row, workers, servers, _ in shares) or "nothing"
+        lines.append(
+            line(
+                (f"{cut(host.name, 20):<20} ", "plain"),
+                *bar(given, host.cores, 16, full=2, high=2),
+                (f" {given:g} of {host.cores:g} cores, {format_bytes(host.memory)}: ", "dim"),
+                what,
+            )
+        )
+    return _at_most(lines, most, width, "host")
+
+
+def _queue(place: _Place, width: int, most: int) -> list[Line]:
+    waiting = [row for row in place.live if row.state in _WAITING and not row.cores]
+    lines = [
+        line(("waits ", "warn"), f"{row.id}  ", (row.message.partition("\n")[0] or row.state, "dim")) for row in waiting
+    ]
+    return _at_most(lines, most, width, "job")
+
+
+def _at_most(lines: Iterable[Line], most: int, width: int, what: str) -> list[Line]:
+    """Keep so many lines; the last one of too many says how many more there are."""
+    found = list(lines)
+    if len(found) > most:
+        more = len(found) - most + 1
+        found = [*found[: most - 1], line((f"   and {plural(more, f'more {what}')}", "dim"))]
+    return [padded(one, width) for one in found]
