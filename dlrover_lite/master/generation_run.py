@@ -77,7 +77,7 @@ from dlrover_lite.protocol.questions import (
     Wish,
 )
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.transport.frames import NOT_UNDERSTOOD, Failure, Request
+from dlrover_lite.transport.frames import LATER, NOT_UNDERSTOOD, Failure, Request
 
 __all__ = ["GenerationRun", "Outcome"]
 
@@ -271,11 +271,16 @@ class GenerationRun:
             moved=bool(owners) and self.servers.state.owners != owners,
         )
         points.decided()
-        if not (yield from self._transaction.settle()):
+        is_written = yield from self._transaction.settle()
+        if not is_written and self.outcome is not None:
             return
         points.committed()
         for request, body in answers:
-            if body is not None:
+            if not is_written and isinstance(request.body, LeaseRequest):
+                # the job is to end on a full disk: its last checkpoint needs the answers to servers, but a master that follows this one
+                # knows nothing of these leases and reports
+                self._outbox.reply(request, LATER)
+            elif body is not None:
                 self._outbox.reply(request, body)
         self._answered = points
         self._topology.answer_waiting(self.fleet)

@@ -24,12 +24,12 @@ class Transaction:
     on_error: Callable[[DlroverLiteError], None]
 
     def settle(self) -> Phase[bool]:
-        """Commit, and do what follows, until nothing does. Return whether the state could be written; on a full disk that takes as long as
-        there is no room, unless the job ends."""
+        """Commit, and do what follows, until nothing does. Return whether all of it could be written: on a full disk that takes as long as
+        there is no room, and comes to nothing if the job is to end."""
         is_written = True
         while True:
             try:
-                yield from self.insist(self.facts.commit)
+                is_written &= yield from self.insist(self.facts.commit)
             except DlroverLiteError as error:
                 self.on_error(error)
                 is_written = False

@@ -143,7 +143,8 @@ class LeaseRequest(Message, frozen=True):
     want: bool = True
     report: WorkReport | None = None
     holding: Items[Count] = []
-    """Tokens of all leases this worker knows of. A lease that isn't among them was granted in an answer that got lost."""
+    """Tokens of all leases of which this worker will still report something. What is open of others of its leases is to do again: they were
+    granted in an answer that got lost, or reported to a master that was killed before that was durable."""
 
 
 class Lease(Message, frozen=True):

@@ -14,7 +14,7 @@ from dlrover_lite.core.errors import DiskFull, RemoteError
 from dlrover_lite.jobs import events as stories
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.full_disk import LONGEST_DELAY_SECONDS, FullDisk
-from dlrover_lite.protocol.messages import Ack, Export, Exported, ExportFailed, Heartbeat, LeaseRequest, Wait
+from dlrover_lite.protocol.messages import Ack, Export, Exported, ExportFailed, Heartbeat, Lease, LeaseRequest, Wait
 from dlrover_lite.protocol.questions import ScaleRequest, StatusRequest, StopRequest, StoryRequest
 from dlrover_lite.transport.frames import Later
 from dlrover_lite.transport.memory import VirtualClock
@@ -180,6 +180,26 @@ def test_a_last_checkpoint_is_taken_though_the_jobs_disk_is_full(make: Any, full
         outcome = until_ended(rig, servers)
     assert (outcome.state, outcome.message) == ("stopped", "stopped by request")
     assert [path.name for path in rig.checkpoints.iterdir()] == ["cut-00000001"]
+
+
+def test_nothing_is_leased_or_acknowledged_by_a_master_that_ends_on_a_full_disk(make: Any, full: Any) -> None:
+    """Found by seed 40865 of `make fuzz-sim`: killed before its last checkpoint it was followed by one that knew nothing of what it had told."""
+    rig = make(workers=1, samples=4000, checkpoint={"every_seconds": 3600.0})
+    rig.up("ps-0", "worker-0")
+    held = rig.lease("worker-0")
+    with full():
+        client = rig.client("worker-0")
+        sequence = client.send(LeaseRequest("worker-0", **done(held)))
+        until_it_waits(rig)
+        rig.ask("cli", StopRequest())
+        client.send(LeaseRequest("worker-0", **done(held)), sequence=sequence)
+        rig.ask("cli", StatusRequest())
+        assert {type(body) for body in answers(rig, "worker-0")} == {Later}
+        rig.kill()
+    rig.start()
+    samples = rig.ask("cli", StatusRequest()).samples
+    assert isinstance(rig.ask("worker-0", LeaseRequest("worker-0", **done(held))), Lease)
+    assert rig.ask("cli", StatusRequest()).samples > samples
 
 
 # --- the export -------------------------------------------------------------------------------------------------------

@@ -269,9 +269,8 @@ def test_status_tells_rows_staleness_and_usage(rig: Rig) -> None:
     rig.ask("ps-0", PsReport("ps-0", 123, 4567, 8))
     lease = rig.lease("worker-0")
     report = report_of(4, staleness={0: 98, 3: 1, 9: 1})
-    rig.ask(
-        "worker-0", LeaseRequest("worker-0", lease.token, [(lease.start, lease.start + 1)], want=False, report=report)
-    )
+    done = [(lease.start, lease.start + 1)]
+    rig.ask("worker-0", LeaseRequest("worker-0", lease.token, done, want=False, report=report, holding=[lease.token]))
     left = lease.stop - lease.start - 1
     status = rig.ask("cli", StatusRequest())
     assert isinstance(status, Status)

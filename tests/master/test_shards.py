@@ -401,5 +401,19 @@ def test_a_request_that_comes_again_to_another_master_keeps_no_lease(store, tmp_
         following = service.report_and_lease("a", held.token, **report).work
         assert isinstance(following, Lease)
         assert service.ledger.tokens("a") == [following.token], "nobody knows of the other one"
-        assert service.report_and_lease("a", following.token, want=False, now=3.0).work == Ack()
+        report = {"holding": [following.token], "want": False, "now": 3.0}
+        assert service.report_and_lease("a", following.token, **report).work == Ack()
         assert service.ledger.tokens("a") == [following.token]
+
+
+def test_what_a_worker_holds_no_more_is_to_do_again(store):
+    """Found by seed 40865 of `make fuzz-sim`: a master that was killed had taken the report of it, and nothing of that was durable."""
+    service = ShardService(store, plan(8), policy=LeasePolicy(first_minibatches=4))
+    first = service.report_and_lease("a", now=0.0).work
+    assert name(first) == "train 0:0-4"
+    service.report_and_lease("a", first.token, [(0, 1)], want=False, holding=[first.token], now=1.0)
+    assert service.ledger.tokens("a") == [first.token]
+    # of minibatch 1 it has told another master
+    following = service.report_and_lease("a", first.token, [(2, 4)], now=2.0).work
+    assert name(following) == "train 0:1-2"
+    assert service.ledger.tokens("a") == [following.token]

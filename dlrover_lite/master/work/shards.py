@@ -84,12 +84,6 @@ class ShardService:
         """Number of training minibatches done when one failed first; None: nothing has failed since this service began."""
         self._failed_in: list[Pass] = []
         """The pass of the minibatch that was skipped last, where that was one too many."""
-        self._unconfirmed = set(self.ledger.workers())
-        """Workers that an earlier master has given leases, perhaps in answers that were never sent."""
-        self._follows_another = bool(self.ledger.passes())
-        """An earlier master has answered workers: what it was asked may come again, and nobody here knows that it was answered."""
-        self._granted: dict[str, int] = {}
-        """Lease that each worker was given in the last answer, until it says that it knows of it; only after an earlier master."""
         self.store = store
         self._policy = policy
         self._wait = Wait(wait_seconds)
@@ -222,14 +216,11 @@ class ShardService:
         """Take a report about lease ``token`` and, if it is wanted, give the next lease. ``now``: seconds of a steady clock.
 
         ``failed`` is a minibatch and the error it raised. Wait: all that is left is leased to others (or waits to be retried by them).
-        A worker that was declared dead is believed about the past, and told that it has finished. ``holding``: the leases it knows of.
+        A worker that was declared dead is believed about the past, and told that it has finished. ``holding``: the leases of which it will
+        still report something; what is open of all others of its leases is to do again. An answer may have got lost with the master that
+        gave it, and a report with one that could not make it durable.
         """
         result = NOTHING_CONSUMED
-        granted = self._granted.pop(worker, None)
-        if worker in self._unconfirmed:
-            self._confirm(worker, {*holding, token})
-        elif granted is not None and granted not in {*holding, token}:
-            self._take_back(granted)
         if token is not None:
             if consumed:
                 result = self._consumed(worker, token, consumed, now)
@@ -238,13 +229,14 @@ class ShardService:
             if give_back:
                 self._tell_open(token, "given back by")
                 self.store.apply(self.ledger.give_back(token))
+        for known in self.ledger.tokens(worker):
+            if known not in holding:
+                self._tell_open(known, "to do again: it knows nothing of its lease,")
+                self.store.apply(self.ledger.give_back(known))
         if worker in self._dead or self.finished:
             return Answer(Finished(), result)
         self._workers.add(worker)
-        work = self._lease(worker, now) if want else Ack()
-        if self._follows_another and isinstance(work, Lease):
-            self._granted[worker] = work.token
-        return Answer(work, result)
+        return Answer(self._lease(worker, now) if want else Ack(), result)
 
     def worker_joined(self, worker: str) -> None:
         """Note that a process with this name is up: what its forerunner of the same name had leased, if any, is to do again."""
@@ -266,18 +258,6 @@ class ShardService:
         for token in self.ledger.tokens(worker):
             self._tell_open(token, "to do again, after the end of")
         self.store.apply(self.ledger.expire(worker))
-
-    def _confirm(self, worker: str, known: set[int | None]) -> None:
-        """Handle the first word of a worker since this service began: leases it has never heard of are to do again."""
-        self._unconfirmed.discard(worker)
-        for token in self.ledger.tokens(worker):
-            if token not in known:
-                self._take_back(token)
-
-    def _take_back(self, token: int) -> None:
-        """Have a lease be done again that its worker has never heard of."""
-        self._tell_open(token, "to do again: the answer got lost that leased it to")
-        self.store.apply(self.ledger.give_back(token))
 
     def _tell_open(self, token: int, text: str) -> None:
         """Tell the story that what is open of a lease is in trouble."""
