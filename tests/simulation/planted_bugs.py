@@ -19,6 +19,7 @@ from dlrover_lite.master.slots.parameter_servers import consumed
 from dlrover_lite.master.slots.slot_state import SlotState
 from dlrover_lite.master.transaction import Transaction
 from dlrover_lite.master.work.ledger import Ledger
+from dlrover_lite.master.work.shards import ShardService
 from dlrover_lite.ps.journal.applied_minibatches import AppliedMinibatches
 from dlrover_lite.transport.answering import Answering
 
@@ -79,8 +80,15 @@ def _never_counted(with_another: Callable[..., Any]) -> Callable[..., Any]:
     return wrong
 
 
-def _handled_again(replayed: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, request: False
+def _put_off_for_good(answer: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, request, body: self.reply(request, body)
+
+
+def _believed_to_be_held(report_and_lease: Callable[..., Any]) -> Callable[..., Any]:
+    def wrong(self: ShardService, worker: str, *told: Any, **options: Any) -> Any:
+        return report_and_lease(self, worker, *told, **{**options, "holding": self.ledger.tokens(worker)})
+
+    return wrong
 
 
 def _always_fits(fits: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,7 +134,10 @@ PLANTED = {
     "the first batch of a move commits all of its slots": Planted(SlotState, "_commit", _whole_move, 1),
     "what was applied doesn't travel with the slots": Planted(AppliedMinibatches, "unpack", _nothing_travels, 11),
     "nodes that come back aren't counted": Planted(fleet, "with_another", _never_counted, 5),
-    "a request that comes twice is handled twice": Planted(Answering, "_replayed", _handled_again, 9),
+    "an answer that puts off is remembered as the answer": Planted(Answering, "answer", _put_off_for_good, 34),
+    "a lease is believed to be held by whom it was given to": Planted(
+        ShardService, "report_and_lease", _believed_to_be_held, 44
+    ),
     "a machine takes more than it has room for": Planted(cluster, "fits", _always_fits, 47),
     "a checkpoint notes what is consumed after its snapshots": Planted(Checkpoints, "_commit", _noted_late, 17),
     "a change of plan has no numbers in its reason": Planted(Reasons, "plan", _no_reason, 15),
