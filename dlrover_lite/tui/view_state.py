@@ -19,6 +19,8 @@ __all__ = ["JobsFold", "LocalNode", "LocalStatus"]
 
 KEPT_RATES = 60
 KEPT_PLANS = 64
+_COST_SECONDS = 10.0
+"""Seconds after which the cost of a job that runs is reckoned anew: what it is told to is more."""
 SILENT_SECONDS = 15.0
 """Seconds without a word after which a master is silent: it writes every two seconds that it is there."""
 
@@ -297,5 +299,8 @@ def _cost(known: _Known) -> Cost | None:
     """Return the cost of a job until its end, or until something was heard of it last."""
     if known.cost is None:
         return None
-    until = known.news.ended_at or known.heard_at or (known.rates[-1].at if known.rates else known.cost.at)
+    until = known.news.ended_at
+    if until is None:
+        heard = known.heard_at or (known.rates[-1].at if known.rates else known.cost.at)
+        until = heard - heard % _COST_SECONDS
     return known.cost.until(max(until, known.cost.at))

@@ -59,7 +59,7 @@ ADS = JobRow(
     samples=4_210_000,
     total_samples=10_000_000,
     rate=52_310.0,
-    rates=tuple(20_000 + 500.0 * i + 4_000 * math.sin(i) for i in range(60)),
+    rates=tuple(round(20_000 + 500.0 * i + 4_000 * math.sin(i), 1) for i in range(60)),
     expected=ExpectedEnd(NOW + 112, 9.0),
     workers=3,
     servers=1,
@@ -161,7 +161,9 @@ ONE, TWO = "1 worker x 0.25, 1 ps x 0.25", "3 worker x 0.5, 1 ps x 0.5"
 DETAIL = JobDetail(
     row=ADS,
     rates=tuple(
-        Rate(NOW - 870 + 10 * i, (12_000 if i < 30 else 30_000 if i < 64 else 52_000) + 900 * math.sin(i), 10.0)
+        Rate(
+            NOW - 870 + 10 * i, round((12_000 if i < 30 else 30_000 if i < 64 else 52_000) + 900 * math.sin(i), 1), 10.0
+        )
         for i in range(88)
     ),
     decisions=(
@@ -241,7 +243,8 @@ ROOM = Room(RoleNow(2, 0.5, 440 * MIB), RoleNow(1, 0.5, 151 * MIB), 4 * GIB, 8.0
 
 def _weighed(mark: str, workers: int, each: float, rate: float, verdict: str) -> WeighedPlan:
     cores = workers * each + 0.25
-    return WeighedPlan(mark, workers, each, 1, 0.25, cores, GIB, rate, rate * 0.8, rate * 1.2, 5e6 / rate, verdict)
+    seconds = round(5e6 / rate, 2)
+    return WeighedPlan(mark, workers, each, 1, 0.25, cores, GIB, rate, rate * 0.8, rate * 1.2, seconds, verdict)
 
 
 MODEL = ModelShown(

@@ -47,7 +47,7 @@ SHOWN = msgspec.structs.replace(DETAIL, row=_shown(DETAIL.row))
 def recording(tmp_path: Path) -> Path:
     """Three moments: all jobs; after 10 s more samples, and a look at a job; after 20 s one job less."""
     path, clock, source = tmp_path / "a.jsonl", Clock(), FixedSource()
-    recorder = Recorder(source, create(path), clock=clock, explains=False)
+    recorder = Recorder(source, path.open("xb"), clock=clock, explains=False)
     recorder.jobs()
     clock.now += 10
     source.change(ADS.id, samples=5_000_000)
@@ -309,6 +309,7 @@ def test_additions_to_a_detail_are_recorded_and_applied() -> None:
 
 
 def test_going_back_in_a_long_recording_does_not_read_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_module, "_LEAST_BETWEEN_KEYS", 64 * 1024)
     clock, source, file = Clock(), FixedSource(), io.BytesIO()
     recorder = Recorder(source, file, clock=clock, explains=False)
     for second in range(4000):
@@ -337,9 +338,46 @@ def test_a_compressed_recording_is_read(recording: Path) -> None:
     other.write_bytes(gzip.compress(recording.read_bytes()))
     source, _ = _played(other)
     assert source.jobs().jobs == _rows(VIEW)
-    other.write_bytes(other.read_bytes()[:-20])
+    other.write_bytes(other.read_bytes()[:100] + b"no such bytes" + other.read_bytes()[100:])
     with pytest.raises(HistoryError, match="Can't read"):
         read(other)
+
+
+def test_a_recording_that_is_being_written_is_compressed_and_can_be_read(tmp_path: Path) -> None:
+    path, clock, source = tmp_path / "a.jsonl", Clock(), FixedSource()
+    recorder = Recorder(source, create(path), clock=clock, explains=False)
+    recorder.jobs()
+    recorder.job(ADS.id)
+    assert read(path).player().end == NOW  # as after a crash
+    for _ in range(200):
+        clock.now += 10
+        source.change(ADS.id, samples=int(clock.now) % 1000)
+        recorder.jobs()
+    written = path.stat().st_size
+    recorder.close()
+    assert read(path).player().end == clock.now
+    assert written < len(gzip.decompress(path.read_bytes())) / 3
+    path.write_bytes(path.read_bytes()[:-40])
+    assert NOW < read(path).player().end <= clock.now
+
+
+def test_what_only_goes_on_is_written_once_a_second_and_what_happens_at_once(tmp_path: Path) -> None:
+    path, clock, source = tmp_path / "a.jsonl", Clock(), FixedSource()
+    recorder = Recorder(source, create(path), clock=clock, explains=False)
+    for half in range(20):
+        clock.now = NOW + half / 2
+        changed = {"samples": half} if half != 11 else {"samples": half, "state": "evaluating"}
+        source.change(ADS.id, **changed)
+        source.details[ADS.id] = msgspec.structs.replace(DETAIL, row=source.view.jobs[ADS.id])
+        recorder.jobs()
+        recorder.job(ADS.id)
+    recorder.close()
+    recording = read(path)
+    assert len(recording.times) == 2 * 11  # each second until 5, then, as the state changed, from 5.5 on
+    played, player = _played(recording)
+    for second, samples in ((4.0, 8), (5.5, 11), (9.5, 19)):
+        player.stand(NOW + second)
+        assert (played.jobs().jobs[ADS.id].samples, played.job(ADS.id).row.samples) == (samples, samples)
 
 
 def test_a_cut_off_recording_is_shown_as_far_as_it_goes(recording: Path) -> None:

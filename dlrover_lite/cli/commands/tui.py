@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -259,8 +260,8 @@ def _write(job: str, past: Timeline, explain: Explain, path: Path) -> None:
 
     whole = io.BytesIO()
     write(past, whole, explain, hidden=_hidden())
-    with create(path) as file:
+    with closing(create(path)) as file:
         file.write(whole.getvalue())
     note(
-        f"{path}: the history of {job}, {format_bytes(len(whole.getvalue()))}. Play it: dlrover-lite tui --replay {path}"
+        f"{path}: the history of {job}, {format_bytes(path.stat().st_size)}. Play it: dlrover-lite tui --replay {path}"
     )

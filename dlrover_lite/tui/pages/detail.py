@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ _RANGES = 128
 """Maximum number of ranges of slots that a strip shows."""
 _MOST_COLUMNS = 3
 """Maximum number of columns that are named with their share of unknown ids."""
+_STEPS = 8
+"""Number of steps of heat: more than there are shades, which lie between them."""
 _IDLE = 0.02
 """Heat of a range with idle slots of its own, as a share of that of the busiest slot."""
 
@@ -178,7 +181,7 @@ def strips_of(report: SlotsReport, topology: Topology) -> tuple[PsStrip, ...]:
     for hot in report.hottest:
         if most > 0 and hot.node in heat:
             at = hot.slot * ranges // len(owners)
-            heat[hot.node][at] = max(heat[hot.node][at], round(hot.busy / most, 2))
+            heat[hot.node][at] = max(heat[hot.node][at], math.ceil(hot.busy / most * _STEPS) / _STEPS)
     busy = {one.node: one for one in report.servers}
     return tuple(
         PsStrip(name, busy[name].slots, _rounded(busy[name].busy), tuple(heat[name])) for name in names if name in busy

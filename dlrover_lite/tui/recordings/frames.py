@@ -2,11 +2,12 @@
 
 A recording is a text file of JSON lines: first a ``Head``, then ``Frame``s in order of their times. It is whole up to any line, so one that
 was cut off, or is still being written, can be shown as far as it goes. Now and then a line is a key: it has everything, so that who begins
-there needs nothing of what was before.
+there needs nothing of what was before. ``packed`` has how it is compressed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -27,6 +28,7 @@ __all__ = [
     "Head",
     "Look",
     "applied",
+    "encoded",
     "look",
 ]
 
@@ -97,6 +99,25 @@ class Frame(msgspec.Struct, frozen=True, omit_defaults=True):
     """Ids of jobs that aren't looked at any more."""
     decided: tuple[Decided, ...] = ()
     explained: Explained | None = None
+
+
+_LARGE = 1e5
+"""From here on, as for times, numbers have three digits after the point."""
+
+
+def encoded(line: Head | Frame) -> bytes:
+    """Encode a line, with no more digits of its numbers than are ever shown: six, or a thousandth, as for times."""
+    return msgspec.json.encode(_short(msgspec.to_builtins(line)))
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 3) if abs(value) >= _LARGE or not math.isfinite(value) else float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: _short(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(one) for one in value]
+    return value
 
 
 class Differences(Generic[S]):

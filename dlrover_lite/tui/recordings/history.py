@@ -47,7 +47,7 @@ def write(past: Timeline, file: IO[bytes], explain: Explain | None = None, *, hi
     """Write a job's history as a recording. With ``explain``, the explanation of each decision too, as it was when that was made and when
     it was known what it brought. ``hidden``: as of ``Recorder``."""
     job = _Past(past)
-    recorder = Recorder(job, file, clock=lambda: job.at, hidden=hidden, explains=False)
+    recorder = Recorder(job, file, clock=lambda: job.at, hidden=hidden, explains=False, grain_seconds=0.0)
     for at, news in _moments(past):
         job.take(at, news)
         recorder.jobs()

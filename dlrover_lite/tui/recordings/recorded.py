@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import mmap
 import threading
 import time
@@ -20,6 +19,7 @@ from dlrover_lite.core.files.regular import FileTooLarge, open_regular
 from dlrover_lite.core.units import GIB
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView, Problem
 from dlrover_lite.tui.recordings.frames import EXPLANATIONS, FORMAT, ROWS, Change, Decided, Frame, Head, applied
+from dlrover_lite.tui.recordings.packed import unpacked
 from dlrover_lite.tui.recordings.player import Mark, Player
 from dlrover_lite.tui.recordings.recorder import CHANGED
 
@@ -44,15 +44,14 @@ def read(path: Path) -> Recording:
                 return Recording(_unpacked(file, path), str(path))
             empty = file.seek(0, 2) == 0
             return Recording(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), str(path))
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, zlib.error) as error:
         why = getattr(error, "strerror", None) or error
         raise HistoryError(f"Can't read {path}: {why}") from error
 
 
 def _unpacked(file: BinaryIO, path: Path) -> bytes:
-    with gzip.GzipFile(fileobj=file) as packed:
-        data = packed.read(_MOST_UNPACKED_BYTES + 1)
-    if len(data) > _MOST_UNPACKED_BYTES:
+    data = unpacked(file.read(), _MOST_UNPACKED_BYTES)
+    if data is None:
         raise FileTooLarge(path, _MOST_UNPACKED_BYTES)
     return data
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO
+from typing import Protocol
 
 import msgspec
 
@@ -16,27 +17,50 @@ from dlrover_lite.core.errors import DlroverLiteError, HistoryError
 from dlrover_lite.core.version import __version__
 from dlrover_lite.tui.model import Explanation, JobDetail, JobsView, LastDecision, Problem
 from dlrover_lite.tui.pages.job_page import ACTING, mark_of
-from dlrover_lite.tui.recordings.frames import EXPLANATIONS, FORMAT, ROWS, Decided, Explained, Frame, Head, Look, look
+from dlrover_lite.tui.recordings.frames import (
+    EXPLANATIONS,
+    FORMAT,
+    ROWS,
+    Decided,
+    Explained,
+    Frame,
+    Head,
+    Look,
+    encoded,
+    look,
+)
+from dlrover_lite.tui.recordings.packed import PackedFile
 from dlrover_lite.tui.sources.source import Source
 
-__all__ = ["CHANGED", "Recorder", "create"]
+__all__ = ["CHANGED", "Output", "Recorder", "create"]
 
 CHANGED = "±"
 """Mark of a change of which only that is known."""
 _SYMBOLS = {"start": "●", "heal": "◆", "explore": "?", "preempt": "‖"}
-_LEAST_BETWEEN_KEYS = 64 * 1024
+_LEAST_BETWEEN_KEYS = 256 * 1024
 _KEY_SHARE = 4
 """Minimum ratio of the bytes between two keys to those of a key: a quarter of the file is keys, and to go anywhere takes little."""
+GRAIN_SECONDS = 1.0
 _PAUSE_SECONDS = 0.05
 """Seconds between two explanations, which take the processor from those who watch."""
 _LAST_SECONDS = 2.0
 """Seconds for what is still to be explained at the end."""
 
 
-def create(path: Path) -> IO[bytes]:
-    """Create the file of a recording. Raises HistoryError when it is there already or can't be made."""
+class Output(Protocol):
+    """Where a recording is written."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def create(path: Path) -> Output:
+    """Create the file of a recording, which is compressed. Raises HistoryError when it is there already or can't be made."""
     try:
-        return path.open("xb")
+        return PackedFile(path.open("xb"))
     except FileExistsError as error:
         raise HistoryError(f"{path} is there already", hint="Record to another file, or remove it.") from error
     except OSError as error:
@@ -53,15 +77,18 @@ class Recorder:
     def __init__(
         self,
         source: Source,
-        file: IO[bytes],
+        file: Output,
         *,
         clock: Callable[[], float] = time.time,
         hidden: Iterable[Path] = (),
         explains: bool = True,
+        grain_seconds: float = GRAIN_SECONDS,
     ) -> None:
-        """Begin to record what ``source`` tells. ``hidden``: directories that are written as ``~``."""
+        """Begin to record what ``source`` tells. ``hidden``: directories that are written as ``~``. ``grain_seconds``: between two lines
+        about the same, unless it is a decision, a state, or something that has come or gone, which is written at once."""
         self._source = source
-        self._file: IO[bytes] | None = file
+        self._file: Output | None = file
+        self._grain = grain_seconds
         self._clock = clock
         self._hidden = [str(path).encode() for path in hidden if len(str(path)) > 2]
         self._lock = threading.Lock()
@@ -70,6 +97,10 @@ class Recorder:
         self._begin = self._at
         self._view = JobsView()
         self._details: dict[str, JobDetail] = {}
+        self._latest: tuple[JobsView, JobDetail | None] = JobsView(), None
+        """What was told last; less may have been written."""
+        self._view_at = self._detail_at = -math.inf
+        """Times of the last lines about all jobs, and about the one that is looked at."""
         self._looked: str | None = None
         self._marked: set[tuple[str, int, bool]] = set()
         self._explained: dict[tuple[str, int], Explanation] = {}
@@ -78,7 +109,7 @@ class Recorder:
         """Reason why the file can't be written any more, and since when."""
         self._told: tuple[JobsView, JobsView] | None = None
         self._explainer = _Explainer(source.explain, self.put_explained) if explains else None
-        self._write(msgspec.json.encode(Head(FORMAT, __version__, self._at)))
+        self._write(encoded(Head(FORMAT, __version__, self._at)))
 
     # --- what is told -----------------------------------------------------------------------------------------------
 
@@ -86,7 +117,9 @@ class Recorder:
         view = self._source.jobs()
         if view is not self._view:
             with self._lock:
-                self._put_view(view)
+                self._latest = view, self._latest[1]
+                if self._clock() - self._view_at >= self._grain or _is_news(self._view, view):
+                    self._put_view(view)
         return view if self._failed is None or view.problem is not None else self._with_problem(view, self._failed)
 
     def job(self, job: str) -> JobDetail | None:
@@ -94,7 +127,12 @@ class Recorder:
         with self._lock:
             self._leave(unless=job)
             again, self._looked = self._looked != job, job
-            if detail is not None and (again or detail is not self._details.get(job)):
+            self._latest = self._latest[0], detail
+            before = self._details.get(job)
+            if detail is None or (detail is before and not again):
+                return detail
+            due = again or before is None or self._clock() - self._detail_at >= self._grain
+            if due or _is_news_of(before, detail):
                 self._put_detail(detail, again=again)
         return detail
 
@@ -111,6 +149,7 @@ class Recorder:
             self._explainer.close()
         self._source.close()
         with self._lock:
+            self._put_latest()
             if self._file is not None:
                 self._file.close()
                 self._file = None
@@ -123,8 +162,16 @@ class Recorder:
 
     # --- what is written --------------------------------------------------------------------------------------------
 
+    def _put_latest(self) -> None:
+        """Write what was told and isn't written yet."""
+        view, detail = self._latest
+        if view is not self._view:
+            self._put_view(view)
+        if detail is not None and detail.row.id == self._looked and detail is not self._details.get(detail.row.id):
+            self._put_detail(detail, again=False)
+
     def _put_view(self, view: JobsView) -> None:
-        before, self._view = self._view, view
+        before, self._view, self._view_at = self._view, view, self._clock()
         rows = before.jobs
         changed = [row for job, row in view.jobs.items() if rows.get(job) is not row]
         changes = {row.id: change for row in changed if (change := ROWS.between(rows.get(row.id), row))}
@@ -155,6 +202,7 @@ class Recorder:
         """Write what is new of a job. ``again``: it wasn't looked at until now; that is told even if nothing of it is new."""
         job = detail.row.id
         before, self._details[job] = self._details.get(job), detail
+        self._detail_at = self._clock()
         new = look(before, detail) or (Look(job) if again else None)
         if new is None:
             return
@@ -170,6 +218,7 @@ class Recorder:
     def _leave(self, *, unless: str | None = None) -> None:
         left = self._looked
         if left is not None and left != unless:
+            self._put_latest()
             self._looked = None
             if left in self._details:
                 self._put(Frame(self._now(), left=(left,)))
@@ -184,9 +233,9 @@ class Recorder:
                 self._put(Frame(self._now(), explained=Explained(one.job, one.number, change)))
 
     def _put(self, frame: Frame) -> None:
-        self._since_key += self._write(msgspec.json.encode(frame))
+        self._since_key += self._write(encoded(frame))
         if self._since_key >= max(_LEAST_BETWEEN_KEYS, _KEY_SHARE * self._key_size):
-            self._since_key, self._key_size = 0, self._write(msgspec.json.encode(self._key()))
+            self._since_key, self._key_size = 0, self._write(encoded(self._key()))
 
     def _key(self) -> Frame:
         return Frame(
@@ -221,6 +270,27 @@ class Recorder:
             self._file = None
             return 0
         return len(line) + 1
+
+
+def _is_news(before: JobsView, after: JobsView) -> bool:
+    """Say whether a job has come, gone, or changed its state, something was decided, or the brain or the hosts are others."""
+    rows = before.jobs
+    if rows.keys() != after.jobs.keys():
+        return True
+    if (before.brain, before.problem, before.hosts) != (after.brain, after.problem, after.hosts):
+        return True
+    return any(
+        (row.state, row.decision, row.message) != (old.state, old.decision, old.message)
+        for job, row in after.jobs.items()
+        if row is not (old := rows[job])
+    )
+
+
+def _is_news_of(before: JobDetail | None, after: JobDetail) -> bool:
+    """Say whether something was decided, a node has come, gone or changed its state, or the job has."""
+    if before is None or before.decisions != after.decisions or before.row.state != after.row.state:
+        return True
+    return [(node.id, node.state) for node in before.nodes] != [(node.id, node.state) for node in after.nodes]
 
 
 class _Explainer:
