@@ -15,29 +15,48 @@ from tests.repository.sources import ROOT, files, imported_at_once, module_name
 HEAVY = ("torch", "numpy", "numba", "zmq", "pyarrow", "scipy", "pandas")
 
 IMPORT_ALL = """
-import importlib, json, os, sys, traceback
+import gc, importlib, json, os, sys, traceback
+
+gc.disable()
 
 # What takes long is imported once; torch, with which a fork takes long too, only for those that need it.
-import numba, numpy, pyarrow, safetensors, zmq
+import click, msgspec, numba, numba.np.arraymath, numpy, pyarrow, safetensors, zmq
 
-needed, after = json.load(sys.stdin)
+needed, after, others = json.load(sys.stdin)
+
+
+def ours():
+    return {name for name in sys.modules if name.partition(".")[0] == "dlrover_lite"}
+
+
+def is_there(name):
+    # Whether this module has been imported, or this is in one that has.
+    package, _, last = name.rpartition(".")
+    return name in sys.modules or hasattr(sys.modules.get(package), last)
 
 
 def visit(name):
-    # In a process of its own, in which nothing of ours has been imported but what it needs.
+    # Nothing of ours has been imported but what it needs.
+    before = ours()
     try:
         importlib.import_module(name)
-        loaded = {other for other in sys.modules if other.partition(".")[0] == "dlrover_lite"}
-        difference = sorted(loaded ^ {name, *needed[name]})
+        difference = sorted(ours() ^ {name, *needed[name]})
         os.write(1, f"{name} {json.dumps(difference)}\\n".encode())
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
     go_on(name)
+    for gone in ours() - before:
+        module, (package, _, last) = sys.modules.pop(gone), gone.rpartition(".")
+        vars(sys.modules.get(package, module)).pop(last, None)
 
 
 def go_on(name):
     for following in after.get(name, ()):
+        if all(map(is_there, others[following])):
+            visit(following)
+            continue
+        # In a process of its own: what it imports that isn't ours is there for no other.
         child = os.fork()
         if child == 0:
             try:
@@ -73,6 +92,15 @@ def _needed() -> dict[str, set[str]]:
             left += new
         needed[name] = found - {name}
     return needed
+
+
+def _needed_of_others(needed: dict[str, set[str]]) -> dict[str, list[str]]:
+    """Of each module of ours, what isn't ours of all that importing it imports."""
+    at_once = {
+        name: {other for other in imported_at_once(path) if other.partition(".")[0] != "dlrover_lite"}
+        for name, path in ((module_name(path), path) for path in files("dlrover_lite"))
+    }
+    return {name: sorted(set().union(*map(at_once.__getitem__, [name, *needs]))) for name, needs in needed.items()}
 
 
 def _order(needed: dict[str, set[str]]) -> dict[str, list[str]]:
@@ -199,7 +227,9 @@ def test_every_module_can_be_imported_by_itself() -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL],
         cwd=ROOT,
-        input=json.dumps([{name: sorted(needs) for name, needs in needed.items()}, _order(needed)]),
+        input=json.dumps(
+            [{name: sorted(needs) for name, needs in needed.items()}, _order(needed), _needed_of_others(needed)]
+        ),
         capture_output=True,
         text=True,
         check=True,
