@@ -128,7 +128,7 @@ class RegisteredJob:
 
     def begin(self, room: Capacity, at: float) -> StartInputs:
         """Work out what the job's first plan follows from. ``room``: what others leave it."""
-        most, history = within(self.demand), self.history
+        most, history = within(self.demand), self.history if self.policies.start.heeds_past_jobs else ()
         self.room, ours = room, room.within(most)
         inputs = StartInputs(
             at=at,
@@ -218,7 +218,7 @@ class RegisteredJob:
             doubt=doubt_after(
                 [(one.decision, one.effect) for one in self.decided if one.effect is not None], self.policies.tracking
             ),
-            fixed=not self.may_change,
+            fixed=not (self.may_change and self.policies.tracking.changes_plans),
             busy=self.demand.autoscale == "on"
             and self.standing is not None
             and not self.standing.paused
@@ -322,6 +322,8 @@ class RegisteredJob:
         standing, mode = self.standing, self.demand.autoscale
         if mode == "off":
             return "autoscaling is off for it"
+        if not self.policies.tracking.changes_plans:
+            return "no plan is changed"
         if standing is None:
             return "it has only just come"
         if standing.paused:

@@ -38,6 +38,8 @@ class StartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The same of a person's own model, which may have any dense parameters. All PS have these together, too."""
     minibatch_copies: int = 16
     """Times that a worker holds the rows of a minibatch: values and gradients, of each layer, of each minibatch under way."""
+    heeds_past_jobs: bool = True
+    """A first plan goes by jobs like it; a simulation that is to show what that brings has each begin as if there had been none."""
     smoothed_plans: int = 5
     """The most jobs whose plans the paper's policy smooths."""
     memory_half_life_seconds: float = 14 * 24 * 3600.0
@@ -112,6 +114,8 @@ class TrackingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which a plan isn't wanted again that a person has rejected."""
     given_up_seconds: float = 60.0
     """Seconds for which a plan isn't wanted again that couldn't be carried out: what was in its way may be gone by then."""
+    changes_plans: bool = True
+    """Plans of jobs that run are changed; a simulation that is to show what that brings has each job keep the one that it begins with."""
     newest_measured: int = 5
     """Number of the newest changes whose mean time and cost are reckoned with."""
     judged_after_windows: int = 2

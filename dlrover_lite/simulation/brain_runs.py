@@ -11,12 +11,12 @@ from typing import NamedTuple
 from dlrover_lite.backends.sim.fluid.job import Usage
 from dlrover_lite.backends.sim.machine_faults import schedule_faults
 from dlrover_lite.backends.sim.physics.rates import Rates
-from dlrover_lite.brain.policies import Policies
 from dlrover_lite.core.errors import TraceError
 from dlrover_lite.master.cadence import Cadence
 from dlrover_lite.master.profiling.profiler import Pace
 from dlrover_lite.master.work.lease_size import LeasePolicy
 from dlrover_lite.master.work.shard_plan import ShardPlan
+from dlrover_lite.simulation.ablations import WHOLE, Ablation
 from dlrover_lite.simulation.fluid_nodes.fluid_program import FluidPrograms
 from dlrover_lite.simulation.fluid_nodes.fluid_work import FluidWork
 from dlrover_lite.simulation.fluid_nodes.job_rates import JobTruth
@@ -49,7 +49,6 @@ PACE = Pace(
     patience_seconds=REPORT_SECONDS + 1.0,
     look_seconds=REPORT_SECONDS,
 )
-POLICIES = Policies(decide_seconds=60.0)
 _BRAIN_SECONDS = 1.0
 """Seconds between two looks of the brain at what it was told, which it decides by every minute."""
 _LOOK_SECONDS = 60.0
@@ -70,7 +69,14 @@ class BrainRun:
     """A world with the brain, into which the jobs of a trace come; its files are in ``directory``."""
 
     def __init__(
-        self, trace: Trace, cluster: ClusterFile, directory: Path, *, seed: int = 0, rates: Rates | None = None
+        self,
+        trace: Trace,
+        cluster: ClusterFile,
+        directory: Path,
+        *,
+        seed: int = 0,
+        rates: Rates | None = None,
+        without: Ablation = WHOLE,
     ) -> None:
         machines = {f"machine-{at:03}": machine for at, machine in enumerate(cluster.fixed)}
         self.world = World(
@@ -80,12 +86,13 @@ class BrainRun:
             startup=cluster.start,
             latency=False,
             cadence=CADENCE,
-            policies=POLICIES,
+            policies=without.policies,
             brain_seconds=_BRAIN_SECONDS,
         )
         self._trace = {f"job-{at:05}": job for at, job in enumerate(trace.jobs)}
         """Jobs by their names here: in a trace, a name may be anything, and need be none of a directory."""
         self._rates = Rates(seed) if rates is None else rates
+        self._slowing = without.slowing
         self._usage: dict[str, list[Usage]] = {name: [] for name in self._trace}
         self._totals: dict[str, _Totals] = {}
         self._ended_at: dict[str, float] = {}
@@ -121,7 +128,8 @@ class BrainRun:
         """Return a job whose user leaves its resources to the brain."""
         samples = int(job.samples)
         recipe = recipe_of(name, job, heartbeat_seconds=_HEARTBEAT_SECONDS)
-        programs = FluidPrograms(JobTruth(job.costs, job.memory), self._rates, report_seconds=REPORT_SECONDS)
+        truth = JobTruth(job.costs, job.memory, slowing=self._slowing)
+        programs = FluidPrograms(truth, self._rates, report_seconds=REPORT_SECONDS)
         self._programs.append(programs)
         return JobSpec(
             recipe,
@@ -189,7 +197,7 @@ class BrainRun:
             asked_cores=job.asked_cores,
             priority=job.priority,
             arrived_at=job.arrives_at,
-            started_at=usage[0].start if usage else None,
+            started_at=max(job.arrives_at, usage[0].start) if usage else None,
             ended_at=self._ended_at.get(name),
             end=end,
             usage=usage,
@@ -203,6 +211,7 @@ def simulate_with_brain(
     seed: int = 0,
     hours: float | None = None,
     rates: Rates | None = None,
+    without: Ablation = WHOLE,
 ) -> Run:
     """Run a trace with the real brain until all jobs have ended, or for so many hours. The same arguments give the same run. Raises
     TraceError for a trace without jobs, and for machines that come and go in pools."""
@@ -213,7 +222,7 @@ def simulate_with_brain(
             hint="Give as many machines as a pool has at most under `machines`.",
         )
     with tempfile.TemporaryDirectory(prefix="dlrover-lite-simulation-") as directory:
-        simulated = BrainRun(trace, cluster, Path(directory), seed=seed, rates=rates)
+        simulated = BrainRun(trace, cluster, Path(directory), seed=seed, rates=rates, without=without)
         try:
             ended = simulated.run(until)
             jobs = simulated.records()

@@ -39,6 +39,8 @@ class Slowing:
     """While slots move (docs/figures.md, ``size.move_kept``)."""
     checkpoint: float = 0.9
     """While a checkpoint is written (the same, ``size.kept``)."""
+    is_even: bool = False
+    """Each worker has the same number of minibatches, fixed beforehand, so that all of them are as slow as the slowest."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,10 @@ class JobRates:
             [server.share for server in servers],
         )
         factor = self._wander.factor(self._clock.now) * self._kept(servers)
+        slowest = min((rate.minibatches for rate in found.workers), default=0.0)
         for worker, rate in zip(workers, found.workers, strict=True):
-            worker.pace(rate, factor)
+            waits = slowest / rate.minibatches if self.truth.slowing.is_even and rate.minibatches else 1.0
+            worker.pace(rate, factor * waits)
         for server, rate in zip(servers, found.servers, strict=True):
             server.pace(rate, factor)
         if workers and factor:
