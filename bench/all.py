@@ -28,6 +28,7 @@ LONG = {
     "instability.py",
     "model_fit.py",
     "oom.py",
+    "paper.py",
     "policies.py",
     "sensitivity.py",
     "several.py",
