@@ -33,6 +33,7 @@ LONG = {
     "sensitivity.py",
     "several.py",
     "size.py",
+    "validate_simulation.py",
 }
 
 
