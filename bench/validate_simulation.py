@@ -200,10 +200,9 @@ def row_pairs(path: Path) -> list[list[Pair]]:
         pairs = []
         for row in rows:
             if row.plan not in known:
-                seconds = [
-                    ROWS_SAMPLES / rate for rate in (row.profile.samples_per_second, rate_of(costs, row.profile, rates))
-                ]
-                pairs.append(Pair(f"{row.model}: {words(row.plan)}", *seconds))
+                real, simulated = row.profile.samples_per_second, rate_of(costs, row.profile, rates)
+                name = f"{row.model}: {words(row.plan)}"
+                pairs.append(Pair(name, ROWS_SAMPLES / real, ROWS_SAMPLES / simulated))
         found.append(pairs)
     return found
 
@@ -213,8 +212,8 @@ def row_pairs(path: Path) -> list[list[Pair]]:
 
 def rank_correlation(pairs: Sequence[Pair]) -> float:
     """Return Spearman's correlation of real and simulated times."""
-    ranks = [np.argsort(np.argsort([getattr(pair, name) for pair in pairs])) for name in ("real", "simulated")]
-    return float(np.corrcoef(*ranks)[0, 1])
+    real, simulated = (np.argsort(np.argsort(times)) for times in zip(*[pair[1:3] for pair in pairs], strict=True))
+    return float(np.corrcoef(real, simulated)[0, 1])
 
 
 def figures_of(groups: Sequence[Sequence[Pair]]) -> list[Figure]:
