@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import IO, Any
 
-from dlrover_lite.tui.text import Line, Span, Tone, clean, for_terminal
+from dlrover_lite.tui.text import ANSI, Line, Span, clean, for_terminal
 
 __all__ = ["Screen", "coloured", "is_screen"]
 
@@ -21,15 +21,6 @@ _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
 """Sequences around what is shown at once, by terminals that know of it."""
-_COLOURS: dict[Tone, str] = {
-    "plain": "",
-    "dim": "2",
-    "good": "32",
-    "warn": "33",
-    "bad": "1;31",
-    "accent": "36",
-    "title": "1",
-}
 
 
 def is_screen(stream: IO[str]) -> bool:
@@ -41,7 +32,7 @@ def coloured(spans: Iterable[Span]) -> str:
     plain, terminal = bool(os.environ.get("NO_COLOR")), os.environ.get("TERM", "")
     parts = []
     for span in spans:
-        text, code = for_terminal(clean(span.text), terminal), "" if plain else _COLOURS[span.tone]
+        text, code = for_terminal(clean(span.text), terminal), "" if plain else ANSI[span.tone]
         parts.append(f"\x1b[{code}m{text}\x1b[0m" if code else text)
     return "".join(parts)
 

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events
@@ -19,6 +20,7 @@ from textual.widgets._toast import ToastRack
 
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.tui.actions import Actions
+from dlrover_lite.tui.keys import Key
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView
 from dlrover_lite.tui.pages.explanation_page import lines_of
 from dlrover_lite.tui.pages.overview_page import overview
@@ -55,6 +57,7 @@ class TuiApp(App[None]):
     """Textual's command palette is off: there is one of our own, ``Palette``."""
     WITHOUT: ClassVar[frozenset[str]] = frozenset()
     """Actions that screens of this application don't have."""
+    FIRST_KEYS: ClassVar[Sequence[Key]] = ()
 
     def __init__(
         self,
@@ -315,6 +318,20 @@ class TuiApp(App[None]):
         width, height = self.size
         return overview(self.view or JobsView(), max(20, width - 5), max(10, height - 5), self.now())
 
+    def take_picture(self) -> None:
+        """Write what is shown to a file in the present directory, once the palette is gone."""
+        self.call_after_refresh(self._take_picture)
+
+    def _take_picture(self) -> None:
+        name = f"dlrover-lite-{time.strftime('%Y%m%d-%H%M%S')}.svg"
+        try:
+            with Path(name).open("x", encoding="utf-8") as file:
+                file.write(self.export_screenshot(title=self.TITLE))
+        except OSError as error:
+            self.tell(f"{name} can't be written: {error.strerror}", "error")
+        else:
+            self.tell(f"wrote {Path(name).resolve()}")
+
     def _open_decisions(self) -> None:
         detail = self.job_feed.take()
         if detail is None or detail.row.id != self._job:
@@ -333,6 +350,7 @@ class TuiApp(App[None]):
             yield from screen.acting_commands()
         for job in self.job_ids[:50]:
             yield Choice(f"Job {job}", "Open this job", partial(self.open_job, job))
+        yield Choice("Screenshot", "Write what is shown to a file, as a picture (SVG)", self.take_picture)
         yield Choice("Help", "The keys and commands", lambda: self.command("help", ""))
         yield Choice("Dark", "Dark colours", lambda: self.command("theme", "dark"))
         yield Choice("Light", "Light colours", lambda: self.command("theme", "light"))

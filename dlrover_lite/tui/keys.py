@@ -164,13 +164,20 @@ WRITING = {
 }
 """Keys while something is written into the prompt, by what the prompt begins with."""
 REPLAY = (
-    Key("space", "replay_toggle", "", "play, or stand still", "space"),
-    Key("full_stop,right", "replay_step(1)", "", "on to the next moment at which something is new", ". right"),
+    Key("space", "replay_toggle", "Play", "play, or stand still", "space", rank=1),
+    Key(
+        "full_stop,right",
+        "replay_step(1)",
+        "Step",
+        "on to the next moment at which something is new",
+        ". right",
+        rank=2,
+    ),
     Key("comma,left", "replay_step(-1)", "", "back to the one before", ", left"),
-    Key("n,greater_than_sign,shift+right", "replay_decision(1)", "", "on to the next decision", "n >"),
-    Key("p,less_than_sign,shift+left", "replay_decision(-1)", "", "back to the decision before", "p <"),
-    Key("plus,equals_sign", "replay_speed(1)", "", "twice as fast, up to 64 times as it was", "+ ="),
-    Key("minus", "replay_speed(-1)", "", "half as fast, down to a quarter", "-"),
+    Key("n,greater_than_sign,shift+right", "replay_decision(1)", "Decision", "on to the next decision", "n >", rank=1),
+    Key("p,less_than_sign,shift+left", "replay_decision(-1)", "Before", "back to the decision before", "p <", rank=2),
+    Key("plus,equals_sign", "replay_speed(1)", "Faster", "twice as fast, up to 64 times as it was", "+ =", rank=2),
+    Key("minus", "replay_speed(-1)", "Slower", "half as fast, down to a quarter", "-"),
     Key("left_square_bracket", "replay_go('start')", "", "to the beginning", "["),
     Key("right_square_bracket", "replay_go('end')", "", "to the end", "]"),
 )

@@ -33,6 +33,7 @@ class ReplayApp(TuiApp):
         Binding(key.key, key.action, key.what, show=False, key_display=key.label, priority=True) for key in REPLAY
     ]
     WITHOUT = frozenset({"logs"})
+    FIRST_KEYS = tuple(key._replace(shown=key.label.partition(" ")[0]) for key in REPLAY)
 
     def __init__(
         self, source: RecordedSource, *, job: str | None = None, period_seconds: float = _PERIOD_SECONDS

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 __all__ = [
+    "ANSI",
     "EMPTY",
     "Line",
     "Span",
@@ -32,6 +33,16 @@ class Span(NamedTuple):
     tone: Tone = "plain"
 
 
+ANSI: dict[Tone, str] = {
+    "plain": "",
+    "dim": "2",
+    "good": "32",
+    "warn": "33",
+    "bad": "1;31",
+    "accent": "36",
+    "title": "1",
+}
+"""Codes of tones for a terminal; empty: none."""
 Line = tuple[Span, ...]
 EMPTY: Line = ()
 

@@ -168,3 +168,33 @@ def test_replay_and_record_refuse_senseless_options(
     assert main(["tui", *arguments]) == code
     assert said in capsys.readouterr().err
     assert not Path("x").exists()
+
+
+def test_a_clip_of_a_history_is_written_in_each_format(past: str, tmp_path: Path, capsys: Capture) -> None:
+    files = {kind: tmp_path / f"ads.{kind}" for kind in ("svg", "html", "cast")}
+    options = [part for kind, file in files.items() for part in (f"--{kind}", str(file))]
+    assert main(["tui", "--replay", past, "--from", "30s", "--to", "1m", *options]) == 0
+    assert f"{files['cast']}: 32 s of {past}" in capsys.readouterr().err
+    assert '"version": 2, "width": 100, "height": 30' in files["cast"].read_text()
+    assert main(["tui", "--replay", past, *options]) == 1
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--svg", "a.svg"], "about a clip"),
+        (["--replay", "ads", "--from", "30s"], "about a clip"),
+        (["--replay", "ads", "--svg", "a.svg", "--from", "1m", "--to", "30s"], "would end before it begins"),
+        (["--replay", "ads", "--svg", "a.svg", "--from", "soon"], "is no time"),
+        (["--replay", "ads", "--svg", "a.svg", "--size", "9x9"], "is no size for a clip"),
+        (["--replay", "ads", "--svg", "none/a.svg"], "can't be written"),
+    ],
+)
+def test_clips_that_can_not_be_are_refused(
+    past: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, options: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["tui", *options]) in (1, 2)
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.svg"))

@@ -369,11 +369,18 @@ def test_the_mouse_chooses_opens_and_sorts() -> None:
     drive(steps)
 
 
-def test_the_command_palette_opens_jobs() -> None:
+def test_the_command_palette_opens_jobs_and_takes_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
     async def steps(pilot: Pilot[None]) -> None:
         await pilot.press("ctrl+p", *"Job ads-7f3k2", "enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, JobScreen))
         assert _job(pilot).job == ADS.id
+        await pilot.press("ctrl+p", *"picture SVG", "enter")
+        await until(pilot, lambda: any(text.startswith("wrote ") for text in told(_app(pilot))))
+        (picture,) = tmp_path.glob("dlrover-lite-*.svg")
+        assert ADS.id in picture.read_text()
+        assert "COMMAND" not in picture.read_text()  # the palette is gone
 
     drive(steps)
 

@@ -126,6 +126,7 @@ def test_text_in_a_prompt_does_not_move_the_replay(app: ReplayApp) -> None:
 def test_replay_help_lists_its_keys_and_none_that_change_a_job(app: ReplayApp) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         assert not {"Stop", "Logs"} & footer(app).keys()
+        assert list(footer(app))[:4] == ["Play", "Step", "Decision", "Before"]
         await pilot.press("down", "l", "ctrl+d")
         assert "in all" in head(app)
         await pilot.press("question_mark")

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dlrover_lite.cli.clips import ClipOptions, clip_options, write_clips
 from dlrover_lite.cli.options import Number
 from dlrover_lite.cli.output import note, terminal_width
 from dlrover_lite.core.errors import JobError, UsageError
@@ -53,6 +54,7 @@ _IN_BROWSER = "TEXTUAL_DRIVER"
     "--port", type=click.IntRange(0, 65535), help=f"The port of --serve (default: {_PORT}); 0: any that is free."
 )
 @click.option("--writable", is_flag=True, help="With --serve: with the keys that change something.")
+@clip_options
 def tui(
     job: str | None,
     readonly: bool,
@@ -64,6 +66,7 @@ def tui(
     serve: bool,
     port: int | None,
     writable: bool,
+    **clip: Any,
 ) -> None:
     """Watch all jobs of this machine and of the clusters that are known here, and one of them in detail: how fast it is, what its nodes
     use, which decisions were made and what they brought. ? lists the keys, q leaves.
@@ -75,11 +78,19 @@ def tui(
     or has ended. --replay JOB --record FILE makes a file of that, and ends. Recordings have no logs, and not where files are.
     With --once, a replay's frame is that of --at, or of its end.
 
+    --svg, --html and --cast write a part of a replay, --from a time --to another, and end: of --job, or of all jobs as the overview;
+    in half a minute, unless --speed is given.
+
     With --serve, the same screens are in a browser, for those who have the address that it prints, on this machine alone; it
     needs textual-serve: pip install 'dlrover-lite[web]'.
 
     Exit codes: 0 done; 1 no such job or recording; 2 no terminal, or no textual.
     """
+    clips = ClipOptions(**clip)
+    if clips != ClipOptions() and (serve or replay is None or once or record is not None or not clips.files):
+        raise click.UsageError(
+            "--svg, --html, --cast, --from, --to and --size are about a clip: --replay FILE --svg FILE."
+        )
     if serve:
         if once or record is not None:
             raise click.UsageError("--serve goes with --job, --replay, --at and --speed, not with --once or --record.")
@@ -89,7 +100,7 @@ def tui(
     if port is not None or writable:
         raise click.UsageError("--port and --writable are about a browser: give --serve, too.")
     if replay is not None:
-        _replay(replay, job, once=once, record=record, at=at, speed=1.0 if speed is None else speed)
+        _replay(replay, job, once=once, record=record, at=at, speed=speed, clips=clips)
         return
     if at is not None or speed is not None:
         raise click.UsageError("--at and --speed are about a replay: give --replay, too.")
@@ -187,15 +198,24 @@ def _check_terminal() -> None:
 # --- replay -------------------------------------------------------------------------------------------------------------
 
 
-def _replay(what: str, job: str | None, *, once: bool, record: str | None, at: str | None, speed: float) -> None:
-    path = Path(what)
+def _replay(
+    what: str,
+    job: str | None,
+    *,
+    once: bool,
+    record: str | None,
+    at: str | None,
+    speed: float | None,
+    clips: ClipOptions,
+) -> None:
+    path, playing = Path(what), 1.0 if speed is None else speed
     if path.exists() and not path.is_dir():
         from dlrover_lite.tui.recordings.recorded import read
 
         if record is not None:
             raise click.UsageError(f"{what} is a file already: --record goes with the history of a job.")
         first: str | None = None
-        source = _source(read(path), speed)
+        source = _source(read(path), playing)
         if job is not None:
             first = _named(job, source.known(), f"All: dlrover-lite tui --once --replay {what}")
     else:
@@ -205,7 +225,10 @@ def _replay(what: str, job: str | None, *, once: bool, record: str | None, at: s
         if record is not None:
             _write(name, past, explain, Path(record))
             return
-        first, source = name, _source(recorded(past), speed, explain)
+        first, source = name, _source(recorded(past), playing, explain)
+    if clips.files:
+        write_clips(clips, source, first, speed)
+        return
     if at is not None:
         source.player.go(source.player.time_of(at))
     if once:

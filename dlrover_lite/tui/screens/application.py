@@ -9,6 +9,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from dlrover_lite.tui.actions import Actions
+from dlrover_lite.tui.keys import Key
 from dlrover_lite.tui.model import JobDetail, JobRow, JobsView
 from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.text import Line
@@ -24,6 +25,8 @@ class Application(Protocol):
 
     WITHOUT: ClassVar[frozenset[str]]
     """Actions that screens of this application don't have."""
+    FIRST_KEYS: ClassVar[Sequence[Key]]
+    """Keys that come before those of screens, and are at the bottom before them."""
     actions: Actions | None
     """Actions on jobs; None where nothing can be changed, as in a recording."""
     now: Callable[[], float]

@@ -201,7 +201,7 @@ class Page(Screen[None]):
         self._key_bar.show(
             [
                 KeyShown(key, self.label_of(key), self.why_not(key.action))
-                for group in self.KEYS
+                for group in (self.tui.FIRST_KEYS, *self.KEYS)
                 for key in group
                 if key.short and self.has(key) and self.offers(key)
             ]
