@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,6 +89,8 @@ class MasterActor(Actor):
         """How often it was killed."""
         self.dies_at = ""
         """The failpoint at which it is killed when it comes there; empty: nowhere."""
+        self.on_death: Callable[[], object] = lambda: None
+        """Is called when it is killed there."""
         self.restart_seconds = 0.5
         self.job = job
         self.run: GenerationRun | None = None
@@ -155,6 +158,7 @@ class MasterActor(Actor):
         except Died:
             self.world.note(self.name, f"is killed at {self.dies_at}")
             self.dies_at = ""
+            self.on_death()
             self.kill()
             return
         except DlroverLiteError as error:

@@ -81,10 +81,10 @@ class SimulatedJob:
         """Programs that run, in the order of their start."""
         self.parts = PartContents()
         """What is in the parts of its checkpoints."""
-        self.failing: dict[tuple[int, int], int] = {}
-        """How many times minibatches (epoch, k) are still to raise."""
-        self.exports_to_fail = 0
-        """How many times the export of its model is still to fail."""
+        self.failing: dict[tuple[int, int], Callable[[], object]] = {}
+        """Minibatches (epoch, k) that are to raise the next time, with what is called then."""
+        self.failing_exports: list[Callable[[], object]] = []
+        """Is called, one after the other, when an export of its model fails, which it does as long as there is one left."""
         self.exports = 0
         """How often its model was exported."""
         self.crashes = False

@@ -183,7 +183,7 @@ def test_a_last_checkpoint_is_taken_though_the_jobs_disk_is_full(make: Any, full
 
 
 def test_nothing_is_leased_or_acknowledged_by_a_master_that_ends_on_a_full_disk(make: Any, full: Any) -> None:
-    """Found by seed 40865 of `make fuzz-sim`: killed before its last checkpoint it was followed by one that knew nothing of what it had told."""
+    """Found by seed 40865 of `make fuzz-sim`: the master that followed it knew nothing of what it had told."""
     rig = make(workers=1, samples=4000, checkpoint={"every_seconds": 3600.0})
     rig.up("ps-0", "worker-0")
     held = rig.lease("worker-0")

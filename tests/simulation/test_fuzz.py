@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dlrover_lite.simulation.fuzz import run
 from dlrover_lite.simulation.fuzz.__main__ import main
 from dlrover_lite.simulation.fuzz.case import Case
-from dlrover_lite.simulation.fuzz.faults import KINDS, LEAST, draw
-from dlrover_lite.simulation.fuzz.run import run_seed
-
-LEAST_STEPS, LEAST_FAULTS = 500, 5
+from dlrover_lite.simulation.fuzz.faults import KINDS, LEAST, MASTER_POINTS, Fault, draw
+from dlrover_lite.simulation.fuzz.run import LEAST_FAULTS, LEAST_STEPS, run_seed
+from dlrover_lite.simulation.fuzz.seeds import Tally
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -47,3 +47,32 @@ def test_a_seed_is_run_again_by_its_number(tmp_path: Path) -> None:
     for line in Case(1).describe():
         assert line in result.output
     assert "again: python -m dlrover_lite.simulation.fuzz --seed 1" in result.output
+
+
+def test_a_seed_whose_job_ends_early_goes_on_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = [Fault(at, "kill worker", 0.5, 0.0, 0.5) for at in (30.0, 30.5, 31.0, 31.5)]
+    schedule.insert(0, Fault(2.0, "workers crash", 0.5, 0.0, 0.5))
+    monkeypatch.setattr(run, "draw", lambda *_, **__: schedule)
+    ran = run_seed(4, directory=tmp_path)
+    assert not ran.problems, ran.report()
+    assert len(ran.faults) == LEAST_FAULTS and b"ads-2" in ran.log
+
+
+def test_a_seed_that_is_too_short_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "draw", lambda *_, **__: [])
+    monkeypatch.setattr(run, "_MOST_JOBS", 1)
+    ran, tally = run_seed(4, directory=tmp_path), Tally()
+    assert ran.problems == [f"{ran.steps} steps and 0 faults are too few to count"]
+    tally.add(ran)
+    assert "1 failing" in tally.describe(1.0) and "(at least 0) of 0 kinds" in tally.describe(1.0)
+
+
+def test_a_fault_that_lies_in_wait_counts_when_it_strikes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = MASTER_POINTS.index("master.move.decided")  # nobody moves slots
+    schedule = [
+        Fault(2.0, "kill master at a failpoint", (point + 0.5) / len(MASTER_POINTS), 0.0, 0.5),
+        Fault(2.0, "minibatch fails", 0.5, 0.0, 0.0),
+    ]
+    monkeypatch.setattr(run, "draw", lambda *_, **__: schedule)
+    monkeypatch.setattr(run, "_MOST_JOBS", 1)
+    assert [fault.kind for fault in run_seed(4, directory=tmp_path).faults] == ["minibatch fails"]

@@ -9,7 +9,7 @@ from functools import partial
 from dlrover_lite.backends.sim.clock import EventClock
 from dlrover_lite.backends.sim.physics.cpu_sharing import share_cores
 from dlrover_lite.backends.sim.physics.machines import Machine
-from dlrover_lite.backends.sim.process import Process
+from dlrover_lite.backends.sim.process import Process, Work
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.protocol.hosts import less
 
@@ -32,6 +32,8 @@ class Cluster:
         """Machines that have failed, and aren't repaired: nothing runs on them."""
         self._on: dict[str, list[Process]] = {name: [] for name in machines}
         self._settled_at = dict.fromkeys(machines, clock.now)
+        self._wishes: dict[str, tuple[float, list[Process], list[float], list[Work | None]]] = {}
+        """What the present shares of each machine's cores follow from: its speed, who runs there, what cores they want, and for what."""
         self._waiting: list[Callable[[], bool]] = []
 
     # --- room ------------------------------------------------------------------------------------------------------------
@@ -107,12 +109,18 @@ class Cluster:
     def settle(self, host: str) -> None:
         """Count what a machine's processes have used by now, and share its cores among those that want some from now on."""
         self._count(host)
-        speed, running = self.machines[host].speed, [one for one in self._on[host] if one.running]
-        if not any(one.works or one.cores for one in running):
-            return  # nobody computes anything
-        cores = share_cores([one.wanted_cores for one in running], self.machines[host].cores)
+        speed, running = self.machines[host].speed, [one for one in self._on[host] if one.state == "running"]
+        wanted = [one.wanted_cores for one in running]
+        wishes = speed, running, wanted, [one.works[0] if one.works else None for one in running]
+        if wishes == self._wishes.get(host):
+            return  # all goes on as before
+        self._wishes[host] = wishes
+        cores = share_cores(wanted, self.machines[host].cores)
         for process, its in zip(running, cores, strict=True):
-            process.cores = its
+            pace = process.work, its, speed
+            if pace == process.pace:
+                continue
+            process.pace, process.cores = pace, its
             if process.done is not None:
                 process.done.cancel()
             seconds = process.seconds_left(speed)
@@ -126,12 +134,16 @@ class Cluster:
             self._count(host)
 
     def _count(self, host: str) -> None:
-        seconds = self.clock.now - self._settled_at[host]
-        self._settled_at[host] = self.clock.now
+        now = self.clock.now
+        seconds = now - self._settled_at[host]
+        if not seconds:
+            return
+        self._settled_at[host] = now
+        speed, used = self.machines[host].speed, self.cpu_seconds[host]
         for process in self._on[host]:
             if process.state in ("placed", "running"):
-                process.passes(seconds, self.machines[host].speed)
-                self.cpu_seconds[host] += seconds * process.used_cores if process.running else 0.0
+                used += process.passes(seconds, speed)
+        self.cpu_seconds[host] = used
 
     def _work_done(self, process: Process) -> None:
         self._count(process.host)

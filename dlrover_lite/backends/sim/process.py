@@ -24,7 +24,7 @@ class Kept:
     content: object = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Work:
     """A piece of what a process computes."""
 
@@ -80,6 +80,8 @@ class Process:
     """Cores that it has just now."""
     done: Event | None = field(default=None, repr=False)
     """Event of its work's end, as long as it goes on having these cores."""
+    pace: tuple[Work | None, float, float] = (None, 0.0, 0.0)
+    """What it computes, the cores that it has for that, and the speed of its machine, when that end was foreseen."""
     given_core_seconds: float = 0.0
     """CPU seconds that it could have used, since it has had its place on a machine."""
     given_byte_seconds: float = 0.0
@@ -134,7 +136,7 @@ class Process:
 
     @property
     def outliving_bytes(self) -> int:
-        return sum(one.bytes for one in self.kept.values())
+        return sum([one.bytes for one in self.kept.values()])
 
     @property
     def bytes(self) -> int:
@@ -164,17 +166,22 @@ class Process:
             return 0.0
         return max(0.0, 1.0 - self.cores / self.work.threads)
 
-    def passes(self, seconds: float, speed: float) -> None:
-        """Let time pass with the cores that it has."""
-        self.given_core_seconds += seconds * self.limits.cores
-        self.given_byte_seconds += seconds * self.limits.memory
-        if not self.running:
-            return
-        self.used_byte_seconds += seconds * self.bytes
-        self.cpu_seconds += seconds * self.used_cores
-        self.throttled_seconds += seconds * max(self.held_back, self.steady_throttling)
-        if self.work is not None:
-            self.work.left -= seconds * self.cores * speed
+    def passes(self, seconds: float, speed: float) -> float:
+        """Let time pass with the cores that it has; return the CPU seconds that it has used."""
+        limits = self.limits
+        self.given_core_seconds += seconds * limits.cores
+        self.given_byte_seconds += seconds * limits.memory
+        if self.state != "running":
+            return 0.0
+        self.used_byte_seconds += seconds * (self.outliving_bytes + self.private_bytes + self.shared_bytes)
+        used = seconds * self.used_cores
+        self.cpu_seconds += used
+        throttling = self.steady_throttling
+        if self.works:
+            throttling = max(throttling, self.held_back)
+            self.works[0].left -= seconds * self.cores * speed
+        self.throttled_seconds += seconds * throttling
+        return used
 
     def seconds_left(self, speed: float) -> float:
         """Seconds until its work is done with the cores that it has; infinite if never."""

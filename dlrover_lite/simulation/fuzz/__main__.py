@@ -6,17 +6,16 @@ import itertools
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 
 import click
 
-from dlrover_lite.simulation.fuzz.run import Ran, run_seed
+from dlrover_lite.simulation.fuzz.run import run_seed
+from dlrover_lite.simulation.fuzz.seeds import Tally, run_seeds
 
-_AHEAD = 4
-"""Seeds that are submitted for each process."""
+_TOLD_EVERY = 100
+"""Seeds after which it is told how many there were."""
 
 
 @click.command()
@@ -38,50 +37,21 @@ def main(seed: int | None, first: int, seeds: int | None, processes: int, keep: 
 
 
 def _run_all(numbers: Iterator[int], processes: int) -> int:
-    """Run all these seeds; return how many have found something."""
-    began, kinds = time.monotonic(), Counter[str]()
-    done = failing = steps = faults = 0
-    least_steps = least_faults = sys.maxsize
+    """Run all these seeds; return how many have found something, or were too short to count."""
+    began, tally = time.monotonic(), Tally()
     try:
-        for ran in _results(numbers, processes):
-            done += 1
-            steps, faults = steps + ran.steps, faults + len(ran.faults)
-            least_steps, least_faults = min(least_steps, ran.steps), min(least_faults, len(ran.faults))
-            kinds.update(fault.kind for fault in ran.faults)
+        for ran in run_seeds(numbers, processes):
+            tally.add(ran)
             if ran.problems:
-                failing += 1
                 click.echo(ran.report() + "\n")
-            if done % 100 == 0:
-                click.echo(f"{done:,} seeds in {time.monotonic() - began:.0f} s, {failing} of them failing")
+            if tally.seeds % _TOLD_EVERY == 0:
+                click.echo(
+                    f"{tally.seeds:,} seeds in {time.monotonic() - began:.0f} s, {tally.failing} of them failing"
+                )
     except KeyboardInterrupt:
         click.echo("stopped")
-    if done:
-        seconds = time.monotonic() - began
-        click.echo(
-            f"{done:,} seeds in {seconds:.0f} s ({1000 * seconds / done:.0f} s for a thousand): {failing} failing; {steps:,} steps "
-            f"(at least {least_steps:,}), {faults:,} faults (at least {least_faults}) of {len(kinds)} kinds"
-        )
-        click.echo("  ".join(f"{count:,} x {kind}" for kind, count in sorted(kinds.items())))
-    return failing
-
-
-def _results(numbers: Iterator[int], processes: int) -> Iterator[Ran]:
-    """Yield what comes of seeds, as they end."""
-    if processes <= 1:
-        yield from map(run_seed, numbers)
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        waiting: set[Future[Ran]] = {
-            pool.submit(run_seed, one) for one in itertools.islice(numbers, processes * _AHEAD)
-        }
-        try:
-            while waiting:
-                ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                waiting |= {pool.submit(run_seed, one) for one in itertools.islice(numbers, len(ended))}
-                for one in ended:
-                    yield one.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    click.echo(tally.describe(time.monotonic() - began))
+    return tally.failing
 
 
 if __name__ == "__main__":

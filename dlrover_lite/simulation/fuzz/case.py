@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from dlrover_lite.backends.sim.clock import source_of_chance
 from dlrover_lite.backends.sim.cluster import words_of
 from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.master.cadence import Cadence
 from dlrover_lite.master.work.shard_plan import ShardPlan
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.recipe import schema
@@ -20,6 +22,10 @@ __all__ = ["Case"]
 
 _HEALTH = schema.Health(startup_seconds=30.0, heartbeat_seconds=5.0, progress_seconds=60.0)
 _BATCH = 100
+_TRAINING_SECONDS = (13.0, 18.0)
+"""Seconds that a job trains for that is left alone: faults begin until then."""
+_CALM_SECONDS = (0.1, 0.3, 0.5)
+"""Pauses of a master between two looks at what nobody tells it, where nothing is under way."""
 
 
 class Case:
@@ -34,18 +40,26 @@ class Case:
         )
         jobs = 2 if chance.random() < 0.1 else 1
         self.specs = [_spec(chance, at) for at in range(jobs)]
+        self.cadence = Cadence(calm_seconds=chance.choice(_CALM_SECONDS))
         self.takes_checkpoints = all(spec.recipe.checkpoint != "off" for spec in self.specs)
 
     def world(self, directory: Path) -> World:
         """Make the world, with its jobs still to come."""
-        world = World(directory, seed=self.seed, hosts=self.hosts)
+        world = World(directory, seed=self.seed, hosts=self.hosts, cadence=self.cadence)
         for spec in self.specs:
             world.add(spec)
         return world
 
+    def start_another(self, world: World) -> None:
+        """Have somebody start a job like the first one."""
+        world.add(replace(self.specs[0], arrives_at=world.clock.now))
+
     def describe(self) -> list[str]:
         """Return the jobs and machines in words, a line each."""
-        lines = [f"machines: {', '.join(words_of(host.resources) for host in self.hosts)}"]
+        lines = [
+            f"machines: {', '.join(words_of(host.resources) for host in self.hosts)}; "
+            f"masters look each {self.cadence.calm_seconds} s where nothing is under way"
+        ]
         for spec in self.specs:
             recipe, plan = spec.recipe, spec.plan
             nodes = recipe.resources
@@ -60,7 +74,7 @@ class Case:
 
 
 def _spec(chance: random.Random, at: int) -> JobSpec:
-    epochs, minibatches = chance.choice((1, 1, 2)), chance.randint(110, 160)
+    epochs, minibatches = chance.choice((1, 1, 2)), chance.randint(80, 130)
     samples = minibatches * _BATCH - chance.choice((0, 30))
     eval_samples = chance.choice((0, 500))
     plan = ShardPlan(
@@ -78,6 +92,7 @@ def _spec(chance: random.Random, at: int) -> JobSpec:
             every_seconds=chance.uniform(3.0, 12.0), full_every=chance.choice((1, 2, 4)), keep=chance.choice((1, 2))
         )
     servers, workers = chance.randint(1, 3), chance.randint(1, 3)
+    worker_seconds = chance.uniform(*_TRAINING_SECONDS) * workers / (minibatches * epochs)
     limits = schema.ResourceLimits(
         ps=schema.RoleResources(count=servers, cores=0.5, memory=512 * MIB),
         worker=schema.RoleResources(count=workers, cores=1.0, memory=512 * MIB),
@@ -94,5 +109,5 @@ def _spec(chance: random.Random, at: int) -> JobSpec:
         export=schema.Export(format=chance.choice(("npz", "npz", "none"))),
         health=_HEALTH,
     )
-    work = SteadyWork(worker_seconds=chance.uniform(0.2, 0.35), server_seconds=0.02, most_rows=1e5, old_share=0.99)
+    work = SteadyWork(worker_seconds=worker_seconds, server_seconds=0.02, most_rows=1e5, old_share=0.99)
     return JobSpec(recipe, plan, arrives_at=at * chance.uniform(0.0, 5.0), work=work, counted=True)

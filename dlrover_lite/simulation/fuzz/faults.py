@@ -77,7 +77,7 @@ MASTER_POINTS = (
 )
 """Failpoints of the master at which it may be killed."""
 
-FIRST_SECONDS, LAST_SECONDS = 1.5, 16.0
+FIRST_SECONDS, LAST_SECONDS = 1.5, 14.0
 """Between these times faults begin."""
 _TOGETHER, _SOON_AFTER, _SOON_SECONDS = 0.2, 0.35, 1.5
 """Shares of the faults that begin at one moment, and soon after another; and how soon that is, at most."""

@@ -36,7 +36,10 @@ T = TypeVar("T")
 
 _RESUMES_AFTER_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
-_TRIES, _AGAIN_SECONDS = 8, 0.5
+_AGAIN_SECONDS = 0.5
+"""Seconds until it is tried again to do what has met nobody."""
+_LIE_IN_WAIT = {"kill master at a failpoint", "minibatch fails", "export fails"}
+"""Kinds that strike when somebody comes to a point in its work."""
 _MOST_WORKERS, _MOST_SERVERS = 4, 3
 """Numbers of nodes that a person scales to, at most."""
 
@@ -46,7 +49,7 @@ class Injection:
 
     def __init__(self, world: World, faults: Sequence[Fault]) -> None:
         self.done: list[Fault] = []
-        """Faults that have met somebody."""
+        """Faults that have met somebody: those that wait for something to happen count when it does."""
         self.is_stopped = False
         """A person has stopped a job, and it isn't resumed yet."""
         self._world = world
@@ -54,19 +57,21 @@ class Injection:
         for fault in faults:
             world.clock.at(fault.at, partial(self._inject, fault))
 
-    def _inject(self, fault: Fault, tries: int = _TRIES) -> None:
+    def _inject(self, fault: Fault) -> None:
         """Do it; later, where there is nobody that it can meet."""
         jobs = [job for _, job in sorted(self._world.jobs.items()) if not job.is_over]
         job = _picked(jobs, fault.amount)
         whom = self._do(fault, job) if job is not None else None
-        if whom is not None:
+        if whom is None:
+            self._world.clock.after(_AGAIN_SECONDS, partial(self._inject, fault))
+            return
+        if fault.kind not in _LIE_IN_WAIT:
             self.done.append(fault)
-            self._world.note("fault", f"{fault.kind}: {whom}" if whom else fault.kind)
-        elif tries > 1:
-            self._world.clock.after(_AGAIN_SECONDS, partial(self._inject, fault, tries - 1))
+        self._world.note("fault", f"{fault.kind}: {whom}" if whom else fault.kind)
 
     def _do(self, fault: Fault, job: SimulatedJob) -> str | None:
-        """Do it. Return whom it has met; None: there was nobody."""
+        """Do it, or have it done when the time for it comes. Return whom it has met; None: there was nobody."""
+        strikes = partial(self.done.append, fault)
         match fault.kind:
             case "kill worker" | "kill server" | "pause worker" | "pause server":
                 return self._to_node(fault, job.workers() if fault.kind.endswith("worker") else job.servers())
@@ -87,10 +92,10 @@ class Injection:
             case "minibatch fails":
                 plan = job.spec.plan
                 name = int(fault.amount * plan.epochs), int(fault.pick * plan.minibatches(plan.samples))
-                job.failing[name] = 1
+                job.failing[name] = strikes
                 return f"{name[0]}/{name[1]}"
             case "export fails":
-                job.exports_to_fail += 1
+                job.failing_exports.append(strikes)
                 return ""
             case "workers crash":
                 job.crashes = True
@@ -142,6 +147,7 @@ class Injection:
             self._pause(master.pause, fault.seconds)
         elif fault.kind == "kill master at a failpoint":
             master.dies_at = MASTER_POINTS[int(fault.pick * len(MASTER_POINTS))]
+            master.on_death = partial(self.done.append, fault)
             return f"{master.name}, when it comes to {master.dies_at}"
         else:
             master.kill()

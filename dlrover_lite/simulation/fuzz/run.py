@@ -24,6 +24,10 @@ __all__ = ["Ran", "run_seed"]
 _MOST_SECONDS = 400.0
 """Time on the world's clock by which all jobs must have ended."""
 _MOST_STEPS = 200_000
+LEAST_STEPS, LEAST_FAULTS = 500, 5
+"""Steps that somebody takes, after each of which is looked at what must hold, and faults that strike: fewer don't count as a seed."""
+_MOST_JOBS = 4
+"""Number of jobs that somebody starts after one another, until there were as many."""
 _NEWEST_NOTES = 40
 _MEMORY = Path("/dev/shm")
 """A file system in memory: nothing that is synced there waits for a disk."""
@@ -34,7 +38,7 @@ class Ran(NamedTuple):
     problems: list[str]
     """What mustn't have been; empty: nothing."""
     steps: int
-    """Number of steps that somebody has taken."""
+    """Number of steps that somebody has taken: a master, the brain, a node, a person. What must hold is looked at after each."""
     seconds: float
     """Time on the world's clock when it was over."""
     faults: list[Fault]
@@ -77,7 +81,7 @@ def _run(case: Case, faults: list[Fault], directory: Path) -> Ran:
     injection = Injection(world, faults)
     Invariants(world)
     try:
-        _until_over(world, injection)
+        _until_over(world, case, injection)
     except DlroverLiteError as error:
         world.problems.append(f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - whatever it is, nobody has thought of it: that is what is looked for
@@ -89,6 +93,8 @@ def _run(case: Case, faults: list[Fault], directory: Path) -> Ran:
             world.problems += problems_at_end(world, job)
             world.problems += _wrong_outcome(world, injection, job.id)
     world.problems += [f"somebody has said: {line}" for line in world.said]
+    if not (world.problems or _is_enough(world, injection)):
+        world.problems.append(f"{world.steps} steps and {len(injection.done)} faults are too few to count")
     return Ran(
         case.seed,
         world.problems,
@@ -102,8 +108,18 @@ def _run(case: Case, faults: list[Fault], directory: Path) -> Ran:
     )
 
 
-def _until_over(world: World, injection: Injection) -> None:
-    while not world.problems and not (world.is_over and not injection.is_stopped):
+def _is_enough(world: World, injection: Injection) -> bool:
+    return world.steps >= LEAST_STEPS and len(injection.done) >= LEAST_FAULTS
+
+
+def _until_over(world: World, case: Case, injection: Injection) -> None:
+    while not world.problems:
+        if world.is_over and not injection.is_stopped:
+            if _is_enough(world, injection) or len(world.jobs) >= _MOST_JOBS:
+                return
+            case.start_another(
+                world
+            )  # the one before was too short: it has failed, or was stopped without a checkpoint
         world.happen()
         if world.clock.now > _MOST_SECONDS or world.steps > _MOST_STEPS:
             states = {job.id: job.outcome for job in world.jobs.values()}

@@ -194,8 +194,8 @@ class Worker(NodeProgram):
         if held.lease.kind == "eval":
             self._count(held, start, stop, plan.eval_samples)
             return
-        if start + 1 == stop and self.job.failing.get((held.lease.index, start), 0):
-            self.job.failing[held.lease.index, start] -= 1
+        if start + 1 == stop and (fails := self.job.failing.pop((held.lease.index, start), None)) is not None:
+            fails()
             held.failed(start, "Traceback (most recent call last):\nRuntimeError: this minibatch is to fail")
             return
         assert self._pushes is not None
@@ -249,8 +249,8 @@ class Worker(NodeProgram):
             return
         self._is_exporting = False
         self.called()
-        if self.job.exports_to_fail > 0:
-            self.job.exports_to_fail -= 1
+        if self.job.failing_exports:
+            self.job.failing_exports.pop(0)()
             self.ask(ExportFailed(self.id, f"{task.destination} can't be written", "Mend it.", True), self._try_again)
         else:
             self.job.exports += 1
