@@ -49,7 +49,7 @@ async def _pictures() -> dict[str, str]:
         await pilot.press("v")
         await _until(pilot, lambda: isinstance(app.screen, DecisionsScreen) and app.screen.grid.row is not None)
         found["decisions"] = _taken(app)
-        while app.screen.grid.row is not None and app.screen.grid.row.action != "change":
+        while app.screen.grid.row is not None and app.screen.grid.row.newest.action != "change":
             await pilot.press("down")
         await pilot.press("enter")
         await _until(pilot, lambda: isinstance(app.screen, ReadingScreen))

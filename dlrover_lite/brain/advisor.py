@@ -471,7 +471,8 @@ class Advisor:
     def _initial(self, known: RegisteredJob, decision: Decision, at: float) -> Decision:
         words = basis(known.begin(known.room or self._left_for(known), at))
         reason = decision.reason if decision.action == "queue" else f"{words}: {decision.reason}"
-        return msgspec.structs.replace(decision, stage="initial", reason=reason)
+        cause = words if decision.action == "start" else decision.cause
+        return msgspec.structs.replace(decision, stage="initial", reason=reason, cause=cause)
 
     def _carry(self, found: Round, at: float) -> None:
         """Store what is new, and have it told."""

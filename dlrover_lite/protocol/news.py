@@ -46,16 +46,6 @@ class PlanNews(msgspec.Struct, frozen=True):
     plan: Plan
 
 
-class DecisionNews(msgspec.Struct, frozen=True):
-    """A decision as a list has it."""
-
-    job: Name
-    number: Count
-    at: Timestamp
-    action: Name
-    reason: Text
-
-
 class NodeNews(msgspec.Struct, frozen=True):
     """Something that happened to a node: launched, up, resized or ended."""
 
@@ -97,6 +87,24 @@ class Chosen(msgspec.Struct, frozen=True):
     done: Name = ""
     """What became of the decision: done, given up, rejected, superseded; empty: nothing is known yet."""
     why: Text = ""
+    cause: Text = ""
+    """What it follows from, in a few words: workers were the limit; empty: the reason says it."""
+    difference: Text = ""
+    """What is changed, in a few words: +2 workers; empty: nothing, or it isn't known, in recordings of earlier versions."""
+    rate_before: Number | None = None
+    """Samples/s with the plan until then, as far as was known."""
+
+
+class DecisionNews(msgspec.Struct, frozen=True):
+    """A decision as a list has it."""
+
+    job: Name
+    number: Count
+    at: Timestamp
+    action: Name
+    reason: Text
+    changed: Chosen | None = None
+    """The same in full, as it was known when it was decided; None: it changes nothing about the job."""
 
 
 class WatchedJobs(msgspec.Struct, frozen=True):

@@ -149,6 +149,11 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     used_memory: int | None = None
     cost: Cost | None = None
     decision: LastDecision | None = None
+    """The last decision, whatever it was."""
+    change: Chosen | None = None
+    """The last decision that changed something, as it was known when it was made; None: there was none, or it isn't known."""
+    is_changed: bool = False
+    """Whether the job has had the plan of ``change``."""
     silent_since: float | None = None
     """Time of the master's last word, for a job that runs and whose master has said nothing for a while."""
     directory: str = ""

@@ -76,6 +76,10 @@ def place(columns: Sequence[Column[Any]], width: int, *, without: Set[str] = fro
         if not droppable:
             break
         kept.remove(max(droppable, key=lambda at: (columns[at].rank, at)))
+    dropped = [at for at, column in enumerate(columns) if column.name not in without and at not in kept]
+    for at in sorted(dropped, key=lambda at: columns[at].rank):
+        if room([*(columns[at].least for at in kept), columns[at].least + GAP]) >= 0:  # where a wider one had to go
+            kept = sorted([*kept, at])
     sizes = {at: columns[at].least for at in kept}
     by_rank = sorted(kept, key=lambda at: columns[at].rank)
     for at in by_rank:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from dlrover_lite.brain.store.decision_news import choice_of
 from dlrover_lite.core.expected_end import ExpectedEnd
-from dlrover_lite.protocol.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
+from dlrover_lite.protocol.news import Chosen, DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.tui.model import OVER, Cost, Given, HostShare, JobRow, LastDecision, Look, Rate
 from dlrover_lite.tui.text import clean
 
@@ -23,6 +24,10 @@ _COST_SECONDS = 10.0
 """Seconds after which the cost of a job that runs is reckoned anew: what it is told to is more."""
 SILENT_SECONDS = 15.0
 """Seconds without a word after which a master is silent: it writes every two seconds that it is there."""
+
+
+_PLANNED = ("change", "explore")
+"""Actions that have taken place once the job has another plan: a person may be asked before, or refuse."""
 
 
 class LocalNode(msgspec.Struct, frozen=True):
@@ -70,6 +75,9 @@ class _Known:
     workers: int | None = None
     servers: int | None = None
     decision: LastDecision | None = None
+    change: Chosen | None = None
+    is_changed: bool = False
+    """Whether the job has had the plan of ``change``, or it is about no plan."""
     local: LocalStatus | None = None
     before: LocalStatus | None = None
     """The status before ``local``."""
@@ -144,12 +152,19 @@ class JobsFold:
             memory = ps.count * ps.each.memory + worker.count * worker.each.memory
             known.give(one.at, cores, memory)
             known.workers, known.servers = worker.count, ps.count
+            if known.change is not None and one.at >= known.change.at and choice_of(one.plan) == known.change.choice:
+                known.is_changed = True
             self._dirty.add(one.job)
 
     def _take_decisions(self, decisions: Sequence[DecisionNews]) -> None:
         for one in decisions:
-            known = self._known.get(one.job)
-            if known is None or (known.decision is not None and known.decision.number > one.number):
+            if (known := self._known.get(one.job)) is None:
+                continue
+            if one.changed is not None and (known.change is None or known.change.number <= one.number):
+                known.change = one.changed
+                known.is_changed = one.action not in _PLANNED or one.changed.done == "done"
+                self._dirty.add(one.job)
+            if known.decision is not None and known.decision.number > one.number:
                 continue
             known.decision = LastDecision(one.number, one.at, one.action, clean(one.reason))
             self._dirty.add(one.job)
@@ -234,6 +249,8 @@ def _row(known: _Known, silent: bool) -> JobRow:
         used_memory=used_memory,
         cost=_cost(known),
         decision=known.decision,
+        change=known.change,
+        is_changed=known.is_changed,
         silent_since=known.heard_at if silent else None,
         directory=news.directory,
         look=local.next_look if local is not None and not known.over and not silent else None,

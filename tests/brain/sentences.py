@@ -11,6 +11,7 @@ from dlrover_lite.brain.effect import judge
 from dlrover_lite.brain.explain.reasons import Reasons
 from dlrover_lite.brain.healing.health import heal
 from dlrover_lite.brain.healing.mitigation import HealInputs, Treatment
+from dlrover_lite.brain.models.bottleneck import LIMITS
 from dlrover_lite.brain.planning.change_policy import Settled, Verdict
 from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import (
@@ -176,7 +177,9 @@ def _of_others() -> Iterator[str]:
     assert options is not None and options.now is not None
     verdict = Verdict(options.now, "stay", "exchange")
     settled = Settled({"ads": verdict}, Resources(0.0, 0), {"news": 20.0, "shop": -30.0})
-    yield Reasons(inputs, {"ads": options}, {}, Placements(settled)).plan(options, verdict)
+    said = Reasons(inputs, {"ads": options}, {}, Placements(settled))
+    yield said.plan(options, verdict)[0]
+    yield from (said.plan(options, Verdict(options.now, "change"), limit)[1] for limit in LIMITS)
 
 
 def _brought() -> Iterator[str]:

@@ -6,16 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dlrover_lite.brain.effect import judge
 from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.planning.pareto import Band
+from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.store import pages
 from dlrover_lite.brain.store.all_jobs import RATES
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.history import FileHistory, History
+from dlrover_lite.brain.store.job_news import DECISIONS
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain.store.watch import JobWatch, Watch
 from dlrover_lite.core.errors import HistoryError
@@ -272,3 +275,22 @@ def test_a_look_that_fails_on_its_way_is_told_by_the_next(path: Path, monkeypatc
     history.left = 100
     assert {job.id for job in watch.look().jobs} == {"one", "two"}
     history.close()
+
+
+def test_the_last_change_is_told_with_its_cause_however_many_looks_came_after(history: History, path: Path) -> None:
+    _commit(path, _job("a"))
+    small = view("a", now=Candidate(1, 1, 0.25, 0.25))
+    with ConfigStore(path) as store:
+        decided = decide(RoundInputs(at=1.0, capacity=Resources(8.0, 64 * GIB), jobs=(small,)), load)
+        assert decided.of("a").action == "change"
+        caused = msgspec.structs.replace(decided.of("a"), cause="workers were the limit")
+        stays = msgspec.structs.replace(caused, action="stay", cause="")
+        for at, one in enumerate([caused, *[stays] * (DECISIONS + 5)]):
+            store.add_round(decided._replace(decisions=(msgspec.structs.replace(one, at=float(at)),)), ["a"])
+    told = {one.number: one for one in Watch(history).look().decisions}
+    assert sorted(told) == [1, DECISIONS + 6]
+    change = told[1].changed
+    assert change is not None and change.cause == "workers were the limit" and "worker" in change.difference
+    assert change.rate_before is not None and change.predicted is not None and change.rate_before < change.predicted
+    assert told[DECISIONS + 6].changed is None
+    assert 1 in {one.number for one in JobWatch(history, "a").look().decisions}

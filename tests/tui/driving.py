@@ -169,3 +169,23 @@ async def write(pilot: Pilot[None], key: str, text: str, *then: str) -> None:
     pilot.app.screen.query_one(Input).value = text
     await pilot.pause()
     await pilot.press(*then)
+
+
+def screen_text(pilot: Pilot[None]) -> str:
+    """What is on the screen, line by line."""
+    strips = pilot.app.screen._compositor.render_strips()
+    return "\n".join(strip.text.rstrip() for strip in strips)
+
+
+async def settled(pilot: Pilot[None]) -> None:
+    """What is on the screen stays as it is: sizes of parts are known only once they were drawn."""
+    before, same = "", 0
+    for _ in range(PATIENCE):
+        now = screen_text(pilot)
+        same = same + 1 if now == before else 0
+        if same == 5:
+            return
+        before = now
+        await pilot.pause(0.02)
+        await pilot.pause()
+    raise AssertionError("the screen does not come to rest")

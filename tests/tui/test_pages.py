@@ -11,6 +11,7 @@ from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.units import GIB, MIB
 from dlrover_lite.tui.model import JobDetail, JobsView, Look, Problem, Rate, Shards
 from dlrover_lite.tui.pages import explanation_page, job_page, jobs_page, rate_chart
+from dlrover_lite.tui.pages.change_line import mark_of
 from dlrover_lite.tui.pages.memory_chart import memory_chart
 from dlrover_lite.tui.pages.once import frame
 from dlrover_lite.tui.table import text_of
@@ -149,7 +150,7 @@ def test_an_end_on_another_day_says_which() -> None:
 )
 def test_decisions_have_marks_by_action_and_growth(action: str, grows: bool, symbol: str) -> None:
     one = msgspec.structs.replace(DETAIL.decisions[1], action=action, grows=grows)
-    assert job_page.mark_of(one)[0] == symbol
+    assert mark_of(one)[0] == symbol
 
 
 @pytest.mark.parametrize("width", [76, 116, 200])

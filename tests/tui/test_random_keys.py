@@ -119,6 +119,7 @@ async def _kills_a_node(pilot: Pilot[None], app: TuiApp) -> None:
 
 def _type(app: TuiApp, seed: int, size: tuple[int, int]) -> None:
     draw = random.Random(seed)
+    app.exit = lambda *_arguments, **_settings: None  # type: ignore[method-assign,assignment] # the palette can leave, too
     typed: list[str] = []
 
     async def steps(pilot: Pilot[None]) -> None:

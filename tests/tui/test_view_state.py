@@ -3,11 +3,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dlrover_lite.brain.store.decision_news import choice_of, listed
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.tui.view_state import KEPT_RATES, SILENT_SECONDS, JobsFold, LocalNode, LocalStatus
+from tests.tui.recorded_jobs import decisions_of
 
 
 def _news(name: str, state: str = "running", **fields: object) -> JobNews:
@@ -157,3 +159,20 @@ def test_expected_end_is_shown_until_the_job_is_over() -> None:
     assert fold.rows(150.0)["one"].expected == end
     fold.hear("one", msgspec.structs.replace(_status("stopped"), expected_end=end), 160.0)
     assert fold.rows(160.0)["one"].expected is None
+
+
+def test_the_last_change_stays_whatever_was_decided_since_and_counts_once_the_job_has_the_plan() -> None:
+    fold = JobsFold()
+    plan = Plan(RolePlan(1, Resources(0.5, GIB)), RolePlan(4, Resources(0.5, GIB)))
+    change = next(one for one in decisions_of("scaling-up") if one.action == "change")
+    change = msgspec.structs.replace(change, number=2, at=5.0, choice=choice_of(plan))
+    fold.take(
+        WatchedJobs(jobs=(_news("one"),), decisions=(listed("one", change), DecisionNews("one", 3, 6.0, "stay", "why")))
+    )
+    row = fold.rows(6.0)["one"]
+    assert row.change is change and row.decision is not None and row.decision.number == 3
+    assert not row.is_changed  # a person may be asked first
+    fold.take(WatchedJobs(plans=(PlanNews("one", 4.0, plan),)))
+    assert not fold.rows(6.0)["one"].is_changed  # that was an earlier one
+    fold.take(WatchedJobs(plans=(PlanNews("one", 7.0, plan),)))
+    assert fold.rows(7.0)["one"].is_changed

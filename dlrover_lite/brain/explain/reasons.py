@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
+from dlrover_lite.brain.models.bottleneck import LimitName
 from dlrover_lite.brain.planning.admission import place_in_queue
 from dlrover_lite.brain.planning.allowed_changes import veto
 from dlrover_lite.brain.planning.change_policy import Settled, Verdict
@@ -22,6 +23,15 @@ __all__ = ["Reasons"]
 
 _MOST_NAMED = 3
 """The most jobs that a reason names."""
+_NOTHING_BETTER = "no other plan within reach is worth its change"
+_LIMITS: dict[LimitName, str] = {
+    "workers": "workers were the limit",
+    "ps": "parameter servers were the limit",
+    "pipeline": "the time from pull to push was the limit",
+    "host": "the machine's free cores were the limit",
+    "reading": "reading was the limit",
+    "network": "the network was the limit",
+}
 
 
 @dataclass(frozen=True)
@@ -55,11 +65,11 @@ class Reasons:
         """Say for whom a job gives way, or for want of what."""
         if taker := self.preempted[view.job]:
             priorities = f"{self._views[taker].priority:g} against {view.priority:g}"
-            return f"it gives way, and waits: {taker} has a higher priority ({priorities}) and takes its place"
+            return f"{taker} has a higher priority ({priorities}) and takes its place"
         running = sum(one.now is not None for one in self.inputs.jobs)
         capacity = self.inputs.capacity
         return (
-            f"it gives way, and waits: there is less than there was, {_amount(capacity.cores)} and {format_bytes(capacity.memory)}, "
+            f"there is less than there was, {_amount(capacity.cores)} and {format_bytes(capacity.memory)}, "
             f"too little for the smallest plans of the {running} that run"
         )
 
@@ -175,8 +185,9 @@ class Reasons:
             if more > 0
         }
 
-    def plan(self, one: Options, verdict: Verdict) -> str:
-        """Say which plan a job has from now on, what that brings, and why not another one."""
+    def plan(self, one: Options, verdict: Verdict, limit: LimitName | None = None) -> tuple[str, str]:
+        """Say which plan a job has from now on, what that brings, and why not another one; and in a few words what it follows from.
+        ``limit``: what limits the plan until then, of one that changes."""
         at, view = verdict.at, one.view
         choice = one.points.candidate(at).describe()
         rate = f"{one.points.throughput[at]:,.0f} samples/s"
@@ -188,7 +199,7 @@ class Reasons:
             case "stay":
                 text = f"it stays with {choice}"
                 if not why:
-                    text += ": no other plan within reach is worth its change"
+                    text += f": {_NOTHING_BETTER}"
             case "explore":
                 assert verdict.exploration is not None
                 text = f"it tries {choice} for {_tried(verdict.exploration, one.stay_seconds)}"
@@ -198,7 +209,11 @@ class Reasons:
                     f"({_gain(one, at)}, {view.scale_seconds:.0f} s for the change counted)"
                 )
         changed = self._changed(view) if verdict.action in ("change", "explore") else ""
-        return "; ".join(part for part in (text, why, changed, _reading(one, at)) if part)
+        reason = "; ".join(part for part in (text, why, changed, _reading(one, at)) if part)
+        if verdict.action == "stay":
+            return reason, why or _NOTHING_BETTER
+        by_others = why if verdict.cause in ("spare", "taken", "back") else ""
+        return reason, changed or by_others or ("" if limit is None else _LIMITS[limit])
 
     def _why(self, one: Options, verdict: Verdict) -> str:
         match verdict.cause:

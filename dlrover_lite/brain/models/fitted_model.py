@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dlrover_lite.brain.models.arithmetic import bottleneck_sides
+from dlrover_lite.brain.models.bottleneck import LimitName, limit_times
 from dlrover_lite.brain.models.throughput import Fit, predict, vector
 from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Setting
 from dlrover_lite.brain.planning.job_view import ModelData
@@ -99,6 +100,10 @@ class Bottleneck(FittedModel, frozen=True, kw_only=True):
             hosts=self.hosts,
         )
         return Sides(*found, fitted.exponent)
+
+    def nearest_limit(self, w: ArrayLike, p: ArrayLike, worker_cores: ArrayLike, ps_cores: ArrayLike) -> LimitName:
+        """Name what limits the throughput of one plan."""
+        return limit_times(self.fit, self.setting(w, p, worker_cores, ps_cores))[0].name
 
 
 def model_data(

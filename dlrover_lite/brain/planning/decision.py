@@ -17,9 +17,11 @@ import numpy as np
 
 from dlrover_lite.brain.explain.reasons import Reasons
 from dlrover_lite.brain.healing.mitigation import Treatment
-from dlrover_lite.brain.models.fitted_model import load_model
+from dlrover_lite.brain.models.bottleneck import LimitName
+from dlrover_lite.brain.models.fitted_model import Bottleneck, load_model
 from dlrover_lite.brain.planning.admission import Admission, Need, admit
 from dlrover_lite.brain.planning.allowed_changes import kept_to_its_end
+from dlrover_lite.brain.planning.change_policy import Verdict
 from dlrover_lite.brain.planning.job_view import (
     FORMAT,
     Action,
@@ -108,6 +110,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     placement: tuple[HostNodes, ...] = ()
     """Number of nodes of the chosen plan on each host, where there are several hosts; empty: wherever there is room."""
     reason: str
+    cause: str = ""
+    """What it follows from, in a few words: the limit of the plan until then, who needs what the job had, why no other plan is worth a
+    change; empty: the reason says it."""
     predicted: Predicted | None = None
     memory: MemoryBand | None = None
     """Memory that each PS (a treatment: the node) needs until it is decided again, with its limit; None where there is no forecast."""
@@ -229,11 +234,13 @@ def _decision(
     if one is None:
         return Decision(**head, action="refuse", reason=reasons.refusal(view))
     if verdict is None and view.job in reasons.preempted:
-        return Decision(**head, action="preempt", reason=reasons.preemption(view))
+        cause = reasons.preemption(view)
+        return Decision(**head, action="preempt", reason=f"it gives way, and waits: {cause}", cause=cause)
     if verdict is None or view.job in places:
         predicted = None if verdict is None else _predicted(one, verdict.at, waits=inputs.policy.room_seconds)
         return Decision(**head, action="queue", reason=reasons.waiting(view, places[view.job]), predicted=predicted)
     choice = one.points.candidate(verdict.at)
+    reason, cause = reasons.plan(one, verdict, _limit(view, verdict, kept))
     # where jobs that can't be changed have more than there is, less than nothing is left over
     room = Resources(
         max(0.0, choice.cores + settled.free.cores), max(0, int(one.memory[verdict.at]) + settled.free.memory)
@@ -244,13 +251,22 @@ def _decision(
         choice=choice,
         plan=view.need.plan(choice),
         placement=reasons.placed.nodes.get(view.job, ()),
-        reason=reasons.plan(one, verdict),
+        reason=reason,
+        cause=cause,
         predicted=_predicted(one, verdict.at),
         memory=view.need.band(choice),
         candidates=kept.made(view.job, verdict.at, partial(_candidates, one, verdict.at)),
         room=room,
         exploration=verdict.exploration,
     )
+
+
+def _limit(view: JobView, verdict: Verdict, kept: KeptOptions) -> LimitName | None:
+    """Name what limits the plan that is to be changed; None where none is, or the model has no limits."""
+    model = kept.model_of(view.job)
+    if verdict.action not in ("change", "explore") or view.now is None or not isinstance(model, Bottleneck):
+        return None
+    return model.nearest_limit(*view.now.parts())
 
 
 def _predicted(one: Options, at: int, *, waits: float = 0.0) -> Predicted:

@@ -53,6 +53,10 @@ class KeptOptions:
         found: T = its[at]
         return found
 
+    def model_of(self, job: str) -> ThroughputModel | None:
+        """Return the model that a job's options follow from."""
+        return self._of[job].model
+
     def of(
         self, view: JobView, load: Load, capacity: Resources, policy: Policy, hosts: Sequence[Host]
     ) -> Options | None:

@@ -111,7 +111,8 @@ def initial_plan(inputs: StartInputs) -> Decision:
     hosts = tuple(Host(name, free) for name, free in inputs.free.items())
     one = RoundInputs(at=inputs.at, capacity=inputs.capacity, hosts=hosts, jobs=(view,), policy=inputs.policy)
     decision = decide(one).decisions[0]
-    return msgspec.structs.replace(decision, stage="initial", reason=f"{known.words}: {decision.reason}")
+    cause = known.words if decision.action == "start" else decision.cause
+    return msgspec.structs.replace(decision, stage="initial", reason=f"{known.words}: {decision.reason}", cause=cause)
 
 
 def basis(inputs: StartInputs) -> str:

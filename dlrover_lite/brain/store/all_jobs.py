@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from dlrover_lite.brain.store.decision_news import CHANGING, chosen, listed
 from dlrover_lite.brain.store.pages import Execute, PageRoom, Row, decoded
+from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.protocol.history_messages import JobsNewsPage, JobsSeen
 from dlrover_lite.protocol.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.protocol.outcomes import JobOutcome
@@ -28,9 +31,14 @@ _HIGHEST = "select " + ", ".join(
 _FIRST_RATES = (
     "select job, at, seconds, samples_per_second from profiles where job = ? and rowid <= ? order by at desc limit ?"
 )
-_NEWEST_DECISION = (
-    "select job, number, at, action, reason from decisions where job = ? and rowid <= ? order by number desc limit 1"
+_CHANGING = "action in (" + ", ".join(f"'{action}'" for action in CHANGING) + ")"
+_DECISION = f"job, number, at, action, reason, case when {_CHANGING} then data end, effect, done"
+"""Columns of a decision; what it was decided from, which is much, only where it changes something."""
+_NEWEST_DECISIONS = tuple(
+    f"select {_DECISION} from decisions where job = ? and rowid <= ?{which} order by number desc limit 1"
+    for which in (f" and {_CHANGING}", "")
 )
+"""The newest that changes something, and the newest of all."""
 
 
 class _Newest(NamedTuple):
@@ -100,7 +108,8 @@ class AllJobs:
                 for rate in list(execute(_FIRST_RATES, (job, seen.rates, RATES)))[::-1]:
                     room.fill(rate)
                     rates.append(RateNews(*rate))
-            decisions += [DecisionNews(*one) for one in execute(_NEWEST_DECISION, (job, seen.decisions))]
+            newest = (row for which in _NEWEST_DECISIONS for row in execute(which, (job, seen.decisions)))
+            decisions += _distinct(_decision_news(row) for row in newest)
         news = WatchedJobs(anew, tuple(jobs), rates=tuple(rates), decisions=tuple(decisions))
         return JobsNewsPage(news, replace(seen, first=last if room.more else None), more=True)
 
@@ -126,10 +135,10 @@ class AllJobs:
                 last = last._replace(plans=number)
                 plans.append(PlanNews(job, at, decoded(data, Plan)))
         if last.decisions < newest.decisions:
-            question = "select rowid, job, number, at, action, reason from decisions where rowid > ? order by rowid"
+            question = f"select rowid, {_DECISION} from decisions where rowid > ? order by rowid"
             for number, *row in room.take(execute(question, (last.decisions,))):
                 last = last._replace(decisions=number)
-                decisions.append(DecisionNews(*row))
+                decisions.append(_decision_news(row))
         if not room.more:
             last = newest
         news = WatchedJobs(False, tuple(jobs), gone, tuple(rates), tuple(plans), tuple(decisions))
@@ -143,6 +152,19 @@ class AllJobs:
                 break
             found.append((version, *row))
         yield from reversed(found)
+
+
+def _decision_news(row: Sequence[Any]) -> DecisionNews:
+    """Make news of a row of ``_DECISION``."""
+    job, number, at, action, reason, data, effect, done = row
+    if data is not None:
+        with suppress(HistoryError):  # stored by another version
+            return listed(job, chosen(number, data, effect, done))
+    return DecisionNews(job, number, at, action, reason)
+
+
+def _distinct(news: Iterable[DecisionNews]) -> list[DecisionNews]:
+    return list({one.number: one for one in news}.values())
 
 
 def news_of_row(row: Sequence[Any]) -> JobNews:

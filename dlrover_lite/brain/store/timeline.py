@@ -8,8 +8,9 @@ from contextlib import suppress
 import msgspec
 
 from dlrover_lite.brain.store.all_jobs import news_of_row
+from dlrover_lite.brain.store.decision_news import chosen
 from dlrover_lite.brain.store.history import Rows
-from dlrover_lite.brain.store.job_news import chosen, node_news
+from dlrover_lite.brain.store.job_news import node_news
 from dlrover_lite.brain.store.pages import decoded
 from dlrover_lite.brain.store.queries import kept
 from dlrover_lite.core.errors import HistoryError

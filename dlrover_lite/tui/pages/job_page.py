@@ -5,19 +5,20 @@ from __future__ import annotations
 
 from dlrover_lite.brain.explain import explanation_text
 from dlrover_lite.brain.explain.explanation_data import MemoryCurve
+from dlrover_lite.brain.store.decision_news import CHANGING
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import compact, count, duration, metric, plural
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import Checkpoints, Evaluated, JobDetail, NodeRow, PsStrip, Shards
+from dlrover_lite.tui.pages.change_line import is_made, mark_of, tone_of_miss
 from dlrover_lite.tui.pages.charts import bar, sparkline, strip
 from dlrover_lite.tui.pages.memory_chart import is_near_its_limit, memory_chart
 from dlrover_lite.tui.table import Column, Table, numbers
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
 
-__all__ = ["ACTING", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table", "tone_of_miss"]
+__all__ = ["describe_node", "facts", "headline", "memory", "nodes_table"]
 
-ACTING = ("start", "change", "explore", "preempt", "heal")
 _LABEL = 8
 """Width of a name before a bar or strip, in characters."""
 
@@ -65,28 +66,6 @@ def _progress(detail: JobDetail, width: int) -> Line:
             break
         found += [Span("  "), *part] if found else [*part]
     return tuple(found)
-
-
-# --- decisions as symbols --------------------------------------------------------------------------------------------------------
-
-
-def mark_of(decision: Chosen) -> tuple[str, Tone]:
-    """Return what stands for a decision on an axis: ▲ more, ▼ less, ◆ a node is treated, ? a try, ‖ it gives way, ● it starts."""
-    if decision.action == "heal":
-        return "◆", "warn"
-    if decision.action == "explore":
-        return "?", "accent"
-    if decision.action == "preempt":
-        return "‖", "bad"
-    if decision.action == "start" or not decision.before:
-        return "●", "accent"
-    return ("▲", "accent") if decision.grows else ("▼", "accent")
-
-
-def tone_of_miss(error: float) -> Tone:
-    """Return the tone of a prediction that missed by this share."""
-    off = abs(error)
-    return "bad" if off > 0.25 else "warn" if off > 0.15 else "good"
 
 
 # --- the facts --------------------------------------------------------------------------------------------------------
@@ -188,7 +167,7 @@ def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
 
 def _decisions(detail: JobDetail, width: int, most: int, now: float) -> list[Line]:
     """Write when the brain looks next; then the newest decisions first, a line each."""
-    acting = [one for one in detail.decisions if one.action in ACTING] or list(detail.decisions)
+    acting = [one for one in detail.decisions if one.action in CHANGING] or list(detail.decisions)
     look = formats.look(detail.row.look, now)
     found = [padded((_name("decided"), *look), width)] if look and most > 1 else []
     if detail.missing and not acting and (last := detail.row.decision) is not None:
@@ -199,10 +178,10 @@ def _decisions(detail: JobDetail, width: int, most: int, now: float) -> list[Lin
     if not acting:
         return [*found, line(_name("" if found else "decided"), ("nothing so far", "dim"))]
     for one in acting[::-1][: most - len(found)]:
-        symbol, tone = mark_of(one)
+        symbol, tone = mark_of(one, is_made=is_made(one, detail))
         what = f"{one.action} {one.choice}" if one.choice else one.action
         parts = [_name("" if found else "decided"), Span(f"{symbol} ", tone), Span(f"{formats.clock(one.at)} ", "dim")]
-        parts += [Span(what), *_outcome(one)]
+        parts += [Span(one.difference or what), *_outcome(one)]
         found.append(padded(parts, width))
     return found
 

@@ -6,6 +6,7 @@ from dlrover_lite.core.words import at_time
 from dlrover_lite.jobs.backend import LOCAL
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobRow, JobsView
+from dlrover_lite.tui.pages.change_line import in_list
 from dlrover_lite.tui.pages.charts import bar, sparkline
 from dlrover_lite.tui.table import Column, Table, numbers
 from dlrover_lite.tui.text import Line, Span, line, wrapped
@@ -75,12 +76,10 @@ def _core_seconds(row: JobRow) -> float | None:
 
 
 def _decision(row: JobRow, _width: int) -> Line:
-    """Write a job's last decision; why it isn't trained on comes first."""
+    """Write a job's last change; why it isn't trained on comes first."""
     if row.message and (row.over or row.state in ("queued", "starting")):
         return line((row.message.partition("\n")[0], "bad" if row.state in ("failed", "lost") else "plain"))
-    if row.decision is None:
-        return formats.DASH
-    return line((f"{formats.clock(row.decision.at)} {row.decision.action}: ", "accent"), row.decision.reason)
+    return in_list(row)
 
 
 _COLUMNS: tuple[Column[JobRow], ...] = (
@@ -90,12 +89,12 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
     numbers("progress", "DONE", _progress, lambda row: row.share, least=4, most=12, rank=1),
     Column("ends", "ENDS", lambda row, _: formats.ends(row), _ends_at, least=12, wanted=13, rank=2),
     numbers("rate", "SAMPLES/S", lambda row, _: formats.number(row.rate), lambda row: row.rate, least=9, rank=3),
-    Column("trend", "TREND", _trend, least=6, wanted=8, most=12, rank=5),
-    Column("nodes", "NODES", _nodes, _node_count, least=6, wanted=7, rank=4, down=True),
+    Column("trend", "TREND", _trend, least=6, wanted=8, most=12, rank=6),
+    Column("nodes", "NODES", _nodes, _node_count, least=6, wanted=7, rank=5, down=True),
     numbers("cpu", "CPU", _cpu, lambda row: row.used_cores, least=8, rank=7),
     numbers("memory", "MEMORY", _memory, lambda row: row.used_memory, least=12, wanted=13, rank=8),
     numbers("cost", "COST", lambda row, _: formats.cost_of(row), _core_seconds, least=22, rank=9),
-    Column("decision", "LAST DECISION", _decision, None, least=18, wanted=30, most=200, rank=6),
+    Column("decision", "LAST CHANGE", _decision, None, least=44, wanted=50, most=400, rank=4),
 )
 
 

@@ -8,6 +8,7 @@ from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.words import duration
 from dlrover_lite.tui.model import Problem
 from dlrover_lite.tui.pages import job_page, jobs_page, rate_chart
+from dlrover_lite.tui.pages.change_line import change_of_job, change_of_jobs
 from dlrover_lite.tui.pages.replay_page import replay_line
 from dlrover_lite.tui.recordings.player import Player
 from dlrover_lite.tui.sources.source import Source
@@ -38,7 +39,9 @@ def _jobs(source: Source, width: int, now: float) -> list[Line]:
         return jobs_page.nothing_yet(width)
     table = jobs_page.jobs_table()
     table.put(view.jobs)
-    return [jobs_page.headline(view, len(view.jobs), ""), *_stale(view.problem, now), *table.text(width)]
+    change = change_of_jobs(view.jobs.values(), width)
+    head = [jobs_page.headline(view, len(view.jobs), ""), *([change] if change else [])]
+    return [*head, *_stale(view.problem, now), *table.text(width)]
 
 
 def _job(source: Source, job: str, width: int, now: float) -> list[Line]:
@@ -57,7 +60,8 @@ def _job(source: Source, job: str, width: int, now: float) -> list[Line]:
     table = job_page.nodes_table()
     table.put({row.id: row for row in detail.nodes})
     nodes = table.text(width) if detail.nodes else [line(("No node is known.", "dim"))]
-    return [*job_page.headline(detail, width), *_stale(detail.problem, now), *above, (), *nodes]
+    head = [*job_page.headline(detail, width), change_of_job(detail, width)]
+    return [*head, *_stale(detail.problem, now), *above, (), *nodes]
 
 
 def _stale(problem: Problem | None, now: float) -> list[Line]:

@@ -11,8 +11,8 @@ from dlrover_lite.core.words import compact
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobDetail, Rate
+from dlrover_lite.tui.pages.change_line import changes, mark_of, tone_of_miss
 from dlrover_lite.tui.pages.charts import Band, Mark, Measured, curve
-from dlrover_lite.tui.pages.job_page import ACTING, mark_of, tone_of_miss
 from dlrover_lite.tui.text import Line, Span, Tone, length, line, padded, wrapped
 
 __all__ = ["Effect", "acting", "chart", "effect", "step"]
@@ -65,7 +65,7 @@ def chart(detail: JobDetail, width: int, height: int, chosen: int | None = None)
 
 def acting(detail: JobDetail) -> list[Chosen]:
     """Return the decisions that changed something, the oldest first."""
-    return sorted((one for one in detail.decisions if one.action in ACTING), key=lambda one: (one.at, one.number))
+    return sorted(changes(detail), key=lambda one: (one.at, one.number))
 
 
 def step(detail: JobDetail, chosen: int | None, steps: int) -> int | None:

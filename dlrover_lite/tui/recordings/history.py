@@ -9,7 +9,7 @@ from typing import IO
 
 import msgspec
 
-from dlrover_lite.brain.store.job_news import choice_of
+from dlrover_lite.brain.store.decision_news import choice_of, listed
 from dlrover_lite.brain.store.timeline import Known, Measured, Timeline, Used
 from dlrover_lite.core.expected_end import (
     ExpectedEnd,
@@ -19,7 +19,7 @@ from dlrover_lite.core.expected_end import (
     TrainedInterval,
     expected_end,
 )
-from dlrover_lite.protocol.news import Chosen, DecisionNews, JobNews, NodeNews, PlanNews, RateNews, WatchedJobs
+from dlrover_lite.protocol.news import Chosen, JobNews, NodeNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobsView, NodeRow, Rate
 from dlrover_lite.tui.recordings.recorded import Explain, Recording
@@ -190,8 +190,7 @@ class _Past:
 
     def _decide(self, one: Chosen) -> None:
         if one.number not in self._decisions:
-            news = DecisionNews(self._job, one.number, one.at, one.action, one.reason)
-            self._fold.take(WatchedJobs(decisions=(news,)))
+            self._fold.take(WatchedJobs(decisions=(listed(self._job, one),)))
             self._waits = one.reason if one.action in ("queue", "preempt") else ""
             if one.choice and one.predicted is not None:
                 self._predicted[one.choice] = PredictedRate(one.predicted, one.lower or 0.0, one.upper or 0.0)

@@ -13,10 +13,11 @@ from typing import Protocol
 
 import msgspec
 
+from dlrover_lite.brain.store.decision_news import CHANGING
 from dlrover_lite.core.errors import DlroverLiteError, HistoryError
 from dlrover_lite.core.version import __version__
 from dlrover_lite.tui.model import Explanation, JobDetail, JobsView, LastDecision, Problem
-from dlrover_lite.tui.pages.job_page import ACTING, mark_of
+from dlrover_lite.tui.pages.change_line import mark_of
 from dlrover_lite.tui.recordings.frames import (
     EXPLANATIONS,
     FORMAT,
@@ -193,7 +194,12 @@ class Recorder:
             )
 
     def _mark(self, job: str, one: LastDecision | None) -> Decided | None:
-        if one is None or one.action not in ACTING or one.at < self._begin or (job, one.number, False) in self._marked:
+        if (
+            one is None
+            or one.action not in CHANGING
+            or one.at < self._begin
+            or (job, one.number, False) in self._marked
+        ):
             return None
         self._marked.add((job, one.number, False))
         return Decided(job, one.number, _SYMBOLS.get(one.action, CHANGED))
@@ -208,7 +214,7 @@ class Recorder:
             return
         decided = []
         for one in new.decisions:
-            if one.action in ACTING and one.at >= self._begin and (job, one.number, True) not in self._marked:
+            if one.action in CHANGING and one.at >= self._begin and (job, one.number, True) not in self._marked:
                 self._marked.add((job, one.number, True))
                 decided.append(Decided(job, one.number, mark_of(one)[0]))
         self._put(Frame(self._now(), looks=(new,), decided=tuple(decided)))

@@ -6,33 +6,43 @@ from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 
-from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import DECISIONS, EVERYWHERE
 from dlrover_lite.tui.model import JobDetail
 from dlrover_lite.tui.pages import decisions_page
+from dlrover_lite.tui.pages.decisions_page import Run
+from dlrover_lite.tui.pages.heights import Want, fitted
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line
 from dlrover_lite.tui.widgets.grid import Grid
+from dlrover_lite.tui.widgets.panel import Panel, Stack
+from dlrover_lite.tui.widgets.toned import Lines
 
 __all__ = ["DecisionsScreen"]
 
+_LEAST_ROWS, _LEAST_PANE = 5, 4
+"""Minimum numbers of lines of the table and of what says more of its row."""
+
 
 class DecisionsScreen(ActingPage, inherit_bindings=False):
-    DEFAULT_CSS = """
-    #decisions { height: 1fr; }
-    """
+    """The decisions for a job as a table, and below it the one that is chosen."""
+
     KEYS = (DECISIONS, EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
-    grid: Grid[Chosen]
+    grid: Grid[Run]
 
     def __init__(self, detail: JobDetail) -> None:
         super().__init__(decisions_page.decisions_table(), id="decisions")
         self.detail = detail
+        self.only_changes = False
+        self.each = False
+        """Whether decisions that changed nothing have a row each."""
+        self.pane = Panel(id="pane")
+        self.stack = Stack(((self.grid, self._rows), (self.pane, self._lines)), self._draw_pane)
 
     def body(self) -> ComposeResult:
-        yield self.grid
+        yield self.stack
 
     def on_mount(self) -> None:
         self.set_focus(self.grid)
@@ -42,31 +52,80 @@ class DecisionsScreen(ActingPage, inherit_bindings=False):
         """Show what is new."""
         if detail is not None and detail.row.id == self.detail.row.id:
             self.detail = detail
-        self.grid.put({str(one.number): one for one in self.detail.decisions})
+        rows = self.grid.table.rows
+        runs = decisions_page.runs(self.detail, each=self.each, only_changes=self.only_changes)
+        self.grid.put({name: rows[name] if rows.get(name) == run else run for name, run in runs.items()})
         self.tell_head()
         self.tell_age()
         self.tell_keys()
+        self._draw_pane()
+
+    # --- the room -----------------------------------------------------------------------------------------------------
+
+    def _rows(self, _width: int) -> Want:
+        return Want(_LEAST_ROWS, len(self.grid.table.shown) + 1)
+
+    def _lines(self, width: int) -> Want:
+        lines = len(self._pane_lines(width - 4)) + self.pane.frame
+        return Want(_LEAST_PANE, lines, grows=True, rank=1)
+
+    def _pane_lines(self, width: int) -> list[Line]:
+        run = self.grid.row
+        return [] if run is None else decisions_page.describe_run(run, max(20, width))
+
+    def _draw_pane(self) -> None:
+        """Say more of the decision that is chosen."""
+        if not self.is_mounted:
+            return
+        run = self.grid.row
+        self.pane.entitle("" if run is None else f"Decision {run.newest.number}")
+        self.pane.show(fitted(self._pane_lines(self.pane.size.width), self.pane.size.height))
+        self.stack.share()
+
+    def on_lines_resized(self, event: Lines.Resized) -> None:
+        event.stop()
+        self._draw_pane()
+
+    def on_grid_moved(self, event: Grid.Moved) -> None:
+        super().on_grid_moved(event)
+        self._draw_pane()
+
+    def filter_changed(self, text: str) -> None:
+        super().filter_changed(text)
+        self._draw_pane()
 
     def tell_head(self) -> None:
-        self.head([decisions_page.headline(self.detail, len(self.grid.table.shown), self.filter_text)])
+        which = "changes only" if self.only_changes else ""
+        shown = len(self.grid.table.shown)
+        self.head([decisions_page.headline(self.detail, shown, self.filter_text, which=which)])
 
     def stale(self) -> Line:
         return self.job_stale(self.detail)
 
+    # --- keys ---------------------------------------------------------------------------------------------------------
+
     def aim(self) -> Aim:
         return Aim(self.detail.row, self.detail)
 
+    def action_only_changes(self) -> None:
+        self.only_changes = not self.only_changes
+        self.put(None)
+
+    def action_each(self) -> None:
+        self.each = not self.each
+        self.put(None)
+
     def choose(self) -> None:
-        if (one := self.grid.row) is not None:
-            self.tui.explain(self.detail.row.id, one.number, otherwise=self._described(one))
+        if (run := self.grid.row) is not None:
+            self.tui.explain(self.detail.row.id, run.newest.number, otherwise=self._described(run))
 
     def action_describe(self) -> None:
-        if not self.refused("describe") and (one := self.grid.row) is not None:
-            self.tui.read(f"Decision {one.number} for {self.detail.row.id}", self._described(one))
+        if not self.refused("describe") and (run := self.grid.row) is not None:
+            self.tui.read(f"Decision {run.newest.number} for {self.detail.row.id}", self._described(run))
 
     def action_copy(self) -> None:
-        if (one := self.grid.row) is not None:
-            self.tui.explain(self.detail.row.id, one.number, otherwise=self._described(one), copy=True)
+        if (run := self.grid.row) is not None:
+            self.tui.explain(self.detail.row.id, run.newest.number, otherwise=self._described(run), copy=True)
 
-    def _described(self, one: Chosen) -> list[Line]:
-        return decisions_page.describe(one, max(20, self.size.width - 8))
+    def _described(self, run: Run) -> list[Line]:
+        return decisions_page.describe_run(run, max(20, self.size.width - 8))

@@ -11,6 +11,7 @@ from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOB
 from dlrover_lite.tui.model import JobDetail, JobRow, NodeRow
 from dlrover_lite.tui.pages import decisions_page, job_page, rate_chart
+from dlrover_lite.tui.pages.change_line import change_of_job
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line, line
@@ -27,8 +28,6 @@ class JobScreen(ActingPage, inherit_bindings=False):
     """The screen of one job: the curve above the facts above the nodes; on a wide terminal the facts are beside the curve, and on a high
     one the memory that is foreseen is below them."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - textual has it so
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high")]  # noqa: RUF012 - textual has it so
     DEFAULT_CSS = """
     #above { height: auto; padding: 0 1; }
     #chart { height: 7; }
@@ -67,8 +66,9 @@ class JobScreen(ActingPage, inherit_bindings=False):
         self.set_focus(self.grid)
         self.put(self.detail)
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._draw)
+    def on_lines_resized(self, event: Lines.Resized) -> None:
+        event.stop()
+        self._draw()
 
     def put(self, detail: JobDetail | None) -> None:
         """Show what is new."""
@@ -93,7 +93,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
         if foreseen != self.has_class("-foreseen"):
             self.set_class(foreseen, "-foreseen")
             self.call_after_refresh(self._draw)  # it has a place then
-        self.head(job_page.headline(self.detail, width))
+        self.head([*job_page.headline(self.detail, width), change_of_job(self.detail, width)])
         chart.show(rate_chart.chart(self.detail, chart.size.width, chart.size.height, self.chosen))
         self._draw_facts()
         memory.show(job_page.memory(self.detail, memory.size.width, memory.size.height) if foreseen else [])

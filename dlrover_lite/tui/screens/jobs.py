@@ -10,6 +10,7 @@ from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOBS
 from dlrover_lite.tui.model import JobRow, JobsView
 from dlrover_lite.tui.pages import jobs_page
+from dlrover_lite.tui.pages.change_line import change_of_jobs
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line
@@ -59,8 +60,15 @@ class JobsScreen(ActingPage, inherit_bindings=False):
 
     def tell_head(self) -> None:
         view = self.view
+        if view is None:
+            self.head([jobs_page.READING])
+            return
+        change = change_of_jobs(view.jobs.values(), max(20, self.size.width - 2))
         shown = len(self.grid.table.shown)
-        self.head([jobs_page.headline(view, shown, self.filter_text) if view else jobs_page.READING])
+        self.head([jobs_page.headline(view, shown, self.filter_text), *([change] if change else [])])
+
+    def on_resize(self) -> None:
+        self.tell_head()
 
     def stale(self) -> Line:
         return self.stale_of(self.tui.jobs_feed, self.view.problem if self.view else None)

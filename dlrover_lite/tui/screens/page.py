@@ -44,6 +44,8 @@ def bindings(*groups: Sequence[Key]) -> list[Any]:
 class Page(Screen[None]):
     """A screen. ``body`` is what it shows between its headline and the prompt; ``columns`` can be sorted by."""
 
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - textual has it so
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high")]  # noqa: RUF012 - textual has it so
     DEFAULT_CSS = """
     Page { layout: vertical; }
     #head { height: auto; background: $boost; padding: 0 1; }

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlrover_lite.brain.store.decision_news import CHANGING, listed
 from dlrover_lite.brain.store.history import History
 from dlrover_lite.brain.store.watch import JobWatch
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs.backend import LOCAL
-from dlrover_lite.protocol.news import Chosen, DecisionNews, JobNews, WatchedJobs
+from dlrover_lite.protocol.news import Chosen, JobNews, WatchedJobs
 from dlrover_lite.tui.model import OVER, Autoscaling, JobDetail, Problem, PsStrip, Rate
 from dlrover_lite.tui.pages.detail import (
     NodesFold,
@@ -123,7 +124,8 @@ class LiveJob:
         if news.anew:
             self._rates.clear()
             self._decisions.clear()
-        newest = [DecisionNews(self.id, one.number, one.at, one.action, one.reason) for one in news.decisions[-1:]]
+        told = [one for one in news.decisions if one.action in CHANGING][-1:] + list(news.decisions[-1:])
+        newest = [listed(self.id, one) for one in told]
         self._stray = self._stray and not news.jobs
         self._fold.take(
             WatchedJobs(jobs=news.jobs, rates=news.rates, plans=news.plans, decisions=tuple(newest), anew=news.anew)

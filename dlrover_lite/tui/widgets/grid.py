@@ -35,6 +35,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         overflow-x: hidden;
         overflow-y: auto;
         scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
         & > .grid--cursor { background: $block-cursor-blurred-background; color: $foreground; text-style: bold; }
         & > .grid--head { background: $panel; color: $foreground; text-style: bold; }
         &:focus > .grid--cursor { background: $block-cursor-background; color: $block-cursor-foreground; text-style: bold; }
@@ -70,7 +71,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         empty = self.table.empty
         changed = self.table.put(rows)
         if self.table.empty != empty:
-            self._placed = self.table.place(self.size.width)
+            self._placed = self.table.place(self.width)
             changed = None
         if changed is None:
             self._arranged()
@@ -80,7 +81,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         top, shown = self.scroll_offset.y, self.table.shown
         for y, name in enumerate(shown[top : top + self._room]):
             if name in changed:
-                self.refresh(Region(0, y + _HEAD, self.size.width, 1))
+                self.refresh(Region(0, y + _HEAD, self.width, 1))
 
     def look_for(self, text: str) -> None:
         self.table.look_for(text)
@@ -96,13 +97,18 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         return self.table.rows.get(self.cursor) if self.cursor in self.table.shown else None
 
     @property
+    def width(self) -> int:
+        """Columns that rows have, beside the scroll bar."""
+        return max(0, self.scrollable_size.width)
+
+    @property
     def _room(self) -> int:
         return max(0, self.size.height - _HEAD)
 
     def _arranged(self) -> None:
         """Show the rows after their order, or their number, has changed. The cursor stays with its row, and in sight if it was."""
         shown = self.table.shown
-        size = Size(self.size.width, len(shown) + _HEAD)
+        size = Size(self.width, len(shown) + _HEAD)
         if size != self.virtual_size:
             self.virtual_size = size
         if self.cursor not in self.table.rows or (self.cursor not in shown and shown):
@@ -111,12 +117,12 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         self.refresh()
 
     def on_resize(self) -> None:
-        self._placed = self.table.place(self.size.width)
-        self.virtual_size = Size(self.size.width, len(self.table.shown) + _HEAD)
+        self._placed = self.table.place(self.width)
+        self.virtual_size = Size(self.width, len(self.table.shown) + _HEAD)
         self._to_cursor()
 
     def render_line(self, y: int) -> Strip:
-        width = self.size.width
+        width = self.width
         if y < _HEAD:
             return self.strip_of(
                 self.table.head(self._placed, width), width, self.get_component_rich_style("grid--head")
@@ -136,7 +142,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         top = self.scroll_offset.y
         for y, name in enumerate(self.table.shown[top : top + self._room]):
             if name in (before, now):
-                self.refresh(Region(0, y + _HEAD, self.size.width, 1))
+                self.refresh(Region(0, y + _HEAD, self.width, 1))
 
     @property
     def _at(self) -> int:

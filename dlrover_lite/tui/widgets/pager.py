@@ -21,7 +21,7 @@ class Pager(ScrollView, Toned, can_focus=True):
     DEFAULT_CSS = (
         tone_css("Pager")
         + """
-    Pager { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }
+    Pager { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     """
     )
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -69,7 +69,7 @@ class Pager(ScrollView, Toned, can_focus=True):
         self._shown = (
             [one for one in self._all if all(word in plain(one).lower() for word in words)] if words else self._all
         )
-        self.virtual_size = Size(self.size.width, len(self._shown))
+        self.virtual_size = Size(self.scrollable_size.width, len(self._shown))
         if self.follow:
             self.scroll_to(y=max(0, len(self._shown) - self.size.height), animate=False, force=True)
         self.refresh()
@@ -79,4 +79,4 @@ class Pager(ScrollView, Toned, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         at = y + self.scroll_offset.y
-        return self.strip_of(self._shown[at] if at < len(self._shown) else (), self.size.width)
+        return self.strip_of(self._shown[at] if at < len(self._shown) else (), self.scrollable_size.width)

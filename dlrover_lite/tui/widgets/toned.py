@@ -9,6 +9,7 @@ from typing import ClassVar, get_args
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -59,6 +60,9 @@ class Lines(Toned):
     DEFAULT_CSS = "Lines { width: 1fr; height: auto; }"
     ALLOW_SELECT = True
 
+    class Resized(Message):
+        """The lines have another size: who draws them to fit does so again."""
+
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._lines: list[Line] = list(lines)
@@ -71,6 +75,9 @@ class Lines(Toned):
         for y, (one, other) in enumerate(zip(before, self._lines, strict=True)):
             if one != other:
                 self.refresh(Region(0, y, self.size.width, 1))
+
+    def on_resize(self) -> None:
+        self.post_message(self.Resized())
 
     @property
     def text(self) -> str:
