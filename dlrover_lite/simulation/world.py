@@ -114,7 +114,7 @@ class World:
     @property
     def is_over(self) -> bool:
         """All jobs have come, and have ended."""
-        return not self._to_come and all(job.is_over for job in self.jobs.values())
+        return not self._to_come and None not in [job.master.outcome for job in self.jobs.values()]
 
     def note(self, who: str, what: str) -> None:
         """Keep what has happened, for who asks why."""

@@ -72,8 +72,11 @@ class Network:
 
     def deliver(self) -> None:
         """Deliver all that has arrived by now."""
-        while self._under_way and self._under_way[0][0] <= self._clock():
-            heapq.heappop(self._under_way)[3]()
+        if not (under_way := self._under_way):
+            return
+        now = self._clock()
+        while under_way and under_way[0][0] <= now:
+            heapq.heappop(under_way)[3]()
 
     def listen(self, endpoint: str, server: MemoryServer) -> None:
         self._servers[endpoint] = server

@@ -62,10 +62,12 @@ class EventClock(VirtualClock):
 
     def run_until(self, moment: float) -> None:
         """Let time pass, with all that happens up to and at that moment."""
-        while self.next_at <= moment:
-            at, _, event = heapq.heappop(self._events)
-            self.advance_to(at)
-            event.happen()
+        events = self._events
+        while events and events[0][0] <= moment:
+            at, _, event = heapq.heappop(events)
+            if event.due:
+                self.advance_to(at)
+                event.happen()
         self.advance_to(moment)
 
 

@@ -151,9 +151,9 @@ class Process:
     @property
     def wanted_cores(self) -> float:
         """Cores that it could use, within its limit."""
-        if not self.running or self.paused or self.work is None:
+        if not self.works or self.paused or self.state != "running":
             return 0.0
-        return min(self.work.threads, self.limits.cores)
+        return min(self.works[0].threads, self.limits.cores)
 
     @property
     def used_cores(self) -> float:
@@ -162,9 +162,9 @@ class Process:
     @property
     def held_back(self) -> float:
         """Share of the time in which its limit, and nothing else, holds it back."""
-        if self.work is None or self.cores < self.limits.cores - _NOTHING:
+        if not self.works or self.cores < self.limits.cores - _NOTHING:
             return 0.0
-        return max(0.0, 1.0 - self.cores / self.work.threads)
+        return max(0.0, 1.0 - self.cores / self.works[0].threads)
 
     def passes(self, seconds: float, speed: float) -> float:
         """Let time pass with the cores that it has; return the CPU seconds that it has used."""
