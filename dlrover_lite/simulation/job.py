@@ -77,6 +77,8 @@ class SimulatedJob:
         self.is_disk_full = False
         self.minibatches = 0
         """Number of minibatches that its workers have computed."""
+        self._rows = -1, 0
+        """A number of minibatches, and the rows after so many."""
         self.programs: dict[str, NodeProgram] = {}
         """Programs that run, in the order of their start."""
         self.parts = PartContents()
@@ -127,7 +129,9 @@ class SimulatedJob:
 
     def rows(self) -> int:
         """Return the number of embedding rows that have been trained by now."""
-        return self.spec.work.rows(self.minibatches)
+        if self._rows[0] != self.minibatches:
+            self._rows = self.minibatches, self.spec.work.rows(self.minibatches)
+        return self._rows[1]
 
     # --- what happens to it -----------------------------------------------------------------------------------------------
 

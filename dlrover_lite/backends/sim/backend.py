@@ -184,6 +184,7 @@ class SimBackend:
     def _started(self, spec: NodeSpec) -> None:
         del self._starts[spec.id]
         process = self.processes[spec.id]
+        self._cluster.count([process.host])
         process.state, process.peak_bytes = "running", process.outliving_bytes
         self._programs[spec.id] = self._program(spec)
         number = len(self._programs)
@@ -203,7 +204,7 @@ class SimBackend:
             over = OverMemory(f"over its memory limit of {format_bytes(limit)} {held}")
             self._ended(process, -signal.SIGKILL, over)
         else:
-            self._cluster.settle(process.host)
+            self._cluster.changed(process)
 
     def _ends(self, process: Process, exit_code: int) -> None:
         self._ended(process, exit_code)

@@ -31,7 +31,6 @@ class Cluster:
         self.failed: set[str] = set()
         """Machines that have failed, and aren't repaired: nothing runs on them."""
         self._on: dict[str, list[Process]] = {name: [] for name in machines}
-        self._settled_at = dict.fromkeys(machines, clock.now)
         self._wishes: dict[str, tuple[float, list[Process], list[float], list[Work | None]]] = {}
         """What the present shares of each machine's cores follow from: its speed, who runs there, what cores they want, and for what."""
         self._waiting: list[Callable[[], bool]] = []
@@ -60,8 +59,8 @@ class Cluster:
         """Take room for a process, or for what it has been left on that machine."""
         if process.host and process in self._on[process.host]:
             self._on[process.host].remove(process)
-        self._count(host)  # what was before it came is none of its time
         process.host = host
+        process.counted_at = self.clock.now  # what was before it came is none of its time
         self._on[host].append(process)
 
     def when_room(self, attempt: Callable[[], bool]) -> None:
@@ -128,28 +127,38 @@ class Cluster:
             if seconds < float("inf"):
                 process.done = self.clock.after(seconds, partial(self._work_done, process))
 
+    def changed(self, process: Process) -> None:
+        """Take note that a process wants other cores than before, or has other memory, which it has had until now."""
+        if _computes(self._on[process.host]):
+            self.settle(process.host)
+        else:
+            self._count_one(process, process.host)
+
     def count(self, hosts: Iterable[str]) -> None:
         """Count what processes of these machines have used by now."""
         for host in hosts:
             self._count(host)
 
     def _count(self, host: str) -> None:
-        now = self.clock.now
-        seconds = now - self._settled_at[host]
-        if not seconds:
-            return
-        self._settled_at[host] = now
-        speed, used = self.machines[host].speed, self.cpu_seconds[host]
         for process in self._on[host]:
-            if process.state in ("placed", "running"):
-                used += process.passes(seconds, speed)
-        self.cpu_seconds[host] = used
+            self._count_one(process, host)
+
+    def _count_one(self, process: Process, host: str) -> None:
+        now = self.clock.now
+        seconds, process.counted_at = now - process.counted_at, now
+        if seconds > 0 and process.state in ("placed", "running"):
+            self.cpu_seconds[host] += process.passes(seconds, self.machines[host].speed)
 
     def _work_done(self, process: Process) -> None:
         self._count(process.host)
         work = process.works.popleft()
         self.settle(process.host)
         work.then()
+
+
+def _computes(processes: Iterable[Process]) -> bool:
+    """Say whether any of these processes computes anything, so that its cores have to be shared."""
+    return any(one.works or one.cores for one in processes)
 
 
 def fits(wanted: Resources, room: Resources) -> bool:

@@ -82,6 +82,8 @@ class Process:
     """Event of its work's end, as long as it goes on having these cores."""
     pace: tuple[Work | None, float, float] = (None, 0.0, 0.0)
     """What it computes, the cores that it has for that, and the speed of its machine, when that end was foreseen."""
+    counted_at: float = 0.0
+    """Time until which is counted what it has used."""
     given_core_seconds: float = 0.0
     """CPU seconds that it could have used, since it has had its place on a machine."""
     given_byte_seconds: float = 0.0

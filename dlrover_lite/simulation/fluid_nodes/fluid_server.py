@@ -9,7 +9,7 @@ import msgspec
 
 from dlrover_lite.backends.sim.physics.rates import STANDS, NodeRate
 from dlrover_lite.core.slot_sets import SLOTS
-from dlrover_lite.protocol.messages import PsCounters, PsReport
+from dlrover_lite.protocol.messages import PsCounters, PsOrders, PsReport
 from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.simulation.fluid_nodes.job_rates import JobRates, next_multiple
 from dlrover_lite.simulation.nodes.server import Server
@@ -58,7 +58,7 @@ class FluidServer(Server):
         super().ended()
 
     def work(self) -> None:
-        self._rates.settle()
+        self._rates.settle(exactly=False)
         super().work()
         now = (self.owned, self.incoming is not None or self.outgoing is not None, self.snapshots.active)
         if now != self._before:
@@ -101,6 +101,9 @@ class FluidServer(Server):
             return report
         counted: PsCounters = msgspec.structs.replace(counters, queue_seconds=self._waited_seconds)
         return msgspec.structs.replace(report, counters=counted)
+
+    def note_consumed(self, orders: PsOrders) -> None:
+        """Note nothing: nobody pushes single minibatches."""
 
     # --- its rate ---------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import cached_property
 
 from dlrover_lite.backends.sim.physics.memory import MemoryCosts
 from dlrover_lite.backends.sim.physics.queues import Costs
@@ -42,7 +43,7 @@ class FluidWork:
         """Return the bytes of memory that rows take: of all tables' on average, as all have them alike."""
         return int(rows * self._bytes_of_row)
 
-    @property
+    @cached_property
     def _bytes_of_row(self) -> float:
         seen = self.memory.epoch_samples if self.memory.epoch_samples < float("inf") else 1e9
         return self.memory.row_bytes(seen) / max(1.0, self.memory.rows(seen))

@@ -46,6 +46,9 @@ class FluidWorker(NodeProgram):
         self._worked_seconds = self._read_seconds = 0.0
         """Seconds at work, and of reading, since the last report."""
         self._ask_at = self._report_at = math.inf
+        self._settled_at = self.clock()
+        self._trained = 0.0
+        """Minibatches that its job hasn't counted yet."""
 
     # --- its process ------------------------------------------------------------------------------------------------------
 
@@ -62,7 +65,7 @@ class FluidWorker(NodeProgram):
 
     def leaves(self) -> None:
         """Give back what is left of its lease, and end."""
-        self._rates.settle()
+        self._settle()
         if self._lease is not None and not self.is_asking:
             self._report(want=False, give_back=True)
         super().leaves()
@@ -78,7 +81,7 @@ class FluidWorker(NodeProgram):
                 self._ask_at = math.inf
                 self.ask(LeaseRequest(self.id), self._take)
             return
-        self._rates.settle()
+        self._settle()
         if self._is_done:
             self._report(want=True)
         elif now >= self._report_at:
@@ -103,6 +106,7 @@ class FluidWorker(NodeProgram):
     def _take(self, body: Any) -> None:
         match body:
             case Lease():
+                self._settle()
                 self._lease, self._at, self._reported = body, float(body.start), body.start
                 self._report_at = self._next_report()
                 self._rates.trains(self)
@@ -157,18 +161,27 @@ class FluidWorker(NodeProgram):
 
     # --- its rate ---------------------------------------------------------------------------------------------------------
 
-    def passes(self, seconds: float) -> float:
-        """Let time pass; return the minibatches that were trained."""
-        if self._lease is None:
-            return 0.0
+    def _settle(self) -> None:
+        """Count what it has trained until now."""
+        now = self.clock()
+        seconds, self._settled_at = now - self._settled_at, now
+        if self._lease is None or seconds <= 0:
+            return
         before = self._at
         self._at = min(float(self._lease.stop), self._at + self.rate * seconds)
         self._worked_seconds += seconds
         self._read_seconds += seconds * self._rate.read_seconds * self._factor
-        return self._at - before
+        self._trained += self._at - before
+
+    def take_trained(self) -> float:
+        """Return the minibatches that were trained since the last call."""
+        self._settle()
+        trained, self._trained = self._trained, 0.0
+        return trained
 
     def pace(self, rate: NodeRate | None, factor: float) -> None:
         """Train at that rate, times a factor, from now on."""
+        self._settle()
         self._rate, self._factor = rate or STANDS, factor
         self.rate = self._rate.minibatches * factor
         if self.process.running:

@@ -29,6 +29,8 @@ _AHEAD = 0.01
 """Part of the samples so far over which it is looked how fast rows come: ever fewer of them are new."""
 _SETTLING_SECONDS = 0.5
 """Seconds from a change until the rates that follow from it: nodes come and go in groups, and queues fill meanwhile."""
+_GRAIN_SECONDS = 0.2
+"""Seconds from one sum of what all workers have trained to the next, unless rates change: each of hundreds of nodes asks for it."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,10 @@ class JobRates:
         self._full_at: dict[tuple[float, float], float] = {}
         """Samples after which servers with some limit and share are full."""
         self._generation: object = None
+        self._rate = 0.0
+        """Samples/s of all workers together."""
+        self._growth = (-1.0, 0.0), 0.0
+        """Samples and rate, and the bytes by which all rows grow in a second at that."""
 
     # --- who takes part ---------------------------------------------------------------------------------------------------
 
@@ -85,6 +91,7 @@ class JobRates:
         if worker in self._workers:
             self.settle()
             del self._workers[worker]
+            self._rate = max(0.0, self._rate - worker.rate * self.truth.costs.batch_size)
             worker.pace(None, 0.0)
             self.changed()
 
@@ -104,9 +111,11 @@ class JobRates:
 
     # --- time -------------------------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Count what was trained until now."""
+    def settle(self, *, exactly: bool = True) -> None:
+        """Count what was trained until now, or, if it needn't be exact, a moment ago."""
         seconds = self._clock.now - self._settled_at
+        if seconds < (0.0 if exactly else _GRAIN_SECONDS) and self.job.master.run is self._generation:
+            return
         self._settled_at = self._clock.now
         if (run := self.job.master.run) is not self._generation:  # another generation begins at what its ledger has
             self._generation = run
@@ -114,7 +123,7 @@ class JobRates:
                 self.samples = float(run.shards.consumed_samples)
         if seconds <= 0:
             return
-        minibatches = sum(worker.passes(seconds) for worker in self._workers)
+        minibatches = sum(worker.take_trained() for worker in self._workers)
         self.samples += minibatches * self.truth.costs.batch_size
         self.job.minibatches = int(self.samples / self.truth.costs.batch_size)
         for server in self._servers:
@@ -145,6 +154,7 @@ class JobRates:
             worker.pace(rate, factor * waits)
         for server, rate in zip(servers, found.servers, strict=True):
             server.pace(rate, factor)
+        self._rate = sum(worker.rate for worker in workers) * self.truth.costs.batch_size
         if workers and factor:
             self._due = None
             self._then(self._wander.changes_at(self._clock.now), self._pace)
@@ -166,22 +176,20 @@ class JobRates:
 
     def seconds_until_grown(self, bytes: float, share: float) -> float:
         """Return the seconds, at least, until a server with this share of the rows holds so many bytes more; infinite if it stands."""
-        rate = sum(worker.rate for worker in self._workers) * self.truth.costs.batch_size
-        ahead = max(1e3, _AHEAD * self.samples)
-        memory = self.truth.memory
-        more = share * (memory.row_bytes(self.samples + ahead) - memory.row_bytes(self.samples))
-        if rate <= 0 or more <= 0:
-            return math.inf
-        return bytes / more * ahead / rate
+        if self._growth[0] != (now := (self.samples, self._rate)):
+            ahead, memory = max(1e3, _AHEAD * self.samples), self.truth.memory
+            more = memory.row_bytes(self.samples + ahead) - memory.row_bytes(self.samples)
+            self._growth = now, more * self._rate / ahead
+        more = share * self._growth[1]
+        return bytes / more if more > 0 else math.inf
 
     def seconds_until_full(self, limit: float, share: float) -> float:
         """Return the seconds until a server with this share of the rows has filled its limit at the present rate; infinite if never."""
-        rate = sum(worker.rate for worker in self._workers) * self.truth.costs.batch_size
-        if rate <= 0:
+        if self._rate <= 0:
             return math.inf
         if (limit, share) not in self._full_at:
             self._full_at[limit, share] = self.truth.memory.samples_within(limit, share)
-        return max(0.0, (self._full_at[limit, share] - self.samples) / rate)
+        return max(0.0, (self._full_at[limit, share] - self.samples) / self._rate)
 
 
 def next_multiple(now: float, seconds: float) -> float:

@@ -204,6 +204,10 @@ class Server(NodeProgram):
 
     # --- orders -----------------------------------------------------------------------------------------------------------
 
+    def note_consumed(self, orders: PsOrders) -> None:
+        """Note what is consumed, so that no push of it changes anything any more."""
+        self.applied.consumed(orders.consumed_below, orders.consumed)
+
     def _follow(self, orders: PsOrders) -> None:
         """Follow the master's orders, unless they are older than those it has."""
         self._unanswered = 0
@@ -215,7 +219,7 @@ class Server(NodeProgram):
             self._is_lost = True
             self.ask(NodeFailed(self.id, False, error.message, because="lost"), lambda _: self.process.end(1))
             return
-        self.applied.consumed(orders.consumed_below, orders.consumed)
+        self.note_consumed(orders)
         if orders.version >= self.orders.version:
             self.snapshots.follow(orders.snapshot)
         if orders.version <= self.orders.version:
