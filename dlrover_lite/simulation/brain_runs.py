@@ -85,6 +85,7 @@ class BrainRun:
             machines=machines,
             startup=cluster.start,
             latency=False,
+            hands_over=True,
             cadence=CADENCE,
             policies=without.policies,
             brain_seconds=_BRAIN_SECONDS,

@@ -50,12 +50,13 @@ class World:
         brain: bool = True,
         epoch: float = EPOCH,
         latency: bool = True,
+        hands_over: bool = False,
         cadence: Cadence = USUAL,
         policies: Policies = POLICIES,
         brain_seconds: float = 0.5,
     ) -> None:
         """``latency``: messages take some time; else those of one moment arrive at that moment, in an order that the seed decides.
-        ``machines``: in place of ``hosts``, where they are unlike in more than cores and memory. ``cadence``: that of masters.
+        ``hands_over``: messages aren't encoded. ``machines``: in place of ``hosts``, where they are unlike in more than cores and memory. ``cadence``: that of masters.
         ``brain_seconds``: seconds between two looks of the brain at what it was told."""
         self.directory, self.seed, self.epoch, self.startup = directory, seed, epoch, startup
         self.cadence, self.policies, self.brain_seconds = cadence, policies, brain_seconds
@@ -67,6 +68,7 @@ class World:
             self.clock,
             seed=seed,
             latency_seconds=(lambda: 1e-4 + chance.expovariate(2000.0)) if latency else (lambda: 0.0),
+            hands_over=hands_over,
         )
         if machines is None:
             machines = {host.name: Machine(host.resources.cores, memory=host.resources.memory) for host in hosts}

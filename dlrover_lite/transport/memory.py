@@ -1,6 +1,7 @@
 """Servers and clients of one process that talk without sockets, on a virtual clock: what a simulation and the tests of the master stand on.
 
-Messages are encoded and decoded as on the wire. What arrives at the same moment arrives in an order that a seed decides, but for messages
+Messages are encoded and decoded as on the wire, or handed over as they are where a network is told so: who sends one must leave what it
+is made of as it is. What arrives at the same moment arrives in an order that a seed decides, but for messages
 of one sender to one receiver, which never overtake each other.
 """
 
@@ -16,7 +17,7 @@ import msgspec
 
 from dlrover_lite.core.process_log import log
 from dlrover_lite.transport.answering import Answering, without_repeats
-from dlrover_lite.transport.frames import MalformedMessage, Reply, ReplyCodec, Request
+from dlrover_lite.transport.frames import MalformedMessage, Reply, ReplyCodec, Request, RequestCodec
 
 __all__ = ["Delivery", "MemoryClient", "MemoryConnector", "MemoryServer", "Network", "VirtualClock"]
 
@@ -48,12 +49,45 @@ class Delivery(NamedTuple):
     """It doesn't overtake what was sent before it from the same sender to the same receiver."""
 
 
+class _HandedRequests(RequestCodec):
+    """Takes requests and replies as they are, in the place of a codec."""
+
+    def __init__(self) -> None:
+        """Make it: there is nothing to decode."""
+
+    def decode(self, peer: bytes, header: Any, frames: list[Any]) -> Request:
+        return Request(peer, *header, frames)
+
+    def encode(self, sequence: int, body: Any) -> Any:
+        return sequence, body
+
+
+class _HandedReplies(ReplyCodec):
+    """The same at the side of the client."""
+
+    def __init__(self) -> None:
+        """Make it: there is nothing to decode."""
+
+    def encode(self, session: int, sequence: int, body: Any) -> Any:
+        return session, sequence, body
+
+    def decode(self, header: Any, frames: list[Any]) -> Reply:
+        return Reply(*header, frames)
+
+
 class Network:
-    """Carries messages. ``latency_seconds`` is asked for each message how long it is on its way; the seed orders what arrives at once."""
+    """Carries messages. ``latency_seconds`` is asked for each message how long it is on its way; the seed orders what arrives at once.
+    ``hands_over``: messages aren't encoded."""
 
     def __init__(
-        self, clock: Callable[[], float], *, seed: int = 0, latency_seconds: Callable[[], float] = lambda: 0.0
+        self,
+        clock: Callable[[], float],
+        *,
+        seed: int = 0,
+        latency_seconds: Callable[[], float] = lambda: 0.0,
+        hands_over: bool = False,
     ) -> None:
+        self.hands_over = hands_over
         self._clock = clock
         self._random = random.Random(seed)
         self.deliveries: Callable[[str], Sequence[Delivery]] = lambda _: (Delivery(latency_seconds()),)
@@ -139,6 +173,8 @@ class MemoryServer(Answering):
     ) -> None:
         super().__init__(requests, remember_replies=remember_replies, say=say)
         self.endpoint = endpoint
+        if network.hands_over:
+            self._codec = _HandedRequests()
         self._network, self._on_mail = network, on_mail
         self._requests: list[Request] = []
         network.listen(endpoint, self)
@@ -173,7 +209,7 @@ class MemoryClient:
         self.session = network.join(self)
         self._network, self._on_mail = network, on_mail
         self._endpoint = endpoint
-        self._codec = ReplyCodec(replies)
+        self._codec = _HandedReplies() if network.hands_over else ReplyCodec(replies)
         self._sequence = 0
         self._replies: deque[Reply] = deque()
         self._peer = _peer(self.session)

@@ -27,8 +27,9 @@ __all__ = ["JobRates", "JobTruth", "Slowing", "next_multiple"]
 _NEARLY = 1e-6
 _AHEAD = 0.01
 """Part of the samples so far over which it is looked how fast rows come: ever fewer of them are new."""
-_SETTLING_SECONDS = 0.5
-"""Seconds from a change until the rates that follow from it: nodes come and go in groups, and queues fill meanwhile."""
+_SETTLING_SECONDS = 1.5
+"""Seconds from a change until the rates that follow from it: nodes come and go in groups, slots move in batches, and queues fill meanwhile.
+Less than a profile waits after a change before it measures; each time the queues of all nodes are run."""
 _GRAIN_SECONDS = 0.2
 """Seconds from one sum of what all workers have trained to the next, unless rates change: each of hundreds of nodes asks for it."""
 
