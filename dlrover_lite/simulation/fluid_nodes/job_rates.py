@@ -30,6 +30,8 @@ _AHEAD = 0.01
 _SETTLING_SECONDS = 1.5
 """Seconds from a change until the rates that follow from it: nodes come and go in groups, slots move in batches, and queues fill meanwhile.
 Less than a profile waits after a change before it measures; each time the queues of all nodes are run."""
+_NODES_A_SECOND = 100.0
+"""Nodes of a job for which there is another second: more nodes take longer to come, and their queues to run."""
 _GRAIN_SECONDS = 0.2
 """Seconds from one sum of what all workers have trained to the next, unless rates change: each of hundreds of nodes asks for it."""
 
@@ -108,7 +110,8 @@ class JobRates:
 
     def changed(self) -> None:
         """Go on at another rate soon: something has changed of what it follows from. What changes within a moment counts together."""
-        self._then(self._clock.now + _SETTLING_SECONDS, self._pace)
+        nodes = len(self._workers) + len(self._servers)
+        self._then(self._clock.now + _SETTLING_SECONDS + nodes / _NODES_A_SECOND, self._pace)
 
     # --- time -------------------------------------------------------------------------------------------------------------
 
