@@ -56,7 +56,8 @@ class World:
         brain_seconds: float = 0.5,
     ) -> None:
         """``latency``: messages take some time; else those of one moment arrive at that moment, in an order that the seed decides.
-        ``hands_over``: messages aren't encoded. ``machines``: in place of ``hosts``, where they are unlike in more than cores and memory. ``cadence``: that of masters.
+        ``hands_over``: messages aren't encoded. ``machines``: in place of ``hosts``, where they are unlike in more than cores and memory.
+        ``cadence``: that of masters.
         ``brain_seconds``: seconds between two looks of the brain at what it was told."""
         self.directory, self.seed, self.epoch, self.startup = directory, seed, epoch, startup
         self.cadence, self.policies, self.brain_seconds = cadence, policies, brain_seconds

@@ -10,11 +10,13 @@ from dlrover_lite.core.units import GIB, MIB
 from dlrover_lite.protocol.demands import demand_of
 from dlrover_lite.protocol.features import features_of
 from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.simulation import brain_runs
 from dlrover_lite.simulation.brain_runs import simulate_with_brain
 from dlrover_lite.simulation.job_recipe import recipe_of
 from dlrover_lite.simulation.outcomes.records import Run
 from dlrover_lite.simulation.traces.cluster import ClusterFile, MachineKind, NodePool, StartTimes
 from dlrover_lite.simulation.traces.trace import Trace, TraceJob, TraceTable
+from dlrover_lite.simulation.world import World
 
 CLUSTER = ClusterFile(machines=[MachineKind(count=2, cores=4.0, memory=8 * GIB)], startup=StartTimes(image_mb=0))
 
@@ -93,6 +95,14 @@ def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
     first, second, other = run(2), run(2), run(3)
     assert msgspec.json.encode(first) == msgspec.json.encode(second)
     assert msgspec.json.encode(first) != msgspec.json.encode(other)
+
+
+def test_messages_that_are_handed_over_say_what_encoded_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    handed = run(2)
+    monkeypatch.setattr(
+        brain_runs, "World", lambda *positions, **words: World(*positions, **{**words, "hands_over": False})
+    )
+    assert msgspec.json.encode(run(2)) == msgspec.json.encode(handed)
 
 
 def test_a_trace_without_jobs_is_refused() -> None:

@@ -125,26 +125,10 @@ def run(
 
 # A minibatch's part at a PS is number m * (P + 1) + s; the minibatch as a whole (read, computed, on its way) has s = P. Each part is at one
 # station at a time: the workers' CPUs, the PS', each host's card out and in.
-
-
-@kernel
-def _add(station, item, work, first, last, after, works, left):  # type: ignore[no-untyped-def]
-    works[item] = work
-    after[item] = -1
-    if first[station] < 0:
-        first[station] = item
-        left[station] = work
-    else:
-        after[last[station]] = item
-    last[station] = item
-
-
-@kernel
-def _take(station, first, after, works, left):  # type: ignore[no-untyped-def]
-    item = first[station]
-    first[station] = after[item]
-    left[station] = works[first[station]] if first[station] >= 0 else 0.0
-    return item
+#
+# What is at a station is brought up to date only when something happens there. In between each card works at its speed, and the nodes of a
+# host at theirs, times the share of a core that each has there: so each host has a time of its own, ``virtual``, that passes at that share
+# of the clock's pace. In that the moment of a node's next event, ``due``, stays what it is, whoever else begins or ends.
 
 
 @kernel
@@ -162,34 +146,119 @@ def _speedup(cores, parallel):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _count(node, now, its, times, first, runs, waiting, since, left, budget, measured):  # type: ignore[no-untyped-def]
+    """Bring a node up to date, and the time of its host."""
+    host, fast, speed = its[0][node], its[1][node], its[2][node]
+    share, virtual, at = times[0], times[1], times[2]
+    virtual[host] += (now - at[host]) * share[host]
+    at[host] = now
+    seconds, work = now - since[0, node], (virtual[host] - since[1, node]) * fast
+    since[0, node], since[1, node] = now, virtual[host]
+    if seconds <= 0.0 or first[node] < 0:
+        return
+    measured[1, node] += seconds
+    measured[3, node] += seconds * (waiting[node] - 1)
+    if runs[node]:
+        measured[0, node] += work
+        budget[node] -= work
+        left[node] -= work * speed
+    else:
+        measured[2, node] += seconds
+
+
+@kernel
+def _look_ahead(node, its, times, runs, left, budget, due):  # type: ignore[no-untyped-def]
+    """Find when a node, which is up to date, will be done with what it works at, or have used up its limit."""
+    host, fast, speed, members, ends = its[0][node], its[1][node], its[2][node], its[3], its[4]
+    share, virtual, at, least, host_due = times
+    before, due[node] = due[node], np.inf
+    if runs[node]:
+        due[node] = virtual[host] + max(0.0, min(left[node] / (fast * speed), budget[node] / fast))
+    if due[node] <= least[host]:
+        least[host] = due[node]
+    elif before == least[host]:
+        least[host] = np.inf
+        for position in range(ends[host], ends[host + 1]):
+            least[host] = min(least[host], due[members[position]])
+    host_due[host] = at[host] + max(0.0, least[host] - virtual[host]) / share[host]
+
+
+@kernel
+def _turn(node, turns, its, times, room, active, runs, left, budget, due):  # type: ignore[no-untyped-def]
+    """Have a node, which is up to date, work or not from now on; all that work on its host share the cores evenly."""
+    host, fast, share = its[0][node], its[1][node], times[0]
+    if runs[node] != turns:
+        active[host] += fast if turns else -fast
+        runs[node] = turns
+        share[host] = min(1.0, room[host] / max(active[host], _NOTHING))
+    _look_ahead(node, its, times, runs, left, budget, due)
+
+
+@kernel
+def _add(station, item, work, first, last, after, works, left):  # type: ignore[no-untyped-def]
+    """Put an item behind those at a station, which is up to date; return whether it is the only one."""
+    works[item] = work
+    after[item] = -1
+    alone = first[station] < 0
+    if alone:
+        first[station] = item
+        left[station] = work
+    else:
+        after[last[station]] = item
+    last[station] = item
+    return alone
+
+
+@kernel
+def _take(station, first, after, works, left):  # type: ignore[no-untyped-def]
+    item = first[station]
+    first[station] = after[item]
+    left[station] = works[first[station]] if first[station] >= 0 else 0.0
+    return item
+
+
+@kernel
 def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, seconds):  # type: ignore[no-untyped-def]  # noqa: PLR0915
     np.random.seed(seed)
     n_nodes, n_hosts = cores.shape[0], machines.shape[0]
     n_servers = n_nodes - n_workers
     worker_cost, request_cost, parallel, ps_cost, ps_request, latency, variation, read_time, batch_bytes = costs
     n_stations = n_nodes + 2 * n_hosts  # nodes, cards out, cards in
+    cards_in = n_nodes + n_hosts
     total = n_workers * depth
     width = n_servers + 1
     first, last = np.full(n_stations, -1), np.full(n_stations, -1)
-    left, waiting = np.zeros(n_stations), np.zeros(n_stations, np.int64)
+    left, waiting = np.zeros(n_stations), np.zeros(n_nodes, np.int64)
     after, works = np.full(total * width, -1), np.zeros(total * width)
+    since, due = np.zeros((2, n_nodes)), np.full(n_nodes, np.inf)
+    card_since, card_due = np.zeros(n_stations), np.full(n_stations, np.inf)
     pushes = np.zeros(total, np.bool_)
     missing = np.zeros(total, np.int64)
-    fast = np.ones(n_nodes)
-    for node in range(n_workers):
-        fast[node] = _speedup(cores[node], parallel)
+    fast, speed = np.ones(n_nodes), np.ones(n_nodes)
+    room, active = machines[:, 0].copy(), np.zeros(n_hosts)
+    members, ends = np.argsort(host, kind="mergesort"), np.zeros(n_hosts + 1, np.int64)
+    for node in range(n_nodes):
+        if node < n_workers:
+            fast[node] = _speedup(cores[node], parallel)
+        speed[node] = machines[host[node], 1]
+        ends[host[node] + 1] += 1
+    for at in range(n_hosts):
+        ends[at + 1] += ends[at]
+    its = (host, fast, speed, members, ends)
+    share, virtual, at_virtual = np.ones(n_hosts), np.zeros(n_hosts), np.zeros(n_hosts)
+    least, host_due = np.full(n_hosts, np.inf), np.full(n_hosts, np.inf)
+    times = (share, virtual, at_virtual, least, host_due)
     # on its way without a station: sorted by arrival, since the delay is the same for all
     way_item, way_at = np.zeros(total, np.int64), np.zeros(total)
     way_first, way_count = 0, 0
     unread = np.zeros(total, np.int64)
     unread_first, unread_count = 0, 0
-    buffered, read_left = _READ_AHEAD * n_workers, read_time
+    most_buffered = _READ_AHEAD * n_workers
+    buffered, read_at, read_since, reading = most_buffered, np.inf, 0.0, 0.0
     done = np.zeros(n_workers, np.int64)
-    used, busy, throttled, waited = np.zeros(n_nodes), np.zeros(n_nodes), np.zeros(n_nodes), np.zeros(n_nodes)
-    reading = 0.0
+    measured = np.zeros((4, n_nodes))  # used, busy, throttled, waited
     moved, moving = np.zeros(n_hosts), np.zeros(n_hosts)
-    budget, rate = np.zeros(n_nodes), np.zeros(n_nodes)
-    active = np.zeros(n_hosts)
+    budget, runs = np.zeros(n_nodes), np.zeros(n_nodes, np.bool_)
     ended = np.zeros(n_stations, np.int64)
     now, period_ends, measuring = 0.0, 0.0, False
 
@@ -198,119 +267,154 @@ def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, sec
     while True:
         # what wants to be read, or has been
         for at in range(begins):
-            minibatch = begin[at]
-            unread[(unread_first + unread_count) % total] = minibatch
+            unread[(unread_first + unread_count) % total] = begin[at]
             unread_count += 1
         begins = 0
         while unread_count and buffered:
             minibatch = unread[unread_first]
             unread_first = (unread_first + 1) % total
             unread_count -= 1
+            if buffered == most_buffered:
+                read_at = now + read_time
+            else:
+                reading += (now - read_since) * min(n_workers, most_buffered - buffered)
+            read_since = now
             buffered -= 1
             pushes[minibatch] = False
             missing[minibatch] = n_servers
             for s in range(n_servers):
                 work = _work((ps_cost * shares[s] + ps_request) / 2, variation)
-                _add(n_workers + s, minibatch * width + s, work, first, last, after, works, left)
-                waiting[n_workers + s] += 1
-        if not measuring and now >= warm - _NOTHING:
+                node = n_workers + s
+                _count(node, now, its, times, first, runs, waiting, since, left, budget, measured)
+                waiting[node] += 1
+                if _add(node, minibatch * width + s, work, first, last, after, works, left):
+                    _turn(node, budget[node] > _NOTHING, its, times, room, active, runs, left, budget, due)
+        starts = not measuring and now >= warm - _NOTHING
+        over = now >= warm + seconds - _NOTHING
+        new_period = now >= period_ends - _NOTHING
+        if starts or over or new_period:
+            for node in range(n_nodes):
+                _count(node, now, its, times, first, runs, waiting, since, left, budget, measured)
+        if starts or over:
+            for card in range(n_nodes, n_stations):
+                if first[card] >= 0 and card >= cards_in:
+                    moving[card - cards_in] += now - card_since[card]
+                card_since[card] = now
+            if buffered < most_buffered:
+                reading += (now - read_since) * min(n_workers, most_buffered - buffered)
+            read_since = now
+        if starts:
             measuring = True
-            done[:], used[:], busy[:], throttled[:], waited[:] = 0, 0, 0, 0, 0
-            moved[:], moving[:], reading = 0, 0, 0.0
-        if now >= warm + seconds - _NOTHING:
+            done[:], moved[:], moving[:], reading = 0, 0, 0, 0
+            measured[:] = 0
+        if over:
             break
-        if now >= period_ends - _NOTHING:
+        if new_period:
             period_ends = now + _PERIOD
             budget[:] = cores * _PERIOD
-        # how fast each works, and when the first of them ends
-        active[:] = 0
-        for node in range(n_nodes):
-            if first[node] >= 0 and budget[node] > _NOTHING:
-                active[host[node]] += fast[node]
-        step = min(period_ends, warm + seconds if measuring else warm) - now
-        for node in range(n_nodes):
-            rate[node] = 0.0
-            if first[node] >= 0 and budget[node] > _NOTHING:
-                share = min(1.0, machines[host[node], 0] / active[host[node]])
-                rate[node] = share * fast[node]
-                step = min(step, left[node] / (rate[node] * machines[host[node], 1]), budget[node] / rate[node])
-        for station in range(n_nodes, n_stations):
-            if first[station] >= 0:
-                step = min(step, left[station])
+            active[:], due[:], least[:] = 0, np.inf, np.inf
+            for node in range(n_nodes):
+                runs[node] = first[node] >= 0
+                if runs[node]:
+                    active[host[node]] += fast[node]
+            for at in range(n_hosts):
+                share[at] = min(1.0, room[at] / max(active[at], _NOTHING))
+            for node in range(n_nodes):
+                _look_ahead(node, its, times, runs, left, budget, due)
+        # the next moment at which something happens
+        soonest = min(period_ends, warm + seconds if measuring else warm)
+        for at in range(n_hosts):
+            soonest = min(soonest, host_due[at])
+        for card in range(n_nodes, n_stations):
+            soonest = min(soonest, card_due[card])
         if way_count:
-            step = min(step, way_at[way_first] - now)
-        reads = buffered < _READ_AHEAD * n_workers
-        if reads:
-            step = min(step, read_left)
-        step = max(step, 0.0)
-        now += step
-        ends = 0
-        for node in range(n_nodes):
-            if first[node] < 0:
+            soonest = min(soonest, way_at[way_first])
+        if buffered < most_buffered:
+            soonest = min(soonest, read_at)
+        now = max(now, soonest)
+        ended_count = 0
+        for at in range(n_hosts):
+            if host_due[at] > now + _NOTHING:
                 continue
-            busy[node] += step
-            waited[node] += step * (waiting[node] - 1)
-            if budget[node] <= _NOTHING:
-                throttled[node] += step
-            used[node] += step * rate[node]
-            budget[node] -= step * rate[node]
-            left[node] -= step * rate[node] * machines[host[node], 1]
-            if rate[node] > 0.0 and left[node] <= _NOTHING:
-                ended[ends] = node
-                ends += 1
-        for station in range(n_nodes, n_stations):
-            if first[station] < 0:
-                continue
-            left[station] -= step
-            if station >= n_nodes + n_hosts:
-                moving[station - n_nodes - n_hosts] += step
-            if left[station] <= _NOTHING:
-                ended[ends] = station
-                ends += 1
-        if reads:
-            reading += step * min(n_workers, _READ_AHEAD * n_workers - buffered)
-            read_left -= step
-            if read_left <= _NOTHING:
-                buffered += 1
-                read_left = read_time
-        for at in range(ends):
+            virtual[at] += (now - at_virtual[at]) * share[at]
+            at_virtual[at] = now
+            for position in range(ends[at], ends[at + 1]):
+                node = members[position]
+                if due[node] > virtual[at] + _NOTHING:
+                    continue
+                _count(node, now, its, times, first, runs, waiting, since, left, budget, measured)
+                if left[node] > _NOTHING:  # it has used up its limit
+                    _turn(node, budget[node] > _NOTHING, its, times, room, active, runs, left, budget, due)
+                    continue
+                place = ended_count  # in the order of their numbers
+                while place and ended[place - 1] > node:
+                    ended[place] = ended[place - 1]
+                    place -= 1
+                ended[place] = node
+                ended_count += 1
+        for card in range(n_nodes, n_stations):
+            if card_due[card] <= now + _NOTHING:
+                ended[ended_count] = card
+                ended_count += 1
+        if buffered < most_buffered and read_at <= now + _NOTHING:
+            reading += (now - read_since) * min(n_workers, most_buffered - buffered)
+            read_since = now
+            buffered += 1
+            read_at = now + read_time
+        for at in range(ended_count):
             station = ended[at]
+            if station < n_nodes:
+                _count(station, now, its, times, first, runs, waiting, since, left, budget, measured)
+                waiting[station] -= 1
+            elif station >= cards_in:
+                moving[station - cards_in] += now - card_since[station]
             item = _take(station, first, after, works, left)
+            if station < n_nodes:
+                turns = first[station] >= 0 and budget[station] > _NOTHING
+                _turn(station, turns, its, times, room, active, runs, left, budget, due)
+            else:
+                card_since[station] = now
+                card_due[station] = now + left[station] if first[station] >= 0 else np.inf
             minibatch, s = item // width, item % width
             worker = minibatch // depth
-            if station < n_nodes:
-                waiting[station] -= 1
             if station < n_workers:  # computed: gradients go to every PS
                 pushes[minibatch] = True
                 missing[minibatch] = n_servers
+                card = n_nodes + host[worker]
                 for to in range(n_servers):
-                    server = n_workers + to
-                    each = batch_bytes * shares[to]
-                    if host[server] != host[worker]:
-                        card = n_nodes + host[worker]
-                        seconds_there = each / machines[host[worker], 2]
-                        _add(card, minibatch * width + to, seconds_there, first, last, after, works, left)
+                    node = n_workers + to
+                    if host[node] != host[worker]:
+                        work = batch_bytes * shares[to] / machines[host[worker], 2]
+                        if _add(card, minibatch * width + to, work, first, last, after, works, left):
+                            card_since[card], card_due[card] = now, now + work
                     else:
                         work = _work((ps_cost * shares[to] + ps_request) / 2, variation)
-                        _add(server, minibatch * width + to, work, first, last, after, works, left)
-                        waiting[server] += 1
+                        _count(node, now, its, times, first, runs, waiting, since, left, budget, measured)
+                        waiting[node] += 1
+                        if _add(node, minibatch * width + to, work, first, last, after, works, left):
+                            _turn(node, budget[node] > _NOTHING, its, times, room, active, runs, left, budget, due)
                 continue
             if station < n_nodes:  # a PS has answered
                 if not pushes[minibatch] and host[station] != host[worker]:
-                    seconds_there = batch_bytes * shares[s] / machines[host[station], 2]
-                    _add(n_nodes + host[station], item, seconds_there, first, last, after, works, left)
+                    work, card = batch_bytes * shares[s] / machines[host[station], 2], n_nodes + host[station]
+                    if _add(card, item, work, first, last, after, works, left):
+                        card_since[card], card_due[card] = now, now + work
                     continue
-            elif station < n_nodes + n_hosts:  # out of one host, into the other
+            elif station < cards_in:  # out of one host, into the other
                 target = host[n_workers + s] if pushes[minibatch] else host[worker]
-                seconds_there = batch_bytes * shares[s] / machines[target, 2]
-                _add(n_nodes + n_hosts + target, item, seconds_there, first, last, after, works, left)
+                work, card = batch_bytes * shares[s] / machines[target, 2], cards_in + target
+                if _add(card, item, work, first, last, after, works, left):
+                    card_since[card], card_due[card] = now, now + work
                 continue
             else:
-                moved[station - n_nodes - n_hosts] += batch_bytes * shares[s]
+                moved[station - cards_in] += batch_bytes * shares[s]
                 if pushes[minibatch]:
                     work = _work((ps_cost * shares[s] + ps_request) / 2, variation)
-                    _add(n_workers + s, item, work, first, last, after, works, left)
-                    waiting[n_workers + s] += 1
+                    node = n_workers + s
+                    _count(node, now, its, times, first, runs, waiting, since, left, budget, measured)
+                    waiting[node] += 1
+                    if _add(node, item, work, first, last, after, works, left):
+                        _turn(node, budget[node] > _NOTHING, its, times, room, active, runs, left, budget, due)
                     continue
             missing[minibatch] -= 1
             if missing[minibatch] == 0:
@@ -328,6 +432,9 @@ def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, sec
                 begins += 1
             else:
                 work = _work(worker_cost + request_cost * n_servers, variation)
-                _add(worker, minibatch * width + n_servers, work, first, last, after, works, left)
+                _count(worker, now, its, times, first, runs, waiting, since, left, budget, measured)
                 waiting[worker] += 1
+                if _add(worker, minibatch * width + n_servers, work, first, last, after, works, left):
+                    _turn(worker, budget[worker] > _NOTHING, its, times, room, active, runs, left, budget, due)
+    used, busy, throttled, waited = measured
     return done, used, busy, throttled, waited, np.full(n_workers, reading / n_workers), moved, moving
