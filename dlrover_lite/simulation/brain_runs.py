@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -213,9 +214,11 @@ def simulate_with_brain(
     hours: float | None = None,
     rates: Rates | None = None,
     without: Ablation = WHOLE,
+    keep: Callable[[Path], None] | None = None,
 ) -> Run:
-    """Run a trace with the real brain until all jobs have ended, or for so many hours. The same arguments give the same run. Raises
-    TraceError for a trace without jobs, and for machines that come and go in pools."""
+    """Run a trace with the real brain until all jobs have ended, or for so many hours. The same arguments give the same run. ``keep`` is
+    called with the brain's database before that is gone. Raises TraceError for a trace without jobs, and for machines that come and go in
+    pools."""
     until = trace.ends_at(hours)
     if cluster.pools:
         raise TraceError(
@@ -229,4 +232,6 @@ def simulate_with_brain(
             jobs = simulated.records()
         finally:
             simulated.world.close()
+        if keep is not None:
+            keep(simulated.world.database)
     return Run(policy="dlrover", seed=seed, until=ended, jobs=jobs)

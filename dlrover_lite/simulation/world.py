@@ -92,7 +92,8 @@ class World:
         """How often a server has begun to follow other orders."""
         self._due: dict[Actor, None] = {}
         self._to_come = 0
-        self.brain = BrainActor(self, directory / "brain.sqlite") if brain else None
+        self.database = directory / "brain.sqlite"
+        self.brain = BrainActor(self, self.database) if brain else None
 
     # --- what it is made of -----------------------------------------------------------------------------------------------
 

@@ -96,6 +96,7 @@ def test_jobs_that_have_not_ended_are_told(capsys: pytest.CaptureFixture[str]) -
         (["cluster.yaml"], "cluster.yaml:1: machines:: unknown column; leave it out, or rename it"),
         (["trace.csv", "--cluster", "trace.csv"], "trace.csv:1: expected a section with machines; found the text"),
         (["trace.csv", "--cluster", "none.yaml"], "none.yaml: no such file"),
+        (["trace.csv", "--record", "day.gz"], "--policy dlrover, and at most one --seed"),
         (["trace.csv", "--policy", "pollux"], "'pollux' is not one of 'static', 'es', 'optimus', 'tuned', 'dlrover'"),
         (["trace.csv", "--hours", "nan"], "is not a number"),
         (["trace.csv", "--generate", "1"], "--generate prints a trace, and runs none"),
@@ -115,6 +116,18 @@ def test_mistakes_are_named(
 
 def test_policies_to_choose_from_are_those_that_there_are() -> None:
     assert (*POLICIES, "dlrover") == command.POLICIES
+
+
+def test_a_run_with_the_brain_is_recorded_and_can_be_played(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("one.csv").write_text("\n".join(TRACE.splitlines()[:2]) + "\n")
+    arguments = ("one.csv", "--cluster", "cluster.yaml", "--policy", "dlrover", "--hours", "0.02", "--record", "day.gz")
+    assert run(*arguments) == 0
+    assert "tui --replay day.gz" in capsys.readouterr().err
+    assert frame.main(["tui", "--replay", "day.gz", "--once"]) == 0
+    shown = capsys.readouterr().out
+    assert "brain simulated" in shown and "job-00000" in shown
+    assert run(*arguments) == 1
+    assert "is there already" in capsys.readouterr().err
 
 
 def test_the_brain_decides_for_a_trace_as_any_policy_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,8 +24,8 @@ from dlrover_lite.protocol.news import Chosen, JobNews, NodeNews, PlanNews
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
-from dlrover_lite.tui.model import JobDetail
-from dlrover_lite.tui.recordings.history import MISSING, recorded, write
+from dlrover_lite.tui.model import HostRow, JobDetail
+from dlrover_lite.tui.recordings.history import MISSING, recorded, write, write_all
 from dlrover_lite.tui.recordings.recorded import RecordedSource, Recording
 from tests.brain.asked import WAYS, opened
 from tests.brain.models import load, view
@@ -300,3 +300,22 @@ def test_after_a_scaling_the_end_is_that_of_the_new_plan() -> None:
     assert left(60) == (240.0, 54.0)  # 96,000 left, and 400 predicted
     assert left(90) == (225.0, 50.6)
     assert left(100) == (170.0, 0.0)
+
+
+def test_many_jobs_are_recorded_together_each_in_full(history: History) -> None:
+    """In steps of 30 s: what happened within one is told at once, of the job that it happened to."""
+    pasts = [past for job in ("one", "two") if (past := timeline(history, job)) is not None]
+    file, host = io.BytesIO(), HostRow("", "", 8.0, GIB)
+    write_all(pasts, file, brain="simulated", hosts=(host,), step_seconds=30.0)
+    recording = Recording(file.getvalue(), "it")
+    source = RecordedSource(recording, recording.player(speed=0))
+    source.player.stand(BEGIN + 22)
+    assert list(source.jobs().jobs) == ["two", "one"]
+    assert (source.jobs().brain, source.jobs().hosts) == ("simulated", (host,))
+    one = source.job("one")
+    assert (one.row.state, one.row.samples, len(one.rates), len(one.decisions)) == ("training", 2000, 1, 1)
+    assert source.job("two").problem is one.problem is None
+    assert not source.job("two").rates
+    assert {node.id for node in one.nodes} == {"ps-0", "worker-0", "worker-1"}
+    source.player.stand(source.player.end)
+    assert (source.job("one").row.state, len(source.job("one").rates)) == ("succeeded", 2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from dlrover_lite.simulation.outcomes.comparison import Comparison, Interval
     from dlrover_lite.simulation.outcomes.metrics import Metrics
     from dlrover_lite.simulation.outcomes.records import Run
+    from dlrover_lite.simulation.traces.cluster import ClusterFile
 
 __all__ = ["simulate"]
 
@@ -23,6 +25,8 @@ POLICIES = "static", "es", "optimus", "tuned", "dlrover"
 """``simulation.policies.choose.POLICIES``, which takes numpy to import, and the real brain."""
 _SEEDS = click.IntRange(0, 2**63 - 1)
 _SPARK_WIDTH = 48
+_STEP_SECONDS = 30.0
+"""Simulated seconds between two moments of a recording."""
 
 
 @click.command(short_help="Run a trace of jobs on simulated machines.")
@@ -55,6 +59,9 @@ _SPARK_WIDTH = 48
 )
 @click.option("--generate", type=_SEEDS, metavar="SEED", help="Print a generated trace, and run nothing.")
 @click.option("--plots", metavar="DIR", help="Write plots (PNG) to this directory; needs the extra `plots`.")
+@click.option(
+    "--record", metavar="FILE", help="Write what happened to FILE, for: tui --replay FILE. With --policy dlrover alone."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def simulate(
     trace: str | None,
@@ -65,6 +72,7 @@ def simulate(
     hours: float | None,
     generate: int | None,
     plots: str | None,
+    record: str | None,
     as_json: bool,
 ) -> None:
     """Run the jobs of TRACE (a CSV file) on simulated machines, on a virtual clock, and tell how soon they end and what they use
@@ -87,7 +95,10 @@ def simulate(
         from dlrover_lite.simulation.outcomes.plots import check_plots
 
         check_plots(Path(plots))
-    runs = _run(trace, cluster, chosen, tuple(dict.fromkeys(seeds)) or (0,), costs, hours)
+    different = tuple(dict.fromkeys(seeds)) or (0,)
+    if record is not None and (chosen != ("dlrover",) or len(different) > 1):
+        raise click.UsageError("--record is for one run with the real brain: --policy dlrover, and at most one --seed.")
+    runs = _run(trace, cluster, chosen, different, costs, hours, record)
     _tell(runs, as_json)
     if plots is not None:
         from dlrover_lite.simulation.outcomes.plots import write_plots
@@ -103,8 +114,9 @@ def _run(
     seeds: Sequence[int],
     costs: Literal["mechanisms", "papers"],
     hours: float | None,
+    record: str | None,
 ) -> dict[str, list[Run]]:
-    """Run the trace under each policy with each seed."""
+    """Run the trace under each policy with each seed; write a recording, where that is wanted."""
     from dlrover_lite.backends.sim.physics.rates import Rates
     from dlrover_lite.simulation.brain_runs import simulate_with_brain
     from dlrover_lite.simulation.fluid_runs import simulate as run
@@ -112,6 +124,7 @@ def _run(
     from dlrover_lite.simulation.traces.files import read_trace
 
     machines = USUAL_CLUSTER if cluster is None else read_cluster(cluster)
+    keep = None if record is None else _keep(record, machines)
     runs: dict[str, list[Run]] = {policy: [] for policy in policies}
     with progress("Simulating", len(seeds) * len(policies)) as report:
         for seed in seeds:
@@ -119,11 +132,34 @@ def _run(
             for policy in policies:
                 report(sum(map(len, runs.values())), f"{policy}, seed {seed}")
                 if policy == "dlrover":
-                    runs[policy].append(simulate_with_brain(jobs, machines, seed=seed, hours=hours, rates=rates))
+                    run_ = simulate_with_brain(jobs, machines, seed=seed, hours=hours, rates=rates, keep=keep)
+                    runs[policy].append(run_)
                 else:
                     runs[policy].append(run(jobs, machines, policy, seed=seed, costs=costs, hours=hours, rates=rates))
         report(sum(map(len, runs.values())), "")
     return runs
+
+
+def _keep(record: str, machines: ClusterFile) -> Callable[[Path], None]:
+    """Return what writes a recording of the database that a run leaves. Raises HistoryError for a file that can't be written."""
+    from dlrover_lite.tui.recordings.recorder import create
+
+    file = create(Path(record))
+
+    def keep(database: Path) -> None:
+        from dlrover_lite.brain.store.database import ConfigStore
+        from dlrover_lite.brain.store.queries import job_ids
+        from dlrover_lite.brain.store.timeline import timeline
+        from dlrover_lite.tui.model import HostRow
+        from dlrover_lite.tui.recordings.history import write_all
+
+        there = HostRow("", "", sum(one.cores for one in machines.fixed), sum(one.memory for one in machines.fixed))
+        with closing(file), ConfigStore(database) as store:
+            pasts = [past for job in job_ids(store) if (past := timeline(store, job)) is not None]
+            write_all(pasts, file, brain="simulated", hosts=(there,), step_seconds=_STEP_SECONDS)
+        note(f"wrote {record}; to play it: dlrover-lite tui --replay {record} --speed 64")
+
+    return keep
 
 
 def _tell(runs: dict[str, list[Run]], as_json: bool) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import IO
 
@@ -21,12 +23,12 @@ from dlrover_lite.core.expected_end import (
 )
 from dlrover_lite.protocol.news import Chosen, JobNews, NodeNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.protocol.outcomes import JobOutcome
-from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobsView, NodeRow, Rate
+from dlrover_lite.tui.model import OVER, Explanation, HostRow, JobDetail, JobRow, JobsView, NodeRow, Rate
 from dlrover_lite.tui.recordings.recorded import Explain, Recording
-from dlrover_lite.tui.recordings.recorder import Recorder
+from dlrover_lite.tui.recordings.recorder import Output, Recorder
 from dlrover_lite.tui.view_state import JobsFold, LocalNode, LocalStatus
 
-__all__ = ["MISSING", "recorded", "write"]
+__all__ = ["MISSING", "recorded", "write", "write_all"]
 
 MISSING = "the brain's database keeps no shards, slots, checkpoints and losses, and no memory of workers: recordings have them"
 _MOST_MOMENTS = 20_000
@@ -57,6 +59,28 @@ def write(past: Timeline, file: IO[bytes], explain: Explain | None = None, *, hi
                 found = explain(past.job.id, one.decision.number, at)
                 if found is not None:
                     recorder.put_explained(found)
+
+
+def write_all(
+    pasts: Sequence[Timeline], file: Output, *, brain: str, hosts: tuple[HostRow, ...], step_seconds: float
+) -> None:
+    """Write the histories of many jobs as one recording: what happens within so many seconds is told at once. ``brain`` and ``hosts``:
+    what the list of jobs says."""
+    jobs = _Pasts(pasts, brain, hosts)
+    happened = heapq.merge(*map(_moments_of, pasts), key=lambda one: one[0])
+    begin = jobs.at
+    recorder = Recorder(jobs, file, clock=lambda: jobs.at, explains=False, grain_seconds=0.0)
+    for _, step in groupby(happened, key=lambda one: (one[0] - begin) // step_seconds):
+        jobs.take(list(step))
+        recorder.jobs()
+        for detail in jobs.changed():
+            recorder.told(detail)
+
+
+def _moments_of(past: Timeline) -> Iterator[tuple[float, str, list[_News]]]:
+    """Yield what has happened to a job, with its id."""
+    for at, news in _moments(past):
+        yield at, past.job.id, news
 
 
 def _moments(past: Timeline) -> Iterator[tuple[float, list[_News]]]:
@@ -264,6 +288,49 @@ class _Past:
             auc=self._auc,
             missing=MISSING,
         )
+
+
+class _Pasts:
+    """Many jobs as they were: a source for a recorder."""
+
+    def __init__(self, pasts: Sequence[Timeline], brain: str, hosts: tuple[HostRow, ...]) -> None:
+        self.at = min((past.job.created_at for past in pasts), default=0.0)
+        self._pasts = {past.job.id: _Past(past) for past in pasts}
+        self._told: list[str] = []
+        self._rows: dict[str, JobRow] = {}
+        self._view = JobsView({}, brain, None, hosts)
+
+    def take(self, happened: Sequence[tuple[float, str, list[_News]]]) -> None:
+        """Take what has happened, in order of times: it is told as of the last of these."""
+        self.at = at = happened[-1][0]
+        news: dict[str, list[_News]] = {}
+        for _, job, its in happened:
+            news.setdefault(job, []).extend(its)
+        for job, its in news.items():
+            self._pasts[job].take(at, its)
+            self._rows |= self._pasts[job].jobs().jobs
+        self._told = list(news)
+        order = sorted(self._rows, key=lambda job: (-self._rows[job].created_at, job))
+        self._view = msgspec.structs.replace(self._view, jobs={job: self._rows[job] for job in order})
+
+    def changed(self) -> list[JobDetail]:
+        """Return the jobs of which something was told last."""
+        return [detail for job in self._told if (detail := self._pasts[job].job(job)) is not None]
+
+    def jobs(self) -> JobsView:
+        return self._view
+
+    def job(self, job: str) -> JobDetail | None:
+        return self._pasts[job].job(job)
+
+    def explain(self, job: str, number: int) -> Explanation | None:
+        return None
+
+    def forget(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def _shape_of(given: PlanNews) -> PlanShape:

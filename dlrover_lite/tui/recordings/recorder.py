@@ -103,6 +103,8 @@ class Recorder:
         self._view_at = self._detail_at = -math.inf
         """Times of the last lines about all jobs, and about the one that is looked at."""
         self._looked: str | None = None
+        self._left: set[str] = set()
+        """Jobs that were looked at and aren't any more."""
         self._marked: set[tuple[str, int, bool]] = set()
         self._explained: dict[tuple[str, int], Explanation] = {}
         self._since_key, self._key_size = 0, 0
@@ -136,6 +138,12 @@ class Recorder:
             if due or _is_news_of(before, detail):
                 self._put_detail(detail, again=again)
         return detail
+
+    def told(self, detail: JobDetail) -> None:
+        """Write what is new of a job that is known in detail without being looked at."""
+        with self._lock:
+            if detail is not self._details.get(detail.row.id):
+                self._put_detail(detail, again=False)
 
     def explain(self, job: str, number: int) -> Explanation | None:
         return self._source.explain(job, number)
@@ -209,6 +217,7 @@ class Recorder:
         job = detail.row.id
         before, self._details[job] = self._details.get(job), detail
         self._detail_at = self._clock()
+        self._left.discard(job)
         new = look(before, detail) or (Look(job) if again else None)
         if new is None:
             return
@@ -227,6 +236,7 @@ class Recorder:
             self._put_latest()
             self._looked = None
             if left in self._details:
+                self._left.add(left)
                 self._put(Frame(self._now(), left=(left,)))
 
     def put_explained(self, one: Explanation) -> None:
@@ -252,7 +262,7 @@ class Recorder:
             problem=self._view.problem,
             hosts=self._view.hosts,
             looks=tuple(new for one in self._details.values() if (new := look(None, one))),
-            left=tuple(job for job in self._details if job != self._looked),
+            left=tuple(sorted(self._left)),
         )
 
     def _now(self) -> float:
