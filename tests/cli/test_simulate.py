@@ -128,6 +128,8 @@ def test_a_run_with_the_brain_is_recorded_and_can_be_played(capsys: pytest.Captu
     assert "brain simulated" in shown and "job-00000" in shown
     assert run(*arguments) == 1
     assert "is there already" in capsys.readouterr().err
+    assert run("none.csv", *arguments[1:-1], "new.gz") != 0
+    assert not Path("new.gz").exists()  # a run that breaks off leaves none
 
 
 def test_the_brain_decides_for_a_trace_as_any_policy_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dlrover_lite.simulation.outcomes.metrics import Metrics
     from dlrover_lite.simulation.outcomes.records import Run
     from dlrover_lite.simulation.traces.cluster import ClusterFile
+    from dlrover_lite.tui.recordings.recorder import Output
 
 __all__ = ["simulate"]
 
@@ -124,9 +126,8 @@ def _run(
     from dlrover_lite.simulation.traces.files import read_trace
 
     machines = USUAL_CLUSTER if cluster is None else read_cluster(cluster)
-    keep = None if record is None else _keep(record, machines)
     runs: dict[str, list[Run]] = {policy: [] for policy in policies}
-    with progress("Simulating", len(seeds) * len(policies)) as report:
+    with _keeping(record, machines) as keep, progress("Simulating", len(seeds) * len(policies)) as report:
         for seed in seeds:
             jobs, rates = read_trace(trace, seed=seed), Rates(seed)
             for policy in policies:
@@ -140,26 +141,35 @@ def _run(
     return runs
 
 
-def _keep(record: str, machines: ClusterFile) -> Callable[[Path], None]:
-    """Return what writes a recording of the database that a run leaves. Raises HistoryError for a file that can't be written."""
+@contextmanager
+def _keeping(record: str | None, machines: ClusterFile) -> Iterator[Callable[[Path], None] | None]:
+    """Give what writes a recording of the database that a run leaves; None: none is wanted. A run that breaks off leaves no file. Raises
+    HistoryError for a file that can't be written."""
+    if record is None:
+        yield None
+        return
     from dlrover_lite.tui.recordings.recorder import create
 
-    file = create(Path(record))
+    with closing(create(Path(record))) as file:
+        try:
+            yield partial(_write, record, file, machines)
+        except BaseException:
+            Path(record).unlink(missing_ok=True)
+            raise
 
-    def keep(database: Path) -> None:
-        from dlrover_lite.brain.store.database import ConfigStore
-        from dlrover_lite.brain.store.queries import job_ids
-        from dlrover_lite.brain.store.timeline import timeline
-        from dlrover_lite.tui.model import HostRow
-        from dlrover_lite.tui.recordings.history import write_all
 
-        there = HostRow("", "", sum(one.cores for one in machines.fixed), sum(one.memory for one in machines.fixed))
-        with closing(file), ConfigStore(database) as store:
-            pasts = [past for job in job_ids(store) if (past := timeline(store, job)) is not None]
-            write_all(pasts, file, brain="simulated", hosts=(there,), step_seconds=_STEP_SECONDS)
-        note(f"wrote {record}; to play it: dlrover-lite tui --replay {record} --speed 64")
+def _write(record: str, file: Output, machines: ClusterFile, database: Path) -> None:
+    from dlrover_lite.brain.store.database import ConfigStore
+    from dlrover_lite.brain.store.queries import job_ids
+    from dlrover_lite.brain.store.timeline import timeline
+    from dlrover_lite.tui.model import HostRow
+    from dlrover_lite.tui.recordings.history import write_all
 
-    return keep
+    there = HostRow("", "", sum(one.cores for one in machines.fixed), sum(one.memory for one in machines.fixed))
+    with ConfigStore(database) as store:
+        pasts = [past for job in job_ids(store) if (past := timeline(store, job)) is not None]
+        write_all(pasts, file, brain="simulated", hosts=(there,), step_seconds=_STEP_SECONDS)
+    note(f"wrote {record}; to play it: dlrover-lite tui --replay {record} --speed 64")
 
 
 def _tell(runs: dict[str, list[Run]], as_json: bool) -> None:

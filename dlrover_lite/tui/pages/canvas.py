@@ -93,7 +93,7 @@ def ends_line(ends: tuple[str, str], plot: int, between: Line = ()) -> Line:
     left, right = ends
     words = sum(len(span.text) for span in between)
     room = plot - len(left) - len(right) - words
-    if not between or room < 4:
+    if not between or room < 2:
         gap = plot - len(left) - len(right)
         return (Span(" " * (LABEL + 1) + left + " " * max(1, gap) + right, "dim"),)
     before = room // 2
