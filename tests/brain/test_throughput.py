@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
+from scipy.special import stdtrit
 
 from dlrover_lite.brain.models.fitting import norm, prepare, solve
 from dlrover_lite.brain.models.throughput import Fit, Prior, fit, predict, times
@@ -281,6 +282,15 @@ def test_the_longest_phase_is_the_bottleneck() -> None:
     assert not limits[4:].any(), "nothing was measured of reading, nor between hosts"
     seconds = (limits**found.exponent).sum(axis=0) ** (1 / found.exponent)
     assert np.allclose(1024 / seconds, predict(found, lattice).samples_per_second)
+
+
+@pytest.mark.parametrize("freedom", [4.0, 9.5])
+def test_bands_are_as_wide_as_students_t(freedom: float) -> None:
+    prior, measured = (
+        predict(msgspec.structs.replace(fit(simulated()), freedom=of), setting(workers=2)) for of in (3.0, freedom)
+    )
+    found = np.log(prior.high / prior.low) / np.log(measured.high / measured.low)
+    assert found == pytest.approx(stdtrit(3.0, 0.9) / stdtrit(freedom, 0.9), rel=1e-12)
 
 
 def test_a_fit_is_plain_data() -> None:

@@ -156,6 +156,15 @@ def test_a_master_looks_at_text_that_is_indexed_without_numba(tmp_path: Path, na
     assert not {"numba", "torch"} & set(imported_by(LOOK_AT_TEXT, str(file)))
 
 
+FIRST_PLAN = """
+from dlrover_lite.client.dry_run import first_plan
+from dlrover_lite.recipe import schema
+
+model, data = schema.Model(use="dlrm"), schema.SyntheticData(samples=100_000)
+assert first_plan(schema.Recipe(version=1, name="some", model=model, data=data, directory="."), 100_000).by_brain
+"""
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -163,7 +172,7 @@ def test_a_master_looks_at_text_that_is_indexed_without_numba(tmp_path: Path, na
         "import dlrover_lite.client.validation, dlrover_lite.client.handle",  # what `run` needs
         "import dlrover_lite.master_process.__main__",
         "import dlrover_lite.brain_server.daemon, dlrover_lite.brain_server.service",
-        "import dlrover_lite.brain.advisor",  # as long as no job has trained: many end before anything is fitted
+        FIRST_PLAN,  # many jobs end before anything is fitted to them
         "import dlrover_lite.worker.trainer, dlrover_lite.ps.server.service",
         "from dlrover_lite.ps.tables.compile_kernels import compile_kernels; compile_kernels()",
         "import dlrover_lite.tui.app, dlrover_lite.tui.sources.live",

@@ -33,6 +33,8 @@ __all__ = ["Fit", "Prediction", "Prior", "Uncertainty", "fit", "predict", "times
 
 _NOISE_WORTH = 3.0
 """Weight of the expected noise, as a number of observations."""
+_PRIOR_QUANTILE = 1.637744353696209
+"""90th percentile of Student's t with ``_NOISE_WORTH`` degrees of freedom: scipy's, whose import takes longer than a job's first plan."""
 _WIDER = 0.12
 """Relative error added to the band for each doubling outside of what was seen."""
 _USUAL_PARALLEL_SHARE = 0.9
@@ -190,13 +192,20 @@ def times(fitted: Fit, setting: Setting) -> Floats:
 
 def predict(fitted: Fit, setting: Setting) -> Prediction:
     """Predict the throughput of each setting with its band."""
-    from scipy.special import stdtrit
-
     found = uncertainty(fitted, setting)
     spread = np.sqrt(fitted.noise**2 + found.variance + (_WIDER * found.counted) ** 2)
-    width = np.exp(stdtrit(fitted.freedom, 0.9) * spread)
+    width = np.exp(_quantile(fitted.freedom) * spread)
     rate = found.samples_per_second
     return Prediction(rate, rate / width, rate * width, found.doublings > 1e-6)
+
+
+def _quantile(freedom: float) -> float:
+    """Return the 90th percentile of Student's t. Only a fit to measurements has more ``freedom`` than its prior."""
+    if freedom == _NOISE_WORTH:
+        return _PRIOR_QUANTILE
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.9))
 
 
 class Uncertainty(NamedTuple):
