@@ -24,12 +24,13 @@ from dlrover_lite.simulation.traces.generator import generate
 from dlrover_lite.simulation.traces.parameters import Arrivals, Habits, Parameters, SizeClass
 from dlrover_lite.simulation.traces.trace import Trace
 
-__all__ = ["BY_PAPER", "FLUIDS", "OURS", "SWEEP", "WITHIN", "Case", "Runs", "Size", "cases_of", "run_all"]
+__all__ = ["ASKED_WELL", "BY_PAPER", "FLUIDS", "OURS", "SWEEP", "WITHIN", "Case", "Runs", "Size", "cases_of", "run_all"]
 
 FLUIDS = ("static", "es", "optimus", "tuned")
 OURS = "dlrover"
 BY_PAPER = ("es, its paper's costs", "optimus, its paper's costs")
 WITHIN = "dlrover, no more cores than asked"
+ASKED_WELL = "dlrover, all ask well"
 SWEEP = (0.5, 1.0, 2.0, 4.0)
 _ASKS_WELL = Habits(well=1.0, too_much=0.0, too_little=0.0, few_servers=0.0, little_memory=0.0)
 _SIZES = (
@@ -82,12 +83,13 @@ class Case(NamedTuple):
     within: bool = False
     """No job may have more cores than its user asks for."""
     over_asking: float | None = None
-    """All users ask for what suits their jobs, times this; None: as users do."""
+    """All users ask for what suits their jobs, times this; None: as users do. ``dlrover`` isn't told what they ask for: its run is that of
+    all factors, with the quotas of jobs whose users ask well."""
 
     def label(self, policy: str) -> str:
         """Return what the run of a policy is called."""
         if self.over_asking is not None:
-            return f"{policy}, {self.over_asking:g}x"
+            return f"{policy}, all ask well" if policy == OURS else f"{policy}, {self.over_asking:g}x"
         if self.without:
             return f"without {self.without}"
         if self.within:
@@ -124,8 +126,9 @@ def cases_of(size: Size, seeds: Sequence[int]) -> list[Case]:
     slow = [Case((OURS,), seed, size) for seed in compared]
     slow += [Case((OURS,), seed, size, within=True) for seed in ablated]
     slow += [Case((OURS,), seed, size, without=name) for name in ABLATIONS for seed in ablated]
-    slow += [Case(("static", OURS), seed, size, over_asking=factor) for factor in SWEEP for seed in swept]
-    fast = [Case(FLUIDS, seed, size) for seed in compared]
+    slow += [Case((OURS,), seed, size, over_asking=1.0) for seed in swept]
+    fast = [Case(("static",), seed, size, over_asking=factor) for factor in SWEEP for seed in swept]
+    fast += [Case(FLUIDS, seed, size) for seed in compared]
     fast += [Case(("es", "optimus"), seed, size, costs="papers") for seed in compared]
     return slow + fast
 

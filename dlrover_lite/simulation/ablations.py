@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from dlrover_lite.brain.healing.policies import HealthPolicy
 from dlrover_lite.brain.policies import Policies, StartPolicy, TrackingPolicy
 from dlrover_lite.simulation.fluid_nodes.job_rates import Slowing
+from dlrover_lite.simulation.policies.costs import BY_PAPER
 
 __all__ = ["ABLATIONS", "POLICIES", "WHOLE", "Ablation"]
 
@@ -27,18 +27,20 @@ class Ablation:
     slowing: Slowing = field(default_factory=Slowing)
 
 
+_NEVER = 1e9
+"""More than anything is ever: what is infinite can't be kept with decisions."""
 WHOLE = Ablation("nothing is missing")
 _UNHEEDED = HealthPolicy(
-    evidence=math.inf,
-    slow_below=0.0,
-    hot_busy=math.inf,
-    hot_queue=math.inf,
-    uneven=math.inf,
-    throttled=math.inf,
+    evidence=_NEVER,
+    slow_below=1e-9,
+    hot_busy=_NEVER,
+    hot_queue=_NEVER,
+    uneven=_NEVER,
+    throttled=_NEVER,
     most_replacements=0,
-    spare_share=math.inf,
-    act_on_oom=math.inf,
-    act_on_oom_by_end=math.inf,
+    spare_share=_NEVER,
+    act_on_oom=_NEVER,
+    act_on_oom_by_end=_NEVER,
 )
 ABLATIONS = {
     "warm start": Ablation(
@@ -55,13 +57,16 @@ ABLATIONS = {
     ),
     "OOM prevention": Ablation(
         "the brain foresees no lack of memory; the master still gives a little to a server that is nearly full",
-        msgspec.structs.replace(POLICIES, health=HealthPolicy(act_on_oom=math.inf, act_on_oom_by_end=math.inf)),
+        msgspec.structs.replace(POLICIES, health=HealthPolicy(act_on_oom=_NEVER, act_on_oom_by_end=_NEVER)),
     ),
     "reclaim": Ablation(
         "memory that nodes don't need stays with them",
-        msgspec.structs.replace(POLICIES, health=HealthPolicy(spare_share=math.inf)),
+        msgspec.structs.replace(POLICIES, health=HealthPolicy(spare_share=_NEVER)),
     ),
-    "seamless migration": Ablation("training stands still while rows move between servers", slowing=Slowing(move=0.0)),
+    "seamless migration": Ablation(
+        "training stands still while rows move, and for half a minute whenever a node joins or leaves",
+        slowing=Slowing(move=0.0, change_seconds=BY_PAPER["optimus"].stop_seconds),
+    ),
     "flash checkpoint": Ablation(
         "training stands still while a checkpoint is written", slowing=Slowing(checkpoint=0.0)
     ),

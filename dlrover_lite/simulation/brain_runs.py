@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dlrover_lite.backends.sim.fluid.job import Usage
 from dlrover_lite.backends.sim.machine_faults import schedule_faults
 from dlrover_lite.backends.sim.physics.rates import Rates
-from dlrover_lite.core.errors import TraceError
+from dlrover_lite.core.errors import DlroverLiteError, TraceError
 from dlrover_lite.master.cadence import Cadence
 from dlrover_lite.master.profiling.profiler import Pace
 from dlrover_lite.master.work.lease_size import LeasePolicy
@@ -229,6 +229,11 @@ def simulate_with_brain(
         simulated = BrainRun(trace, cluster, Path(directory), seed=seed, rates=rates, without=without)
         try:
             ended = simulated.run(until)
+            if told := [*simulated.world.problems, *simulated.world.said]:
+                raise DlroverLiteError(
+                    f"A simulated process met what it mustn't, so that nothing that came of it counts: {told[0]}",
+                    hint="This is a fault of dlrover-lite: please report it, with the trace, the cluster file and the seed.",
+                )
             jobs = simulated.records()
         finally:
             simulated.world.close()

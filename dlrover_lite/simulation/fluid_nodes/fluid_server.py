@@ -47,6 +47,7 @@ class FluidServer(Server):
 
     def started(self) -> None:
         super().started()
+        self._rates.joins_or_leaves()
         self._rates.serves(self)
 
     def resized(self) -> None:

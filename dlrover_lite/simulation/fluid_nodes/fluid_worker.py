@@ -54,6 +54,7 @@ class FluidWorker(NodeProgram):
 
     def started(self) -> None:
         self.process.hold(int(self._rates.truth.memory.worker(self._rates.truth.costs.depth)))
+        self._rates.joins_or_leaves()
         self.ask(Hello(self.id, "worker"), lambda _: self._ask_map())
 
     def resized(self) -> None:
@@ -66,6 +67,7 @@ class FluidWorker(NodeProgram):
     def leaves(self) -> None:
         """Give back what is left of its lease, and end."""
         self._settle()
+        self._rates.joins_or_leaves()
         if self._lease is not None and not self.is_asking:
             self._report(want=False, give_back=True)
         super().leaves()

@@ -44,6 +44,9 @@ class Slowing:
     """While slots move (docs/figures.md, ``size.move_kept``)."""
     checkpoint: float = 0.9
     """While a checkpoint is written (the same, ``size.kept``)."""
+    change_seconds: float = 0.0
+    """Seconds for which all nodes stand still when one joins or leaves a job that trains, as if all of them started again from a
+    checkpoint."""
     is_even: bool = False
     """Each worker has the same number of minibatches, fixed beforehand, so that all of them are as slow as the slowest."""
 
@@ -72,6 +75,7 @@ class JobRates:
         self._servers: dict[FluidServer, None] = {}
         self._settled_at = self._clock.now
         self._due: Event | None = None
+        self._held_until = 0.0
         self._full_at: dict[tuple[float, float], float] = {}
         """Samples after which servers with some limit and share are full."""
         self._generation: object = None
@@ -112,6 +116,12 @@ class JobRates:
         """Go on at another rate soon: something has changed of what it follows from. What changes within a moment counts together."""
         nodes = len(self._workers) + len(self._servers)
         self._then(self._clock.now + _SETTLING_SECONDS + nodes / _NODES_A_SECOND, self._pace)
+
+    def joins_or_leaves(self) -> None:
+        """Take note that a node joins or leaves by a change of the plan."""
+        if self.truth.slowing.change_seconds and self.samples:
+            self._held_until = self._clock.now + self.truth.slowing.change_seconds
+            self.changed()
 
     # --- time -------------------------------------------------------------------------------------------------------------
 
@@ -162,14 +172,17 @@ class JobRates:
         if workers and factor:
             self._due = None
             self._then(self._wander.changes_at(self._clock.now), self._pace)
+        elif self._clock.now < self._held_until:
+            self._due = None
+            self._then(self._held_until, self._pace)
 
     def _node(self, program: FluidWorker | FluidServer) -> Node:
         process = program.process
         return Node(process.limits.cores, self.job.world.host_numbers[process.host])
 
     def _kept(self, servers: list[FluidServer]) -> float:
-        """Return what is kept of the rate, beside what goes on; 0 while some slots have no server."""
-        if sum(server.owned.bit_count() for server in servers) < SLOTS:
+        """Return what is kept of the rate, beside what goes on; 0 while some slots have no server, and while all stand still."""
+        if sum(server.owned.bit_count() for server in servers) < SLOTS or self._clock.now < self._held_until:
             return 0.0
         slowing = self.truth.slowing
         moves = any(server.incoming is not None or server.outgoing is not None for server in servers)
