@@ -46,9 +46,11 @@ def picture(clip: Clip) -> str:
     """Write a clip as an SVG that plays again and again; one of a single frame, and what shows no motion, shows the last frame."""
     cell, height = _CELL
     size = f'width="{clip.width * cell + 16:g}" height="{clip.height * height + 16:g}"'
+    classes = "".join(f".{tone[0]}{{fill:{colour}}}" for tone, colour in _COLOURS.items())
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{_FONTS}" font-size="14">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" {size} font-family="{_FONTS}" font-size="14">',
         f"<title>{escape(clip.title)}</title>",
+        f"<style>.t{{font-weight:bold}}{classes}</style>",
         f'<rect width="100%" height="100%" rx="6" fill="{_GROUND}">',
         f'<animate id="clip" attributeName="opacity" from="1" to="1" begin="0s;clip.end" dur="{clip.seconds:g}s"/></rect>',
     ]
@@ -78,7 +80,7 @@ def _moving(clip: Clip, run: Run) -> str:
         if is_last:
             seen = f'<set attributeName="display" to="none" begin="clip.begin" dur="{run.start:g}s"/>'
     hidden = "" if whole or is_last else ' display="none"'
-    return f'<text y="{8 + 13 + run.row * height:g}" xml:space="preserve"{hidden}>{seen}{"".join(text)}</text>'
+    return f'<text y="{8 + 13 + run.row * height:g}"{hidden}>{seen}{"".join(text)}</text>'
 
 
 def page(clip: Clip) -> str:
