@@ -188,6 +188,8 @@ async def _explain_from_the_curve(pilot: Pilot[None]) -> None:
     assert (_job(pilot).chosen, pilot.app.screen) == (None, screen)
     await pilot.press("left", "down")
     assert _job(pilot).chosen is None
+    await pilot.click(screen.chart, offset=(screen.chart.size.width - 1, 3))
+    assert screen.chosen == 4
 
 
 def test_commands_are_completed_and_done() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite.tui.model import JobDetail
 from dlrover_lite.tui.pages.charts import Measured
-from dlrover_lite.tui.pages.rate_chart import acting, chart, effect, step
+from dlrover_lite.tui.pages.rate_chart import acting, chart, effect, nearest, step
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import length, plain
 from tests.tui.fixed import ADS, DETAIL, NOW
@@ -64,6 +64,14 @@ def test_steps_go_over_the_decisions_that_changed_something(chosen: int | None, 
 
 def test_nothing_decided_leaves_nothing_to_choose() -> None:
     assert step(JobDetail(row=ADS), None, 1) is None
+
+
+def test_each_decision_is_the_nearest_to_its_line() -> None:
+    axis = plain(chart(DETAIL, 80, 14)[-2])
+    found = [nearest(DETAIL, 80, at) for at, symbol in enumerate(axis) if symbol in "●▲◆"]
+    assert found == NUMBERS
+    assert (nearest(DETAIL, 80, 0), nearest(DETAIL, 80, 200)) == (1, 4)
+    assert nearest(JobDetail(row=ADS), 80, 9) is None
 
 
 def test_the_chosen_decision_stands_out_without_colours() -> None:

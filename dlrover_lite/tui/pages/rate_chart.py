@@ -11,11 +11,12 @@ from dlrover_lite.core.words import compact
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobDetail, Rate
+from dlrover_lite.tui.pages.canvas import LABEL
 from dlrover_lite.tui.pages.change_line import changes, mark_of, tone_of_miss
 from dlrover_lite.tui.pages.charts import Band, Mark, Measured, curve
 from dlrover_lite.tui.text import Line, Span, Tone, length, line, padded, wrapped
 
-__all__ = ["Effect", "acting", "chart", "effect", "step"]
+__all__ = ["Effect", "acting", "chart", "effect", "nearest", "step"]
 
 _NOT_HERE = "What was measured of it isn't known here."
 _MEANINGS = {"●": "start", "▲": "more", "▼": "less", "◆": "node treated", "?": "a try", "‖": "gives way"}
@@ -41,8 +42,7 @@ def chart(detail: JobDetail, width: int, height: int, chosen: int | None = None)
         over = "Nothing was measured of it, or that is no longer kept."
         why = _NOT_HERE if detail.missing and detail.row.rates else over if detail.row.over else waits
         return [line(("samples/s", "title")), *wrapped(why, width, "dim")]
-    low = min(measured[0].start, detail.row.started_at or measured[0].start)
-    high = max(measured[-1].stop, max((one.at for one in decisions), default=0.0), low + 1)
+    low, high = _span(detail, measured, decisions)
     at = _shown(decisions, chosen)
     shown = None if at is None else effect(decisions, at, measured, high)
     marks = [Mark(one.at, *mark_of(one), chosen=number == at) for number, one in enumerate(decisions)]
@@ -61,6 +61,23 @@ def chart(detail: JobDetail, width: int, height: int, chosen: int | None = None)
         legend=_legend(decisions),
     )
     return [padded(head, width), *drawn]
+
+
+def _span(detail: JobDetail, measured: Sequence[Measured], decisions: Sequence[Chosen]) -> tuple[float, float]:
+    """Return the times at the ends of the chart."""
+    low = min(measured[0].start, detail.row.started_at or measured[0].start)
+    return low, max(measured[-1].stop, max((one.at for one in decisions), default=0.0), low + 1)
+
+
+def nearest(detail: JobDetail, width: int, column: int) -> int | None:
+    """Return the number of the decision whose line is nearest to a column of the chart; None: there is none, or no curve."""
+    measured, decisions = _measured(detail.rates), acting(detail)
+    plot = width - LABEL - 1
+    if not measured or not decisions or plot < 1:
+        return None
+    low, high = _span(detail, measured, decisions)
+    at = low + (column - LABEL - 0.5) / plot * (high - low)
+    return min(decisions, key=lambda one: abs(one.at - at)).number
 
 
 def acting(detail: JobDetail) -> list[Chosen]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container
 
@@ -138,6 +139,17 @@ class JobScreen(ActingPage, inherit_bindings=False):
             self.chosen = decision
             self._draw()
             self.tell_keys()
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the decision that is nearest to a click into the curve; explain it with the second one."""
+        place = event.get_content_offset(self.chart) if event.widget is self.chart else None
+        if place is None or self.detail is None:
+            return
+        before, found = self.chosen, rate_chart.nearest(self.detail, self.chart.size.width, place.x)
+        if found is not None and found == before:
+            self.choose()
+        else:
+            self._choose(found)
 
     def can_go_back(self) -> bool:
         return self.chosen is not None or super().can_go_back()
