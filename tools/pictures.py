@@ -15,6 +15,8 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from dlrover_lite.tui.app import TuiApp
+from dlrover_lite.tui.recordings.clip import film
+from dlrover_lite.tui.recordings.clip_files import picture
 from dlrover_lite.tui.recordings.recorded import RecordedSource, read
 from dlrover_lite.tui.replay_app import ReplayApp
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
@@ -25,6 +27,8 @@ HERE = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 RECORDING = HERE / "ads.jsonl.gz"
 MOMENT = "130s"
 SIZE = (120, 34)
+BEGIN, CLIP_SPEED, CLIP_SIZE = "25s", 8.0, (96, 26)
+"""Beginning, speed and size of the moving picture."""
 _FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 """From another server: pictures in a page aren't let there, and others shouldn't be."""
 
@@ -58,7 +62,14 @@ async def _pictures() -> dict[str, str]:
     async with replay.run_test(size=SIZE) as pilot:
         await _until(pilot, lambda: isinstance(replay.screen, JobScreen) and bool(replay.screen.grid.table.rows))
         found["replay"] = _taken(replay)
+    found["clip"] = _clip(source, next(iter(source.jobs().jobs)))
     return found
+
+
+def _clip(source: RecordedSource, job: str) -> str:
+    """Make a moving picture of a job's life."""
+    start = source.player.time_of(BEGIN)
+    return picture(film(source, job, start=start, stop=source.player.end, speed=CLIP_SPEED, size=CLIP_SIZE))
 
 
 async def _until(pilot: Pilot[None], shown: Callable[[], bool]) -> None:
@@ -75,9 +86,9 @@ def main() -> None:
     os.environ["TZ"] = "UTC"
     os.environ.pop("NO_COLOR", None)
     time.tzset()
-    for name, picture in pictures().items():
+    for name, svg in pictures().items():
         path = HERE / f"{name}.svg"
-        path.write_text(picture, encoding="utf-8")
+        path.write_text(svg, encoding="utf-8")
         print(path.relative_to(HERE.parent.parent))
 
 
