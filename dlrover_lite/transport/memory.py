@@ -56,7 +56,8 @@ class _HandedRequests(RequestCodec):
         """Make it: there is nothing to decode."""
 
     def decode(self, peer: bytes, header: Any, frames: list[Any]) -> Request:
-        return Request(peer, *header, frames)
+        session, sequence, body = header
+        return Request(peer, session, sequence, body, frames)
 
     def encode(self, sequence: int, body: Any) -> Any:
         return sequence, body
@@ -72,7 +73,8 @@ class _HandedReplies(ReplyCodec):
         return session, sequence, body
 
     def decode(self, header: Any, frames: list[Any]) -> Reply:
-        return Reply(*header, frames)
+        sequence, body = header
+        return Reply(sequence, body, frames)
 
 
 class Network:
