@@ -99,6 +99,8 @@ def figures_of(runs: Runs) -> list[Figure]:
         its = compare(runs[OURS], runs[policy])
         if its.mean_time is not None:
             figures.append(_figure(f"jct_vs_{policy}", its.mean_time, "x", "<= 1", its.seeds))
+    if ASKED_WELL not in runs:
+        return figures
     worst = worst_of(runs[ASKED_WELL], runs["static, 1x"])
     detail = {"jobs": worst.jobs, "slower": worst.slower}
     figures.append(Figure("paper.worst_well_asked", worst.value, "x", f"<= {MOST_WORSE}", detail=detail))
@@ -132,6 +134,7 @@ def _mean(values: list[float | None]) -> float:
 def extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tuning", action="store_true", help="run tuning seeds, as --quick does")
     parser.add_argument("--seeds", type=int, help="of the comparison of policies (default 10; 2 with --quick)")
+    parser.add_argument("--compare-only", action="store_true", help="leave ablations and the sweep out")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time (default: one a core)")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw plots (PNG) there")
     parser.add_argument("--page", action="store_true", help="write docs/paper.md, with plots")
@@ -139,12 +142,18 @@ def extend(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     options = arguments("DLRover-RM's comparison, on simulated machines.", extend)
-    if options.page and (options.quick or options.tuning):
-        raise SystemExit("--page tells what reported seeds show: run it without --quick and --tuning.")
+    if options.page and (options.quick or options.tuning or options.compare_only):
+        raise SystemExit(
+            "--page tells all that reported seeds show: run it without --quick, --tuning and --compare-only."
+        )
+    if options.plots and options.compare_only:
+        raise SystemExit("--plots draws ablations and the sweep, too: run it without --compare-only.")
     size = QUICK if options.quick else Size()
     if options.seeds:
         most = options.seeds
         size = replace(size, compared=most, ablated=min(most, size.ablated), swept=min(most, size.swept))
+    if options.compare_only:
+        size = replace(size, ablated=0, swept=0)
     seeds = TUNING_SEEDS if options.quick or options.tuning else REPORTED_SEEDS
     if size.compared > len(seeds):
         raise SystemExit(f"there are {len(seeds)} seeds; see simulation/traces/seeds.py")
