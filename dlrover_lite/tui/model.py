@@ -381,5 +381,7 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     """How the brain's changes of the job stand; None: its master hasn't said so far."""
     master_restarts: int = 0
     problem: Problem | None = None
+    heard: bool = True
+    """Whether its master has said how it is, as far as it can be asked: until then what is empty says nothing."""
     missing: str = ""
     """What the job's source hasn't got of it, in words: that it is empty then says nothing."""

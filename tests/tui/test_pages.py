@@ -321,3 +321,20 @@ def test_little_room_still_shows_unknown_ids_and_the_last_decision(height: int) 
     text = text_of(facts)
     assert text.startswith("! 97.2% of the ids evaluated in column 'user'") and "shards" in text
     assert "decided" in text or height == 3
+
+
+def test_a_job_of_which_nothing_was_heard_asks_and_says_nothing_else() -> None:
+    detail = JobDetail(row=msgspec.structs.replace(ADS, decision=None), heard=False)
+    facts = text_of(job_page.facts(detail, 80, 8, NOW))
+    assert "asking" in facts and "no checkpoints" not in facts and "nothing so far" not in facts
+    chart = text_of(rate_chart.chart(detail, 80, 8))
+    assert "asking" in chart and "Nothing is measured" not in chart
+
+
+@pytest.mark.parametrize(("busy", "tones"), [(0.02, set()), (0.35, {"warn"}), (0.49, {"warn", "bad"})])
+def test_slots_are_in_colours_of_alarm_only_where_their_server_is_busy(busy: float, tones: set[str]) -> None:
+    strip = msgspec.structs.replace(DETAIL.slots[0], busy=busy)
+    lines = job_page.facts(msgspec.structs.replace(DETAIL, slots=(strip,), memory=None), 80, 20, NOW)
+    drawn = next(one for one in lines if plain(one).startswith("ps-0"))
+    assert {span.tone for span in drawn} & {"warn", "bad"} <= tones
+    assert bool(tones) == any(span.tone in ("warn", "bad") for span in drawn)

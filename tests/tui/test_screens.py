@@ -40,7 +40,7 @@ def test_changes_of_the_source_are_shown() -> None:
         source.change(ADS.id, samples=9_900_000)
         await until(pilot, lambda: " 99%" in _shown(pilot)[2])
         source.view = JobsView({ADS.id: source.view.jobs[ADS.id]}, "listens")
-        await until(pilot, lambda: not _shown(pilot)[2].strip())
+        await until(pilot, lambda: not "".join(_shown(pilot)[2:]).strip())
         assert "1 running, 1 in all" in head(_app(pilot))
 
     drive(steps, the_app(source))

@@ -173,11 +173,13 @@ def _axis(marks: Sequence[Mark], canvas: Canvas) -> Line:
 
 
 _SHADES = " ░▒▓█"
+_MEDIUM, _MUCH = 0.6, 0.85
+"""Shares of the time at work from which on what is hot is worth a look, and is in short supply."""
 
 
-def strip(values: Sequence[float], width: int, *, top: float | None = None) -> Line:
+def strip(values: Sequence[float], width: int, *, top: float | None = None, busy: float = 1.0) -> Line:
     """Draw many values as shades, the largest of those that share a character; ``top`` is full (else their largest). What is above 0 is
-    never blank."""
+    never blank. ``busy``: share of its time that whatever has them is at work: while there is much of it left, no shade is alarming."""
     if not values or width < 1:
         return EMPTY
     width = min(width, len(values))
@@ -187,7 +189,8 @@ def strip(values: Sequence[float], width: int, *, top: float | None = None) -> L
         part = values[at * len(values) // width : max((at + 1) * len(values) // width, at * len(values) // width + 1)]
         share = max(part) / most if most > 0 else 0.0
         shade = _SHADES[min(4, math.ceil(share * 4))] if share > 0 else "·"
-        tone: Tone = "bad" if share > 0.75 else "warn" if share > 0.5 else "good" if share > 0 else "dim"
+        alarm = share if busy > _MUCH else min(share, 0.75) if busy > _MEDIUM else 0.0
+        tone: Tone = "bad" if alarm > 0.75 else "warn" if alarm > 0.5 else "good" if share > 0 else "dim"
         spans.append(Span(shade, tone))
     return joined(spans)
 

@@ -71,11 +71,13 @@ def _progress(detail: JobDetail, width: int) -> Line:
 # --- the facts --------------------------------------------------------------------------------------------------------
 
 
-def facts(detail: JobDetail, width: int, height: int, now: float) -> list[Line]:
+def facts(detail: JobDetail, width: int, height: int, now: float, *, look_first: bool = False) -> list[Line]:
     """Write as many of these as there is room for: warnings, shards, checkpoints, the newest evaluation, memory, decisions, slots; and what
-    isn't known."""
+    isn't known. ``look_first``: the next look matters more than the last decision, which is told elsewhere."""
     blocks = [_warnings(detail, width, max(1, height - 5)), _shards(detail.shards, width)]
-    if detail.checkpoints is not None or not detail.missing:
+    if not detail.heard:
+        blocks.append([line(("asking its master…", "dim"))])
+    elif detail.checkpoints is not None or not detail.missing:
         blocks.append(_checkpoints(detail.checkpoints, width))
     if detail.missing:
         blocks.append(wrapped(f"! {detail.missing}", width, "dim", indent="  "))
@@ -86,7 +88,7 @@ def facts(detail: JobDetail, width: int, height: int, now: float) -> list[Line]:
     slots = _slots(detail, width)
     if len(slots) >= room:
         slots = []
-    decided = _decisions(detail, width, max(1, room - len(slots)), now)
+    decided = _decisions(detail, width, max(1, room - len(slots)), now, look_first=look_first)
     found = [one for block in (*blocks, decided, slots) for one in block]
     return [padded(one, width) for one in found[:height]]
 
@@ -165,18 +167,19 @@ def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
     return [head, *memory_chart(curve, width, height - 1)]
 
 
-def _decisions(detail: JobDetail, width: int, most: int, now: float) -> list[Line]:
+def _decisions(detail: JobDetail, width: int, most: int, now: float, *, look_first: bool) -> list[Line]:
     """Write when the brain looks next; then the newest decisions first, a line each."""
     acting = [one for one in detail.decisions if one.action in CHANGING] or list(detail.decisions)
     look = formats.look(detail.row.look, now)
-    found = [padded((_name("decided"), *look), width)] if look and most > 1 else []
+    found = [padded((_name("decided"), *look), width)] if look and (most > 1 or look_first) else []
     if detail.missing and not acting and (last := detail.row.decision) is not None:
         told = line(
             _name("" if found else "decided"), (f"{formats.clock(last.at)} ", "dim"), f"{last.action}: {last.reason}"
         )
         return [*found, padded(told, width)]
     if not acting:
-        return [*found, line(_name("" if found else "decided"), ("nothing so far", "dim"))]
+        none = "nothing so far" if detail.heard else "asking…"
+        return [*found, line(_name("" if found else "decided"), (none, "dim"))]
     for one in acting[::-1][: most - len(found)]:
         symbol, tone = mark_of(one, is_made=is_made(one, detail))
         what = f"{one.action} {one.choice}" if one.choice else one.action
@@ -205,15 +208,18 @@ def _slots(detail: JobDetail, width: int) -> list[Line]:
     end = "" if detail.moves_end_in is None else f", {duration(detail.moves_end_in)} left"
     moving = f", {plural(detail.moving_slots, 'slot')} moving{end}" if detail.moving_slots else ""
     found = [padded(line(_name("slots"), (f"map {detail.slot_map_version}{moving}; shade: busy slots", "dim")), width)]
-    return [*found, *(_strip(one, width) for one in detail.slots)]
+    limits = {node.id: node.cores for node in detail.nodes}
+    return [*found, *(_strip(one, width, limits.get(one.node)) for one in detail.slots)]
 
 
-def _strip(one: PsStrip, width: int) -> Line:
+def _strip(one: PsStrip, width: int, cores: float | None) -> Line:
+    """Draw a server's slots. How hot they are tells its slots apart; only of one that has little time left are they in colours of alarm."""
+    share = 1.0 if one.busy is None or not cores else one.busy / cores
     busy = "" if one.busy is None else f" {one.busy:.0%}"
     text = f" {count(one.slots)}{busy}"
     room = max(4, width - _LABEL - 13)
     name = Span(f"{cut(one.node, _LABEL - 1):<{_LABEL}}")
-    return padded((name, *strip(one.heat, room, top=1.0), Span(text, "dim")), width)
+    return padded((name, *strip(one.heat, room, top=1.0, busy=share), Span(text, "dim")), width)
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
@@ -236,7 +242,7 @@ def _bar_of(used: float | None, limit: float, text: Line, width: int) -> Line:
 
 
 def _cpu(row: NodeRow, width: int) -> Line:
-    return _bar_of(row.used_cores, row.cores, padded(formats.cores_of(row.used_cores, row.cores), 8, right=True), width)
+    return _bar_of(row.used_cores, row.cores, padded(formats.cores_of(row.used_cores, row.cores), 9, right=True), width)
 
 
 def _memory(row: NodeRow, width: int) -> Line:
@@ -277,7 +283,7 @@ def _throttled(row: NodeRow, _width: int) -> Line:
 _COLUMNS: tuple[Column[NodeRow], ...] = (
     Column("node", "NODE", lambda row, _: line(row.id), None, least=9, wanted=10, most=16),
     Column("state", "STATE", _state, lambda row: row.state, least=10, wanted=11, most=28, rank=3),
-    numbers("cpu", "CPU", _cpu, lambda row: row.used_cores, least=8, wanted=15, most=30, rank=1),
+    numbers("cpu", "CPU", _cpu, lambda row: row.used_cores, least=9, wanted=16, most=30, rank=1),
     numbers("memory", "MEMORY", _memory, lambda row: row.used_memory, least=13, wanted=20, most=36, rank=1),
     numbers("work", "WORK", _work, lambda row: row.rate or row.slots, least=11, rank=2),
     Column("share", "SHARE", _share, lambda row: row.share, least=5, wanted=6, right=True, rank=4),

@@ -6,12 +6,16 @@ from dlrover_lite.core.words import at_time
 from dlrover_lite.jobs.backend import LOCAL
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobRow, JobsView
-from dlrover_lite.tui.pages.change_line import in_list
+from dlrover_lite.tui.pages.change_line import difference_of, in_list, mark_of
 from dlrover_lite.tui.pages.charts import bar, sparkline
 from dlrover_lite.tui.table import Column, Table, numbers
-from dlrover_lite.tui.text import Line, Span, line, wrapped
+from dlrover_lite.tui.text import Line, Span, line, side_by_side, wrapped
 
-__all__ = ["describe", "headline", "jobs_table", "nothing_yet"]
+__all__ = ["chosen", "describe", "headline", "jobs_table", "nothing_yet"]
+
+
+_BESIDE = 110
+"""Width from which on facts are beside why they are so."""
 
 
 def jobs_table() -> Table[JobRow]:
@@ -151,6 +155,34 @@ def describe(row: JobRow, width: int, now: float) -> list[Line]:
         one = row.decision
         head = f"decision {one.number}, {one.action}, {_full_time(one.at)}"
         found += [(), line((head, "title")), *wrapped(one.reason, width)]
+    return found
+
+
+def chosen(row: JobRow, width: int, now: float) -> list[Line]:
+    """Write what is known of the job that is chosen: why it is as it is, first."""
+    facts = describe(row, width, now)
+    facts = facts[: next((at for at, one in enumerate(facts) if not one), len(facts))]
+    if width < _BESIDE:
+        return [*_why(row, width), (), *facts]
+    left = width * 55 // 100
+    return side_by_side(((left, _why(row, left)), (width - left - 2, facts)))
+
+
+def _why(row: JobRow, width: int) -> list[Line]:
+    """Write why a job is as it is: what it says, what changed last, and what was seen when it was looked at since."""
+    found: list[Line] = []
+    if row.message:
+        found += wrapped(row.message, width, "bad" if row.state in ("failed", "lost") else "warn")
+    one, last = row.change, row.decision
+    if one is not None:
+        symbol, tone = mark_of(one, is_made=row.is_changed)
+        waits = "" if row.is_changed else "  not carried out yet"
+        head = line((f"{symbol} ", tone), (f"{difference_of(one)} {formats.clock(one.at)}", "title"), (waits, "warn"))
+        found += [head, *wrapped("; ".join(part for part in (one.cause, one.reason) if part), width)]
+    if last is not None and (one is None or last.number > one.number):
+        found += wrapped(
+            f"{formats.clock(last.at)} {last.action}: {last.reason}", width, "plain" if one is None else "dim"
+        )
     return found
 
 

@@ -40,6 +40,7 @@ def chart(detail: JobDetail, width: int, height: int, chosen: int | None = None)
     if not measured:
         waits = "Nothing is measured yet: the first interval takes about ten seconds of training."
         over = "Nothing was measured of it, or that is no longer kept."
+        waits = waits if detail.heard else "asking…"
         why = _NOT_HERE if detail.missing and detail.row.rates else over if detail.row.over else waits
         return [line(("samples/s", "title")), *wrapped(why, width, "dim")]
     low, high = _span(detail, measured, decisions)

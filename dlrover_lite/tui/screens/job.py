@@ -12,36 +12,43 @@ from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOB
 from dlrover_lite.tui.model import JobDetail, JobRow, NodeRow
 from dlrover_lite.tui.pages import decisions_page, job_page, rate_chart
-from dlrover_lite.tui.pages.change_line import change_of_job
+from dlrover_lite.tui.pages.change_line import change_of_job, changes
+from dlrover_lite.tui.pages.heights import Want, divide, fitted
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.grid import Grid
+from dlrover_lite.tui.widgets.panel import Panel, Stack
 from dlrover_lite.tui.widgets.toned import Lines
 
 __all__ = ["JobScreen"]
 
 _TALL = 40
 """Number of lines that a screen has to have for a second curve."""
+_LEAST_CHART, _LOW_CHART, _CHART = 6, 7, 12
+"""Minimum number of lines of the curve, and that which is enough in a low terminal and in others."""
+_LEAST_FACTS, _LEAST_NODES, _LEAST_PANE, _MEMORY = 4, 3, 4, 10
+"""Minimum numbers of lines of the other parts."""
+_ALL = 60
+"""Number of lines in which all facts can be written."""
 
 
 class JobScreen(ActingPage, inherit_bindings=False):
-    """The screen of one job: the curve above the facts above the nodes; on a wide terminal the facts are beside the curve, and on a high
-    one the memory that is foreseen is below them."""
+    """The screen of one job: the curve above the facts above the nodes, each as high as what it shows; on a wide terminal the facts are
+    beside the curve, and on a high one there are more: the memory that is foreseen, and all that was said of the last change."""
 
     DEFAULT_CSS = """
     #above { height: auto; padding: 0 1; }
-    #chart { height: 7; }
-    #facts { height: 8; }
-    #memory { height: 10; padding: 0 1; display: none; }
-    #nodes { height: 1fr; min-height: 3; }
-    JobScreen.-high #chart { height: 12; }
-    JobScreen.-high #facts { height: 9; }
-    JobScreen.-wide #above { layout: horizontal; height: 14; }
-    JobScreen.-wide #chart { width: 55%; height: 100%; margin-right: 2; }
-    JobScreen.-wide #facts { width: 1fr; height: 100%; }
-    JobScreen.-wide.-low #above { height: 9; }
-    JobScreen.-foreseen #memory { display: block; }
+    #memory { padding: 0 1; }
+    JobScreen #chart, JobScreen #facts, JobScreen #memory { border: none; padding: 0; }
+    JobScreen.-wide #above { layout: horizontal; }
+    JobScreen.-wide #chart { width: 55%; margin-right: 2; }
+    JobScreen.-wide #facts { width: 1fr; }
+    JobScreen.-wide.-high #above { padding: 0; }
+    JobScreen.-wide.-high #chart { margin-right: 0; }
+    JobScreen.-wide.-high #chart, JobScreen.-wide.-high #facts, JobScreen.-wide.-high #memory {
+        border: round $foreground 35%; padding: 0 1;
+    }
     """
     KEYS = (JOB, EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
@@ -50,18 +57,77 @@ class JobScreen(ActingPage, inherit_bindings=False):
     def __init__(self, job: str, row: JobRow | None) -> None:
         super().__init__(job_page.nodes_table(), id="nodes")
         self.job = job
-        self.chart, self.facts, self.memory = Lines(id="chart"), Lines(id="facts"), Lines(id="memory")
-        self.detail = JobDetail(row=row) if row is not None else None
+        self.chart, self.facts = Panel("Throughput", id="chart"), Panel("Now", id="facts")
+        self.memory, self.pane = Panel("Memory", id="memory"), Panel("Last change", id="pane")
+        self.above = Container(self.chart, self.facts, id="above")
+        parts = (
+            (self.above, self._want_above),
+            (self.memory, self._want_memory),
+            (self.grid, self._want_nodes),
+            (self.pane, self._want_change),
+        )
+        self.stack = Stack(parts, self._draw)
+        self.detail = JobDetail(row=row, heard=False) if row is not None else None
         self.chosen: int | None = None
         """Number of the decision that is chosen in the curve; None: none is."""
         self._drawn: tuple[JobDetail | None, tuple[int | None, ...]] | None = None
 
     def body(self) -> ComposeResult:
-        with Container(id="above"):
-            yield self.chart
-            yield self.facts
-        yield self.memory
-        yield self.grid
+        yield self.stack
+
+    # --- the room -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _wide(self) -> bool:
+        return self.has_class("-wide")
+
+    @property
+    def _high(self) -> bool:
+        return self.has_class("-high")
+
+    def _want_chart(self) -> Want:
+        return Want(
+            _LEAST_CHART + self.chart.frame, (_CHART if self._high else _LOW_CHART) + self.chart.frame, grows=True
+        )
+
+    def _want_facts(self, width: int) -> Want:
+        lines = (
+            len(job_page.facts(self.detail, max(20, width), _ALL, self.tui.now(), look_first=True))
+            if self.detail is not None
+            else 1
+        )
+        return Want(_LEAST_FACTS + self.facts.frame, lines + self.facts.frame)
+
+    def _want_above(self, width: int) -> Want:
+        """Return what the curve and the facts want, beside or above each other."""
+        if self._wide:
+            chart, facts = self._want_chart(), self._want_facts(width - width * 55 // 100 - 4)
+            return Want(max(chart.least, facts.least), max(chart.enough, facts.enough), grows=True)
+        chart, facts = self._want_chart(), self._want_facts(width - 2)
+        return Want(chart.least + facts.least, chart.enough + facts.enough, grows=True)
+
+    def _want_memory(self, width: int) -> Want:
+        shown = self.size.height >= _TALL and self.detail is not None and job_page.memory(self.detail, width, _TALL)
+        return Want(_MEMORY, _MEMORY + self.memory.frame, rank=1) if shown else Want(0, 0)
+
+    def _want_nodes(self, _width: int) -> Want:
+        return Want(_LEAST_NODES, len(self.grid.table.shown) + 1)
+
+    def _want_change(self, width: int) -> Want:
+        """Return what the last change wants, of which a low terminal has the line alone."""
+        lines = self._change_lines(width - 4) if self._high else []
+        return Want(_LEAST_PANE, len(lines) + self.pane.frame, rank=2) if lines else Want(0, 0)
+
+    def _change_lines(self, width: int) -> list[Line]:
+        made = changes(self.detail) if self.detail is not None else []
+        return decisions_page.describe(made[-1], max(20, width)) if made else []
+
+    def _divide(self) -> None:
+        """Divide what the curve and the facts have together, where they are above each other."""
+        room, width = self.above.size.height, self.above.size.width
+        heights = [room, room] if self._wide else divide(room, [self._want_chart(), self._want_facts(width)])
+        for part, height in zip((self.chart, self.facts), heights, strict=True):
+            part.styles.height = height
 
     def on_mount(self) -> None:
         self.set_focus(self.grid)
@@ -82,26 +148,25 @@ class JobScreen(ActingPage, inherit_bindings=False):
 
     def _draw(self) -> None:
         if self.detail is None:
-            self.head([line((self.job, "title"), ("  reading…", "dim"))])
+            self.head([line((self.job, "title"), ("  asking…", "dim"))])
             return
-        chart, facts, memory = self.chart, self.facts, self.memory
+        self.stack.share()
+        self._divide()
+        chart, facts, memory, pane = self.chart, self.facts, self.memory, self.pane
         width = max(20, self.size.width - 2)
-        seen = (self.detail, (self.chosen, width, self.size.height, *chart.size, *facts.size, *memory.size))
-        if self._drawn is not None and self._drawn[0] is seen[0] and self._drawn[1] == seen[1]:
+        sizes = (*self.size, *chart.size, *facts.size, *memory.size, *pane.size)
+        if self._drawn is not None and self._drawn[0] is self.detail and self._drawn[1] == (self.chosen, *sizes):
             return
-        self._drawn = seen
-        foreseen = self.size.height >= _TALL and bool(job_page.memory(self.detail, width, _TALL))
-        if foreseen != self.has_class("-foreseen"):
-            self.set_class(foreseen, "-foreseen")
-            self.call_after_refresh(self._draw)  # it has a place then
+        self._drawn = self.detail, (self.chosen, *sizes)
         self.head([*job_page.headline(self.detail, width), change_of_job(self.detail, width)])
         chart.show(rate_chart.chart(self.detail, chart.size.width, chart.size.height, self.chosen))
         self._draw_facts()
-        memory.show(job_page.memory(self.detail, memory.size.width, memory.size.height) if foreseen else [])
+        memory.show(job_page.memory(self.detail, memory.size.width, memory.size.height) if memory.display else [])
+        pane.show(fitted(self._change_lines(pane.size.width), pane.size.height))
 
     def _draw_facts(self) -> None:
         if self.detail is not None and (size := self.facts.size).width:
-            self.facts.show(job_page.facts(self.detail, size.width, size.height, self.tui.now()))
+            self.facts.show(job_page.facts(self.detail, size.width, size.height, self.tui.now(), look_first=True))
 
     def tell_age(self) -> None:
         """Draw once a second what is stale, and the facts: what counts down goes on."""

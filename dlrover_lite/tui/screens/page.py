@@ -51,6 +51,7 @@ class Page(Screen[None]):
     #head { height: auto; background: $boost; padding: 0 1; }
     #stale { height: auto; padding: 0 1; display: none; }
     #stale.-stale { display: block; }
+    Page.-wide.-high Panel { border: round $foreground 35%; }
     """
     KEYS: ClassVar[tuple[Sequence[Key], ...]] = (EVERYWHERE,)
     """Groups of keys; screens with keys of their own have theirs, and these after them."""

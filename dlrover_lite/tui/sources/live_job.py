@@ -111,6 +111,7 @@ class LiveJob:
             autoscaling=self._autoscaling,
             master_restarts=status.master_restarts if status else 0,
             problem=problem,
+            heard=status is not None or row.over or not (news.directory or news.source),
         )
         if detail != self._detail:
             self._detail = detail

@@ -20,7 +20,6 @@ class Panel(Lines):
 
     DEFAULT_CSS = """
     Panel { border-top: solid $foreground 35%; border-title-color: $text-accent; border-title-style: bold; padding: 0 1; }
-    .-wide.-high Panel { border: round $foreground 35%; }
     """
 
     def __init__(self, title: str = "", *, id: str | None = None) -> None:
