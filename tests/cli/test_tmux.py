@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from dlrover_lite.brain.store import preferences
+from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain_server import brain_process
+from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.client.handle import JobHandle
 from tests.backends.support import until
 from tests.cli.conftest import ENDLESS, PATIENCE_SECONDS, ROOT, start
@@ -82,8 +85,12 @@ class Tmux:
 
 @pytest.fixture
 def job(own_directories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobHandle]:
-    """``dlrover-lite run ads.yaml --detach``, of which the first decision has been made."""
+    """``dlrover-lite run ads.yaml --detach``, of which the first decision has been made. It leaves most of the machine to others: it
+    trains for as long as the screens are looked at."""
     monkeypatch.setenv("DLROVER_LITE_BRAIN", "daemon")
+    BrainFiles().make()
+    with ConfigStore(BrainFiles().database) as store:
+        preferences.change(store, {"capacity_cores": 0.5})
     recipe = tmp_path / "ads.yaml"
     recipe.write_text(RECIPE)
     done = start(["run", str(recipe), "--detach"])
@@ -108,7 +115,7 @@ def test_the_tui_runs_in_tmux_through_all_its_screens(job: JobHandle, tmux: Tmux
     command = f"{sys.executable} -m dlrover_lite"
     file = tmp_path / "ads.jsonl"
     tmux.type(f"echo before; {command} tui --record {file}; echo code=$?")
-    tmux.shows("Jobs 1 running", job.id, "● training", "LAST DECISION")
+    tmux.shows("Jobs 1 running", job.id, "● training", "LAST CHANGE")
     tmux.press("Enter")
     tmux.shows("samples/s", "shards", "decided", "ps-0", "worker-0")
     for text in (":theme dark", ":theme light"):
