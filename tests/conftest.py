@@ -92,8 +92,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: no collection needs to look at it."""
-    gc.collect()
+    """What was imported stays, with the little of it that is garbage: no collection needs to look at it."""
     gc.freeze()
     gc.enable()
 

@@ -28,7 +28,7 @@ from dlrover_lite.recipe.schema import CriteoData
 from tests.backends.support import until
 from tests.data.criteo_lines import generated_lines
 from tests.data.object_store import FaultyProxy
-from tests.data.test_remote import CASES, EAGER, SEED, assert_every_sample_once
+from tests.data.test_remote import EAGER, SEED, assert_every_sample_once, case_of
 
 AZURITE = shutil.which("azurite-blob")
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -111,7 +111,7 @@ def proxy(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """A proxy by which whoever reads comes to the store, with two files of each format in it."""
     for case in FORMATS:
         for name in "ab":
-            store.pipe_file(f"clicks/{case}/{name}.{CASES[case][0]}", CASES[case][1])
+            store.pipe_file(f"clicks/{case}/{name}.{case_of(case)[0]}", case_of(case)[1])
     found = FaultyProxy(store.port, SEED)
     scheme = "gs" if "gs" in store.protocol else "abfs"
     for name, value in emulator(scheme, int(found.url.rpartition(":")[2]), tmp_path)[1].items():
@@ -127,7 +127,7 @@ def test_every_sample_comes_once_whatever_happens_to_answers(
     case: str, store: Any, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     scheme = "gs" if "gs" in store.protocol else "abfs"
-    suffix, data, recipe = CASES[case]
+    suffix, data, recipe = case_of(case)
     for name in "ab":
         (tmp_path / f"{name}.{suffix}").write_bytes(data)
     proxy.troubles, proxy.share = ["busy", "too many", "cut", "short"], 0.25

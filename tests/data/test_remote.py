@@ -7,7 +7,7 @@ import io
 import random
 import threading
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,23 +102,27 @@ def assert_every_sample_once(far: Dataset, near: Dataset) -> None:
 
 
 COLUMNS: dict[str, Any] = {"label": "label", "dense": ["price"], "categorical": ["item"]}
-CASES = {
-    "criteo": ("tsv", b"\n".join(generated_lines(20_000)), lambda files: CriteoData(train=files, eval_share=0)),
-    "criteo.gz": (
-        "tsv.gz",
-        gzip.compress(b"\n".join(generated_lines(2000))),
-        lambda files: CriteoData(train=files, eval_share=0),
-    ),
-    "csv": ("csv", csv_text(), lambda files: CsvData(train=files, eval_share=0, **COLUMNS)),
-    "parquet": ("parquet", parquet_bytes(), lambda files: ParquetData(train=files, eval_share=0, **COLUMNS)),
-}
+CASES = ("criteo", "criteo.gz", "csv", "parquet")
+
+
+@cache
+def case_of(name: str) -> tuple[str, bytes, Any]:
+    """Return the suffix of the case's files, what is in one, and a function of files that returns the recipe's data."""
+    if name == "csv":
+        return "csv", csv_text(), lambda files: CsvData(train=files, eval_share=0, **COLUMNS)
+    if name == "parquet":
+        return "parquet", parquet_bytes(), lambda files: ParquetData(train=files, eval_share=0, **COLUMNS)
+    packed = name == "criteo.gz"
+    text = b"\n".join(generated_lines(2000 if packed else 20_000))
+    suffix, data = ("tsv.gz", gzip.compress(text)) if packed else ("tsv", text)
+    return suffix, data, lambda files: CriteoData(train=files, eval_share=0)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_sample_comes_once_and_is_that_of_the_local_file(
     case: str, store: ObjectStore, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
-    suffix, data, recipe = CASES[case]
+    suffix, data, recipe = case_of(case)
     (tmp_path / f"a.{suffix}").write_bytes(data)
     (tmp_path / f"b.{suffix}").write_bytes(data)
     for name in "ab":
@@ -138,7 +142,7 @@ def test_every_sample_comes_once_and_is_that_of_the_local_file(
 def test_a_web_server_that_serves_ranges_is_a_store_too(
     case: str, store: ObjectStore, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
-    suffix, data, recipe = CASES[case]
+    suffix, data, recipe = case_of(case)
     (tmp_path / f"near.{suffix}").write_bytes(data)
     store.put(f"web.{suffix}", data, public=True)
     proxy.troubles, proxy.share = ["busy", "too many", "cut", "short"], 0.25
@@ -227,7 +231,7 @@ def test_row_groups_are_fetched_before_they_are_read_and_columns_that_nobody_nam
     pq.write_table(table, target, row_group_size=40_000)
     url = store.put("wide.parquet", target.getvalue())
     (tmp_path / "near.parquet").write_bytes(target.getvalue())
-    recipe = CASES["parquet"][2]
+    recipe = case_of("parquet")[2]
     far = open_data(recipe([url]), directory=tmp_path, part="train")
     near = open_data(recipe(["near.parquet"]), directory=tmp_path, part="train")
     assert far is not None
@@ -295,7 +299,7 @@ def test_a_change_of_an_object_changes_the_fingerprint(store: ObjectStore, proxy
 def test_an_object_that_changes_while_it_is_read_is_an_error(
     kind: str, store: ObjectStore, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    suffix, data, recipe = CASES["criteo" if kind == "tsv" else kind]
+    suffix, data, recipe = case_of("criteo" if kind == "tsv" else kind)
     url = store.put(f"changing.{suffix}", data)
     opened = open_data(recipe([url]), directory=tmp_path, part="train")
     assert opened is not None
@@ -310,7 +314,7 @@ def test_an_object_that_changes_while_it_is_read_is_an_error(
 def test_a_packed_object_that_is_too_large_for_the_cache_is_refused(
     store: ObjectStore, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, data, recipe = CASES["criteo.gz"]
+    _, data, recipe = case_of("criteo.gz")
     url = store.put("packed.tsv.gz", data)
     monkeypatch.setenv(CACHE_VARIABLE, "100KiB")
     with pytest.raises(DataError, match=r"s3://clicks/packed.tsv.gz is compressed.*(?s:.*)Store it unpacked"):
