@@ -31,7 +31,7 @@ from dlrover_lite.protocol.messages import (
 from dlrover_lite.protocol.questions import SlotsRequest, StatusRequest, StopRequest, StoryRequest
 from dlrover_lite.transport.frames import LATER, Failure, Later, Request
 
-__all__ = ["FullDisk", "answer_meanwhile", "delay_seconds", "serve_meanwhile"]
+__all__ = ["FullDisk", "answer_meanwhile", "delay_seconds", "serve_meanwhile", "tellable"]
 
 FIRST_DELAY_SECONDS = 0.25
 LONGEST_DELAY_SECONDS = 10.0
@@ -142,3 +142,15 @@ def answer_meanwhile(
             return LATER
         case _:
             return Failure("refused", waits, "Make room there, then ask again.")
+
+
+def tellable(request: Request, body: msgspec.Struct | None, *, map_is_written: bool) -> msgspec.Struct | None:
+    """Return what may be told of an answer though nothing could be written: the job is to end on a full disk, and its last checkpoint needs
+    the answers to servers; but a master that follows this one knows nothing of what nodes have said, and of slots that have moved."""
+    match request.body:
+        case LeaseRequest() | Hello() | NodeFailed() | Exported() | ExportFailed():
+            return LATER
+        case PsReport() | TopologyRequest() if not map_is_written:
+            return None  # it asks again
+        case _:
+            return body

@@ -22,12 +22,13 @@ from dlrover_lite.master.checkpoints.checkpoints import OFF, checkpoints_of
 from dlrover_lite.master.checkpoints.restore import POLL_SECONDS, GoingBack
 from dlrover_lite.master.edge import Edge
 from dlrover_lite.master.events import EventLog
-from dlrover_lite.master.full_disk import FullDisk, serve_meanwhile
+from dlrover_lite.master.full_disk import FullDisk, serve_meanwhile, tellable
 from dlrover_lite.master.job_state_store import (
     FAILING,
     FLEET,
     OUTCOME,
     PROGRESS,
+    SLOTS,
     STOPPING,
     JobStateStore,
 )
@@ -77,7 +78,7 @@ from dlrover_lite.protocol.questions import (
     Wish,
 )
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.transport.frames import LATER, NOT_UNDERSTOOD, Failure, Request
+from dlrover_lite.transport.frames import NOT_UNDERSTOOD, Failure, Request
 
 __all__ = ["GenerationRun", "Outcome"]
 
@@ -276,14 +277,12 @@ class GenerationRun:
             return
         points.committed()
         for request, body in answers:
-            if not is_written and isinstance(request.body, LeaseRequest):
-                # the job is to end on a full disk: its last checkpoint needs the answers to servers, but a master that follows this one
-                # knows nothing of these leases and reports
-                self._outbox.reply(request, LATER)
-            elif body is not None:
-                self._outbox.reply(request, body)
+            told = body if is_written else tellable(request, body, map_is_written=self.facts.is_written(SLOTS))
+            if told is not None:
+                self._outbox.reply(request, told)
         self._answered = points
-        self._topology.answer_waiting(self.fleet)
+        if self.facts.is_written(SLOTS):
+            self._topology.answer_waiting(self.fleet)
         self.rounds.close()
 
     def _serve_while_disk_is_full(self, requests: list[Request]) -> bool:

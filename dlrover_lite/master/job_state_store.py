@@ -4,7 +4,7 @@ progress, numbers of cuts."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -88,6 +88,10 @@ class JobStateStore:
         self._store = store
         self._wall_clock = wall_clock
         self._kept: dict[str, str] = {}
+        self.is_behind = False
+        """The last commit came to nothing: the disk is full."""
+        self._unwritten: set[str] = set()
+        """Names of facts that have changed since the last commit."""
         before = self.get(RESTARTS)
         self.generation = self.get(GENERATION) or Generation()
         self.taken_over = before is not None
@@ -98,7 +102,7 @@ class JobStateStore:
             self.keep(BEGAN, wall_clock())
         self.keep(RESTARTS, self.restarts)
         self._effects: list[Callable[[], None]] = []
-        store.commit()
+        self.commit()
 
     def after_commit(self, effect: Callable[[], None]) -> None:
         """Have ``effect`` run once all that has changed by now is durable."""
@@ -106,7 +110,14 @@ class JobStateStore:
 
     def commit(self) -> None:
         """Make all changes durable. Raises JobError, DiskFull among them, when they can't be: they are kept for another try."""
+        self.is_behind = True
         self._store.commit()
+        self.is_behind = False
+        self._unwritten.clear()
+
+    def is_written(self, fact: Fact[Any]) -> bool:
+        """Return whether the fact is durable as it is now: else nothing that follows from it may be told to anyone."""
+        return fact.name not in self._unwritten
 
     def take_effects(self) -> list[Callable[[], None]]:
         """Return what was to be done after the commit, in its order, and keep nothing of it."""
@@ -121,6 +132,7 @@ class JobStateStore:
         """Keep it, unless it is as it was kept last; the next commit makes it durable."""
         if (text := msgspec.json.encode(value).decode()) != self._kept.get(fact.name):
             self._kept[fact.name] = text
+            self._unwritten.add(fact.name)
             self._store.put_fact(fact.name, text)
 
     def slots(self) -> SlotState | None:

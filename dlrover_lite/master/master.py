@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs.profiles import ProfileLog
 from dlrover_lite.jobs.store import Beginning, EndState, Job, Result
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
@@ -137,8 +137,9 @@ class Master:
                 if self._queued_job.is_over():
                     return (yield from self._stopped())
                 decision = nodes.number
-            yield from self._begin(nodes, decision)
-            store, run = yield from self._opened(nodes)
+            if not (yield from self._begin(nodes, decision)) or (opened := (yield from self._opened(nodes))) is None:
+                return (yield from self._stopped_on_a_full_disk())
+            store, run = opened
             with store:
                 outcome = yield from run.steps()
                 if outcome is not None:
@@ -168,10 +169,10 @@ class Master:
             self._tell_decision(found.words)
         return found
 
-    def _begin(self, nodes: FirstPlan, decision: int) -> Phase[None]:
-        """Begin the generation that is noted, if one is."""
+    def _begin(self, nodes: FirstPlan, decision: int) -> Phase[bool]:
+        """Begin the generation that is noted, if one is. Return False where that has no room on the disk, and the job is to end."""
         if not is_to_begin(self.job):
-            return
+            return True
         yield from end_generation(self.job, self.backend, self._clock, self._queued_job.serve)
         begin = partial(
             begin_generation,
@@ -188,11 +189,12 @@ class Master:
             clock=self._clock,
         )
         if not (yield from self._disk.insist(begin, self._serve_while_disk_is_full)):
-            raise self._never_began("go on")
+            return False
         self._stop_request = self._stop_request or self._queued_job.stop_request
+        return True
 
-    def _opened(self, nodes: FirstPlan) -> Phase[tuple[LedgerStore, GenerationRun]]:
-        """Open the generation's ledger, and prepare what runs over it."""
+    def _opened(self, nodes: FirstPlan) -> Phase[tuple[LedgerStore, GenerationRun] | None]:
+        """Open the generation's ledger, and prepare what runs over it; None where that has no room on the disk, and the job is to end."""
         found: list[tuple[LedgerStore, GenerationRun]] = []
 
         def open_ledger() -> None:
@@ -203,9 +205,8 @@ class Master:
                 store.close()
                 raise
 
-        if not (yield from self._disk.insist(open_ledger, self._serve_while_disk_is_full)):
-            raise self._never_began("begin")
-        return found[0]
+        is_open = yield from self._disk.insist(open_ledger, self._serve_while_disk_is_full)
+        return found[0] if is_open else None
 
     def _run_over(self, store: LedgerStore, nodes: FirstPlan) -> GenerationRun:
         job, brain = self.job, self.brain
@@ -262,6 +263,13 @@ class Master:
         yield from self._tell_brain(self._written(result), run.fleet)
         return outcome
 
+    def _stopped_on_a_full_disk(self) -> Phase[Outcome]:
+        """End a job that was stopped while there was no room for what this master was to begin with, with the nodes that an earlier one has
+        left: a last checkpoint of them can't be taken, as it isn't known what they have done since the ledger was written."""
+        self._queued_job.stop_request = self._stop_request
+        yield from end_generation(self.job, self.backend, self._clock, self._queued_job.serve)
+        return (yield from self._stopped())
+
     def _stopped(self) -> Phase[Outcome]:
         """Write the result of a job that was stopped while it waited, without a node."""
         asked = self._queued_job.stop_request
@@ -269,7 +277,10 @@ class Master:
         state = self._end_state(outcome)
         status = msgspec.structs.replace(self._queued_job.status, state=state, message=outcome.message)
         result = Result(state, self.edge.wall_clock(), outcome.message, status=to_builtins(status))
-        self.story.close()
+        try:
+            self.story.close()
+        except DlroverLiteError as error:
+            print(error, flush=True)
         yield from self._tell_brain(self._written(result), None)
         return outcome
 
@@ -319,9 +330,6 @@ class Master:
                 return self.story.answer(subject, [node.id for node in self._queued_job.status.nodes])
             case _:
                 return None
-
-    def _never_began(self, what: str) -> JobError:
-        return JobError(f"The disk of {self.job.directory} is full: the job was stopped before it could {what}")
 
     def _stop_reason(self) -> str:
         return self.job.record().stop_reason or "stopped by request"

@@ -7,9 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from dlrover_lite.protocol.messages import Ack, Finished, Heartbeat, LeaseRequest, NodeFailed, PsReport
+from dlrover_lite.protocol.messages import Ack, Finished, Heartbeat, Hello, LeaseRequest, NodeFailed, PsReport
 from dlrover_lite.protocol.questions import CheckpointRequest, SlotsRequest, StatusRequest, StoryRequest, Wish
-from dlrover_lite.transport.frames import Failure, Request
+from dlrover_lite.transport.frames import LATER, Failure, Request
 
 __all__ = ["Outcome", "answer_in_between", "answer_late", "failed_by", "stopped_amid"]
 
@@ -66,6 +66,8 @@ def answer_late(request: Request, answer: Callable[[Request], msgspec.Struct | N
             return Finished()
         case Heartbeat():
             return None
+        case Hello():
+            return LATER  # it is about to be ended; welcomed, it would never say so to a master that knows nothing of the end
         case body:
             return (answer(request) if isinstance(body, Wish) else None) or Ack()
 

@@ -76,3 +76,49 @@ def test_a_fault_that_lies_in_wait_counts_when_it_strikes(tmp_path: Path, monkey
     monkeypatch.setattr(run, "draw", lambda *_, **__: schedule)
     monkeypatch.setattr(run, "_MOST_JOBS", 1)
     assert [fault.kind for fault in run_seed(4, directory=tmp_path).faults] == ["minibatch fails"]
+
+
+def _stopped_on_a_full_disk(at: float, *beside: Fault) -> list[Fault]:
+    """Return a checkpoint, a disk that is full, a stop, and a master that is killed, with other faults."""
+    schedule = [
+        Fault(at, "checkpoint wanted", 0.5, 0.0, 0.5),
+        Fault(at + 3.0, "disk full", 0.5, 3.0, 0.5),
+        Fault(at + 3.6, "stopped and resumed", 0.5, 0.0, 0.5),
+        *beside,
+    ]
+    return sorted(schedule, key=lambda fault: fault.at)
+
+
+@pytest.mark.parametrize(
+    ("seed", "schedule"),
+    [
+        (2, _stopped_on_a_full_disk(5.0, Fault(8.3, "kill master", 0.5, 0.0, 0.5))),
+        (
+            115,
+            _stopped_on_a_full_disk(
+                5.584,
+                Fault(7.972, "kill server", 0.112, 0.0, 0.754),
+                Fault(8.909, "slots moved", 0.868, 0.0, 0.802),
+                Fault(9.749, "kill master", 0.5, 0.0, 0.5),
+            ),
+        ),
+        (
+            8,
+            _stopped_on_a_full_disk(
+                2.5,
+                Fault(4.97, "kill server", 0.044, 0.0, 0.137),
+                Fault(5.312, "kill server", 0.209, 0.0, 0.642),
+                Fault(6.286, "kill master", 0.234, 0.0, 0.5),
+            ),
+        ),
+    ],
+)
+def test_a_job_is_stopped_on_a_full_disk_while_its_master_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, schedule: list[Fault]
+) -> None:
+    """What its last master had done and couldn't write, its next one knows nothing of: nobody may have heard of it."""
+    monkeypatch.setattr(run, "draw", lambda *_, **__: schedule)
+    monkeypatch.setattr(run, "LEAST_FAULTS", len(schedule))
+    monkeypatch.setattr(run, "_MOST_JOBS", 1)
+    ran = run_seed(seed, directory=tmp_path)
+    assert not ran.problems, ran.report()

@@ -40,7 +40,7 @@ from dlrover_lite.master.checkpoints.checkpoint_store import CutStore, Found, Op
 from dlrover_lite.master.checkpoints.restored_ledger import facts_for
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.io_queue import IoQueue
-from dlrover_lite.master.job_state_store import CUTS, CutNumbers, JobStateStore
+from dlrover_lite.master.job_state_store import CUTS, SLOTS, CutNumbers, JobStateStore
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.slots.parameter_servers import ParameterServers, consumed
 from dlrover_lite.master.work.shards import ShardService
@@ -208,6 +208,8 @@ class Checkpoints:
             if self.cuts.phase == before.phase:
                 break
         self.servers.hold_moves = self.cuts.holds_moves(self.clock())
+        if not self.facts.is_written(SLOTS):
+            return  # servers hear of it with their next report
         for node, order in self.servers.snapshots.items():
             if ordered.get(node) is not order and (request := self._requests.get(node)) is not None:
                 self.reply(request, self.servers.orders(node, fleet))

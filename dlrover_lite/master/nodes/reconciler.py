@@ -455,7 +455,9 @@ class Reconciler:
 
     def _launch(self, node: Node) -> None:
         failpoint("master.launch.noted")
-        if not self.fleet.done:
+        if not (
+            self.fleet.done or self.facts.is_behind
+        ):  # else a master that follows this one would know nothing of it
             recently = self.clock() - AVOID_SECONDS
             avoids = [host for host, at in self._avoided.items() if at > recently and not node.host]
             spec = NodeSpec(

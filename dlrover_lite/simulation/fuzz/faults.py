@@ -10,7 +10,7 @@ import msgspec
 
 from dlrover_lite.backends.sim.clock import source_of_chance
 
-__all__ = ["KINDS", "MASTER_POINTS", "Fault", "Kind", "draw"]
+__all__ = ["KINDS", "LEAST_SURE", "LIE_IN_WAIT", "MASTER_POINTS", "Fault", "Kind", "draw"]
 
 Kind = Literal[
     "kill worker",
@@ -81,8 +81,10 @@ FIRST_SECONDS, LAST_SECONDS = 1.5, 14.0
 """Between these times faults begin."""
 _TOGETHER, _SOON_AFTER, _SOON_SECONDS = 0.2, 0.35, 1.5
 """Shares of the faults that begin at one moment, and soon after another; and how soon that is, at most."""
-LEAST, MOST = 7, 13
-"""Number of faults of a seed."""
+LEAST, MOST, LEAST_SURE = 7, 13, 5
+"""Number of faults of a seed; and how many of them are sure to strike, at least."""
+LIE_IN_WAIT: frozenset[Kind] = frozenset({"kill master at a failpoint", "minibatch fails", "export fails"})
+"""Kinds that strike when somebody comes to a point in its work, if it does."""
 
 _WEIGHTS: dict[Kind, float] = {
     "kill server": 2.0,
@@ -154,7 +156,7 @@ def draw(seed: int, *, checkpoints: bool, machines: int) -> list[Fault]:
     counts: Counter[Kind] = Counter()
     wanted = chance.randint(LEAST, MOST)
     together = chance.uniform(FIRST_SECONDS, LAST_SECONDS)
-    while len(found) < wanted:
+    while len(found) < wanted or sum(fault.kind not in LIE_IN_WAIT for fault in found) < LEAST_SURE:
         kind = chance.choices(kinds, weights)[0]
         at = _time(chance, together, found[-1].at if found else together)
         fault = _fault(chance, kind, LAST_SECONDS if kind == "workers crash" else at)

@@ -21,7 +21,7 @@ from dlrover_lite.protocol.questions import (
     ScaleRequest,
     StopRequest,
 )
-from dlrover_lite.simulation.fuzz.faults import MASTER_POINTS, Fault
+from dlrover_lite.simulation.fuzz.faults import LIE_IN_WAIT, MASTER_POINTS, Fault
 from dlrover_lite.simulation.fuzz.network import DisturbedNetwork
 from dlrover_lite.simulation.fuzz.person import Person
 from dlrover_lite.simulation.job import SimulatedJob
@@ -38,8 +38,6 @@ _RESUMES_AFTER_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 0.5
 """Seconds until it is tried again to do what has met nobody."""
-_LIE_IN_WAIT = {"kill master at a failpoint", "minibatch fails", "export fails"}
-"""Kinds that strike when somebody comes to a point in its work."""
 _MOST_WORKERS, _MOST_SERVERS = 4, 3
 """Numbers of nodes that a person scales to, at most."""
 
@@ -65,7 +63,7 @@ class Injection:
         if whom is None:
             self._world.clock.after(_AGAIN_SECONDS, partial(self._inject, fault))
             return
-        if fault.kind not in _LIE_IN_WAIT:
+        if fault.kind not in LIE_IN_WAIT:
             self.done.append(fault)
         self._world.note("fault", f"{fault.kind}: {whom}" if whom else fault.kind)
 

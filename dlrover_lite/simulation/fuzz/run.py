@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.jobs import events
 from dlrover_lite.simulation.fuzz.case import Case
-from dlrover_lite.simulation.fuzz.faults import Fault, draw
+from dlrover_lite.simulation.fuzz.faults import LEAST_SURE, Fault, draw
 from dlrover_lite.simulation.fuzz.final_checks import problems_at_end
 from dlrover_lite.simulation.fuzz.injection import Injection
 from dlrover_lite.simulation.fuzz.invariants import Invariants
@@ -24,7 +24,7 @@ __all__ = ["Ran", "run_seed"]
 _MOST_SECONDS = 400.0
 """Time on the world's clock by which all jobs must have ended."""
 _MOST_STEPS = 200_000
-LEAST_STEPS, LEAST_FAULTS = 500, 5
+LEAST_STEPS, LEAST_FAULTS = 500, LEAST_SURE
 """Steps that somebody takes, after each of which is looked at what must hold, and faults that strike: fewer don't count as a seed."""
 _MOST_JOBS = 4
 """Number of jobs that somebody starts after one another, until there were as many."""
