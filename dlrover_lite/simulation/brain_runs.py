@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -66,6 +68,20 @@ class _Totals(NamedTuple):
     given_byte_seconds: float
 
 
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Look for circles of garbage seldom: there are millions of objects that stay, and few circles."""
+    usual = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
+
+
 class BrainRun:
     """A world with the brain, into which the jobs of a trace come; its files are in ``directory``."""
 
@@ -116,8 +132,9 @@ class BrainRun:
         """Let jobs run until all have ended, or up to a time; return when that was."""
         world = self.world
         world.clock.at(_LOOK_SECONDS, self._look)
-        while world.clock.now < until and not world.is_over:
-            world.happen()
+        with _seldom_collected():
+            while world.clock.now < until and not world.is_over:
+                world.happen()
         self._look()
         return min(until, world.clock.now)
 

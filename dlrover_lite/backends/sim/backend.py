@@ -130,16 +130,11 @@ class SimBackend:
         running = {name: process for name, process in self.processes.items() if process.running}
         at_work = dict.fromkeys(process.host for process in running.values())  # of a large cluster few machines
         self._cluster.count(at_work)
-        usages = {
-            name: Usage(
-                process.cpu_seconds,
-                process.bytes,
-                process.peak_bytes,
-                process.shared_bytes + process.outliving_bytes,
-                process.throttled_seconds,
-            )
-            for name, process in running.items()
-        }
+        usages = {}
+        for name, process in running.items():
+            shared = process.shared_bytes + process.outliving_bytes
+            memory = shared + process.private_bytes
+            usages[name] = Usage(process.cpu_seconds, memory, process.peak_bytes, shared, process.throttled_seconds)
         hosts = [
             HostUsage(name, self._cluster.machines[name].cores, self._cluster.cpu_seconds[name]) for name in at_work
         ]

@@ -113,6 +113,8 @@ class Reconciler:
         """The most that was told of each host: for a while less may be, because others are taken to have the rest."""
         self._fitted: dict[str, Resources] = {}
         """The most that nodes had together on each host: it has as much, where nothing else says what it has."""
+        self._learned: tuple[Fleet | None, int | None, Mapping[str, str]] = None, None, {}
+        """The fleet, the version of what the backend told, and the hosts of nodes, that the latter follows from."""
         self._avoided: dict[str, float] = {}
         """Hosts on which a node was slow, each with the time when that was found."""
         self._no_room_since: dict[str, float] = {}
@@ -207,7 +209,10 @@ class Reconciler:
 
     def memory_used(self, node: str) -> int:
         """Return the memory that a node uses now, in bytes."""
-        usage = self.backend.readings().nodes.get(node)
+        known = self.readings
+        usage = (known[1] if known is not None and known[0] == self.clock() else self.backend.readings()).nodes.get(
+            node
+        )
         if usage is None:
             return self.servers.bytes_of(node)
         self._see({node: usage})
@@ -257,7 +262,10 @@ class Reconciler:
             readings = self.backend.readings()
             self._see(readings.nodes)
             self.readings = (now + self.clock()) / 2, readings
-            self._learn_hosts()
+            fleet, version, on = self._learned
+            if self.fleet is not fleet or self._version != version or readings.on != on:
+                self._learned = self.fleet, self._version, readings.on
+                self._learn_hosts()
         if now >= self._hosts_at:
             self._hosts_at = now + self.cadence.hosts_seconds
             self._look_at_hosts()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.jobs.profiles import Gap
+from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.profiling.profiler import Pace, Part, Profiler, Situation
 from dlrover_lite.master.work.shards import Answer, ShardService
 from dlrover_lite.protocol.messages import LeaseRequest, PsReport
@@ -86,6 +87,9 @@ class Profiling:
         self._readings_at = -math.inf
         self._complained = ""
         self._told: Level | None = None
+        self._fleet: Fleet | None = None
+        """The fleet that ``_parts`` are of."""
+        self._parts: tuple[Part, ...] = ()
 
     @property
     def seconds_left(self) -> float:
@@ -124,13 +128,13 @@ class Profiling:
         if run.reconciler.readings is not None and run.reconciler.readings[0] > self._readings_at:
             self._readings_at, readings = run.reconciler.readings
             self.profiler.readings(self._readings_at, readings)
-        parts = tuple(
-            Part(node.id, node.role, node.resources.cores) for node in run.fleet.running if node.state == "up"
-        )
+        if run.fleet is not self._fleet:
+            self._fleet, up = run.fleet, [node for node in run.fleet.running if node.state == "up"]
+            self._parts = tuple(Part(node.id, node.role, node.resources.cores) for node in up)
         disturbed, beside = self._disturbed(run), self._beside(run)
         if self.usual.disturbs(now, under_way=bool(beside), trains=not disturbed):
             disturbed = disturbed or beside
-        self._keep(self.profiler.situation(now, at, Situation(parts, disturbed)))
+        self._keep(self.profiler.situation(now, at, Situation(self._parts, disturbed)))
         self._keep(self.profiler.tick(now, at))
         if self.profiler.waits_for_readings(now):
             run.reconciler.read_soon()

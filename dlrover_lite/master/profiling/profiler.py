@@ -324,7 +324,9 @@ class Profiler:
         return sorted({self._on[part.node] for part in self._situation.parts if part.node in self._on})
 
     def _of(self, kind: str, name: str) -> Series:
-        return self._series.setdefault((kind, name), Series())
+        if (found := self._series.get((kind, name))) is None:
+            found = self._series[kind, name] = Series()
+        return found
 
     def _forget_others(self) -> None:
         """Forget those that don't take part any more; what workers among them have done stays counted."""
