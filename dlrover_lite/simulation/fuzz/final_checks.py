@@ -66,8 +66,8 @@ def _miscounted(job: SimulatedJob) -> Iterator[str]:
 def _untold(job: SimulatedJob) -> Iterator[str]:
     """Yield which nodes the story says nothing of."""
     run = job.master.run
-    if run is None or job.master.kills:  # one that is killed takes along what it hadn't written of its story
-        return
+    if run is None or job.master.kills or run.facts.is_behind:
+        return  # one that is killed takes along what it hadn't written of its story; on a full disk nothing is written of it
     story = events.read(job.files.directory, on_damage=lambda _: None).entries
     told = {entry.subject for entry in story if entry.text.startswith("launched with ")}
     if untold := [name for name in run.fleet.by_id if name not in told]:
