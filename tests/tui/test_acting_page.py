@@ -107,7 +107,7 @@ def test_a_question_says_what_its_action_does() -> None:
     without = msgspec.structs.replace(DETAIL, checkpoints=None)
     assert "the job fails" in acting_page.kill(ADS, without, PS).consequence
     assert "still to do (it has 64)" in acting_page.kill(ADS, DETAIL, WORKER).consequence
-    assert "what it has learned by now is lost" in acting_page.stop(ADS, without).consequence
+    assert "is lost" in acting_page.stop(ADS, without).consequence
     assert "can be resumed" in acting_page.stop(ADS, DETAIL).consequence
     assert "if it takes any" in acting_page.stop(OLD, None).consequence
     assert "1 worker stays" in acting_page.drain(ADS, DETAIL, WORKER).consequence
@@ -253,3 +253,23 @@ def test_key_bar_fits_its_line_and_keys_keep_their_places(width: int, greyed: se
     text = plain(line_of(placed, width))
     for one in placed:
         assert text[one.x : one.x + one.width] == f" {one.shown.key.label} {one.shown.label} "
+
+
+def test_questions_name_what_would_be_lost() -> None:
+    assert "what it did after checkpoint 12 of 13:57 would be done again" in acting_page.stop(ADS, DETAIL).consequence
+    without = msgspec.structs.replace(DETAIL, checkpoints=None)
+    assert "from 4.21 M samples is lost" in acting_page.stop(ADS, without).consequence
+    assert (
+        "If it takes none, what it has learned from 4.21 M samples is lost" in acting_page.stop(ADS, None).consequence
+    )
+    unheard = msgspec.structs.replace(without, heard=False)
+    assert acting_page.stop(ADS, unheard) == acting_page.stop(ADS, None)
+
+
+def test_the_form_for_one_node_says_what_there_is_for_it_beside_the_others() -> None:
+    worker = DETAIL.nodes[1]
+    assert "All together" not in acting_page.resize_facts(worker)
+    said = acting_page.resize_facts(
+        worker, ROOM
+    )  # 4 cores and 4 GiB, of which two workers and a server of 0.5 have some
+    assert "beside the others, worker-0 up to 3 cores and 3.42 GiB." in said

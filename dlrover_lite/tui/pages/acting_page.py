@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from dlrover_lite.core.errors import UsageError
 from dlrover_lite.core.units import Resources, format_bytes, parse_memory
-from dlrover_lite.core.words import plural
+from dlrover_lite.core.words import compact, plural
 from dlrover_lite.protocol.plans import Plan, RolePlan, scaling_refusal
 from dlrover_lite.tui import formats
-from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, RoleNow, Room
+from dlrover_lite.tui.model import Autoscaling, Checkpoint, JobDetail, JobRow, NodeRow, RoleNow, Room
 
 __all__ = [
     "SCALE_FIELDS",
@@ -52,14 +52,27 @@ class Field(NamedTuple):
 
 
 def stop(row: JobRow, detail: JobDetail | None) -> Question:
-    consequence = "It takes a last checkpoint, if it takes any, and ends. It can be resumed from that."
-    if detail is not None and detail.nodes:
+    learned = f"what it has learned from {compact(row.samples)} samples" if row.samples else "what it has learned"
+    if detail is None or not detail.nodes or not detail.heard:
         consequence = (
-            "It takes a last checkpoint and ends. It can be resumed from that."
-            if detail.checkpoints is not None
-            else "It ends. It takes no checkpoints, so what it has learned by now is lost."
+            "It takes a last checkpoint, if it takes any, and ends. It can be resumed from that. If it takes none, "
+            f"{learned} is lost."
+        )
+    elif detail.checkpoints is None:
+        consequence = f"It ends. It takes no checkpoints, so {learned} is lost."
+    else:
+        newest = detail.checkpoints.newest
+        instead = (
+            f"{learned} would be lost" if newest is None else f"what it did after {_named(newest)} would be done again"
+        )
+        consequence = (
+            f"It takes a last checkpoint and ends. It can be resumed from that. Should that one fail, {instead}."
         )
     return Question(f"Stop {row.id}?", consequence)
+
+
+def _named(one: Checkpoint) -> str:
+    return f"checkpoint {one.number} of {formats.clock(one.at)}"
 
 
 def reject(row: JobRow, now: Autoscaling) -> Question:
@@ -108,9 +121,7 @@ def _if_memory_is_lost(detail: JobDetail) -> str:
     newest = detail.checkpoints.newest
     if newest is None:
         return "Should its memory be damaged, the job begins again at its start: it has no checkpoint yet."
-    return (
-        f"Should its memory be damaged, the job goes back to checkpoint {newest.number} of {formats.clock(newest.at)}."
-    )
+    return f"Should its memory be damaged, the job goes back to {_named(newest)}."
 
 
 # --- forms ------------------------------------------------------------------------------------------------------------
@@ -213,11 +224,25 @@ def resize_fields(node: NodeRow) -> tuple[Field, ...]:
     )
 
 
-def resize_facts(node: NodeRow) -> str:
+def resize_facts(node: NodeRow, room: Room | None = None) -> str:
+    """Say what follows from another size. ``room``: what there is; None: it isn't known so far."""
     when = " when it has tidied up" if node.role == "ps" else ""
     return (
-        f"More is given at once, where there is room. Less memory is taken{when}, if less than 90% of that is in use. The node that "
-        "takes its place later is as large as the plan says. Autoscaling is paused by it."
+        f"{_there_for(node, room)}More is given at once, where there is room. Less memory is taken{when}, if less than 90% of that is "
+        "in use. The node that takes its place later is as large as the plan says. Autoscaling is paused by it."
+    )
+
+
+def _there_for(node: NodeRow, room: Room | None) -> str:
+    """Say how much a node may have beside the others of its job."""
+    if room is None or not room.is_known:
+        return ""
+    roles = (room.workers, room.servers)
+    cores = _cores_of(room) - sum(role.count * role.cores for role in roles) + node.cores
+    memory = room.memory - sum(role.count * role.memory for role in roles) + node.memory
+    return (
+        f"All together may have {_cores_of(room):g} cores and {format_bytes(room.memory)}: beside the others, {node.id} up to "
+        f"{max(cores, node.cores):g} cores and {format_bytes(max(memory, node.memory))}. "
     )
 
 

@@ -150,6 +150,13 @@ class ActingPage(TablePage):
         form.fill(fields, acting_page.resize_facts(node), asked)
         self.tui.push_screen(form)
 
+        def tell(room: Room) -> None:
+            form.fill(fields, acting_page.resize_facts(node, room), asked)
+
+        self.tui.fetch(
+            lambda: self.acts.room(row), tell, lambda _why: None
+        )  # its master says what there is no room for
+
     def drain(self, row: JobRow, aim: Aim) -> None:
         detail, node = _of_node(aim)
 
