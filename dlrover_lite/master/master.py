@@ -179,7 +179,7 @@ class Master:
             self.job,
             self.data.plan,
             nodes.plan,
-            self._capacity,
+            total_of(self.backend.capacity()),  # the only machine may have been away when this master began
             self.story,
             decision=decision,
             began=nodes.words if decision else "",

@@ -122,3 +122,10 @@ def test_a_job_is_stopped_on_a_full_disk_while_its_master_is_killed(
     monkeypatch.setattr(run, "_MOST_JOBS", 1)
     ran = run_seed(seed, directory=tmp_path)
     assert not ran.problems, ran.report()
+
+
+def test_memory_is_given_though_the_only_machine_was_away_when_the_master_began(tmp_path: Path) -> None:
+    ran = run_seed(200261, directory=tmp_path)
+    kinds = {fault.kind for fault in ran.faults}
+    assert {"machine fails", "kill master", "worker out of memory"} <= kinds, "another seed is to be found"
+    assert not ran.problems, ran.report()
