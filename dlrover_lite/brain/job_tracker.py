@@ -323,7 +323,7 @@ class RegisteredJob:
         if mode == "off":
             return "autoscaling is off for it"
         if not self.policies.tracking.changes_plans:
-            return "no plan is changed"
+            return "this brain changes no plans of jobs that run"
         if standing is None:
             return "it has only just come"
         if standing.paused:

@@ -31,6 +31,7 @@ from dlrover_lite.brain.planning.observed_job import fit_basis, observe_job, obs
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
 from dlrover_lite.brain.planning.prescale import initial_view
+from dlrover_lite.brain.policies import USUAL, TrackingPolicy
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.acts import Replace
 from dlrover_lite.protocol.demands import Standing
@@ -110,6 +111,8 @@ def _of_model(shown: ModelShown) -> Iterator[str]:
 
 # --- why a job stays ------------------------------------------------------------------------------------------------
 
+UNCHANGING = msgspec.structs.replace(USUAL, tracking=TrackingPolicy(changes_plans=False))
+
 
 def _stays() -> Iterator[str]:
     job = Job(TWO, name="ads")
@@ -124,6 +127,7 @@ def _stays() -> Iterator[str]:
         ({}, {"standing": msgspec.structs.replace(stands, busy=True)}),
         ({}, {"standing": stands, "waits": wait}),
         ({}, {"standing": stands, "stays_until": START + 60}),
+        ({}, {"standing": stands, "policies": UNCHANGING}),
     ]
     for asked, fields in cases:
         wanted = demand(**{"checkpoints": True, **asked})
