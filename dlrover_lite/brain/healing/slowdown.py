@@ -41,6 +41,8 @@ class NewestPaces:
 
     def __init__(self, profiles: Sequence[Profile], policy: SlowdownPolicy) -> None:
         self.profiles = profiles
+        self._within: dict[tuple[int, ...], _Paces] = {}
+        """By the identities of the windows, which ``profiles`` keeps alive."""
         self._of: dict[str, list[float]] = {}
         """Seconds of a minibatch of each worker, or of its work of each PS, by time."""
         for profile in profiles[-policy.most_windows :]:
@@ -54,6 +56,14 @@ class NewestPaces:
         """Say whether the node is at least ``least`` times slower than at its fastest."""
         paces = self._of.get(node, ())
         return len(paces) > 1 and paces[-1] >= least * min(paces)
+
+    def within(self, windows: Sequence[Profile]) -> _Paces:
+        """Compute the paces of all nodes in some of the profiles; once, whichever of the nodes are looked at."""
+        key = tuple(map(id, windows))
+        found = self._within.get(key)
+        if found is None:
+            found = self._within[key] = _Paces.of(windows)
+        return found
 
 
 def slowing(
@@ -84,8 +94,8 @@ def slowing(
             continue
         if _done(before, node) / usual * seconds < policy.least_minibatches:
             continue
-        paces = _Paces.of(before)
-        found = [_times(paces, profile, node, policy) for profile in windows]
+        usual_paces = newest.within(before)
+        found = [_times(usual_paces, newest, profile, node, policy) for profile in windows]
         times = [each.least for each in found]
         sure = sum(
             p.seconds * math.log(min(x.mean, policy.most_times)) ** 2 for p, x in zip(windows, found, strict=True)
@@ -157,10 +167,10 @@ class _Times(NamedTuple):
     """Geometric mean of the least and the most: what doesn't count as the node's work, as receiving and sending, is half its fault."""
 
 
-def _times(usual: _Paces, profile: Profile, node: str, policy: SlowdownPolicy) -> _Times:
+def _times(usual: _Paces, newest: NewestPaces, profile: Profile, node: str, policy: SlowdownPolicy) -> _Times:
     if _done([profile], node) < policy.least_done:
         return _Times()
-    now = _Paces.of([profile])
+    now = newest.within([profile])
     found = [
         slower_than_peers(before, after, node)
         for before, after in ((usual.workers, now.workers), (usual.work, now.work), (usual.ps, now.ps))
