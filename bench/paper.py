@@ -52,7 +52,7 @@ class Worst(NamedTuple):
     """How much longer jobs take than with what their users ask for."""
 
     value: float
-    """Of the worst job."""
+    """Ratio of the worst job's two times."""
     jobs: int
     slower: int
     """Number of jobs that take more than 3% longer."""

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
+from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -57,7 +57,7 @@ REPORT_SECONDS = 1.0
 """Seconds between two reports of a simulated node, of a job whose nodes report about as often."""
 ROWS_SAMPLES = 1e6
 ONE_IN = 3
-"""Of so many plans of a model one is calibrated from, with ``--rows``."""
+"""With ``--rows``, costs come from one plan in so many of each model."""
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,7 @@ def row_pairs(path: Path) -> list[list[Pair]]:
 
 def rank_correlation(pairs: Sequence[Pair]) -> float:
     """Return Spearman's correlation of real and simulated times."""
-    real, simulated = (np.argsort(np.argsort(times)) for times in zip(*[pair[1:3] for pair in pairs], strict=True))
-    return float(np.corrcoef(real, simulated)[0, 1])
+    return float(spearmanr([pair.real for pair in pairs], [pair.simulated for pair in pairs]).statistic)
 
 
 def figures_of(groups: Sequence[Sequence[Pair]]) -> list[Figure]:

@@ -74,4 +74,4 @@ ABLATIONS = {
         "all workers get as many minibatches as the slowest one trains", slowing=Slowing(is_even=True)
     ),
 }
-"""By what is missing."""
+"""What a simulation can do without, by the name of that part."""

@@ -73,7 +73,7 @@ go_on("torch")
 
 
 def _needed() -> dict[str, set[str]]:
-    """Of each module of ours, those that importing it imports."""
+    """Find, for each module of ours, those of ours that importing it imports."""
     paths = {module_name(path): path for path in files("dlrover_lite")}
 
     def with_packages(name: str) -> set[str]:
@@ -95,7 +95,7 @@ def _needed() -> dict[str, set[str]]:
 
 
 def _needed_of_others(needed: dict[str, set[str]]) -> dict[str, list[str]]:
-    """Of each module of ours, what isn't ours of all that importing it imports."""
+    """Find, for each module of ours, what isn't ours of all that importing it imports."""
     at_once = {
         name: {other for other in imported_at_once(path) if other.partition(".")[0] != "dlrover_lite"}
         for name, path in ((module_name(path), path) for path in files("dlrover_lite"))

@@ -10,8 +10,8 @@ from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.units import GIB, MIB
 from dlrover_lite.tui.model import JobDetail, JobsView, Look, Problem, Rate, Shards
-from dlrover_lite.tui.pages import explanation_page, job_page, jobs_page, rate_chart
-from dlrover_lite.tui.pages.change_line import mark_of
+from dlrover_lite.tui.pages import explanation_page, job_page, jobs_page, throughput_chart
+from dlrover_lite.tui.pages.last_change import mark_of
 from dlrover_lite.tui.pages.memory_chart import memory_chart
 from dlrover_lite.tui.pages.once import frame
 from dlrover_lite.tui.table import text_of
@@ -68,7 +68,7 @@ def test_a_frame_of_one_job_has_its_nodes_and_decisions() -> None:
 def _drawn(rates: tuple[Rate, ...]) -> str:
     """Which of the 40 columns of the curve have a dot, from NOW - 40 on; a second each."""
     row = msgspec.structs.replace(ADS, started_at=NOW - 40)
-    lines = rate_chart.chart(msgspec.structs.replace(DETAIL, row=row, rates=rates, decisions=()), 48, 9)
+    lines = throughput_chart.chart(msgspec.structs.replace(DETAIL, row=row, rates=rates, decisions=()), 48, 9)
     rows = [plain(one).ljust(48)[8:] for one in lines[1:-2]]
     return "".join("#" if any(dots[x] != " " for dots in rows) else "." for x in range(40))
 
@@ -87,7 +87,7 @@ def test_an_interval_of_unknown_length_is_drawn_as_long_as_most() -> None:
 def test_no_line_is_wider_than_the_screen(width: int) -> None:
     lines = [
         *job_page.headline(DETAIL, width),
-        *rate_chart.chart(DETAIL, width, 9)[:-1],
+        *throughput_chart.chart(DETAIL, width, 9)[:-1],
         *job_page.facts(DETAIL, width, 20, NOW),
         *job_page.memory(DETAIL, width, 10)[:-1],
     ]
@@ -101,10 +101,10 @@ def test_facts_of_a_job_keep_within_their_height() -> None:
 
 def test_page_of_a_new_or_unmeasured_job_says_so() -> None:
     detail = JobDetail(row=msgspec.structs.replace(ADS, expected=None, rate=None))
-    assert "Nothing is measured yet" in text_of(rate_chart.chart(detail, 80, 8))
+    assert "Nothing is measured yet" in text_of(throughput_chart.chart(detail, 80, 8))
     assert "nothing so far" in text_of(job_page.facts(detail, 80, 8, NOW))
     over = JobDetail(row=BROKEN)
-    assert "Nothing was measured of it" in text_of(rate_chart.chart(over, 80, 8))
+    assert "Nothing was measured of it" in text_of(throughput_chart.chart(over, 80, 8))
     assert "shapes differ" in text_of(job_page.headline(over, 120))
 
 
@@ -300,7 +300,7 @@ def test_a_job_without_detail_is_shown_from_the_list() -> None:
     assert "! no more is known" in facts
     assert "13:56 change: it changes to" in facts
     assert "no checkpoints are taken" not in facts
-    assert "What was measured of it isn't known here" in text_of(rate_chart.chart(detail, 80, 8))
+    assert "What was measured of it isn't known here" in text_of(throughput_chart.chart(detail, 80, 8))
 
 
 def test_newest_evaluation_is_shown_with_unknown_ids_and_advice() -> None:
@@ -327,7 +327,7 @@ def test_a_job_of_which_nothing_was_heard_asks_and_says_nothing_else() -> None:
     detail = JobDetail(row=msgspec.structs.replace(ADS, decision=None), heard=False)
     facts = text_of(job_page.facts(detail, 80, 8, NOW))
     assert "asking" in facts and "no checkpoints" not in facts and "nothing so far" not in facts
-    chart = text_of(rate_chart.chart(detail, 80, 8))
+    chart = text_of(throughput_chart.chart(detail, 80, 8))
     assert "asking" in chart and "Nothing is measured" not in chart
 
 

@@ -42,7 +42,7 @@ class NewestPaces:
     def __init__(self, profiles: Sequence[Profile], policy: SlowdownPolicy) -> None:
         self.profiles = profiles
         self._within: dict[tuple[int, ...], _Paces] = {}
-        """By the identities of the windows, which ``profiles`` keeps alive."""
+        """Paces that were found, by the identities of their windows, which ``profiles`` keeps alive."""
         self._of: dict[str, list[float]] = {}
         """Seconds of a minibatch of each worker, or of its work of each PS, by time."""
         for profile in profiles[-policy.most_windows :]:

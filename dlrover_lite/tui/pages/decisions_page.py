@@ -9,7 +9,7 @@ from dlrover_lite.core.words import at_time, compact, short_duration
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobDetail
-from dlrover_lite.tui.pages.change_line import cause_of, is_made, mark_of, tone_of_miss
+from dlrover_lite.tui.pages.last_change import cause_of, is_made, mark_of, tone_of_miss
 from dlrover_lite.tui.table import Column, Order, Table, numbers
 from dlrover_lite.tui.text import Line, Span, cut, line, wrapped
 

@@ -11,8 +11,8 @@ from dlrover_lite.core.words import compact, count, duration, metric, plural
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import Checkpoints, Evaluated, JobDetail, NodeRow, PsStrip, Shards
-from dlrover_lite.tui.pages.change_line import is_made, mark_of, tone_of_miss
 from dlrover_lite.tui.pages.charts import bar, sparkline, strip
+from dlrover_lite.tui.pages.last_change import is_made, mark_of, tone_of_miss
 from dlrover_lite.tui.pages.memory_chart import is_near_its_limit, memory_chart
 from dlrover_lite.tui.table import Column, Table, numbers
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped

@@ -6,8 +6,8 @@ from dlrover_lite.core.words import at_time
 from dlrover_lite.jobs.backend import LOCAL
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobRow, JobsView
-from dlrover_lite.tui.pages.change_line import difference_of, in_list, mark_of
 from dlrover_lite.tui.pages.charts import bar, sparkline
+from dlrover_lite.tui.pages.last_change import difference_of, in_list, mark_of
 from dlrover_lite.tui.table import Column, Table, numbers
 from dlrover_lite.tui.text import Line, Span, line, side_by_side, wrapped
 

@@ -7,8 +7,8 @@ import time
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.words import duration
 from dlrover_lite.tui.model import Problem
-from dlrover_lite.tui.pages import job_page, jobs_page, rate_chart
-from dlrover_lite.tui.pages.change_line import change_of_job, change_of_jobs
+from dlrover_lite.tui.pages import job_page, jobs_page, throughput_chart
+from dlrover_lite.tui.pages.last_change import change_of_job, change_of_jobs
 from dlrover_lite.tui.pages.replay_page import replay_line
 from dlrover_lite.tui.recordings.player import Player
 from dlrover_lite.tui.sources.source import Source
@@ -51,12 +51,12 @@ def _job(source: Source, job: str, width: int, now: float) -> list[Line]:
     if width >= 110:
         left = width * 55 // 100
         blocks = (
-            (left, rate_chart.chart(detail, left, 14)),
+            (left, throughput_chart.chart(detail, left, 14)),
             (width - left - 2, job_page.facts(detail, width - left - 2, 14, now)),
         )
         above = side_by_side(blocks)
     else:
-        above = [*rate_chart.chart(detail, width, 9), *job_page.facts(detail, width, 12, now)]
+        above = [*throughput_chart.chart(detail, width, 9), *job_page.facts(detail, width, 12, now)]
     table = job_page.nodes_table()
     table.put({row.id: row for row in detail.nodes})
     nodes = table.text(width) if detail.nodes else [line(("No node is known.", "dim"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dlrover_lite.core.words import compact, plural
 from dlrover_lite.tui.model import JobDetail
-from dlrover_lite.tui.pages import job_page, rate_chart
+from dlrover_lite.tui.pages import job_page, throughput_chart
 from dlrover_lite.tui.pages.charts import sparkline
 from dlrover_lite.tui.text import EMPTY, Line, Span, line, padded
 
@@ -27,7 +27,9 @@ def screenful(
     left = max(0, room - len(nodes))
     spare = left - _FACTS
     room_for_curve = spare >= _LEAST_CURVE
-    above = rate_chart.chart(detail, width, min(spare, _MOST_CURVE)) if room_for_curve else [_trend(detail, width)]
+    above = (
+        throughput_chart.chart(detail, width, min(spare, _MOST_CURVE)) if room_for_curve else [_trend(detail, width)]
+    )
     facts = job_page.facts(detail, width, max(0, left - len(above)), now)
     lines = [*head, *[*above, *facts, *nodes][:room]]
     return [padded(one, width) for one in [*lines, *([last] if last else [])]]

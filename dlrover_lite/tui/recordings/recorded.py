@@ -19,7 +19,7 @@ from dlrover_lite.core.files.regular import FileTooLarge, open_regular
 from dlrover_lite.core.units import GIB
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView, Problem
 from dlrover_lite.tui.recordings.frames import EXPLANATIONS, FORMAT, ROWS, Change, Decided, Frame, Head, applied
-from dlrover_lite.tui.recordings.packed import unpacked
+from dlrover_lite.tui.recordings.gzip_file import unpacked
 from dlrover_lite.tui.recordings.player import Mark, Player
 from dlrover_lite.tui.recordings.recorder import CHANGED
 

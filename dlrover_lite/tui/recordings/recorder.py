@@ -17,7 +17,7 @@ from dlrover_lite.brain.store.decision_news import CHANGING
 from dlrover_lite.core.errors import DlroverLiteError, HistoryError
 from dlrover_lite.core.version import __version__
 from dlrover_lite.tui.model import Explanation, JobDetail, JobsView, LastDecision, Problem
-from dlrover_lite.tui.pages.change_line import mark_of
+from dlrover_lite.tui.pages.last_change import mark_of
 from dlrover_lite.tui.recordings.frames import (
     EXPLANATIONS,
     FORMAT,
@@ -30,7 +30,7 @@ from dlrover_lite.tui.recordings.frames import (
     encoded,
     look,
 )
-from dlrover_lite.tui.recordings.packed import PackedFile
+from dlrover_lite.tui.recordings.gzip_file import PackedFile
 from dlrover_lite.tui.sources.source import Source
 
 __all__ = ["CHANGED", "Output", "Recorder", "create"]

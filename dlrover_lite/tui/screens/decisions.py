@@ -11,21 +11,15 @@ from dlrover_lite.tui.keys import DECISIONS, EVERYWHERE
 from dlrover_lite.tui.model import JobDetail
 from dlrover_lite.tui.pages import decisions_page
 from dlrover_lite.tui.pages.decisions_page import Run
-from dlrover_lite.tui.pages.heights import Want, fitted
-from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.page import bindings
+from dlrover_lite.tui.screens.table_and_details import TableAndDetails
 from dlrover_lite.tui.text import Line
 from dlrover_lite.tui.widgets.grid import Grid
-from dlrover_lite.tui.widgets.panel import Panel, Stack
-from dlrover_lite.tui.widgets.toned import Lines
 
 __all__ = ["DecisionsScreen"]
 
-_LEAST_ROWS, _LEAST_PANE = 5, 4
-"""Minimum numbers of lines of the table and of what says more of its row."""
 
-
-class DecisionsScreen(ActingPage, inherit_bindings=False):
+class DecisionsScreen(TableAndDetails, inherit_bindings=False):
     """The decisions for a job as a table, and below it the one that is chosen."""
 
     KEYS = (DECISIONS, EVERYWHERE)
@@ -38,8 +32,6 @@ class DecisionsScreen(ActingPage, inherit_bindings=False):
         self.only_changes = False
         self.each = False
         """Whether decisions that changed nothing have a row each."""
-        self.pane = Panel(id="pane")
-        self.stack = Stack(((self.grid, self._rows), (self.pane, self._lines)), self._draw_pane)
 
     def body(self) -> ComposeResult:
         yield self.stack
@@ -58,41 +50,15 @@ class DecisionsScreen(ActingPage, inherit_bindings=False):
         self.tell_head()
         self.tell_age()
         self.tell_keys()
-        self._draw_pane()
+        self.draw_details()
 
-    # --- the room -----------------------------------------------------------------------------------------------------
+    def details_title(self) -> str:
+        run = self.grid.row
+        return "" if run is None else f"Decision {run.newest.number}"
 
-    def _rows(self, _width: int) -> Want:
-        return Want(_LEAST_ROWS, len(self.grid.table.shown) + 1)
-
-    def _lines(self, width: int) -> Want:
-        lines = len(self._pane_lines(width - 4)) + self.pane.frame
-        return Want(_LEAST_PANE, lines, grows=True, rank=1)
-
-    def _pane_lines(self, width: int) -> list[Line]:
+    def details(self, width: int) -> list[Line]:
         run = self.grid.row
         return [] if run is None else decisions_page.describe_run(run, max(20, width))
-
-    def _draw_pane(self) -> None:
-        """Say more of the decision that is chosen."""
-        if not self.is_mounted:
-            return
-        run = self.grid.row
-        self.pane.entitle("" if run is None else f"Decision {run.newest.number}")
-        self.pane.show(fitted(self._pane_lines(self.pane.size.width), self.pane.size.height))
-        self.stack.share()
-
-    def on_lines_resized(self, event: Lines.Resized) -> None:
-        event.stop()
-        self._draw_pane()
-
-    def on_grid_moved(self, event: Grid.Moved) -> None:
-        super().on_grid_moved(event)
-        self._draw_pane()
-
-    def filter_changed(self, text: str) -> None:
-        super().filter_changed(text)
-        self._draw_pane()
 
     def tell_head(self) -> None:
         which = "changes only" if self.only_changes else ""

@@ -11,9 +11,9 @@ from textual.containers import Container
 from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOB
 from dlrover_lite.tui.model import JobDetail, JobRow, NodeRow
-from dlrover_lite.tui.pages import decisions_page, job_page, rate_chart
-from dlrover_lite.tui.pages.change_line import change_of_job, changes
+from dlrover_lite.tui.pages import decisions_page, job_page, throughput_chart
 from dlrover_lite.tui.pages.heights import Want, divide, fitted
+from dlrover_lite.tui.pages.last_change import change_of_job, changes
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line, line
@@ -159,7 +159,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
             return
         self._drawn = self.detail, (self.chosen, *sizes)
         self.head([*job_page.headline(self.detail, width), change_of_job(self.detail, width)])
-        chart.show(rate_chart.chart(self.detail, chart.size.width, chart.size.height, self.chosen))
+        chart.show(throughput_chart.chart(self.detail, chart.size.width, chart.size.height, self.chosen))
         self._draw_facts()
         memory.show(job_page.memory(self.detail, memory.size.width, memory.size.height) if memory.display else [])
         pane.show(fitted(self._change_lines(pane.size.width), pane.size.height))
@@ -195,7 +195,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
 
     def action_decision(self, steps: int) -> None:
         """Choose the decision in the curve that is so many after the one that is chosen."""
-        self._choose(rate_chart.step(self.detail, self.chosen, steps) if self.detail is not None else None)
+        self._choose(throughput_chart.step(self.detail, self.chosen, steps) if self.detail is not None else None)
         if self.chosen is None:
             self.tui.tell("Nothing has been decided for this job so far that changed something", "warning")
 
@@ -210,7 +210,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
         place = event.get_content_offset(self.chart) if event.widget is self.chart else None
         if place is None or self.detail is None:
             return
-        before, found = self.chosen, rate_chart.nearest(self.detail, self.chart.size.width, place.x)
+        before, found = self.chosen, throughput_chart.nearest(self.detail, self.chart.size.width, place.x)
         if found is not None and found == before:
             self.choose()
         else:

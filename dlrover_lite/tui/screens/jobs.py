@@ -10,22 +10,17 @@ from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOBS
 from dlrover_lite.tui.model import JobRow, JobsView
 from dlrover_lite.tui.pages import jobs_page
-from dlrover_lite.tui.pages.change_line import change_of_jobs
-from dlrover_lite.tui.pages.heights import Want, fitted
-from dlrover_lite.tui.screens.acting import ActingPage
+from dlrover_lite.tui.pages.last_change import change_of_jobs
 from dlrover_lite.tui.screens.page import bindings
+from dlrover_lite.tui.screens.table_and_details import TableAndDetails
 from dlrover_lite.tui.text import Line
 from dlrover_lite.tui.widgets.grid import Grid
-from dlrover_lite.tui.widgets.panel import Panel, Stack
 from dlrover_lite.tui.widgets.toned import Lines
 
 __all__ = ["JobsScreen"]
 
-_LEAST_ROWS, _LEAST_PANE = 5, 4
-"""Minimum numbers of lines of the table and of what says more of its row."""
 
-
-class JobsScreen(ActingPage, inherit_bindings=False):
+class JobsScreen(TableAndDetails, inherit_bindings=False):
     DEFAULT_CSS = """
     #jobs { height: 1fr; }
     #empty { height: 1fr; padding: 1 2; display: none; }
@@ -34,14 +29,12 @@ class JobsScreen(ActingPage, inherit_bindings=False):
     """
     KEYS = (JOBS, EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
-    ROW = ActingPage.ROW | {"logs"}
+    ROW = TableAndDetails.ROW | {"logs"}
     grid: Grid[JobRow]
 
     def __init__(self) -> None:
         super().__init__(jobs_page.jobs_table(), id="jobs")
         self.empty = Lines(id="empty")
-        self.pane = Panel(id="pane")
-        self.stack = Stack(((self.grid, self._rows), (self.pane, self._lines)), self._draw_pane)
         self.view: JobsView | None = None
 
     def body(self) -> ComposeResult:
@@ -64,45 +57,19 @@ class JobsScreen(ActingPage, inherit_bindings=False):
         self.tell_head()
         self.tell_age()
         self.tell_keys()
-        self._draw_pane()
+        self.draw_details()
 
-    # --- the room -----------------------------------------------------------------------------------------------------
+    def details_title(self) -> str:
+        row = self.grid.row
+        return "" if row is None else row.id
 
-    def _rows(self, _width: int) -> Want:
-        return Want(_LEAST_ROWS, len(self.grid.table.shown) + 1)
-
-    def _lines(self, width: int) -> Want:
-        lines = self._pane_lines(width - 4)
-        return Want(_LEAST_PANE, len(lines) + self.pane.frame, grows=True, rank=1) if lines else Want(0, 0)
-
-    def _pane_lines(self, width: int) -> list[Line]:
+    def details(self, width: int) -> list[Line]:
         row = self.grid.row
         return [] if row is None else jobs_page.chosen(row, max(20, width), self.tui.now())
 
-    def _draw_pane(self) -> None:
-        """Say more of the job that is chosen."""
-        if not self.is_mounted:
-            return
-        row = self.grid.row
-        self.pane.entitle("" if row is None else row.id)
-        self.pane.show(fitted(self._pane_lines(self.pane.size.width), self.pane.size.height))
-        self.stack.share()
-
-    def on_lines_resized(self, event: Lines.Resized) -> None:
-        event.stop()
-        self._draw_pane()
-
-    def on_grid_moved(self, event: Grid.Moved) -> None:
-        super().on_grid_moved(event)
-        self._draw_pane()
-
-    def filter_changed(self, text: str) -> None:
-        super().filter_changed(text)
-        self._draw_pane()
-
     def tell_age(self) -> None:
         super().tell_age()
-        self._draw_pane()
+        self.draw_details()
 
     def tell_head(self) -> None:
         view = self.view

@@ -12,8 +12,8 @@ from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobDetail, Rate
 from dlrover_lite.tui.pages.canvas import LABEL
-from dlrover_lite.tui.pages.change_line import changes, mark_of, tone_of_miss
 from dlrover_lite.tui.pages.charts import Band, Mark, Measured, curve
+from dlrover_lite.tui.pages.last_change import changes, mark_of, tone_of_miss
 from dlrover_lite.tui.text import Line, Span, Tone, length, line, padded, wrapped
 
 __all__ = ["Effect", "acting", "chart", "effect", "nearest", "step"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite.tui.model import JobDetail
 from dlrover_lite.tui.pages.charts import Measured
-from dlrover_lite.tui.pages.rate_chart import acting, chart, effect, nearest, step
+from dlrover_lite.tui.pages.throughput_chart import acting, chart, effect, nearest, step
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import length, plain
 from tests.tui.fixed import ADS, DETAIL, NOW

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dlrover_lite.brain.store.decision_news import CHANGING
 from dlrover_lite.tui.pages import decisions_page
-from dlrover_lite.tui.pages.change_line import change_of_job, change_of_jobs, is_made, mark_of
 from dlrover_lite.tui.pages.heights import Want, divide, fitted
+from dlrover_lite.tui.pages.last_change import change_of_job, change_of_jobs, is_made, mark_of
 from dlrover_lite.tui.text import length, line, plain
 from tests.repository.sources import ROOT
 from tests.tui.fixed import ADS, FEED, OLD, SUGGESTED
