@@ -19,7 +19,7 @@ from dlrover_lite.protocol.messages import (
     PsReport,
     TopologyRequest,
 )
-from dlrover_lite.protocol.questions import MoveRequest, ScaleRequest, StatusRequest
+from dlrover_lite.protocol.questions import MoveRequest, ScaleRequest, StatusRequest, StopRequest
 from tests.master.rig import all_of, done
 
 
@@ -123,6 +123,21 @@ def test_a_jobs_outcome_survives_a_restart(make: Any) -> None:
     rig.kill_before_the_answer("worker-0", NodeFailed("worker-0", False, "the disk is full", "Traceback"))
     rig.start()
     assert rig.ended().message == "worker-0: the disk is full"
+
+
+def test_nodes_that_an_earlier_master_has_launched_end_with_a_job_that_is_to_stop(make: Any) -> None:
+    """Found by seeds 401546 and 402246 of `make fuzz-sim`: the next master took them for nodes that it needn't launch."""
+    rig = make(workers=1, samples=4000, checkpoint={"every_seconds": 3600.0})
+    rig.up("ps-0", "worker-0")
+    rig.lease("worker-0", **done(rig.lease("worker-0")))  # so that a last checkpoint is waited for
+    rig.backend.awaited["worker-1"] = "pending: its machine hasn't been told yet"
+    rig.ask("cli", ScaleRequest(workers=2))
+    rig.backend.wait_for_launch("worker-1")
+    rig.ask("cli", StopRequest("had enough"))
+    restart(rig)
+    rig.ask("cli", StopRequest(now=True))
+    assert rig.ended().state == "stopped"
+    assert sorted(rig.backend.terminated) == ["ps-0", "worker-0", "worker-1"]
 
 
 PAIR = ("ps-0", "ps-1")

@@ -463,26 +463,30 @@ class Reconciler:
 
     def _launch(self, node: Node) -> None:
         failpoint("master.launch.noted")
-        if not (
-            self.fleet.done or self.facts.is_behind
-        ):  # else a master that follows this one would know nothing of it
-            recently = self.clock() - AVOID_SECONDS
-            avoids = [host for host, at in self._avoided.items() if at > recently and not node.host]
-            spec = NodeSpec(
-                node.id, node.role, node.resources, self.endpoint, node.follows, host=node.host, avoids=avoids
-            )
-            try:
-                self._launch_somewhere(spec)
-            except BackendError as error:
-                self.on_refusal(error)
-            else:
-                self._launched_at[node.id] = self.clock()
-                failpoint("master.launch.asked")
-                if node.follows:
-                    failpoint("master.relaunch.launched")
-                return
+        if self.fleet.done or self.facts.is_behind:  # a master that follows this one would know nothing of a new node
+            seen = self.backend.observe()
+            if seen is not None and node.id in seen.nodes:
+                return  # an earlier master has launched it: it ends as the others do
+        elif self._is_launched(node):
+            return
         never = Observed(ended_at=0.0, reason="Unknown", detail="never started")  # the backend will never see it
         self._take(self._judged(node.id, never))
+
+    def _is_launched(self, node: Node) -> bool:
+        """Launch a node; return whether the backend has taken it."""
+        recently = self.clock() - AVOID_SECONDS
+        avoids = [host for host, at in self._avoided.items() if at > recently and not node.host]
+        spec = NodeSpec(node.id, node.role, node.resources, self.endpoint, node.follows, host=node.host, avoids=avoids)
+        try:
+            self._launch_somewhere(spec)
+        except BackendError as error:
+            self.on_refusal(error)
+            return False
+        self._launched_at[node.id] = self.clock()
+        failpoint("master.launch.asked")
+        if node.follows:
+            failpoint("master.relaunch.launched")
+        return True
 
     def _launch_somewhere(self, spec: NodeSpec) -> None:
         """Launch a node on the host that is wished for; where that can't be, wherever there is room. Raises BackendError."""
