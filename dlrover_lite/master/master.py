@@ -6,7 +6,6 @@ What it stands on is handed in: the backend, the brain's line, clocks, the disk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import InitVar, dataclass
 from functools import partial
@@ -40,9 +39,10 @@ from dlrover_lite.master.work.shard_plan import JobData
 from dlrover_lite.master.work.shards import SLOW_START_MINIBATCHES, ShardService
 from dlrover_lite.protocol.brain_messages import EndJob
 from dlrover_lite.protocol.demands import autoscale_of
-from dlrover_lite.protocol.hosts import Host, total_of
+from dlrover_lite.protocol.hosts import total_of
 from dlrover_lite.protocol.nodes import Backend
 from dlrover_lite.protocol.outcomes import outcome_of
+from dlrover_lite.protocol.plans import initial_plan
 from dlrover_lite.protocol.questions import (
     Status,
     StatusRequest,
@@ -69,12 +69,10 @@ class Step(NamedTuple):
 class Master:
     """The master of one job. ``step`` is to be called whenever somebody asks for something, and when it is to be woken.
 
-    ``hosts``: what its nodes can have. ``checkpoints``: where they are kept, a directory or URL; empty: nowhere. ``now``: seconds of a
-    steady clock, when it begins."""
+    ``checkpoints``: where they are kept, a directory or URL; empty: nowhere. ``now``: seconds of a steady clock, when it begins."""
 
     job: Job
     data: JobData
-    hosts: Sequence[Host]
     backend: Backend
     edge: Edge
     story: EventLog
@@ -87,7 +85,7 @@ class Master:
         """How the job has ended; None: it hasn't."""
         self.awaits_brain = False
         """Nothing goes on before the brain has answered."""
-        self._recipe, self._capacity = self.job.recipe, total_of(self.hosts)
+        self._recipe = self.job.recipe
         self._clock = StepClock(now)
         self._outbox = Outbox()
         self._disk = FullDisk(clock=self._clock, free=self.edge.free, tell=self._tell)
@@ -120,9 +118,11 @@ class Master:
         yield self._clock()  # the first step is the driver's
         job, began = self.job, self.job.ledger().exists()
         self.awaits_brain = True
-        nodes = yield from first_plan(
-            self._recipe, self.hosts, None if began else self.brain, self._queued_job, say=self._tell_decision
-        )
+        nodes = FirstPlan(initial_plan(self._recipe.resources, self.backend.capacity()))
+        if not began:
+            nodes = yield from first_plan(
+                self._recipe, self.backend, self.brain, self._queued_job, clock=self._clock, say=self._tell_decision
+            )
         self.awaits_brain = False
         if not began:
             if self._queued_job.is_over():
@@ -158,6 +158,7 @@ class Master:
         found = yield from next_plan(
             self._recipe,
             before,
+            self.backend,
             self.brain,
             self._queued_job,
             since=noted.waits_since,
@@ -179,7 +180,7 @@ class Master:
             self.job,
             self.data.plan,
             nodes.plan,
-            total_of(self.backend.capacity()),  # the only machine may have been away when this master began
+            total_of(self.backend.capacity()),
             self.story,
             decision=decision,
             began=nodes.words if decision else "",
@@ -224,7 +225,7 @@ class Master:
             self._recipe,
             shards,
             self.backend,
-            Fleet(nodes.plan, self._capacity, placement=nodes.placement),
+            Fleet(nodes.plan, total_of(self.backend.capacity()), placement=nodes.placement),
             self.edge,
             outbox=self._outbox,
             disk=self._disk,

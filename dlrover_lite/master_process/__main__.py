@@ -144,7 +144,6 @@ def _run(job: Job, server: Server, backend: Backend, stop: StopSignals, connecto
         master = Master(
             job,
             data,
-            hosts,
             backend,
             edge,
             story=story,

@@ -138,7 +138,6 @@ class MasterActor(Actor):
         self._master = WatchedMaster(
             job.files,
             job.data,
-            job.backend.capacity(),
             job.backend,
             edge,
             story=story,

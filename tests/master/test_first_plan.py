@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,8 +49,9 @@ class Brain:
         self.left = [Advice(number, decision) for number, decision in enumerate(advice, 1)]
         self.asked = 0
 
-    def waits(self, since: float | None) -> None:
+    def waits(self, since: float | None, *, hosts: Sequence[Host], shared: None) -> None:
         assert since is None
+        self.hosts = hosts
 
     def first_advice(
         self, has_come: Callable[[], bool], give_up: Callable[[], bool], *_: Any, **__: Any
@@ -62,11 +63,20 @@ class Brain:
         return has_come()
 
 
-def found(brain: Any, *, stop: bool = False, **sections: Any) -> tuple[FirstPlan, list[str]]:
+def backend_with(*capacities: list[Host]) -> Any:
+    """Return a backend with these hosts, one after the other each time that they are looked at, and the last ones from then on."""
+    left = list(capacities)
+    return SimpleNamespace(capacity=lambda: left.pop(0) if len(left) > 1 else left[0], shared_room=lambda: None)
+
+
+def found(
+    brain: Any, *, stop: bool = False, backend: Any = None, clock: Callable[[], float] = lambda: 0.0, **sections: Any
+) -> tuple[FirstPlan, list[str]]:
     recipe = Recipe(version=1, name="ads", model=Model(use="dcn"), data=SyntheticData(samples=100), **sections)
     said: list[str] = []
     room: Any = Room(stop)
-    return outcome_of(first_plan(recipe, HERE, brain, room, say=said.append)), said + room.said
+    phase = first_plan(recipe, backend or backend_with(HERE), brain, room, clock=clock, say=said.append)
+    return outcome_of(phase), said + room.said
 
 
 def outcome_of(phase: Phase[FirstPlan]) -> FirstPlan:
@@ -119,6 +129,25 @@ def test_first_plan_without_a_brain_is_a_rule_of_thumb() -> None:
 def test_a_stopped_job_waits_for_no_first_plan() -> None:
     first, _ = found(Brain(START), stop=True)
     assert first.number == 0
+
+
+@pytest.mark.parametrize("brain", [None, Brain(START)])
+def test_a_job_whose_plan_follows_from_hosts_waits_for_one(brain: Brain | None) -> None:
+    """Found by seeds 400142 and 401355 of `make fuzz-sim`: the only machine was away, and a share of nothing is nothing."""
+    first, said = found(brain, backend=backend_with([], [], HERE))
+    assert first == (FirstPlan(OURS) if brain is None else FirstPlan(CHOSEN, 1, "it is fast"))
+    assert len(said) == 2 and all("waits for a host" in line for line in said)
+    assert brain is None or brain.hosts == HERE
+
+
+def test_a_job_whose_plan_is_fixed_waits_for_no_host() -> None:
+    fixed = ResourceLimits(ps=ONE, worker=ONE)
+    first, said = found(None, backend=backend_with([]), resources=fixed)
+    assert (first.plan, said) == (initial_plan(fixed, []), [])
+
+
+def test_a_stopped_job_waits_for_no_host() -> None:
+    found(Brain(START), stop=True, backend=backend_with([]))
 
 
 def test_a_job_in_the_queue_waits_and_is_told_why() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ from tests.brain.service_rig import Rig, registration
 
 RECIPE = schema.Recipe(version=1, name="ads", model=schema.Model(use="dcn"), data=schema.SyntheticData(samples=1000))
 HERE = [Host("here", Resources(4.0, 8 * GIB))]
+BACKEND: Any = SimpleNamespace(capacity=lambda: HERE, shared_room=lambda: None)
 PLAN = Plan(ps=RolePlan(1, Resources(0.25, GIB)), worker=RolePlan(1, Resources(0.25, GIB)))
 
 
@@ -99,11 +101,15 @@ class Waiting:
         return reply.body
 
     def first(self) -> FirstPlan:
-        return self.ends(first_plan(RECIPE, HERE, self.link, self.room, say=self.told.append))
+        return self.ends(
+            first_plan(RECIPE, BACKEND, self.link, self.room, clock=lambda: self.now, say=self.told.append)
+        )
 
     def next(self, before: Plan) -> FirstPlan:
         """Wait for the plan of a job that has given way."""
-        return self.ends(next_plan(RECIPE, before, self.link, self.room, since=77.0, after=4, say=self.told.append))
+        return self.ends(
+            next_plan(RECIPE, before, BACKEND, self.link, self.room, since=77.0, after=4, say=self.told.append)
+        )
 
     def advise(self, number: int, action: str, reason: str, plan: Plan | None = None) -> None:
         self.brain.answer = Advice(number, {"action": action, "reason": reason, "plan": msgspec.to_builtins(plan)})
@@ -229,5 +235,5 @@ def test_a_preempted_job_ignores_a_repeated_preemption_by_a_new_brain(waiting: W
 
 
 def test_a_preempted_job_goes_on_with_its_plan_without_a_brain(waiting: Waiting) -> None:
-    phase = next_plan(RECIPE, PLAN, None, waiting.room, since=77.0, after=4, say=waiting.told.append)
+    phase = next_plan(RECIPE, PLAN, BACKEND, None, waiting.room, since=77.0, after=4, say=waiting.told.append)
     assert waiting.ends(phase) == FirstPlan(PLAN, begun=True)

@@ -7,7 +7,7 @@ is told may be told twice, so a restarted master tells everything it finds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -32,6 +32,7 @@ from dlrover_lite.protocol.brain_messages import (
     understand_each_other,
 )
 from dlrover_lite.protocol.demands import DecisionOutcome, Standing
+from dlrover_lite.protocol.hosts import Host, SharedRoom
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import Level, Profile
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
@@ -194,9 +195,13 @@ class BrainLink:
         if self.state == "open" and not self.trouble:
             self._next_at = min(self._next_at, self.clock())
 
-    def waits(self, since: float | None) -> None:
-        """Tell that the job has no nodes, and is to be given a plan; ``since``: it had some until then (seconds since the epoch)."""
-        self.job = msgspec.structs.replace(self.job, waits_since=since)
+    def waits(self, since: float | None, *, hosts: Sequence[Host], shared: SharedRoom | None) -> None:
+        """Tell that the job has no nodes, and is to be given a plan on these ``hosts``, and what of them is ``shared``; ``since``: it had
+        nodes until then (seconds since the epoch)."""
+        demand = self.job.demand
+        if demand is not None:
+            demand = msgspec.structs.replace(demand, hosts=tuple(hosts), shared=shared)
+        self.job = msgspec.structs.replace(self.job, demand=demand, waits_since=since)
         self._plan, self.standing = None, None
         self._register_again()
 

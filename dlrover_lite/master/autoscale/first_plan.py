@@ -16,10 +16,18 @@ from dlrover_lite.master.queued_job import QueuedJob
 from dlrover_lite.protocol.brain_messages import Advice, understood
 from dlrover_lite.protocol.demands import autoscale_of
 from dlrover_lite.protocol.hosts import Host, HostNodes
+from dlrover_lite.protocol.nodes import Backend
 from dlrover_lite.protocol.plans import Plan, fixed, initial_plan
 from dlrover_lite.recipe.schema import Recipe
 
 __all__ = ["FirstPlan", "first_plan", "next_plan"]
+
+_HOSTS_SECONDS = 1.0
+"""Seconds between two looks whether there is a host."""
+_NO_HOST = (
+    "waits for a host that its nodes may run on: there is none now, and how large nodes are to be follows from what hosts have; "
+    "where hosts come only once nodes wait for them, the recipe has to say how large nodes are"
+)
 
 
 class FirstPlan(NamedTuple):
@@ -46,24 +54,41 @@ class FirstPlan(NamedTuple):
 
 def first_plan(
     recipe: Recipe,
-    hosts: Sequence[Host],
+    backend: Backend,
     brain: BrainLink | None,
     queued: QueuedJob,
     *,
+    clock: Callable[[], float],
     say: Callable[[str], None],
 ) -> Phase[FirstPlan]:
     """Return the brain's plan, where it is asked for and there is one that answers; else the recipe's, with a rule of thumb for what it
-    leaves open. Waits as long as the brain wants it to; ``queued`` says whether that was for nothing, since the job is to stop."""
+    leaves open. Waits as long as the brain wants it to, and for a host; ``queued`` says whether that was for nothing, since the job is to
+    stop."""
+    hosts = yield from _there_are(recipe, backend, queued, clock)
     ours = FirstPlan(initial_plan(recipe.resources, hosts))
-    if brain is None or autoscale_of(recipe) == "off":
+    if brain is None or autoscale_of(recipe) == "off" or queued.is_over():
         return ours
-    brain.waits(None)
+    brain.waits(None, hosts=hosts, shared=backend.shared_room())
     return (yield from _advised(recipe, ours, brain, queued, after=0, say=say))
+
+
+def _there_are(
+    recipe: Recipe, backend: Backend, queued: QueuedJob, clock: Callable[[], float]
+) -> Phase[Sequence[Host]]:
+    """Return the hosts that there are. Where nodes are planned by what hosts have, waits until there is one."""
+    is_fixed = recipe.resources.ps is not None and recipe.resources.worker is not None
+    before = queued.status
+    while not (hosts := backend.capacity()) and not is_fixed and not queued.is_over():
+        queued.waits(_NO_HOST)
+        queued.serve((yield clock() + _HOSTS_SECONDS))
+    queued.status = before
+    return hosts
 
 
 def next_plan(
     recipe: Recipe,
     before: Plan,
+    backend: Backend,
     brain: BrainLink | None,
     queued: QueuedJob,
     *,
@@ -76,7 +101,7 @@ def next_plan(
     ours = FirstPlan(before, begun=True)
     if brain is None:
         return ours
-    brain.waits(since)
+    brain.waits(since, hosts=backend.capacity(), shared=backend.shared_room())
     return (yield from _advised(recipe, ours, brain, queued, after=after, say=say))
 
 
