@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -32,7 +33,7 @@ from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.jobs import JobsScreen
 from dlrover_lite.tui.screens.page import Page
 from dlrover_lite.tui.screens.palette import Choice, Palette
-from dlrover_lite.tui.screens.reading import ReadingScreen, help_lines
+from dlrover_lite.tui.screens.reading import ReadingScreen, command_lines, help_lines
 from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.sources.source import Source
 from dlrover_lite.tui.table import text_of
@@ -79,6 +80,10 @@ class TuiApp(App[None]):
         self._pressed: deque[events.Key] = deque()
         """Keys that are still to be taken."""
         self._leaves = False
+        self._before: tuple[Page, ...] | None = None
+        """Screens above that of all jobs that were there before those there are; None: there were none others so far."""
+        self._moves = False
+        """Whether screens come and go that are one step together."""
         self.jobs_feed: Feed[JobsView] = Feed(
             source.jobs, lambda: self.call_later(self._arrived, of_all=True), name="jobs", period_seconds=period_seconds
         )
@@ -177,6 +182,9 @@ class TuiApp(App[None]):
         """Take keys one after the other, each when all that the one before it does has been done: what is typed in one go after ``:`` is
         text. (Textual hands each to the widget that has the focus when it arrives, and what that does comes later.)"""
         if isinstance(event, events.Key) and not event.is_forwarded:
+            if event.key == "ctrl+c":
+                self._interrupt()
+                return
             if not self._leaves:
                 self._pressed.append(event)
             await self._take_keys()
@@ -209,6 +217,15 @@ class TuiApp(App[None]):
         elif bound is not None and bound.enabled:
             await self.run_action(bound.binding.action, bound.node)
 
+    def _interrupt(self) -> None:
+        """Leave from whatever is shown, also from a question; but where text was selected by the mouse, copy that."""
+        screen = self.shown_screen
+        if screen is not None and (selected := screen.get_selected_text()):
+            screen.clear_selection()
+            self.copy(selected, "what was selected")
+        else:
+            self.exit()
+
     def exit(self, *arguments: Any, **settings: Any) -> None:
         """Leave. Keys that were pressed after it do nothing any more."""
         self._leaves = True
@@ -219,25 +236,73 @@ class TuiApp(App[None]):
 
     def open_job(self, job: str) -> None:
         """Open a job, in place of another one that is open."""
-        self._pop_to_jobs()
-        row = self.view.jobs.get(job) if self.view else None
+        with self._one_step():
+            self._pop_to_jobs()
+            self._push_job(job)
+
+    def _push_job(self, job: str) -> None:
         self._job = job
+        row = self.view.jobs.get(job) if self.view else None
         self.job_feed.read_now()
-        self.push_screen(JobScreen(job, row))
+        self._push(JobScreen(job, row), partial(self._push_job, job))
+
+    def _push(self, page: Page, reopen: Callable[[], object]) -> None:
+        page.reopen = reopen
+        self.push_screen(page)
 
     def on_screen_resume(self) -> None:
         self._show(self.shown_screen)
 
     def _pop_to_jobs(self) -> None:
-        while len(self.screen_stack) > 1:
-            self.pop_screen()
+        with self._one_step():
+            while len(self.screen_stack) > 1:
+                self.pop_screen()
+
+    def push_screen(self, *arguments: Any, **settings: Any) -> Any:
+        with self._one_step():
+            return super().push_screen(*arguments, **settings)
 
     def pop_screen(self) -> Any:
-        gone = super().pop_screen()
+        with self._one_step():
+            gone = super().pop_screen()
         if not any(isinstance(screen, JobScreen) for screen in self.screen_stack):
             self._job = None
         self._show(self.shown_screen)
         return gone
+
+    # --- the view before ----------------------------------------------------------------------------------------------
+
+    def _pages(self) -> tuple[Page, ...]:
+        """Return the screens above that of all jobs, without dialogs."""
+        return tuple(screen for screen in self.screen_stack[1:] if isinstance(screen, Page))
+
+    @contextmanager
+    def _one_step(self) -> Iterator[None]:
+        """Take all screens that come and go meanwhile as one step: what was there before it is the view before."""
+        if self._moves:
+            yield
+            return
+        self._moves, before = True, self._pages()
+        try:
+            yield
+        finally:
+            self._moves = False
+            if self._pages() != before:
+                self._before = before
+
+    def _go_before(self) -> None:
+        """Show the view before this one. Screens of it that are still there stay as they are, others are opened anew."""
+        if (wanted := self._before) is None:
+            self.tell("There was no other view before this one", "warning")
+            return
+        there = self._pages()
+        kept = next((at for at, (one, other) in enumerate(zip(there, wanted, strict=False)) if one is not other), None)
+        kept = min(len(there), len(wanted)) if kept is None else kept
+        with self._one_step():
+            while len(self._pages()) > kept:
+                self.pop_screen()
+            for page in wanted[kept:]:
+                page.reopen()
 
     def read(
         self, title: str, lines: Sequence[Line], *, again: Callable[[], Sequence[Line]] | None = None
@@ -248,7 +313,7 @@ class TuiApp(App[None]):
             shown.put(lines)
             return shown
         screen = ReadingScreen(title, lines, again=again)
-        self.push_screen(screen)
+        self._push(screen, lambda: self.read(title, screen.lines, again=again))
         return screen
 
     def copy(self, text: str, what: str) -> None:
@@ -257,7 +322,7 @@ class TuiApp(App[None]):
         self.notify(f"copied {what}", timeout=3, markup=False)
 
     def open_decisions(self, detail: JobDetail) -> None:
-        self.push_screen(DecisionsScreen(detail))
+        self._push(DecisionsScreen(detail), partial(self.open_decisions, detail))
 
     def open_log(self, row: JobRow, process: str) -> None:
         from dlrover_lite.client.handle import JobHandle
@@ -271,7 +336,7 @@ class TuiApp(App[None]):
         if not row.source and not _has_log(row, process):  # in a cluster that takes its time: the screen will say
             self.notify(f"{process} of {row.id} has no log on this machine", severity="warning", markup=False)
             return
-        self.push_screen(LogScreen(f"{row.id} {process}", LogTail(log)))
+        self._push(LogScreen(f"{row.id} {process}", LogTail(log)), partial(self.open_log, row, process))
 
     def command(self, name: str, argument: str) -> None:
         """Do a command that ``commands.parse`` has understood."""
@@ -284,10 +349,14 @@ class TuiApp(App[None]):
                 self.read("Overview", self._overview(), again=self._overview)
             case "decisions":
                 self._open_decisions()
+            case "before":
+                self._go_before()
             case "theme":
                 self.theme = DARK if argument == "dark" else LIGHT
             case "at":
                 self.notify("Nothing is replayed here: see dlrover-lite tui --replay", severity="warning", markup=False)
+            case "alias":
+                self.read("Commands", command_lines(readonly=self.actions is None))
             case "help":
                 self.read("Keys and commands", help_lines(readonly=self.actions is None))
             case "quit":
@@ -298,6 +367,8 @@ class TuiApp(App[None]):
         screen is there at once: one that came later would take keys that are meant for another."""
         width = _COPIED_WIDTH if copy else max(20, self.size.width - 6)
         screen = None if copy else self.read(f"Decision {number} for {job}", [line(("reading…", "dim"))])
+        if screen is not None:
+            screen.reopen = partial(self.explain, job, number, otherwise=otherwise)
 
         def show(found: Explanation | None) -> None:
             lines = lines_of(found, width) if found is not None else otherwise

@@ -17,33 +17,48 @@ class Command(NamedTuple):
     what: str
     acts: bool = False
     """Whether it changes something: ``--readonly`` has none of these."""
+    aliases: tuple[str, ...] = ()
+    """Other names, the shorter ones that hands know."""
+
+    @property
+    def written(self) -> str:
+        """The command as it is written: ``:job JOB``."""
+        return f":{self.name} {self.argument}".rstrip()
+
+    @property
+    def short(self) -> str:
+        """The other names as they are written: ``:q :q! :exit``."""
+        return " ".join(f":{name}" for name in self.aliases)
 
 
 COMMANDS = (
-    Command("jobs", "", "all jobs"),
-    Command("job", "JOB", "one job"),
-    Command("overview", "", "the machine, or the clusters, as a picture"),
-    Command("decisions", "", "all decisions for the job that is open"),
-    Command("sort", "COLUMN", "another order of the rows"),
-    Command("theme", "dark|light", "other colours"),
-    Command("help", "", "the keys"),
-    Command("quit", "", "leave"),
-    Command("pause", "", "leave the job's plan as it is for now", acts=True),
-    Command("resume", "", "let the brain change it again", acts=True),
-    Command("accept", "", "carry out what the brain suggests", acts=True),
-    Command("reject", "", "drop what it suggests, or is carrying out", acts=True),
-    Command("scale", "", "another number of workers and parameter servers", acts=True),
-    Command("resize", "NODE", "more or less cores and memory for a node", acts=True),
-    Command("drain", "NODE", "let a node leave in good order", acts=True),
-    Command("kill", "NODE", "end a node at once; another takes its place", acts=True),
-    Command("checkpoint", "", "take a checkpoint now", acts=True),
+    Command("jobs", "", "all jobs", aliases=("ls",)),
+    Command("job", "JOB", "one job", aliases=("j",)),
+    Command("overview", "", "the machine, or the clusters, as a picture", aliases=("ov", "v")),
+    Command("decisions", "", "all decisions for the job that is open", aliases=("dec", "d")),
+    Command("before", "", "the view before this one; once more comes back", aliases=("-",)),
+    Command("sort", "COLUMN", "another order of the rows", aliases=("so",)),
+    Command("theme", "dark|light", "other colours", aliases=("skin",)),
+    Command("alias", "", "the commands and their short names", aliases=("aliases", "a")),
+    Command("help", "", "the keys", aliases=("h", "?")),
+    Command("quit", "", "leave", aliases=("q", "q!", "exit")),
+    Command("pause", "", "leave the job's plan as it is for now", acts=True, aliases=("pa",)),
+    Command("resume", "", "let the brain change it again", acts=True, aliases=("res",)),
+    Command("accept", "", "carry out what the brain suggests", acts=True, aliases=("acc",)),
+    Command("reject", "", "drop what it suggests, or is carrying out", acts=True, aliases=("rej",)),
+    Command("scale", "", "another number of workers and parameter servers", acts=True, aliases=("sc",)),
+    Command("resize", "NODE", "more or less cores and memory for a node", acts=True, aliases=("rs",)),
+    Command("drain", "NODE", "let a node leave in good order", acts=True, aliases=("dr",)),
+    Command("kill", "NODE", "end a node at once; another takes its place", acts=True, aliases=("k",)),
+    Command("checkpoint", "", "take a checkpoint now", acts=True, aliases=("cp", "save")),
     Command("stop", "", "stop the job", acts=True),
 )
 ACTING = frozenset(one.name for one in COMMANDS if one.acts)
 """Names of commands that change something, in the job that is open, or chosen among all; nodes are its nodes."""
 OF_REPLAYS = (Command("at", "TIME", "go there: 12:30, 90s, 1h5m, start, end"),)
 """Commands that there are in a replay only."""
-_SHORT = {"q": "quit", "q!": "quit", "j": "job", "h": "help", "?": "help"}
+_NAMES = {alias: one.name for one in COMMANDS for alias in one.aliases}
+"""Names of commands by their other names."""
 _THEMES = ("dark", "light")
 _OF_A_NODE = tuple(one.name for one in COMMANDS if one.argument == "NODE")
 
@@ -53,9 +68,8 @@ def complete(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes:
     name, space, argument = text.partition(" ")
     if not space:
         return next((one.name for one in COMMANDS if name and one.name.startswith(name)), None)
-    known = {"job": jobs, "j": jobs, "sort": columns, "theme": _THEMES, **dict.fromkeys(_OF_A_NODE, nodes)}.get(
-        name, ()
-    )
+    by_command = {"job": jobs, "sort": columns, "theme": _THEMES, **dict.fromkeys(_OF_A_NODE, nodes)}
+    known = by_command.get(_NAMES.get(name, name), ())
     return next((f"{name} {one}" for one in known if argument and one.startswith(argument)), None)
 
 
@@ -67,7 +81,7 @@ def parse(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes: Se
     """
     name, _, argument = text.strip().partition(" ")
     argument = argument.strip()
-    name = _SHORT.get(name, name)
+    name = _NAMES.get(name, name)
     command = next((one for one in (*COMMANDS, *OF_REPLAYS) if one.name == name), None)
     if command is None:
         found = [job for job in jobs if job == name] or [job for job in jobs if name and job.startswith(name)]

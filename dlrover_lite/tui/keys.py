@@ -36,7 +36,9 @@ EVERYWHERE = (
     Key("question_mark", "keys", "Help", "show the keys that there are", "?", rank=0),
     Key("colon", "command", "", "write a command, such as :jobs; tab completes it", ":"),
     Key("escape", "back", "Back", "back; a filter or a prompt goes first", "esc", rank=0),
+    Key("minus", "before", "", "the view before this one; once more comes back", "-"),
     Key("q", "leave", "Quit", "leave"),
+    Key("ctrl+c", "", "", "leave, from wherever you are; copy what the mouse has selected, if anything is", "^c"),
     Key("ctrl+p", "palette", "", "all commands, to choose from", "^p"),
 )
 _LISTS = (

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dlrover_lite.core.errors import UsageError
-from dlrover_lite.tui.commands import ACTING, COMMANDS, complete, parse
+from dlrover_lite.tui.commands import ACTING, COMMANDS, OF_REPLAYS, complete, parse
 
 JOBS = ("feed-2", "ads-2", "ads-1")
 COLUMNS = ("job", "state")
@@ -23,6 +23,10 @@ COLUMNS = ("job", "state")
         ("sort state", ("sort", "state")),
         ("theme light", ("theme", "light")),
         ("at 1m", ("at", "1m")),
+        ("ls", ("jobs", "")),
+        ("-", ("before", "")),
+        ("skin dark", ("theme", "dark")),
+        ("k", ("kill", "")),
     ],
 )
 def test_commands_are_parsed(text: str, found: tuple[str, str]) -> None:
@@ -59,6 +63,8 @@ def test_impossible_commands_are_refused_with_a_reason(text: str, said: str) -> 
         ("", None),
         ("x", None),
         ("job z", None),
+        ("j a", "j ads-2"),
+        ("so st", "so state"),
     ],
 )
 def test_commands_are_completed(text: str, found: str | None) -> None:
@@ -67,7 +73,7 @@ def test_commands_are_completed(text: str, found: str | None) -> None:
 
 def test_every_command_without_a_choice_is_understood() -> None:
     plain = {parse(one.name, JOBS)[0] for one in COMMANDS if not one.argument}
-    assert plain - ACTING == {"jobs", "overview", "decisions", "help", "quit"}
+    assert plain - ACTING == {"jobs", "overview", "decisions", "before", "alias", "help", "quit"}
     assert {"pause", "resume", "accept", "reject", "scale", "checkpoint", "stop"} == plain & ACTING
 
 
@@ -79,3 +85,12 @@ def test_nodes_are_named_and_completed() -> None:
     assert complete("resize w", JOBS, COLUMNS, nodes) == "resize worker-0"
     with pytest.raises(UsageError, match=r"no node 'worker-7' that runs; did you mean worker-\d"):
         parse("kill worker-7", JOBS, COLUMNS, nodes)
+
+
+def test_every_short_name_is_of_one_command_and_is_none_itself() -> None:
+    names = [name for one in (*COMMANDS, *OF_REPLAYS) for name in (one.name, *one.aliases)]
+    assert len(names) == len(set(names))
+    for one in COMMANDS:
+        assert all(
+            parse(name, JOBS, COLUMNS) == parse(one.name, JOBS, COLUMNS) for name in one.aliases if not one.argument
+        )

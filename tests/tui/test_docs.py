@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from dlrover_lite.tui.commands import COMMANDS
+from dlrover_lite.tui.commands import COMMANDS, Command
 from dlrover_lite.tui.keys import SCREENS, Key
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "tui.md").read_text(encoding="utf-8")
@@ -26,5 +27,11 @@ def test_no_other_keys_are_documented() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.name)
-def test_commands_are_documented(command: object) -> None:
-    assert f":{getattr(command, 'name', '')}" in TEXT
+def test_commands_are_documented(command: Command) -> None:
+    row = next(line for line in TEXT.splitlines() if re.match(rf"\| .*`:{command.name}[ `]", line))
+    assert command.acts or all(f"`:{name}`" in row.split("|")[2] for name in command.aliases)
+
+
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one.acts], ids=lambda one: one.name)
+def test_short_names_of_commands_that_act_are_documented(command: Command) -> None:
+    assert all(f"`:{name}`" in TEXT for name in command.aliases)

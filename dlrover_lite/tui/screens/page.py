@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
 from textual.app import ComposeResult
@@ -58,6 +58,8 @@ class Page(Screen[None]):
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
     columns: Sequence[str] = ()
     filter_text = ""
+    reopen: Callable[[], object]
+    """Function that opens another screen like this one, where this has gone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -234,6 +236,9 @@ class Page(Screen[None]):
 
     def action_leave(self) -> None:
         self.app.exit()
+
+    def action_before(self) -> None:
+        self.tui.command("before", "")
 
     def action_palette(self) -> None:
         self.tui.open_palette()

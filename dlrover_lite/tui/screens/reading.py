@@ -18,7 +18,7 @@ from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.pager import Pager
 
-__all__ = ["LogScreen", "ReadingScreen", "help_lines"]
+__all__ = ["LogScreen", "ReadingScreen", "command_lines", "help_lines"]
 
 
 class ReadingScreen(Page, inherit_bindings=False):
@@ -45,6 +45,11 @@ class ReadingScreen(Page, inherit_bindings=False):
     def on_mount(self) -> None:
         self.set_focus(self.pager)
         self.tell_head()
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        """All lines, whether or not a filter leaves them."""
+        return self._lines
 
     def is_about(self, title: str) -> bool:
         return self._title == title
@@ -129,12 +134,7 @@ def help_lines(*, readonly: bool) -> list[Line]:
         found += [line((heading, "title")), ()]
         found += [line((f"  {key.label:<14}", "accent"), key.what) for key in keys if not (key.acts and readonly)]
         found.append(())
-    found += [line(("Commands", "title")), ()]
-    for one in COMMANDS:
-        if one.acts and readonly:
-            continue
-        name = f":{one.name} {one.argument}".rstrip()
-        found.append(line((f"  {name:<18}", "accent"), one.what))
+    found += command_lines(readonly=readonly)
     found += [
         (),
         line(
@@ -143,3 +143,13 @@ def help_lines(*, readonly: bool) -> list[Line]:
         ),
     ]
     return found
+
+
+def command_lines(*, readonly: bool) -> list[Line]:
+    """Write all commands with their short names."""
+    found = [line(("Commands", "title"), ("  and their short names", "dim")), ()]
+    listed = [one for one in COMMANDS if not (one.acts and readonly)]
+    return [
+        *found,
+        *(line((f"  {one.written:<18}", "accent"), (f"{one.short:<14}", "accent"), one.what) for one in listed),
+    ]
