@@ -3,7 +3,8 @@
 Fixed before any reported seed was looked at:
 
 *Worlds.* 24 jobs arrive within 0.6 hours on 8 machines of 16 cores and 64 GiB: an eighth of the usual cluster, with its load and its
-faults. No job may have more than 24 cores, unless its user asks for more. What jobs are drawn from is in ``_paper_runs.py``, and in
+faults. No job may have more than 24 cores, unless its user asks for more. Two jobs of five have run before, on other data, within the
+same 0.6 hours. What jobs are drawn from is in ``_paper_runs.py``, and in
 ``simulation/traces/parameters.py``. Every policy meets the same jobs, failures and slow phases.
 
 *Seeds.* The first 10 of the reported ones for the comparison of policies; the first 3 of them for ablations, and for the sweep of what

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from dlrover_lite.simulation.traces import parameters as module
 from dlrover_lite.simulation.traces.files import write_trace
 from dlrover_lite.simulation.traces.generator import generate
-from dlrover_lite.simulation.traces.parameters import Arrivals, Habits, Parameters
+from dlrover_lite.simulation.traces.parameters import Arrivals, Habits, Parameters, Recurrence
 from dlrover_lite.simulation.traces.seeds import REPORTED_SEEDS, TUNING_SEEDS
 from dlrover_lite.simulation.traces.trace import TraceJob, limit_rate
 
-MANY = Parameters(arrivals=Arrivals(jobs=400))
+MANY = Parameters(arrivals=Arrivals(jobs=400), recurrence=Recurrence(share=0.0))
 
 
 def only(habit: str, **more: float) -> Parameters:
@@ -37,7 +37,7 @@ def test_a_seed_is_a_trace() -> None:
 def test_the_trace_of_a_seed_stays_what_it_was() -> None:
     """Figures that were told came from it: whoever changes it, measures them anew, and then changes this."""
     digest = hashlib.sha256(write_trace(generate(TUNING_SEEDS[0])).encode()).hexdigest()
-    assert digest[:16] == "f38c8636cae65bba"
+    assert digest[:16] == "535702807dd19494"
 
 
 def test_more_jobs_leave_the_earlier_numbers_what_they_are() -> None:
@@ -97,6 +97,17 @@ def test_asking_for_twice_as_much_is_that() -> None:
 def test_a_quota_keeps_no_user_from_what_is_asked_for() -> None:
     for job in generate(TUNING_SEEDS[0]).jobs:
         assert job.most_cores == max(Parameters().most_cores, job.asked_cores) < 1024
+
+
+def test_jobs_come_again_with_about_as_many_new_samples() -> None:
+    first: dict[tuple[object, ...], float] = {}
+    again = 0
+    for job in generate(4, Parameters(arrivals=Arrivals(jobs=400))).jobs:
+        same = job.owner, job.worker_seconds, job.tables, job.plan
+        again += same in first
+        assert 0.8 < job.samples / first.setdefault(same, job.samples) < 1.25
+        assert job.epoch_samples == job.samples
+    assert 0.36 < again / 400 < 0.51  # two thirds of 65%
 
 
 def test_jobs_come_most_often_in_the_middle() -> None:

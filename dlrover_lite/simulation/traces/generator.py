@@ -34,12 +34,27 @@ def generate(seed: int, parameters: Parameters | None = None) -> Trace:
     its = parameters or Parameters()
     times = _arrivals(source_of_chance(seed, "arrivals"), its)
     width = len(str(max(0, its.arrivals.jobs - 1)))
-    jobs = []
+    jobs: list[TraceJob] = []
+    recurring: list[TraceJob] = []
     for number, at in enumerate(times):
-        name = f"job-{number:0{width}}"
-        job = _draw(source_of_chance(seed, f"job {number}"), its, {"name": name, "arrives_at": at})
-        jobs.append(msgspec.structs.replace(job, most_cores=max(its.most_cores, job.asked_cores)))
+        chance = source_of_chance(seed, f"recurrence of job {number}")
+        recurs = chance.random() < its.recurrence.share
+        name = {"name": f"job-{number:0{width}}", "arrives_at": at}
+        if recurs and recurring and chance.random() >= 1.0 / its.recurrence.runs:
+            jobs.append(_run_again(chance, its, chance.choice(recurring), name))
+            continue
+        job = _draw(source_of_chance(seed, f"job {number}"), its, name)
+        job = msgspec.structs.replace(job, most_cores=max(its.most_cores, job.asked_cores))
+        jobs.append(job)
+        if recurs:
+            recurring.append(job)
     return Trace.of(jobs)
+
+
+def _run_again(chance: random.Random, its: Parameters, first: TraceJob, name: Mapping[str, Any]) -> TraceJob:
+    """Return another run of a job, on about as many new samples."""
+    samples = float(max(1, round(first.samples * chance.uniform(*its.recurrence.samples_factor))))
+    return msgspec.structs.replace(first, samples=samples, epoch_samples=samples / its.spread.epochs, **name)
 
 
 def complete(values: Mapping[str, Any], seed: int, parameters: Parameters) -> TraceJob:

@@ -3,15 +3,16 @@
 Sources. *Paper*: DLRover-RM, VLDB 2024. Its full text isn't kept here, so that what is marked *from memory* is unverified. *Upstream*:
 what the DLRover project tells of thousands of jobs at AntGroup (its page docs/blogs/deeprec_autoscale_cn.md, "Background"). *Philly*: Jeon
 et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", ATC 2019. *Pollux*: Qiao et al., OSDI 2021, whose
-workload is sampled from Philly's. *Measured*: of this project's own jobs. *Assumption*: nobody says it; the sweeps of ``bench/paper.py``
-are to show what depends on it.
+workload is sampled from Philly's. *PAI*: Weng et al., "MLaaS in the Wild", NSDI 2022, of Alibaba's clusters; their published trace has a
+column that groups repeated instances by what is run, with what parameters, on what data. *Measured*: of this project's own jobs.
+*Assumption*: nobody says it; the sweeps of ``bench/paper.py`` are to show what depends on it.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Arrivals", "Habits", "ModelKind", "Parameters", "SizeClass", "Spread"]
+__all__ = ["Arrivals", "Habits", "ModelKind", "Parameters", "Recurrence", "SizeClass", "Spread"]
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +25,19 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     peak: float = 3.0
     """Arrivals a second at the busiest moment, in the middle, over those at the beginning and at the end. Source: Pollux (the busiest hour
     of its workload has three times the arrivals of the first one), from memory."""
+
+
+class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs that are run again and again: the same model, on the data of another day or hour. Their users ask for the same each time."""
+
+    share: float = 0.65
+    """Share of jobs that are runs of such a job, the first ones included. Source: PAI (some 65% of tasks are of groups that were run five
+    times or more in two months), from memory."""
+    runs: float = 3.0
+    """Mean number of runs of such a job in one trace, so that a third of them have no run before them. Source: assumption (fewer than
+    PAI's five: a trace is of hours, and should have many different jobs)."""
+    samples_factor: tuple[float, float] = (0.9, 1.1)
+    """Least and most samples of a run over those of the first one, evenly distributed. Source: assumption (days differ by a tenth)."""
 
 
 class ModelKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +137,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
     arrivals: Arrivals = Arrivals()
     """When jobs come. Source: see its fields."""
+    recurrence: Recurrence = Recurrence()
+    """Which jobs come again. Source: see its fields."""
     models: tuple[ModelKind, ...] = (
         ModelKind(name="wide_deep", weight=0.3, worker_seconds=0.020, server_seconds=0.008, dims=(8, 16)),
         ModelKind(name="xdeepfm", weight=0.3, worker_seconds=0.080, server_seconds=0.008, dims=(8, 16)),
