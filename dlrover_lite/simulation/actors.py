@@ -114,6 +114,7 @@ class MasterActor(Actor):
         world, job = self.world, self.job
         if self._master is not None or self.outcome is not None:
             return
+        self.run = None  # what the one before knew, and hadn't made durable, is nobody's
         self._server = server = self.connector.server(job.endpoint, MasterRequests, remember_replies=True)
         directory = job.files.directory
         before = stories.read(directory, on_damage=world.said.append).entries

@@ -129,3 +129,17 @@ def test_memory_is_given_though_the_only_machine_was_away_when_the_master_began(
     kinds = {fault.kind for fault in ran.faults}
     assert {"machine fails", "kill master", "worker out of memory"} <= kinds, "another seed is to be found"
     assert not ran.problems, ran.report()
+
+
+def test_what_a_killed_master_knew_is_not_looked_at_while_the_next_one_waits_for_room(tmp_path: Path) -> None:
+    """Found by seed 401178: the one that was killed had counted a minibatch that wasn't durable."""
+    world = Case(4).world(tmp_path)
+    world.run(until=lambda: bool(world.jobs), most_seconds=1)
+    job = world.jobs["ads-1"]
+    world.run(until=lambda: job.minibatches > 20, most_seconds=60)
+    assert job.master.run is not None
+    job.is_disk_full = True
+    job.master.kill()
+    world.run(until=lambda: job.master.lives, most_seconds=60)
+    assert job.master.run is None
+    world.close()
