@@ -69,6 +69,8 @@ def test_the_list_tells_the_newest_change_of_a_job_that_runs() -> None:
     ]
     assert plain(change_of_jobs(rows[:2], 200)).startswith(f"{FEED.id}  △ +1 worker")
     assert "52.3 k now" in plain(change_of_jobs([rows[0], rows[2]], 200))
+    starts = msgspec.structs.replace(rows[0], state="starting", rate=0.0)  # nothing that it could be compared with yet
+    assert "now" not in plain(change_of_jobs([starts], 200))
     assert change_of_jobs([ADS], 80) == ()
 
 

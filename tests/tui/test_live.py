@@ -124,6 +124,19 @@ def test_a_job_unknown_to_the_brain_is_shown_until_it_ends(source: LiveSource, c
     assert detail.row.state == "failed"
 
 
+def test_a_job_seen_before_the_brain_knew_it_is_known_by_the_brain_from_then_on(
+    source: LiveSource, files: BrainFiles, clock: Clock
+) -> None:
+    _commit(files, _entry(create_job(recipe())))
+    job = create_job(recipe())
+    _write_status(job, samples=100)
+    source.jobs()
+    _commit(files, _entry(job, samples=150))
+    assert source.jobs().jobs[job.id].samples == 150
+    clock.now += 60.0  # all jobs of this machine are looked at again
+    assert source.jobs().jobs[job.id].samples == 150
+
+
 def test_a_job_whose_end_the_brain_missed_is_shown_as_ended(
     source: LiveSource, files: BrainFiles, clock: Clock
 ) -> None:

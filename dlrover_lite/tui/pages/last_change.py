@@ -115,7 +115,7 @@ def change_of_jobs(rows: Iterable[JobRow], width: int) -> Line:
     row = max(known, key=lambda row: (not row.over, row.change.at if row.change is not None else 0.0))
     assert row.change is not None
     head = line((row.id, "title"), "  ")
-    rate = row.rate if not row.over and row.is_changed else None
+    rate = row.rate if row.state == "training" and row.is_changed else None
     return padded((*head, *_change(row.change, width - length(head), made=row.is_changed, rate=rate)), width)
 
 

@@ -87,6 +87,7 @@ class LiveSource:
         if news.anew:
             self._written.clear()
             self._strays.clear()
+        self._strays -= {one.id for one in news.jobs}  # a brain knows them by now
         self._fold.take(news)
         self._read_statuses()
         if news.anew or now - self._looked_around >= _LOOK_AROUND_SECONDS:
