@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events
 from textual.app import App
-from textual.notifications import Notify
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
-from textual.widgets._toast import ToastRack
 
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.tui.actions import Actions
 from dlrover_lite.tui.keys import Key
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView
 from dlrover_lite.tui.pages.explanation_page import lines_of
+from dlrover_lite.tui.pages.notices_page import Notice, Notices, Severity, notices_lines
 from dlrover_lite.tui.pages.overview_page import overview
 from dlrover_lite.tui.screens.acting import ActingPage
-from dlrover_lite.tui.screens.application import Application, Severity
+from dlrover_lite.tui.screens.application import Application
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
 from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.screens.job import JobScreen
@@ -38,7 +37,7 @@ from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.sources.source import Source
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import Line, line
-from dlrover_lite.tui.widgets.notifications import Notice, superseded
+from dlrover_lite.tui.widgets.notice_line import NoticeLine
 
 __all__ = ["TuiApp"]
 
@@ -77,6 +76,7 @@ class TuiApp(App[None]):
         self.view: JobsView | None = None
         self._job: str | None = None
         """Id of the job that is looked at; None: none is."""
+        self.notices = Notices()
         self._pressed: deque[events.Key] = deque()
         """Keys that are still to be taken."""
         self._leaves = False
@@ -136,11 +136,7 @@ class TuiApp(App[None]):
             was = before.jobs.get(job)
             if was is not None and was is not row and not was.over and row.state in ("failed", "lost"):
                 why = row.message.partition("\n")[0]
-                self.notify(
-                    f"{job} {'has failed' if row.state == 'failed' else 'was lost'}: {why}",
-                    severity="error",
-                    markup=False,
-                )
+                self.tell(f"{job} {'has failed' if row.state == 'failed' else 'was lost'}: {why}", "error")
 
     @property
     def shown_screen(self) -> Screen[Any] | None:
@@ -155,6 +151,8 @@ class TuiApp(App[None]):
             screen.put(self.job_feed.take())
 
     def _tell_ages(self) -> None:
+        self.notices.expire(time.monotonic())
+        self._tell_notices()
         screen = self.shown_screen
         if isinstance(screen, Page):
             screen.tell_age()
@@ -167,14 +165,6 @@ class TuiApp(App[None]):
     def below(self) -> Iterable[Widget]:
         """Make what is at the bottom of each screen, above the keys."""
         return ()
-
-    def on_notify(self, event: Notify) -> None:
-        """Make room for a notice, before it is shown: keys that are pressed quickly may each have one."""
-        for gone in superseded(list(self._notifications), event.notification):
-            self._unnotify(gone, refresh=False)
-            for screen in self.screen_stack:
-                screen.query(f"#{ToastRack._toast_id(gone)}").remove()
-        event.notification = Notice.of(event.notification)
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
@@ -319,7 +309,7 @@ class TuiApp(App[None]):
     def copy(self, text: str, what: str) -> None:
         """Copy a text to the clipboard, by the terminal: it needn't be on this machine."""
         self.copy_to_clipboard(text)
-        self.notify(f"copied {what}", timeout=3, markup=False)
+        self.tell(f"copied {what}")
 
     def open_decisions(self, detail: JobDetail) -> None:
         self._push(DecisionsScreen(detail), partial(self.open_decisions, detail))
@@ -334,7 +324,7 @@ class TuiApp(App[None]):
             return JobHandle(row.id, backend_at(row.source)).log(process, last_lines=lines)
 
         if not row.source and not _has_log(row, process):  # in a cluster that takes its time: the screen will say
-            self.notify(f"{process} of {row.id} has no log on this machine", severity="warning", markup=False)
+            self.tell(f"{process} of {row.id} has no log on this machine", "warning")
             return
         self._push(LogScreen(f"{row.id} {process}", LogTail(log)), partial(self.open_log, row, process))
 
@@ -351,10 +341,12 @@ class TuiApp(App[None]):
                 self._open_decisions()
             case "before":
                 self._go_before()
+            case "notices":
+                self.read("Notices", self._past_notices(), again=self._past_notices)
             case "theme":
                 self.theme = DARK if argument == "dark" else LIGHT
             case "at":
-                self.notify("Nothing is replayed here: see dlrover-lite tui --replay", severity="warning", markup=False)
+                self.tell("Nothing is replayed here: see dlrover-lite tui --replay", "warning")
             case "alias":
                 self.read("Commands", command_lines(readonly=self.actions is None))
             case "help":
@@ -406,7 +398,7 @@ class TuiApp(App[None]):
     def _open_decisions(self) -> None:
         detail = self.job_feed.take()
         if detail is None or detail.row.id != self._job:
-            self.notify("Open a job first", severity="warning", markup=False)
+            self.tell("Open a job first", "warning")
         elif not isinstance(self.screen, DecisionsScreen):
             self.open_decisions(detail)
 
@@ -421,6 +413,7 @@ class TuiApp(App[None]):
             yield from screen.acting_commands()
         for job in self.job_ids[:50]:
             yield Choice(f"Job {job}", "Open this job", partial(self.open_job, job))
+        yield Choice("Notices", "All that was told here so far", lambda: self.command("notices", ""))
         yield Choice("Screenshot", "Write what is shown to a file, as a picture (SVG)", self.take_picture)
         yield Choice("Help", "The keys and commands", lambda: self.command("help", ""))
         yield Choice("Dark", "Dark colours", lambda: self.command("theme", "dark"))
@@ -430,8 +423,26 @@ class TuiApp(App[None]):
     # --- acting -----------------------------------------------------------------------------------------------------
 
     def tell(self, what: str, severity: Severity = "information") -> None:
-        """Show a notice, which stays the longer the more there is to read."""
-        self.notify(what, severity=severity, timeout=4 + len(what) / 15, markup=False)
+        """Show a notice, which stays the longer the more there is to read; an error until it is dismissed."""
+        self.notices.add(Notice(what, severity, self.now()), now=time.monotonic(), seconds=4 + len(what) / 15)
+        self._tell_notices()
+
+    def notify(self, message: str, *, severity: Severity = "information", **_others: Any) -> None:
+        """Tell what textual and its widgets have to tell, which would be boxes above everything else."""
+        self.tell(message, severity)
+
+    def _tell_notices(self) -> None:
+        """Show the newest notice: a dialog doesn't hide the screen below it."""
+        for screen in self.screen_stack:
+            for shown in screen.query(NoticeLine):
+                shown.tell()
+
+    def action_dismiss_notice(self) -> None:
+        self.notices.dismiss()
+        self._tell_notices()
+
+    def _past_notices(self) -> list[Line]:
+        return notices_lines(self.notices, max(20, self.size.width - 6))
 
     def fetch(
         self, what: Callable[[], R], then: Callable[[R], None], otherwise: Callable[[str], None] | None = None

@@ -38,6 +38,7 @@ COMMANDS = (
     Command("decisions", "", "all decisions for the job that is open", aliases=("dec", "d")),
     Command("before", "", "the view before this one; once more comes back", aliases=("-",)),
     Command("sort", "COLUMN", "another order of the rows", aliases=("so",)),
+    Command("notices", "", "all that was told at the bottom so far", aliases=("no",)),
     Command("theme", "dark|light", "other colours", aliases=("skin",)),
     Command("alias", "", "the commands and their short names", aliases=("aliases", "a")),
     Command("help", "", "the keys", aliases=("h", "?")),

@@ -71,7 +71,7 @@ class ReplayApp(TuiApp):
                 super().command(name, argument)
 
     def open_log(self, row: JobRow, process: str) -> None:
-        self.notify("A replay has no logs", severity="warning")
+        self.tell("A replay has no logs", "warning")
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class ReplayApp(TuiApp):
 
     def action_replay_decision(self, steps: int) -> None:
         if self.player.decision(steps, job=self._job) is None:
-            self.notify(f"There is no decision {'after' if steps > 0 else 'before'} this", timeout=2)
+            self.tell(f"There is no decision {'after' if steps > 0 else 'before'} this")
         self._moved(lambda: None)
 
     def action_replay_speed(self, steps: int) -> None:
@@ -93,7 +93,7 @@ class ReplayApp(TuiApp):
         try:
             at = self.player.time_of(time)
         except UsageError as error:
-            self.notify(error.message, severity="warning", markup=False)
+            self.tell(error.message, "warning")
             return
         self._moved(lambda: self.player.go(at))
 

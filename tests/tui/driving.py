@@ -132,7 +132,7 @@ def drive(
     app = app or the_app()
 
     async def run() -> None:
-        async with app.run_test(size=size, notifications=True) as pilot:
+        async with app.run_test(size=size) as pilot:
             await arrived(pilot)
             await steps(pilot)
 
@@ -160,7 +160,7 @@ def footer(app: TuiApp) -> dict[str, bool]:
 
 def told(app: TuiApp) -> list[str]:
     """What notices say, the oldest first."""
-    return [one.message for one in app._notifications]
+    return [one.text for one in app.notices.shown]
 
 
 async def write(pilot: Pilot[None], key: str, text: str, *then: str) -> None:

@@ -102,9 +102,8 @@ def test_an_error_of_an_action_is_told_with_its_hint() -> None:
         await opened(pilot)
         await pilot.press("t")
         await until(pilot, lambda: told(_app(pilot)) == ["nobody is there\nLook again."])
-        (first,) = pilot.app._notifications
         await pilot.press("s")
-        await until(pilot, lambda: first not in pilot.app._notifications)  # it is told again
+        await until(pilot, lambda: [one.times for one in _app(pilot).notices.shown] == [2])
         assert told(_app(pilot)) == ["nobody is there\nLook again."]
         assert isinstance(pilot.app.screen, JobScreen)
 
@@ -227,7 +226,7 @@ def test_keys_that_cannot_act_say_why() -> None:
 def test_actions_on_ended_or_others_jobs_are_refused_with_a_reason(moves: list[str], why: str) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         for key in ("ctrl+d", "s", "t"):
-            _app(pilot).clear_notifications()  # they go by themselves after a while
+            await pilot.press("ctrl+l")  # they go by themselves after a while, too
             await pilot.press(*moves, key)
             assert told(_app(pilot)) == [why]
         assert not footer(_app(pilot))["Scale"]

@@ -153,7 +153,7 @@ def test_keys_are_text_while_a_prompt_is_open() -> None:
 def test_decisions_are_listed_and_explained() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await write(pilot, "colon", "decisions", "enter")
-        assert "Open a job first" in next(iter(pilot.app._notifications)).message
+        assert "Open a job first" in told(_app(pilot))[0]
         await _open_ads(pilot)
         for how in ("v", "colon"):
             await (pilot.press("v") if how == "v" else write(pilot, how, "decisions", "enter"))
@@ -204,7 +204,7 @@ def test_commands_are_completed_and_done() -> None:
         await write(pilot, "colon", "theme dark", "enter")
         assert pilot.app.current_theme.dark
         await write(pilot, "colon", "jbs", "enter")
-        assert [one.message for one in pilot.app._notifications] == ["There is no command 'jbs'; did you mean :jobs?"]
+        assert told(_app(pilot)) == ["There is no command 'jbs'; did you mean :jobs?"]
         await pilot.press("colon", "escape")
         assert not _jobs(pilot).query_one(Prompt).is_open
 
@@ -281,7 +281,7 @@ def test_logs_are_followed_and_searched(with_logs: FixedSource) -> None:
 def test_a_log_on_another_machine_is_reported() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await pilot.press("l")
-        assert "no log on this machine" in next(iter(pilot.app._notifications)).message
+        assert "no log on this machine" in told(_app(pilot))[0]
         assert _jobs(pilot)
 
     drive(steps)
@@ -349,7 +349,7 @@ def test_without_jobs_keys_for_a_job_do_nothing() -> None:
         for key in ("enter", "d", "l"):
             await pilot.press(key)
             assert told(_app(pilot)) == ["There is no row to choose"]
-            _app(pilot).clear_notifications()
+            await pilot.press("ctrl+l")
         await pilot.press("ctrl+d", "down", "J")
         assert _jobs(pilot)
         assert told(_app(pilot)) == ["No job is chosen"]
@@ -413,7 +413,7 @@ def _copied(pilot: Pilot[None]) -> list[str]:
 
 
 def _told(pilot: Pilot[None]) -> list[str]:
-    return [one.message for one in pilot.app._notifications]
+    return told(_app(pilot))
 
 
 def test_y_copies_the_chosen_row(with_logs: FixedSource) -> None:

@@ -16,7 +16,7 @@ from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.reading import ReadingScreen
 from dlrover_lite.tui.widgets.pager import Pager
 from dlrover_lite.tui.widgets.replay_line import ReplayLine
-from tests.tui.driving import drive, footer, head, opened, until, write
+from tests.tui.driving import drive, footer, head, opened, told, until, write
 from tests.tui.fixed import ADS, EXPLANATION, NOW
 
 
@@ -53,7 +53,7 @@ def test_keys_move_the_replay_and_the_screen_follows(app: ReplayApp) -> None:
         assert "■ stands 4x    0:00" in _line(pilot)
         await pilot.press("p")
         assert _at(app) == 0
-        assert len(app._notifications) == 1
+        assert len(app.notices.shown) == 1
         await until(pilot, lambda: app.view is not None and app.view.jobs[ADS.id].samples == 0)
 
     drive(steps, app)
@@ -103,7 +103,7 @@ def test_commands_and_the_mouse_go_to_any_moment(app: ReplayApp) -> None:
         assert _at(app) == 45
         await write(pilot, "colon", "at 2h", "enter")
         assert _at(app) == 45
-        assert any("isn't in it" in one.message for one in app._notifications)
+        assert any("isn't in it" in one for one in told(app))
         bar = pilot.app.screen.query_one(ReplayLine)
         await pilot.click(bar, offset=(bar.size.width, 0))
         assert _at(app) == 60
@@ -160,6 +160,6 @@ def test_the_at_command_needs_a_replay() -> None:
 
     async def steps(pilot: Pilot[None]) -> None:
         await write(pilot, "colon", "at 25s", "enter")
-        assert any("Nothing is replayed" in one.message for one in app._notifications)
+        assert any("Nothing is replayed" in one for one in told(app))
 
     drive(steps, app)

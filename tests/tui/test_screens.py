@@ -13,7 +13,7 @@ from dlrover_lite.tui.text import plain
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.pager import Pager
 from dlrover_lite.tui.widgets.toned import Lines
-from tests.tui.driving import drive, head, opened, stale, the_app, until
+from tests.tui.driving import drive, head, opened, stale, the_app, told, until
 from tests.tui.fixed import ADS, DETAIL, FEED, NOW, OLD, VIEW, FixedSource
 
 MANY = {f"job-{i:04}": msgspec.structs.replace(ADS, id=f"job-{i:04}", created_at=NOW - i) for i in range(1000)}
@@ -137,10 +137,10 @@ def test_a_job_that_fails_is_told_on_every_screen_and_once() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await opened(pilot)
         source.change(FEED.id, state="failed", message="no such column\nmore")
-        await until(pilot, lambda: bool(pilot.app._notifications))
+        await until(pilot, lambda: bool(told(_app(pilot))))
         source.change(FEED.id, samples=1)
         await until(pilot, lambda: _app(pilot).view is source.view)
-        assert [one.message for one in pilot.app._notifications] == [f"{FEED.id} has failed: no such column"]
+        assert told(_app(pilot)) == [f"{FEED.id} has failed: no such column"]
 
     drive(steps, the_app(source, job=ADS.id))
 

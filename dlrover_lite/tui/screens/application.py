@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from textual.screen import Screen
 from textual.widget import Widget
@@ -11,12 +11,12 @@ from textual.widget import Widget
 from dlrover_lite.tui.actions import Actions
 from dlrover_lite.tui.keys import Key
 from dlrover_lite.tui.model import JobDetail, JobRow, JobsView
+from dlrover_lite.tui.pages.notices_page import Notices, Severity
 from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.text import Line
 
-__all__ = ["Application", "Severity"]
+__all__ = ["Application"]
 
-Severity = Literal["information", "warning", "error"]
 R = TypeVar("R")
 
 
@@ -30,6 +30,7 @@ class Application(Protocol):
     actions: Actions | None
     """Actions on jobs; None where nothing can be changed, as in a recording."""
     now: Callable[[], float]
+    notices: Notices
     view: JobsView | None
     jobs_feed: Feed[JobsView]
     job_feed: Feed[JobDetail | None]

@@ -39,6 +39,7 @@ class Confirm(Dialog[Answer]):
     def compose(self) -> ComposeResult:
         text, consequence, instead = self._question
         others = [Span("    "), Span("r", "accent"), Span(f" {instead}")] if instead else []
+        yield self.notice_line()
         with Vertical():
             yield Lines(
                 [

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from textual import events
+from textual.binding import Binding
 from textual.message import Message
 from textual.screen import ModalScreen
+
+from dlrover_lite.tui.screens.application import Application
+from dlrover_lite.tui.widgets.notice_line import NoticeLine
 
 __all__ = ["Dialog"]
 
@@ -15,6 +19,8 @@ R = TypeVar("R")
 
 class Dialog(ModalScreen[R]):
     """A dialog. Keys that were pressed before it was drawn were meant for something else: the application drops them."""
+
+    BINDINGS: ClassVar[list[Any]] = [Binding("ctrl+l", "app.dismiss_notice", show=False)]
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,6 +40,10 @@ class Dialog(ModalScreen[R]):
         """Leave the dialog on a click elsewhere."""
         if event.widget is self:
             self.leave()
+
+    def notice_line(self) -> NoticeLine:
+        """Make the line of notices, which is where that of the screen below is."""
+        return NoticeLine(lambda: cast("Application", self.app).notices.shown)
 
     def leave(self) -> None:
         """Leave with nothing done."""

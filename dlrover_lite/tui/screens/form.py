@@ -59,6 +59,7 @@ class Form(Dialog[None]):
         """Whether it waits for an answer."""
 
     def compose(self) -> ComposeResult:
+        yield self.notice_line()
         with Vertical():
             yield Lines([*wrapped(self._title, _WIDTH, "title"), ()])
             for field in self._fields:

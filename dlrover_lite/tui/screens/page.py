@@ -22,6 +22,7 @@ from dlrover_lite.tui.table import Table
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.key_bar import KeyBar
+from dlrover_lite.tui.widgets.notice_line import NoticeLine
 from dlrover_lite.tui.widgets.prompt import Kind, Prompt
 from dlrover_lite.tui.widgets.toned import Lines
 
@@ -65,6 +66,7 @@ class Page(Screen[None]):
         super().__init__()
         self._head_lines = Lines(id="head")
         self._stale_lines = Lines(id="stale")
+        self._notice = NoticeLine(lambda: self.tui.notices.shown)
         self._key_bar = KeyBar()
         self.prompt = Prompt(
             lambda text: commands.complete(text, self.tui.job_ids, self.columns, self.node_ids), self.written
@@ -78,6 +80,7 @@ class Page(Screen[None]):
         yield self._stale_lines
         yield from self.body()
         yield from self.tui.below()
+        yield self._notice
         yield self.prompt
         yield self._key_bar
         self.tell_keys()
@@ -144,7 +147,7 @@ class Page(Screen[None]):
         try:
             name, argument = commands.parse(text, self.tui.job_ids, self.columns, self.node_ids)
         except UsageError as error:
-            self.notify(error.message, severity="warning", markup=False)
+            self.tui.tell(error.message, "warning")
             return
         if name == "sort":
             self.action_sort(argument)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
+from dlrover_lite.tui.screens.application import Application
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import line
 from dlrover_lite.tui.widgets.grid import Grid
+from dlrover_lite.tui.widgets.notice_line import NoticeLine
 from dlrover_lite.tui.widgets.prompt import LineInput
 
 __all__ = ["Choice", "Palette"]
@@ -41,6 +43,7 @@ class Palette(ModalScreen[None]):
         Binding("down", "move(1)", "Down", show=False),
         Binding("pageup", "page(-1)", "Page up", show=False),
         Binding("pagedown", "page(1)", "Page down", show=False),
+        Binding("ctrl+l", "app.dismiss_notice", show=False),
     ]
 
     def __init__(self, choices: Sequence[Choice]) -> None:
@@ -51,6 +54,7 @@ class Palette(ModalScreen[None]):
         self.words = LineInput(self._look_for, self.action_choose, placeholder="words of a command")
 
     def compose(self) -> ComposeResult:
+        yield NoticeLine(lambda: cast("Application", self.app).notices.shown)
         with Vertical():
             yield self.words
             yield self.grid

@@ -123,7 +123,7 @@ class LogScreen(ReadingScreen, inherit_bindings=False):
 
     def action_follow(self) -> None:
         self.pager.follow = not self.pager.follow
-        self.notify("stays at the end" if self.pager.follow else "stays where it is", timeout=2)
+        self.tui.tell("stays at the end" if self.pager.follow else "stays where it is")
         self._put()
 
 
