@@ -14,7 +14,7 @@ from dlrover_lite.backends.sim.clock import Event
 from dlrover_lite.backends.sim.physics.memory import MemoryCosts
 from dlrover_lite.backends.sim.physics.noise import Noise, Wander
 from dlrover_lite.backends.sim.physics.queues import Costs, Node
-from dlrover_lite.backends.sim.physics.rates import Rates
+from dlrover_lite.backends.sim.physics.rates import STANDS, Rates
 from dlrover_lite.core.slot_sets import SLOTS
 
 if TYPE_CHECKING:
@@ -154,20 +154,22 @@ class JobRates:
         """Set the rates of all nodes, and look again when the noise changes."""
         self.settle()
         workers, servers = list(self._workers), list(self._servers)
+        asked = [server for server in servers if server.share]
         found = self._rates.of_nodes(
             self.truth.costs,
             [self._node(worker) for worker in workers],
-            [self._node(server) for server in servers],
+            [self._node(server) for server in asked],
             list(self.job.world.machines.machines.values()),
-            [server.share for server in servers],
+            [server.share for server in asked],
         )
         factor = self._wander.factor(self._clock.now) * self._kept(servers)
         slowest = min((rate.minibatches for rate in found.workers), default=0.0)
         for worker, rate in zip(workers, found.workers, strict=True):
             waits = slowest / rate.minibatches if self.truth.slowing.is_even and rate.minibatches else 1.0
             worker.pace(rate, factor * waits)
-        for server, rate in zip(servers, found.servers, strict=True):
-            server.pace(rate, factor)
+        of_servers = dict(zip(asked, found.servers, strict=True))
+        for server in servers:
+            server.pace(of_servers.get(server, STANDS), factor)
         self._rate = sum(worker.rate for worker in workers) * self.truth.costs.batch_size
         if workers and factor:
             self._due = None

@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.queues import Costs, Node, Window, run
+from dlrover_lite.backends.sim.physics.sampling import Job, Sample, sample, worker_limit
 
 __all__ = ["STANDS", "JobRate", "NodeRate", "Rate", "Rates", "Received"]
 
-_SECONDS = 1.0
-"""Seconds of training that are simulated for a rate, unless minibatches are long: ten of the periods of CPU limits."""
 _MINIBATCHES = 300
-"""Least number of minibatches that a rate comes from, about."""
+"""Least number of minibatches that a rate comes from."""
+_MORE = 1.1
+"""How many times as long it is looked as so many would take at the limit of the slower role, which is hardly ever reached."""
 _MOST_SECONDS = 3600.0
 _LEAST_SECONDS = 0.2
 """Two of those periods."""
@@ -25,6 +26,9 @@ _MOST_LONGER = 4.0
 """How many times longer the next look is, at most, after one that has seen too few minibatches: perhaps none had gone all of its way."""
 _CYCLES = 4.0
 """Number of minibatches, one after the other, of the slowest worker that a rate comes from at least; half as many warm it up."""
+_ROUNDS = 2.0
+"""How often all minibatches under way are to come by, at least; half as often to warm up. They begin together, and less than a round of
+them shows what is at workers and servers just then: of 250 workers and 100 servers a fifth too much."""
 
 
 class Rate(NamedTuple):
@@ -147,40 +151,66 @@ class Rates:
         return self._known[costs, places]
 
     def _run(self, costs: Costs, places: tuple[_Place, ...]) -> JobRate:
-        machines = [Machine(place.cores, place.speed, place.bytes_per_second) for place in places]
-        workers = [Node(cores, at) for at, place in enumerate(places) for cores in place.workers]
-        servers = [Node(cores, at) for at, place in enumerate(places) for cores, _ in place.servers]
-        shares = [share for place in places for _, share in place.servers]
-        # A job of hundreds of nodes trains as much within a part of the time, and its queues take as many times longer to run.
-        most = sum(worker.cores for worker in workers) / costs.worker
-        cycle = costs.latency + max(costs.worker / min(1.0, worker.cores) for worker in workers)
-        seconds = max(_LEAST_SECONDS, _CYCLES * cycle, min(_SECONDS, 2 * _MINIBATCHES / most))
-        warm = max(_LEAST_SECONDS, _CYCLES / 2 * cycle)
+        whole = Job(
+            [Node(cores, at) for at, place in enumerate(places) for cores in place.workers],
+            [Node(cores, at) for at, place in enumerate(places) for cores, _ in place.servers],
+            [share for place in places for _, share in place.servers],
+            [Machine(place.cores, place.speed, place.bytes_per_second) for place in places],
+            costs,
+        )
+        found = sample(whole)
+        job, limit = found.job, found.job.limit
+        alone = costs.latency + max(1 / worker_limit(whole, worker) for worker in whole.workers)
+        together = costs.depth * len(job.workers) / limit
+        seconds = max(_LEAST_SECONDS, _CYCLES * alone, _ROUNDS * together, _MORE * _MINIBATCHES / limit)
+        warm = max(_LEAST_SECONDS, _CYCLES / 2 * alone, _ROUNDS / 2 * together)
         while True:
             window = run(
-                workers, servers, machines, costs, seed=self._seed, seconds=seconds, warm_seconds=warm, shares=shares
+                job.workers,
+                job.servers,
+                job.machines,
+                job.costs,
+                seed=self._seed,
+                seconds=seconds,
+                warm_seconds=warm,
+                shares=job.shares,
             )
             minibatches = int(window.minibatches.sum())
             if minibatches >= _MINIBATCHES or seconds >= _MOST_SECONDS:
-                return _rate_of(window)
-            longer = min(_MOST_LONGER, max(2.0, 1.1 * _MINIBATCHES / max(1, minibatches)))
+                return _rate_of(window, whole, found)
+            longer = min(_MOST_LONGER, max(2.0, _MORE * _MINIBATCHES / max(1, minibatches)))
             seconds, warm = min(_MOST_SECONDS, seconds * longer), warm * longer
 
 
-def _rate_of(window: Window) -> JobRate:
-    workers, seconds = len(window.minibatches), window.seconds
+def _rate_of(window: Window, whole: Job, found: Sample) -> JobRate:
+    count, seconds, stands_for = len(window.minibatches), window.seconds, len(whole.workers) / len(window.minibatches)
     columns = [
-        [*window.minibatches.tolist(), *[0] * (len(window.cpu_seconds) - workers)],
+        [*window.minibatches.tolist(), *[0] * (len(window.cpu_seconds) - count)],
         window.cpu_seconds.tolist(),
         window.busy_seconds.tolist(),
         window.throttled_seconds.tolist(),
-        window.waited_seconds.tolist(),
-        [*window.read_seconds.tolist(), *[0.0] * (len(window.cpu_seconds) - workers)],
+        [*window.waited_seconds[:count].tolist(), *(stands_for * window.waited_seconds[count:]).tolist()],
+        [*window.read_seconds.tolist(), *[0.0] * (len(window.cpu_seconds) - count)],
     ]
     nodes = [NodeRate(*(value / seconds for value in values)) for values in zip(*columns, strict=True)]
-    moved = zip(window.moved_bytes.tolist(), window.moved_seconds.tolist(), strict=True)
-    received = (Received(count / seconds, took / seconds) for count, took in moved)
-    return JobRate(tuple(nodes[:workers]), tuple(nodes[workers:]), tuple(received))
+    workers = tuple(nodes[at] for at in found.as_worker)
+    servers = tuple(nodes[count + at] for at in found.as_server)
+    return JobRate(workers, servers, _received(whole, workers))
+
+
+def _received(job: Job, workers: Sequence[NodeRate]) -> tuple[Received, ...]:
+    """Return what comes to each machine: rows for its workers, and gradients for its servers, from all others."""
+    rates, shares = [0.0] * len(job.machines), [0.0] * len(job.machines)
+    for node, rate in zip(job.workers, workers, strict=True):
+        rates[node.host] += rate.minibatches
+    for node, share in zip(job.servers, job.shares, strict=True):
+        shares[node.host] += share
+    total, of_minibatch = sum(rates), job.costs.sample_bytes * job.costs.batch_size
+    found = []
+    for machine, its, share in zip(job.machines, rates, shares, strict=True):
+        count = of_minibatch * (its * (1.0 - share) + share * (total - its))
+        found.append(Received(count, count / machine.bytes_per_second))
+    return tuple(found)
 
 
 def _in_order(found: Sequence[NodeRate], positions: Sequence[int]) -> tuple[NodeRate, ...]:
