@@ -314,19 +314,26 @@ class TuiApp(App[None]):
     def open_decisions(self, detail: JobDetail) -> None:
         self._push(DecisionsScreen(detail), partial(self.open_decisions, detail))
 
-    def open_log(self, row: JobRow, process: str) -> None:
+    def open_log(self, row: JobRow, process: str = "") -> None:
         from dlrover_lite.client.handle import JobHandle
         from dlrover_lite.client.job_sources import backend_at
         from dlrover_lite.tui.screens.reading import LogScreen
+        from dlrover_lite.tui.sources.job_log import JobLogTail
         from dlrover_lite.tui.sources.log_tail import LogTail
 
-        def log(lines: int) -> Log:
+        def names() -> Sequence[str]:
+            return JobHandle(row.id, backend_at(row.source)).log_names()
+
+        def log(process: str, lines: int) -> Log:
             return JobHandle(row.id, backend_at(row.source)).log(process, last_lines=lines)
 
         if not row.source and not _has_log(row, process):  # in a cluster that takes its time: the screen will say
-            self.tell(f"{process} of {row.id} has no log on this machine", "warning")
+            what = f"{process} of {row.id} has no log" if process else f"{row.id} has no logs"
+            self.tell(f"{what} on this machine", "warning")
             return
-        self._push(LogScreen(f"{row.id} {process}", LogTail(log)), partial(self.open_log, row, process))
+        tail = LogTail(partial(log, process)) if process else JobLogTail(names, log)
+        screen = LogScreen(f"{row.id} {process or 'all nodes'}", tail)
+        self._push(screen, partial(self.open_log, row, process))
 
     def command(self, name: str, argument: str) -> None:
         """Do a command that ``commands.parse`` has understood."""
@@ -470,11 +477,12 @@ class TuiApp(App[None]):
 
 
 def _has_log(row: JobRow, process: str) -> bool:
-    """Return whether a process of a job of this machine has a log."""
+    """Return whether a process of a job of this machine has a log; "": any."""
     from dlrover_lite.client.handle import JobHandle
 
     try:
-        return bool(row.directory) and process in JobHandle(row.id).log_names()
+        names = JobHandle(row.id).log_names() if row.directory else ()
+        return process in names if process else bool(names)
     except DlroverLiteError:  # its files are gone
         return False
 

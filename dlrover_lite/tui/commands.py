@@ -36,6 +36,7 @@ COMMANDS = (
     Command("job", "JOB", "one job", aliases=("j",)),
     Command("overview", "", "the machine, or the clusters, as a picture", aliases=("ov", "v")),
     Command("decisions", "", "all decisions for the job that is open", aliases=("dec", "d")),
+    Command("logs", "NODE", "the log of a node; without one those of all as one", aliases=("log", "l")),
     Command("before", "", "the view before this one; once more comes back", aliases=("-",)),
     Command("sort", "COLUMN", "another order of the rows", aliases=("so",)),
     Command("notices", "", "all that was told at the bottom so far", aliases=("no",)),
@@ -100,6 +101,8 @@ def parse(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes: Se
             argument = _one_of(argument, _THEMES, "theme")
         case "resize" | "drain" | "kill":
             _check_node(argument, nodes)
+        case "logs":
+            pass  # nodes that have ended have logs, too
         case "at":
             if not argument:
                 raise UsageError(":at needs a time, such as 12:30, 90s, start or end")

@@ -92,6 +92,7 @@ JOBS = (
     ),
     Key("v", "overview", "Overview", "the machine, or the clusters, as a picture", rank=5),
     Key("l", "logs", "Logs", "the log of the job's master", rank=2),
+    Key("L", "all_logs", "", "the logs of all its nodes as one, in order of time"),
     _SCALE,
     Key("y", "copy", "", "copy the id of the chosen job"),
     _SAVE,
@@ -119,6 +120,7 @@ JOB = (
     ),
     Key("v", "decisions", "Decisions", "all decisions for the job", rank=1),
     Key("l", "logs", "Logs", "the log of the chosen node", rank=2),
+    Key("L", "all_logs", "", "the logs of all nodes as one, in order of time"),
     *_AUTOSCALING,
     _SCALE,
     Key("z", "resize", "Resize", "give the chosen node more or less cores and memory", acts=True, rank=6),
@@ -159,9 +161,13 @@ DECISIONS = (
     Key("y", "copy", "", "copy the explanation of the chosen decision, as text"),
 )
 READING = (
-    Key("slash", "filter", "Find", "show only lines with these words", "/"),
+    Key("slash", "filter", "Find", "find lines with all of these words", "/", rank=1),
+    Key("n", "match(1)", "Next", "the next line that was found; after the last one the first", rank=2),
+    Key("N", "match(-1)", "", "the line that was found before"),
+    Key("ampersand", "only", "Only", "only the lines that were found; once more all", "&", rank=3),
+    Key("w", "wrap", "Wrap", "long lines in several rows; once more they are cut", rank=3),
     Key("y", "copy", "", "copy the lines in sight; of other text than a log, all of them"),
-    Key("f", "follow", "Follow", "stay at the end as more is written, or not"),
+    Key("f", "follow", "Follow", "stay at the end as more is written; to scroll up ends that", rank=1),
 )
 WRITING = {
     "/": (Key("enter", "", "Keep", ""), Key("escape", "", "All again", "", "esc")),

@@ -16,7 +16,7 @@ from dlrover_lite.tui.model import JobRow
 from dlrover_lite.tui.recordings.player import Mark, Now
 from dlrover_lite.tui.recordings.recorded import RecordedSource
 from dlrover_lite.tui.screens.page import Page
-from dlrover_lite.tui.screens.reading import help_lines
+from dlrover_lite.tui.screens.reading import ReadingScreen, help_lines
 from dlrover_lite.tui.text import line
 from dlrover_lite.tui.widgets.replay_line import ReplayLine
 
@@ -32,7 +32,7 @@ class ReplayApp(TuiApp):
     BINDINGS: ClassVar[list[Any]] = [
         Binding(key.key, key.action, key.what, show=False, key_display=key.label, priority=True) for key in REPLAY
     ]
-    WITHOUT = frozenset({"logs"})
+    WITHOUT = frozenset({"logs", "all_logs"})
     FIRST_KEYS = tuple(key._replace(shown=key.label.partition(" ")[0]) for key in REPLAY)
 
     def __init__(
@@ -55,7 +55,11 @@ class ReplayApp(TuiApp):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Say whether a key's action may be done. While something is written, or chosen from a list, keys are for that."""
         if action.startswith("replay_"):
-            return isinstance(self.screen, Page) and not self.screen.prompt.is_open
+            screen = self.screen
+            searches = isinstance(screen, ReadingScreen) and bool(screen.filter_text)
+            if action == "replay_decision" and searches:  # n goes on to what was found
+                return False
+            return isinstance(screen, Page) and not screen.prompt.is_open
         return super().check_action(action, parameters)
 
     def command(self, name: str, argument: str) -> None:
@@ -70,7 +74,7 @@ class ReplayApp(TuiApp):
             case _:
                 super().command(name, argument)
 
-    def open_log(self, row: JobRow, process: str) -> None:
+    def open_log(self, row: JobRow, process: str = "") -> None:
         self.tell("A replay has no logs", "warning")
 
     # --- keys -------------------------------------------------------------------------------------------------------

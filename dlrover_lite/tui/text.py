@@ -4,6 +4,7 @@ each show a tone in their own way, and none needs it to be understood.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
@@ -15,17 +16,22 @@ __all__ = [
     "Tone",
     "clean",
     "cut",
+    "folded",
     "for_terminal",
     "joined",
     "length",
     "line",
+    "marked",
     "padded",
     "plain",
     "side_by_side",
+    "stripped",
     "wrapped",
 ]
 
-Tone = Literal["plain", "dim", "good", "warn", "bad", "accent", "title"]
+Tone = Literal["plain", "dim", "good", "warn", "bad", "accent", "title", "one", "two", "three", "found", "here"]
+"""What a piece of text means. ``one`` to ``three`` tell several of a kind apart, beside their names; ``found`` is what a search has found,
+and ``here`` that in the line that was gone to: these two are no colours."""
 
 
 class Span(NamedTuple):
@@ -41,6 +47,11 @@ ANSI: dict[Tone, str] = {
     "bad": "1;31",
     "accent": "36",
     "title": "1",
+    "one": "34",
+    "two": "35",
+    "three": "36",
+    "found": "4",
+    "here": "1;7",
 }
 """Codes of tones for a terminal; empty: none."""
 Line = tuple[Span, ...]
@@ -138,6 +149,46 @@ def joined(spans: Iterable[Span]) -> Line:
         else:
             found.append(span)
     return tuple(found)
+
+
+def stripped(spans: Sequence[Span]) -> Line:
+    """Return a line without the spaces at its end: they needn't be seen."""
+    kept = list(spans)
+    while kept and not kept[-1].text.strip(" "):
+        kept.pop()
+    if kept and kept[-1].text.endswith(" "):
+        kept[-1] = kept[-1]._replace(text=kept[-1].text.rstrip(" "))
+    return tuple(kept)
+
+
+def marked(spans: Iterable[Span], pattern: re.Pattern[str], tone: Tone) -> Line:
+    """Give all that matches a pattern, in any of the pieces, another tone."""
+    found: list[Span] = []
+    for span in spans:
+        at = 0
+        for match in pattern.finditer(span.text):
+            found += [Span(span.text[at : match.start()], span.tone), Span(match.group(), tone)]
+            at = match.end()
+        found.append(Span(span.text[at:], span.tone))
+    return tuple(span for span in found if span.text)
+
+
+def folded(spans: Sequence[Span], width: int) -> list[Line]:
+    """Break a line after each ``width`` cells, wherever that is; at least one line."""
+    found: list[Line] = []
+    parts: list[Span] = []
+    left = width
+    for text, tone in spans:
+        begun = 0
+        for at, character in enumerate(text):
+            size = width_of(character)
+            if size > left and left < width:
+                parts.append(Span(text[begun:at], tone))
+                found.append(tuple(part for part in parts if part.text))
+                parts, begun, left = [], at, width
+            left -= size
+        parts.append(Span(text[begun:], tone))
+    return [*found, tuple(part for part in parts if part.text)]
 
 
 def side_by_side(columns: Sequence[tuple[int, Sequence[Line]]], gap: str = "  ") -> list[Line]:

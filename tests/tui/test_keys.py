@@ -228,7 +228,9 @@ def test_describe_shows_all_fields_of_a_row() -> None:
         await pilot.press("end", "up", "d")
         assert isinstance(pilot.app.screen, ReadingScreen)
         assert "shapes differ" in _text(pilot)
-        await write(pilot, "slash", "model")
+        await write(pilot, "slash", "model", "enter")
+        assert "shapes differ" in _text(pilot)
+        await pilot.press("ampersand")
         assert "shapes differ" not in _text(pilot)
         assert "model.py:Net" in _text(pilot)
         await pilot.press("escape", "escape")
@@ -268,12 +270,61 @@ def test_logs_are_followed_and_searched(with_logs: FixedSource) -> None:
         with (directory / "logs" / "worker-0.log").open("a") as file:
             file.write("the end\n")
         await until(pilot, lambda: "the end" in _text(pilot))
-        await write(pilot, "slash", "line 5", "enter")
-        assert pilot.app.screen.query_one(Pager).counts == (19, 101)
-        await pilot.press("f")
-        assert not pilot.app.screen.query_one(Pager).follow
-        await pilot.press("escape", "escape")
+        await _search(pilot)
+        await _scroll_up_and_follow_again(pilot, directory / "logs" / "worker-0.log")
+        await pilot.press("escape")
         assert _job(pilot)
+
+    drive(steps, the_app(with_logs))
+
+
+async def _search(pilot: Pilot[None]) -> None:
+    """n and N go over what / has found, & leaves out the rest, esc ends it."""
+    pager = pilot.app.screen.query_one(Pager)
+    await write(pilot, "slash", "line 5", "enter")
+    assert "with line 5 (18 of 19)" in head(_app(pilot))  # the first below the first in sight
+    assert not pager.follow
+    for key, line in (("n", "line 95"), ("n", "line 5"), ("n", "line 15"), ("N", "line 5"), ("N", "line 95")):
+        await pilot.press(key)
+        assert line in _text(pilot).splitlines()[pager.text.row_gone_to - pager.scroll_offset.y]  # type: ignore[operator]
+    await pilot.press("ampersand")
+    assert pager.counts == (19, 101)
+    assert "(19 of 19, only these of 101 lines)" in head(_app(pilot))
+    await pilot.press("escape", "n")
+    assert pager.counts == (101, 101)
+    assert told(_app(pilot))[-1] == "Nothing is searched for: / does"
+
+
+async def _scroll_up_and_follow_again(pilot: Pilot[None], log: Path) -> None:
+    app, pager = _app(pilot), pilot.app.screen.query_one(Pager)
+    await pilot.press("f")
+    assert "↓ follows" in head(app)
+    await pilot.press("pageup")
+    await until(pilot, lambda: "‖ stays here" in head(app))
+    assert "Follow" in footer(app)
+    top = pager.scroll_offset.y
+    with log.open("a") as file:
+        file.write("wide " * 50 + "\n")
+    await until(pilot, lambda: pager.counts[0] == 102)
+    assert pager.scroll_offset.y == top
+    await pilot.press("f")
+    assert _text(pilot).splitlines()[-1].rstrip().endswith("…")
+    await pilot.press("w")
+    assert _text(pilot).count("wide") == 50
+
+
+def test_logs_of_all_nodes_are_one(with_logs: FixedSource) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        for how in (["down", "L"], [*":logs", "enter"], ["enter", "L"]):
+            await pilot.press(*how)
+            assert isinstance(pilot.app.screen, LogScreen)
+            await until(pilot, lambda: "worker-0 │ line 99" in _text(pilot))
+            await pilot.press("home")
+            assert "master   │ the master" in _text(pilot)
+            assert "all nodes" in head(_app(pilot))
+            await pilot.press("escape")
+        await write(pilot, "colon", "logs worker-7", "enter")
+        assert told(_app(pilot))[-1] == f"worker-7 of {ADS.id} has no log on this machine"
 
     drive(steps, the_app(with_logs))
 
@@ -431,7 +482,7 @@ def test_y_copies_the_chosen_row(with_logs: FixedSource) -> None:
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, ReadingScreen))
         await write(pilot, "slash", "cores of", "enter")
-        await pilot.press("y")
+        await pilot.press("ampersand", "y")
         assert len(copied) == 4 and "cores of the busiest server" in copied[3] and "-31%" not in copied[3]
 
     drive(steps, the_app(with_logs), size=(120, 40))

@@ -19,6 +19,7 @@ _COLOURS: dict[Tone, str] = {
     "accent": "#6fb3d2",
     "title": "#ffffff",
 }
+"""Colours of the tones that clips have; those of logs and searches aren't in any."""
 _GROUND = "#14161a"
 _CELL = 8.4, 17.0
 """Width and height of a character, in pixels."""
@@ -67,7 +68,7 @@ def _moving(clip: Clip, run: Run) -> str:
             weight = ' font-weight="bold"' if tone == "title" else ""
             long = f'textLength="{width_of(part) * cell:g}" lengthAdjust="spacingAndGlyphs"'
             text.append(
-                f'<tspan x="{8 + column * cell:g}" fill="{_COLOURS[tone]}"{weight} {long}>{escape(part)}</tspan>'
+                f'<tspan x="{8 + column * cell:g}" fill="{_COLOURS.get(tone, _COLOURS["plain"])}"{weight} {long}>{escape(part)}</tspan>'
             )
         column += width_of(part)
     if not text:

@@ -84,6 +84,12 @@ class ActingPage(TablePage):
             name = "hold"
         self.action_act(name, aim)
 
+    def command_logs(self, process: str) -> None:
+        if (row := self.aim().row) is not None:
+            self.tui.open_log(row, process)
+        else:
+            super().command_logs(process)
+
     def acting_commands(self) -> Iterable[Choice]:
         """Yield the actions that can be done now, for the palette."""
         aim = self.aim()

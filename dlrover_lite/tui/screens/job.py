@@ -246,3 +246,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
         if self.detail is not None:
             node = self.grid.row
             self.tui.open_log(self.detail.row, node.id if node else "master")
+
+    def action_all_logs(self) -> None:
+        if self.detail is not None:
+            self.tui.open_log(self.detail.row)

@@ -29,7 +29,7 @@ class JobsScreen(TableAndDetails, inherit_bindings=False):
     """
     KEYS = (JOBS, EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
-    ROW = TableAndDetails.ROW | {"logs"}
+    ROW = TableAndDetails.ROW | {"logs", "all_logs"}
     grid: Grid[JobRow]
 
     def __init__(self) -> None:
@@ -114,3 +114,7 @@ class JobsScreen(TableAndDetails, inherit_bindings=False):
     def action_logs(self) -> None:
         if not self.refused("logs") and (row := self.grid.row) is not None:
             self.tui.open_log(row, "master")
+
+    def action_all_logs(self) -> None:
+        if not self.refused("all_logs") and (row := self.grid.row) is not None:
+            self.tui.open_log(row)

@@ -151,6 +151,8 @@ class Page(Screen[None]):
             return
         if name == "sort":
             self.action_sort(argument)
+        elif name == "logs":
+            self.command_logs(argument)
         elif name in commands.ACTING:
             self.command_act(name, argument)
         else:
@@ -164,6 +166,10 @@ class Page(Screen[None]):
     def command_act(self, name: str, argument: str) -> None:
         """Do one of ``commands.ACTING``."""
         self.tui.tell(f"Go to a job first: :{name} is for one", "warning")
+
+    def command_logs(self, process: str) -> None:
+        """Show the log of a process of the job that is open, or chosen; of all as one where none is named."""
+        self.tui.tell("Go to a job first: :logs is for one", "warning")
 
     def action_sort(self, column: str) -> None:
         """Sort the rows by a column, on a screen with rows."""

@@ -12,7 +12,8 @@ from dlrover_lite.core.words import plural
 from dlrover_lite.tui.commands import COMMANDS
 from dlrover_lite.tui.keys import EVERYWHERE, READING, SCREENS, Key
 from dlrover_lite.tui.screens.page import Page, bindings, old
-from dlrover_lite.tui.sources.log_tail import LogTail
+from dlrover_lite.tui.sources.job_log import JobLogTail
+from dlrover_lite.tui.sources.log_tail import KEPT_LINES, LogTail
 from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import Line, line
@@ -27,14 +28,21 @@ class ReadingScreen(Page, inherit_bindings=False):
     DEFAULT_CSS = """
     ReadingScreen Pager { height: 1fr; padding: 1 2; }
     """
-    KEYS: ClassVar[tuple[Sequence[Key], ...]] = (READING[:2], EVERYWHERE)
+    KEYS: ClassVar[tuple[Sequence[Key], ...]] = (READING[:-1], EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
 
-    def __init__(self, title: str, lines: Sequence[Line], *, again: Callable[[], Sequence[Line]] | None = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        lines: Sequence[Line],
+        *,
+        again: Callable[[], Sequence[Line]] | None = None,
+        follow: bool = False,
+    ) -> None:
         super().__init__()
         self._title = title
         self._lines, self._again = list(lines), again
-        self.pager = Pager(lines)
+        self.pager = Pager(lines, follow=follow)
 
     def body(self) -> ComposeResult:
         yield self.pager
@@ -48,52 +56,101 @@ class ReadingScreen(Page, inherit_bindings=False):
 
     @property
     def lines(self) -> Sequence[Line]:
-        """All lines, whether or not a filter leaves them."""
+        """All lines, whether or not a search leaves them out."""
         return self._lines
 
     def is_about(self, title: str) -> bool:
         return self._title == title
 
-    def put(self, lines: Sequence[Line]) -> None:
-        """Show these lines in place of those that were there."""
+    def put(self, lines: Sequence[Line], *, gone: int = 0) -> None:
+        """Show these lines in place of those that were there, the first ``gone`` of which are gone."""
         self._lines = list(lines)
-        self.pager.put(lines)
+        self.pager.put(lines, gone=gone)
         if self.is_mounted:
             self.tell_head()
 
     def tell_head(self) -> None:
-        shown, there = self.pager.counts
-        head = line((self._title, "title"))
-        if self.filter_text:
-            head += line(("  with ", "dim"), (self.filter_text, "accent"), (f" ({shown} of {there} lines)", "dim"))
-        self.head([head])
+        self.head([line((self._title, "title"), *self._searched())])
+
+    def _searched(self) -> Line:
+        """Say what was searched for, and what was found."""
+        text = self.pager.text
+        if not text.words:
+            return ()
+        if not text.found:
+            how = "in no line"
+        else:
+            how = f"in {plural(len(text.found), 'line')}" if text.at is None else f"{text.at + 1} of {len(text.found)}"
+        only = f", only these of {plural(len(text.lines), 'line')}" if text.only else ""
+        return line(("  with ", "dim"), (self.filter_text, "accent"), (f" ({how}{only})", "dim"))
 
     def tell_age(self) -> None:
         super().tell_age()
         if self._again is not None and (lines := list(self._again())) != self._lines:
             self.put(lines)
 
+    # --- keys -----------------------------------------------------------------------------------------------------------
+
+    def action_filter(self) -> None:
+        self.pager.look_for(self.filter_text, begins=True)
+        super().action_filter()
+
     def filter_changed(self, text: str) -> None:
         self.pager.look_for(text)
+        if not text:
+            self.pager.show_only(False)
         self.tell_head()
         self.tell_keys()
 
+    def why_not(self, action: str) -> str:
+        if action == "only" or action.startswith("match"):
+            if not self.filter_text.strip():
+                return "Nothing is searched for: / does"
+            if not self.pager.text.found:
+                return f"No line has {self.filter_text.strip()}"
+        return super().why_not(action)
+
+    def label_of(self, key: Key) -> str:
+        match key.action:
+            case "only":
+                return "All " if self.pager.text.only else "Only"
+            case "wrap":
+                return "Cut " if self.pager.wraps else "Wrap"
+            case "follow":
+                return "Stay  " if self.pager.follow else "Follow"
+        return super().label_of(key)
+
+    def action_match(self, step: int) -> None:
+        if not self.refused("match"):
+            self.pager.go_to_match(step)
+            self.tell_head()
+
+    def action_only(self) -> None:
+        if self.pager.text.only or not self.refused("only"):
+            self.pager.show_only(not self.pager.text.only)
+            self.tell_head()
+            self.tell_keys()
+
+    def action_wrap(self) -> None:
+        self.pager.wrap(not self.pager.wraps)
+        self.tell_keys()
+
     def to_copy(self) -> tuple[str, str] | None:
-        """Return all lines; with a filter, what that leaves."""
+        """Return all lines; those that were found, where others are left out."""
         lines = self.pager.shown
         return text_of(lines), plural(len(lines), "line")
 
 
 class LogScreen(ReadingScreen, inherit_bindings=False):
-    """A log, followed."""
+    """A log, or several as one, followed."""
 
     KEYS = (READING, EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
 
-    def __init__(self, title: str, tail: LogTail) -> None:
-        super().__init__(title, ())
-        self.pager.follow = True
+    def __init__(self, title: str, tail: LogTail | JobLogTail) -> None:
+        super().__init__(title, (), follow=True)
         self._feed = Feed(tail.read, self._arrived, name="log")
+        self._gone = 0
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -107,11 +164,24 @@ class LogScreen(ReadingScreen, inherit_bindings=False):
         self.app.call_later(self._put)
 
     def _put(self) -> None:
-        lines = self._feed.take()
-        if lines is not None:
-            self.pager.put([line(text) for text in lines])
-        self.tell_head()
+        if (log := self._feed.take()) is not None:
+            gone, self._gone = log.gone - self._gone, log.gone
+            self.put(log.lines, gone=gone)
         self.tell_age()
+
+    def tell_head(self) -> None:
+        """Say which log it is, and whether its end stays in sight."""
+        if self.pager.follow:
+            how = line(("  ↓ follows", "good"))
+        else:
+            below = self.pager.below
+            how = line(("  ‖ stays here", "warn"), (f", {plural(below, 'row')} below; f follows", "dim"))
+        last = line((f"  the last {KEPT_LINES:,} lines", "dim")) if len(self.lines) >= KEPT_LINES else ()
+        self.head([line((self._title, "title"), *how, *last, *self._searched())])
+
+    def tell_age(self) -> None:
+        super().tell_age()
+        self.tell_head()
 
     def stale(self) -> Line:
         return old("this", self._feed.age_seconds or 0.0, self._feed.problem) if self._feed.problem else ()
@@ -121,10 +191,17 @@ class LogScreen(ReadingScreen, inherit_bindings=False):
         lines = self.pager.in_sight
         return text_of(lines), plural(len(lines), "line")
 
+    def on_pager_stopped(self, event: Pager.Stopped) -> None:
+        event.stop()
+        self._followed()
+
     def action_follow(self) -> None:
-        self.pager.follow = not self.pager.follow
-        self.tui.tell("stays at the end" if self.pager.follow else "stays where it is")
-        self._put()
+        self.pager.follow_end(not self.pager.follow)
+        self._followed()
+
+    def _followed(self) -> None:
+        self.tell_head()
+        self.tell_keys()
 
 
 def help_lines(*, readonly: bool) -> list[Line]:

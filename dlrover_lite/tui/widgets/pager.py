@@ -1,4 +1,4 @@
-"""Text that is read: it scrolls, shows only lines with some words, and can stay at its end while more is written."""
+"""Text that is read: it scrolls, is searched, and can stay at its end while more is written."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from dlrover_lite.tui.text import Line, plain
+from dlrover_lite.tui.text import Line
+from dlrover_lite.tui.text_view import TextView
 from dlrover_lite.tui.widgets.toned import TONES, Toned, tone_css
 
 __all__ = ["Pager"]
@@ -33,50 +35,106 @@ class Pager(ScrollView, Toned, can_focus=True):
         Binding("end,G", "scroll_end", "Last", show=False),
     ]
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    class Stopped(Message):
+        """Somebody has scrolled up, or gone to what was found: the end doesn't stay in sight any more."""
+
+    def __init__(self, lines: Sequence[Line], *, follow: bool = False) -> None:
         super().__init__()
-        self.follow = False
+        self.text = TextView(lines)
+        self.follow = follow
         """Whether the end stays in sight."""
-        self._all = list(lines)
-        self._words: list[str] = []
-        self._shown = self._all
+        self.wraps = False
+        self._searched_from = 0
+        """Row from which on a search that is being written looks."""
 
-    def put(self, lines: Sequence[Line]) -> None:
-        self._all = list(lines)
-        self._choose()
+    def put(self, lines: Sequence[Line], *, gone: int = 0) -> None:
+        """Show these lines in place of those there are, the first ``gone`` of which are gone: what is in sight stays there."""
+        rows = self.text.put(lines, gone=gone)
+        top = self.scroll_offset.y
+        self._sized()
+        if rows and not self.follow:
+            self._go(max(0, top - rows))
 
-    def look_for(self, text: str) -> None:
-        self._words = text.lower().split()
-        self._choose()
+    def look_for(self, text: str, *, begins: bool = False) -> None:
+        """Search for words, and go to the first line with them from where the search has begun on."""
+        if begins:
+            self._searched_from = self.scroll_offset.y
+        self.text.search(text)
+        self._sized()
+        if self.text.words:
+            self._show_row(self.text.first_from(self._searched_from))
+
+    def go_to_match(self, step: int) -> None:
+        self._show_row(self.text.next(self.scroll_offset.y, step))
+
+    def show_only(self, only: bool) -> None:
+        """Leave out the lines that a search hasn't found, or show them again."""
+        self.text.show_only(only)
+        self._sized()
+        self._show_row(self.text.row_gone_to)
+
+    def wrap(self, wraps: bool) -> None:
+        """Show long lines in several rows, or cut them."""
+        line = self.text.line_at(self.scroll_offset.y) if self.text.rows else 0
+        self.wraps = wraps
+        self._sized()
+        if not self.follow:
+            self._go(self.text.first_row(line))
+
+    def follow_end(self, follow: bool) -> None:
+        self.follow = follow
+        self._sized()
 
     @property
     def counts(self) -> tuple[int, int]:
         """Number of lines that are shown, and of all."""
-        return len(self._shown), len(self._all)
+        return len(self.text.shown), len(self.text.lines)
 
     @property
     def shown(self) -> list[Line]:
-        """Lines that a filter leaves."""
-        return list(self._shown)
+        """Lines that are shown."""
+        return list(self.text.shown)
 
     @property
     def in_sight(self) -> list[Line]:
-        top = self.scroll_offset.y
-        return self._shown[top : top + self.size.height]
+        top, last = self.scroll_offset.y, min(self.scroll_offset.y + self.size.height, self.text.rows) - 1
+        return self.text.shown[self.text.line_at(top) : self.text.line_at(last) + 1] if last >= top else []
 
-    def _choose(self) -> None:
-        words = self._words
-        self._shown = (
-            [one for one in self._all if all(word in plain(one).lower() for word in words)] if words else self._all
-        )
-        self.virtual_size = Size(self.scrollable_size.width, len(self._shown))
+    @property
+    def below(self) -> int:
+        """Number of rows below those in sight."""
+        return max(0, self.text.rows - self.scroll_offset.y - self.size.height)
+
+    def _sized(self) -> None:
+        """Show what there is now; the end of it, while that is followed."""
+        self.text.arrange(self.scrollable_size.width, wraps=self.wraps)
+        self.virtual_size = Size(self.scrollable_size.width, self.text.rows)
         if self.follow:
-            self.scroll_to(y=max(0, len(self._shown) - self.size.height), animate=False, force=True)
+            self._go(max(0, self.text.rows - self.size.height))
         self.refresh()
 
+    def _go(self, y: int) -> None:
+        self.scroll_to(y=y, animate=False, force=True, immediate=True)
+
+    def _show_row(self, y: int | None) -> None:
+        """Have a row in sight that was found; there it stays."""
+        if y is not None and self.follow:
+            self._stop()
+        if y is not None and not self.scroll_offset.y <= y < self.scroll_offset.y + self.size.height:
+            self._go(max(0, min(y - self.size.height // 3, self.text.rows - self.size.height)))
+        self.refresh()
+
+    def watch_scroll_y(self, before: float, now: float) -> None:
+        super().watch_scroll_y(before, now)
+        if self.follow and now < before and round(now) < self.text.rows - self.size.height:
+            self._stop()
+
+    def _stop(self) -> None:
+        self.follow = False
+        self.post_message(self.Stopped())
+
     def on_resize(self) -> None:
-        self._choose()
+        self._sized()
 
     def render_line(self, y: int) -> Strip:
-        at = y + self.scroll_offset.y
-        return self.strip_of(self._shown[at] if at < len(self._shown) else (), self.scrollable_size.width)
+        return self.strip_of(self.text.row(y + self.scroll_offset.y), self.scrollable_size.width)

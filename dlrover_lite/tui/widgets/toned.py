@@ -23,8 +23,8 @@ TONES = frozenset(f"tone--{tone}" for tone in get_args(Tone))
 
 
 def tone_css(name: str) -> str:
-    """Return colours that follow the theme, for a widget class of that name. Without colours all tones look alike, but titles, which are
-    bold."""
+    """Return colours that follow the theme, for a widget class of that name. Without colours tones look alike, but titles, and
+    what a search has found."""
     return f"""
     {name} {{
         & > .tone--dim {{ color: $text-muted; }}
@@ -33,6 +33,11 @@ def tone_css(name: str) -> str:
         & > .tone--bad {{ color: $text-error; text-style: bold; }}
         & > .tone--accent {{ color: $text-accent; }}
         & > .tone--title {{ text-style: bold; }}
+        & > .tone--one {{ color: $text-primary; }}
+        & > .tone--two {{ color: $text-secondary; }}
+        & > .tone--three {{ color: $text-accent; }}
+        & > .tone--found {{ text-style: underline; }}
+        & > .tone--here {{ text-style: bold reverse; }}
     }}
     """
 
