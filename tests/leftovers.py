@@ -4,6 +4,7 @@ for what is left in them at its end; ``Machine`` looks, at the end of all, for w
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 import shutil
 import tempfile
@@ -19,6 +20,8 @@ __all__ = ["Machine", "Session"]
 SHARED_MEMORY = Path("/dev/shm")
 CONTROL_GROUPS = "dlrover-lite-*-*"
 """Pattern of the names that keepers give their groups: ``dlrover-lite-<what>-<pid>``."""
+PICTURES = "dlrover-lite-*.svg"
+"""Pattern of the names that pictures of screens get."""
 PATIENCE_SECONDS = 60.0
 """How long processes get to end by themselves, and shared memory and control groups to be removed."""
 
@@ -89,9 +92,12 @@ class Session:
 
 
 class Machine:
-    """Shared memory and control groups that weren't there before. Whose they are can't be told: all who run tests must have ended."""
+    """Shared memory, control groups and pictures in the directory that tests are run from, that weren't there before. Whose they are can't
+    be told: all who run tests must have ended."""
 
     def __init__(self) -> None:
+        self._here = Path.cwd()
+        self._pictures = _names_in(self._here)
         self._shared_memory = _names_in(SHARED_MEMORY)
         self._control_groups = _control_groups()
 
@@ -100,7 +106,12 @@ class Machine:
         end = time.monotonic() + PATIENCE_SECONDS
         while (names := sorted(_names_in(SHARED_MEMORY) - self._shared_memory)) and time.monotonic() < end:
             time.sleep(0.05)
-        return [f"shared memory: {SHARED_MEMORY / name}" for name in names] + self._left_control_groups()
+        pictures = sorted(fnmatch.filter(_names_in(self._here) - self._pictures, PICTURES))
+        return [
+            *(f"shared memory: {SHARED_MEMORY / name}" for name in names),
+            *(f"picture: {self._here / name}" for name in pictures),
+            *self._left_control_groups(),
+        ]
 
     def _left_control_groups(self) -> list[str]:
         """Those whose keeper has ended: another run's jobs may be there at the same time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -58,6 +59,12 @@ WORDS = [
     "/a b",
     ":at 30s",
 ]
+
+
+@pytest.fixture(autouse=True)
+def _pictures_go_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random keys take some, too, which are written to the present directory."""
+    monkeypatch.chdir(tmp_path)
 
 
 class Watched(TuiApp):
