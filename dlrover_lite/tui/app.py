@@ -22,6 +22,7 @@ from dlrover_lite.tui.actions import Actions
 from dlrover_lite.tui.keys import Key
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView
 from dlrover_lite.tui.pages.explanation_page import lines_of
+from dlrover_lite.tui.pages.jobs_page import recipe_lines
 from dlrover_lite.tui.pages.notices_page import Notice, Notices, Severity, notices_lines
 from dlrover_lite.tui.pages.overview_page import overview
 from dlrover_lite.tui.screens.acting import ActingPage
@@ -315,25 +316,35 @@ class TuiApp(App[None]):
         self._push(DecisionsScreen(detail), partial(self.open_decisions, detail))
 
     def open_log(self, row: JobRow, process: str = "") -> None:
-        from dlrover_lite.client.handle import JobHandle
-        from dlrover_lite.client.job_sources import backend_at
         from dlrover_lite.tui.screens.reading import LogScreen
-        from dlrover_lite.tui.sources.job_log import JobLogTail
-        from dlrover_lite.tui.sources.log_tail import LogTail
+        from dlrover_lite.tui.sources.job_files import has_log, log_of
 
-        def names() -> Sequence[str]:
-            return JobHandle(row.id, backend_at(row.source)).log_names()
-
-        def log(process: str, lines: int) -> Log:
-            return JobHandle(row.id, backend_at(row.source)).log(process, last_lines=lines)
-
-        if not row.source and not _has_log(row, process):  # in a cluster that takes its time: the screen will say
+        if not row.source and not has_log(row, process):  # in a cluster that takes its time: the screen will say
             what = f"{process} of {row.id} has no log" if process else f"{row.id} has no logs"
             self.tell(f"{what} on this machine", "warning")
             return
-        tail = LogTail(partial(log, process)) if process else JobLogTail(names, log)
-        screen = LogScreen(f"{row.id} {process or 'all nodes'}", tail)
+        screen = LogScreen(f"{row.id} {process or 'all nodes'}", log_of(row, process))
         self._push(screen, partial(self.open_log, row, process))
+
+    def open_recipe(self, row: JobRow) -> None:
+        """Read the recipe of a job as it was resolved on a thread of its own. Its screen is there at once."""
+        from dlrover_lite.tui.sources.job_files import resolved_recipe
+
+        screen = self._reading(f"Recipe of {row.id}", partial(self.open_recipe, row))
+        self.fetch(
+            lambda: resolved_recipe(row), lambda text: screen.put(recipe_lines(text)), partial(self._unread, screen)
+        )
+
+    def _reading(self, title: str, reopen: Callable[[], object]) -> ReadingScreen:
+        """Show a screen for what is still to be read: one that came later would take keys that are meant for another."""
+        screen = self.read(title, [line(("reading…", "dim"))])
+        screen.reopen = reopen
+        return screen
+
+    def _unread(self, screen: ReadingScreen, why: str) -> None:
+        """Tell why there is nothing to be read on a screen."""
+        self.tell(why, "error")
+        screen.put([line((f"It can't be read: {why}", "bad"))])
 
     def command(self, name: str, argument: str) -> None:
         """Do a command that ``commands.parse`` has understood."""
@@ -362,12 +373,10 @@ class TuiApp(App[None]):
                 self.exit()
 
     def explain(self, job: str, number: int, *, otherwise: Sequence[Line], copy: bool = False) -> None:
-        """Read a decision's explanation on a thread of its own, and show it, or copy it; ``otherwise`` is taken where it isn't kept. Its
-        screen is there at once: one that came later would take keys that are meant for another."""
+        """Read a decision's explanation on a thread of its own, and show it, or copy it; ``otherwise`` is taken where it isn't kept."""
         width = _COPIED_WIDTH if copy else max(20, self.size.width - 6)
-        screen = None if copy else self.read(f"Decision {number} for {job}", [line(("reading…", "dim"))])
-        if screen is not None:
-            screen.reopen = partial(self.explain, job, number, otherwise=otherwise)
+        again = partial(self.explain, job, number, otherwise=otherwise)
+        screen = None if copy else self._reading(f"Decision {number} for {job}", again)
 
         def show(found: Explanation | None) -> None:
             lines = lines_of(found, width) if found is not None else otherwise
@@ -376,11 +385,7 @@ class TuiApp(App[None]):
             else:
                 screen.put(lines)
 
-        def refuse(why: str) -> None:
-            self.tell(why, "error")
-            if screen is not None:
-                screen.put([line((f"It can't be read: {why}", "bad"))])
-
+        refuse = None if screen is None else partial(self._unread, screen)
         self.fetch(lambda: self._source.explain(job, number), show, refuse)
 
     def _overview(self) -> list[Line]:
@@ -476,23 +481,11 @@ class TuiApp(App[None]):
         self.jobs_feed.read_now()
 
 
-def _has_log(row: JobRow, process: str) -> bool:
-    """Return whether a process of a job of this machine has a log; "": any."""
-    from dlrover_lite.client.handle import JobHandle
-
-    try:
-        names = JobHandle(row.id).log_names() if row.directory else ()
-        return process in names if process else bool(names)
-    except DlroverLiteError:  # its files are gone
-        return False
-
-
 def _raise(bug: BaseException) -> None:
     raise bug
 
 
 if TYPE_CHECKING:
-    from dlrover_lite.jobs.backend import Log
 
     def _as_its_screens_know_it(app: TuiApp) -> Application:
         return app

@@ -37,6 +37,7 @@ COMMANDS = (
     Command("overview", "", "the machine, or the clusters, as a picture", aliases=("ov", "v")),
     Command("decisions", "", "all decisions for the job that is open", aliases=("dec", "d")),
     Command("logs", "NODE", "the log of a node; without one those of all as one", aliases=("log", "l")),
+    Command("recipe", "", "the job's recipe as it was resolved", aliases=("yaml", "y")),
     Command("before", "", "the view before this one; once more comes back", aliases=("-",)),
     Command("sort", "COLUMN", "another order of the rows", aliases=("so",)),
     Command("notices", "", "all that was told at the bottom so far", aliases=("no",)),

@@ -73,6 +73,7 @@ _AUTOSCALING = (
     Key("x", "reject", "Reject", "drop what the brain suggests, or is carrying out", acts=True, rank=1),
 )
 _SCALE = Key("s", "scale", "Scale", "have another number of workers and parameter servers", acts=True, rank=2)
+_RECIPE = Key("y", "recipe", "Recipe", "the job's recipe as it was resolved, with all defaults filled in", rank=7)
 _SAVE = Key("t", "checkpoint", "Save", "take a checkpoint now", acts=True, rank=6)
 _STOP = Key("ctrl+d", "stop", "Stop", "stop the job, after a question", "^d", acts=True, rank=2)
 
@@ -90,11 +91,13 @@ JOBS = (
         ("M", "memory", "memory used"),
         ("X", "cost", "cost"),
     ),
+    Key("e", "ended", "Live", "leave out jobs that are over; once more show them", rank=7),
     Key("v", "overview", "Overview", "the machine, or the clusters, as a picture", rank=5),
     Key("l", "logs", "Logs", "the log of the job's master", rank=2),
     Key("L", "all_logs", "", "the logs of all its nodes as one, in order of time"),
     _SCALE,
-    Key("y", "copy", "", "copy the id of the chosen job"),
+    _RECIPE,
+    Key("c", "copy", "", "copy the id of the chosen job"),
     _SAVE,
     _STOP,
 )
@@ -118,6 +121,7 @@ JOB = (
         ("T", "work", "work"),
         ("R", "restarts", "restarts"),
     ),
+    Key("e", "ended", "Live", "leave out nodes that have ended; once more show them", rank=7),
     Key("v", "decisions", "Decisions", "all decisions for the job", rank=1),
     Key("l", "logs", "Logs", "the log of the chosen node", rank=2),
     Key("L", "all_logs", "", "the logs of all nodes as one, in order of time"),
@@ -134,7 +138,8 @@ JOB = (
         acts=True,
         rank=2,
     ),
-    Key("y", "copy", "", "copy the id of the chosen node"),
+    _RECIPE,
+    Key("c", "copy", "", "copy the id of the chosen node"),
     _SAVE,
     _STOP,
 )
@@ -158,7 +163,8 @@ DECISIONS = (
         ("R", "came", "how far it missed"),
     ),
     *_AUTOSCALING,
-    Key("y", "copy", "", "copy the explanation of the chosen decision, as text"),
+    _RECIPE,
+    Key("c", "copy", "", "copy the explanation of the chosen decision, as text"),
 )
 READING = (
     Key("slash", "filter", "Find", "find lines with all of these words", "/", rank=1),
@@ -166,7 +172,7 @@ READING = (
     Key("N", "match(-1)", "", "the line that was found before"),
     Key("ampersand", "only", "Only", "only the lines that were found; once more all", "&", rank=3),
     Key("w", "wrap", "Wrap", "long lines in several rows; once more they are cut", rank=3),
-    Key("y", "copy", "", "copy the lines in sight; of other text than a log, all of them"),
+    Key("c", "copy", "", "copy the lines in sight; of other text than a log, all of them"),
     Key("f", "follow", "Follow", "stay at the end as more is written; to scroll up ends that", rank=1),
 )
 WRITING = {

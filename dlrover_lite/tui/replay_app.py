@@ -32,7 +32,7 @@ class ReplayApp(TuiApp):
     BINDINGS: ClassVar[list[Any]] = [
         Binding(key.key, key.action, key.what, show=False, key_display=key.label, priority=True) for key in REPLAY
     ]
-    WITHOUT = frozenset({"logs", "all_logs"})
+    WITHOUT = frozenset({"logs", "all_logs", "recipe"})
     FIRST_KEYS = tuple(key._replace(shown=key.label.partition(" ")[0]) for key in REPLAY)
 
     def __init__(
@@ -76,6 +76,9 @@ class ReplayApp(TuiApp):
 
     def open_log(self, row: JobRow, process: str = "") -> None:
         self.tell("A replay has no logs", "warning")
+
+    def open_recipe(self, row: JobRow) -> None:
+        self.tell("A replay has no recipes", "warning")
 
     # --- keys -------------------------------------------------------------------------------------------------------
 

@@ -117,6 +117,9 @@ class Table(Generic[R]):
         """Ids of the rows that are shown, in order."""
         self.order = order
         self.filter = ""
+        self._is_left_out: Callable[[R], bool] | None = None
+        self.left_out = 0
+        """Number of rows that are left out, whatever the filter."""
         self.empty = self._without()
         """Names of columns that are left out, as there is nothing in them."""
 
@@ -143,6 +146,11 @@ class Table(Generic[R]):
         self.filter = text
         self.shown = self._arranged()
 
+    def leave_out(self, is_left_out: Callable[[R], bool] | None) -> None:
+        """Leave out the rows of which this is true; None: show all."""
+        self._is_left_out = is_left_out
+        self.shown = self._arranged()
+
     def sort(self, order: Order) -> None:
         self.order = order
         self.shown = self._arranged()
@@ -154,7 +162,11 @@ class Table(Generic[R]):
 
     def _arranged(self) -> list[str]:
         words = self.filter.lower().split()
-        names = [name for name, row in self.rows.items() if not words or self._matches(row, words)]
+        rows, left_out = self.rows, self._is_left_out
+        if left_out is not None:
+            rows = {name: row for name, row in rows.items() if not left_out(row)}
+        self.left_out = len(self.rows) - len(rows)
+        names = [name for name, row in rows.items() if not words or self._matches(row, words)]
         column = next((one for one in self.columns if one.name == self.order.column), None)
         if column is None or column.sort is None:
             return names

@@ -73,7 +73,7 @@ def test_commands_are_completed(text: str, found: str | None) -> None:
 
 def test_every_command_without_a_choice_is_understood() -> None:
     plain = {parse(one.name, JOBS)[0] for one in COMMANDS if not one.argument}
-    assert plain - ACTING == {"jobs", "overview", "decisions", "before", "notices", "alias", "help", "quit"}
+    assert plain - ACTING == {"jobs", "overview", "decisions", "recipe", "before", "notices", "alias", "help", "quit"}
     assert {"pause", "resume", "accept", "reject", "scale", "checkpoint", "stop"} == plain & ACTING
 
 

@@ -371,9 +371,11 @@ def test_footer_shows_the_keys_that_work_now() -> None:
             "Open": True,
             "Filter": True,
             "Describe": True,
+            "Live": True,
             "Overview": True,
             "Logs": True,
             "Scale": True,
+            "Recipe": True,
             "Save": True,
             "Stop": True,
             "Help": True,
@@ -467,22 +469,22 @@ def _told(pilot: Pilot[None]) -> list[str]:
     return told(_app(pilot))
 
 
-def test_y_copies_the_chosen_row(with_logs: FixedSource) -> None:
+def test_c_copies_the_chosen_row(with_logs: FixedSource) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         copied = _copied(pilot)
-        await pilot.press("down", "y")
+        await pilot.press("down", "c")
         await _open_ads_here(pilot)
-        await pilot.press("y")
+        await pilot.press("c")
         assert copied == [ADS.id, "ps-0"]
         assert _told(pilot) == [f"copied {ADS.id}", "copied ps-0"]
-        await pilot.press("v", "down", "down", "y")
+        await pilot.press("v", "down", "down", "c")
         await until(pilot, lambda: len(copied) == 3)
         assert "-31%" in copied[2] and "What was known" in copied[2] and "◉ chosen" in copied[2]
         assert max(map(len, copied[2].splitlines())) <= 100
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, ReadingScreen))
         await write(pilot, "slash", "cores of", "enter")
-        await pilot.press("ampersand", "y")
+        await pilot.press("ampersand", "c")
         assert len(copied) == 4 and "cores of the busiest server" in copied[3] and "-31%" not in copied[3]
 
     drive(steps, the_app(with_logs), size=(120, 40))
@@ -493,14 +495,14 @@ async def _open_ads_here(pilot: Pilot[None]) -> None:
     await opened(pilot)
 
 
-def test_y_copies_the_lines_of_a_log_that_are_in_sight(with_logs: FixedSource) -> None:
+def test_c_copies_the_lines_of_a_log_that_are_in_sight(with_logs: FixedSource) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         copied = _copied(pilot)
         await pilot.press("down")
         await _open_ads_here(pilot)
         await pilot.press("down", "l")
         await until(pilot, lambda: "line 99" in _text(pilot))
-        await pilot.press("y")
+        await pilot.press("c")
         lines = copied[0].splitlines()
         assert lines[-1] == "line 99" and 5 < len(lines) < 24
         assert _told(pilot) == [f"copied {len(lines)} lines"]
@@ -508,10 +510,10 @@ def test_y_copies_the_lines_of_a_log_that_are_in_sight(with_logs: FixedSource) -
     drive(steps, the_app(with_logs))
 
 
-def test_y_without_a_chosen_row_copies_nothing() -> None:
+def test_c_without_a_chosen_row_copies_nothing() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         copied = _copied(pilot)
-        await pilot.press("y")
+        await pilot.press("c")
         assert copied == [] and _told(pilot) == []
 
     drive(steps, the_app(FixedSource(JobsView())))

@@ -26,10 +26,13 @@ _LABEL = 8
 # --- the headline -----------------------------------------------------------------------------------------------------
 
 
-def headline(detail: JobDetail, width: int) -> list[Line]:
-    """Write two lines: what the job is doing, and how far and how good it is; the second is cut where it is too long."""
+def headline(detail: JobDetail, width: int, *, left_out: int = 0) -> list[Line]:
+    """Write two lines: what the job is doing, and how far and how good it is; the second is cut where it is too long. ``left_out``: nodes
+    that have ended and aren't shown."""
     row = detail.row
     first = [Span(row.id, "title"), Span("  "), *formats.state(row.state, silent_since=row.silent_since)]
+    if left_out:
+        first.append(Span(f"  {plural(left_out, 'ended node')} left out (e)", "dim"))
     if row.message:
         first.append(
             Span(f"  {row.message.partition(chr(10))[0]}", "bad" if row.state in ("failed", "lost") else "warn")

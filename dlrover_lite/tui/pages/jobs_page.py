@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dlrover_lite.core.words import at_time
 from dlrover_lite.jobs.backend import LOCAL
 from dlrover_lite.tui import formats
@@ -11,7 +13,7 @@ from dlrover_lite.tui.pages.last_change import difference_of, in_list, mark_of
 from dlrover_lite.tui.table import Column, Table, numbers
 from dlrover_lite.tui.text import Line, Span, line, side_by_side, wrapped
 
-__all__ = ["chosen", "describe", "headline", "jobs_table", "nothing_yet"]
+__all__ = ["chosen", "describe", "headline", "jobs_table", "nothing_yet", "recipe_lines"]
 
 
 _BESIDE = 110
@@ -102,15 +104,29 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
 )
 
 
-def headline(view: JobsView, shown: int, filter_text: str) -> Line:
-    """Write how many jobs there are, and how many of them run."""
+def headline(view: JobsView, shown: int, filter_text: str, *, left_out: int = 0) -> Line:
+    """Write how many jobs there are, and how many of them run; ``left_out``: those that are over and aren't shown."""
     running = sum(not row.over for row in view.jobs.values())
     parts: list[Span] = [Span("Jobs ", "title"), Span(f"{running} running, {len(view.jobs)} in all")]
+    if left_out:
+        parts.append(Span(f", {left_out} over left out (e)", "dim"))
     if filter_text:
         parts += [Span("  filter ", "dim"), Span(filter_text, "accent"), Span(f" ({shown} of {len(view.jobs)})", "dim")]
     if view.brain:
         parts += [Span("  brain ", "dim"), Span(view.brain)]
     return tuple(parts)
+
+
+_ENTRY = re.compile(r"(\s*(?:- +)*)([\w.-]+:)(?= |$)")
+
+
+def recipe_lines(text: str) -> list[Line]:
+    """Write a recipe in YAML, its names apart from its values."""
+    found = []
+    for one in text.splitlines():
+        match = _ENTRY.match(one)
+        found.append(line(match[1], (match[2], "accent"), one[match.end() :]) if match else line(one))
+    return found
 
 
 def nothing_yet(width: int) -> list[Line]:

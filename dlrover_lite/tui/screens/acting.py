@@ -42,7 +42,7 @@ class ActingPage(TablePage):
 
     def label_of(self, key: Key) -> str:
         if key.action != "hold":
-            return key.short
+            return super().label_of(key)
         now = _autoscaling(self.aim())
         return "Resume" if now is not None and now.paused else "Pause "  # as long as the other
 
@@ -83,6 +83,13 @@ class ActingPage(TablePage):
                 return
             name = "hold"
         self.action_act(name, aim)
+
+    def action_recipe(self) -> None:
+        if not self.refused("recipe"):
+            if (row := self.aim().row) is not None:
+                self.tui.open_recipe(row)
+            else:
+                super().action_recipe()
 
     def command_logs(self, process: str) -> None:
         if (row := self.aim().row) is not None:

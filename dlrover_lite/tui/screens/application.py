@@ -74,4 +74,7 @@ class Application(Protocol):
     def open_log(self, row: JobRow, process: str = "") -> None:
         """Show the log of a process, or of all as one."""
 
+    def open_recipe(self, row: JobRow) -> None:
+        """Show the recipe of a job as it was resolved."""
+
     def open_palette(self) -> None: ...

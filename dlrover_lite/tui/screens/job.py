@@ -154,11 +154,16 @@ class JobScreen(ActingPage, inherit_bindings=False):
         self._divide()
         chart, facts, memory, pane = self.chart, self.facts, self.memory, self.pane
         width = max(20, self.size.width - 2)
-        sizes = (*self.size, *chart.size, *facts.size, *memory.size, *pane.size)
+        sizes = (self.grid.table.left_out, *self.size, *chart.size, *facts.size, *memory.size, *pane.size)
         if self._drawn is not None and self._drawn[0] is self.detail and self._drawn[1] == (self.chosen, *sizes):
             return
         self._drawn = self.detail, (self.chosen, *sizes)
-        self.head([*job_page.headline(self.detail, width), change_of_job(self.detail, width)])
+        self.head(
+            [
+                *job_page.headline(self.detail, width, left_out=self.grid.table.left_out),
+                change_of_job(self.detail, width),
+            ]
+        )
         chart.show(throughput_chart.chart(self.detail, chart.size.width, chart.size.height, self.chosen))
         self._draw_facts()
         memory.show(job_page.memory(self.detail, memory.size.width, memory.size.height) if memory.display else [])
@@ -229,6 +234,13 @@ class JobScreen(ActingPage, inherit_bindings=False):
         """Take keys to be about nodes again."""
         self._choose(None)
         super().on_grid_moved(event)
+
+    def has_ended(self, row: NodeRow) -> bool:
+        return not row.alive
+
+    def filter_changed(self, text: str) -> None:
+        super().filter_changed(text)
+        self._draw()
 
     def action_describe(self) -> None:
         if not self.refused("describe") and (row := self.grid.row) is not None:

@@ -29,7 +29,7 @@ class JobsScreen(TableAndDetails, inherit_bindings=False):
     """
     KEYS = (JOBS, EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
-    ROW = TableAndDetails.ROW | {"logs", "all_logs"}
+    ROW = TableAndDetails.ROW | {"logs", "all_logs", "recipe"}
     grid: Grid[JobRow]
 
     def __init__(self) -> None:
@@ -78,7 +78,9 @@ class JobsScreen(TableAndDetails, inherit_bindings=False):
             return
         change = change_of_jobs(view.jobs.values(), max(20, self.size.width - 2))
         shown = len(self.grid.table.shown)
-        self.head([jobs_page.headline(view, shown, self.filter_text), *([change] if change else [])])
+        left_out = self.grid.table.left_out
+        head = jobs_page.headline(view, shown, self.filter_text, left_out=left_out)
+        self.head([head, *([change] if change else [])])
 
     def on_resize(self) -> None:
         self.tell_head()
@@ -94,6 +96,9 @@ class JobsScreen(TableAndDetails, inherit_bindings=False):
     def choose(self) -> None:
         if (row := self.grid.row) is not None:
             self.tui.open_job(row.id)
+
+    def has_ended(self, row: JobRow) -> bool:
+        return row.over
 
     def action_describe(self) -> None:
         if not self.refused("describe") and (row := self.grid.row) is not None:

@@ -151,6 +151,8 @@ class Page(Screen[None]):
             return
         if name == "sort":
             self.action_sort(argument)
+        elif name == "recipe":
+            self.action_recipe()
         elif name == "logs":
             self.command_logs(argument)
         elif name in commands.ACTING:
@@ -166,6 +168,10 @@ class Page(Screen[None]):
     def command_act(self, name: str, argument: str) -> None:
         """Do one of ``commands.ACTING``."""
         self.tui.tell(f"Go to a job first: :{name} is for one", "warning")
+
+    def action_recipe(self) -> None:
+        """Show the recipe of the job that is open, or chosen."""
+        self.tui.tell("Go to a job first: :recipe is of one", "warning")
 
     def command_logs(self, process: str) -> None:
         """Show the log of a process of the job that is open, or chosen; of all as one where none is named."""
@@ -262,6 +268,7 @@ class TablePage(Page):
     ROW: ClassVar[frozenset[str]] = frozenset({"open", "describe"})
     """Actions that need a row."""
     grid: Grid[Any]
+    leaves_out_ended = False
 
     def __init__(self, table: Table[Any], *, id: str) -> None:
         super().__init__()
@@ -284,6 +291,21 @@ class TablePage(Page):
 
     def action_sort(self, column: str) -> None:
         self.grid.sort_by(column)
+
+    def has_ended(self, row: Any) -> bool:
+        """Say whether a row is of something that has ended, on a screen where such rows can be left out."""
+        raise NotImplementedError
+
+    def action_ended(self) -> None:
+        """Leave out what has ended, or show it again."""
+        self.leaves_out_ended = not self.leaves_out_ended
+        self.grid.leave_out(self.has_ended if self.leaves_out_ended else None)
+        self.filter_changed(self.filter_text)
+
+    def label_of(self, key: Key) -> str:
+        if key.action == "ended":
+            return "All " if self.leaves_out_ended else "Live"
+        return super().label_of(key)
 
     def choose(self) -> None:
         """Do what is to be done with the row that is chosen."""

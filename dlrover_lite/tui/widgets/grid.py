@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Generic, TypeVar
 
 from textual import events
@@ -85,6 +85,11 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
 
     def look_for(self, text: str) -> None:
         self.table.look_for(text)
+        self._arranged()
+
+    def leave_out(self, is_left_out: Callable[[R], bool] | None) -> None:
+        """Leave out the rows of which this is true; None: show all."""
+        self.table.leave_out(is_left_out)
         self._arranged()
 
     def sort_by(self, column: str) -> None:
