@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dlrover_lite.brain.models.memory_model import index_bytes, row_bytes
 from dlrover_lite.core.errors import TraceError
 from dlrover_lite.core.units import GIB, MIB
 from dlrover_lite.protocol.demands import demand_of
@@ -12,6 +13,7 @@ from dlrover_lite.protocol.features import features_of
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.simulation import brain_runs
 from dlrover_lite.simulation.brain_runs import simulate_with_brain
+from dlrover_lite.simulation.fluid_nodes.fluid_work import FluidWork
 from dlrover_lite.simulation.job_recipe import recipe_of
 from dlrover_lite.simulation.outcomes.records import Run
 from dlrover_lite.simulation.traces.cluster import ClusterFile, MachineKind, NodePool, StartTimes
@@ -115,3 +117,13 @@ def test_pools_of_machines_are_refused_with_what_to_do() -> None:
     with pytest.raises(TraceError) as refused:
         simulate_with_brain(TRACE, ClusterFile(machines=CLUSTER.machines, pools=[pool]))
     assert "machines" in refused.value.hint
+
+
+@pytest.mark.parametrize("dims", [(8,), (32,), (8, 24)])
+def test_servers_tell_a_dimension_of_rows_as_large_as_theirs(dims: tuple[int, ...]) -> None:
+    tables = tuple(TraceTable(count=4, ids=100_000.0, dim=dim) for dim in dims)
+    one = msgspec.structs.replace(TRACE.jobs[0], tables=tables)
+    work = FluidWork(one.costs, one.memory)
+    rows = 1_000_000
+    foreseen = rows * row_bytes(work.dim, one.state_parts) + float(index_bytes(rows))
+    assert work.row_bytes(rows) == pytest.approx(foreseen, rel=0.03)

@@ -27,6 +27,15 @@ class FluidWork:
     def server_bytes(self) -> int:
         return self.memory.server_bytes
 
+    @cached_property
+    def dim(self) -> int:
+        """Values of an embedding: of all tables' on average, as many as make rows as large as theirs are."""
+        tables = self.memory.tables
+        rows = [table.rows(self._all_samples) for table in tables]
+        return max(
+            1, round(sum(table.dim * count for table, count in zip(tables, rows, strict=True)) / max(1.0, sum(rows)))
+        )
+
     def minibatches(self, cores: float) -> int:
         return 1
 
@@ -43,7 +52,10 @@ class FluidWork:
         """Return the bytes of memory that rows take: of all tables' on average, as all have them alike."""
         return int(rows * self._bytes_of_row)
 
+    @property
+    def _all_samples(self) -> float:
+        return self.memory.epoch_samples if self.memory.epoch_samples < float("inf") else 1e9
+
     @cached_property
     def _bytes_of_row(self) -> float:
-        seen = self.memory.epoch_samples if self.memory.epoch_samples < float("inf") else 1e9
-        return self.memory.row_bytes(seen) / max(1.0, self.memory.rows(seen))
+        return self.memory.row_bytes(self._all_samples) / max(1.0, self.memory.rows(self._all_samples))

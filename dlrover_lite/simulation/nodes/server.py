@@ -187,7 +187,7 @@ class Server(NodeProgram):
         if now - self._counted_at >= _COUNT_SECONDS:
             self._counted_at = now
             requests = 2 * self.memory.pushes
-            table = TableCount("C1", 16, rows)
+            table = TableCount("C1", work.dim, rows)
             counters = PsCounters(self._busy_seconds, 0.1 * self._busy_seconds, requests, row_bytes, [table])
         return PsReport(
             self.id,

@@ -23,6 +23,10 @@ class Work(Protocol):
     def server_bytes(self) -> int:
         """Bytes of memory of a parameter server beside its rows."""
 
+    @property
+    def dim(self) -> int:
+        """Values of an embedding."""
+
     def minibatches(self, cores: float) -> int:
         """Return how many minibatches a worker with so many cores computes before it pushes their gradients: 1 is exact."""
 
@@ -56,6 +60,7 @@ class SteadyWork:
     old_share: float = 0.9997
     """Share of the rows not seen so far that a minibatch leaves so."""
     bytes_of_row: int = 64
+    dim: int = 16
     worker_bytes: int = 60 * MIB
     server_bytes: int = 60 * MIB
 
