@@ -26,6 +26,9 @@ class StartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     tables_seconds: float = 10.0
     """Seconds of training, as fast as it could be, that tables have room for at the start: what grows is given more in place, within a
     second (``master.autoscale.filling_servers``)."""
+    warm_tables_seconds: float = 60.0
+    """The same of a job like past ones, whose costs say how fast it can be: in that time it is measured, and its own tables tell more than
+    those of others, which may have other ids."""
     new_ids_share: float = 0.1
     """Share of the ids that are read which are new ones: of click logs, a few in a hundred after the first minute."""
     least_tables_bytes: int = 256 * MIB
@@ -79,6 +82,11 @@ class ObservationPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The most PS for which the speeds of nodes are found: beside more of them as many workers are on slow hosts as ever."""
     least_compute_share: float = 0.6
     """Least share of a worker's CPU that its computing thread is taken to have: the others hold the interpreter's lock, too."""
+    memory_seconds: float = 3600.0
+    """The most seconds ahead for which a plan's parameter servers get memory: as long as new limits hold that a PS in need gets."""
+    memory_times_so_far: float = 2.0
+    """The same as a multiple of the time that what was trained so far took: tables are forecast from that, further ahead it is a guess,
+    and what grows is given more in place."""
     shift_times: float = 1.5
     """Factor by which a minibatch's work has to change before what was measured until then is forgotten: what a host's other guests take
     of its caches and clock costs less."""

@@ -61,8 +61,11 @@ def test_warm_start_takes_the_plan_from_a_similar_past_job() -> None:
     job = Job(found.choice, host_cores=4.0)
     measured = job.window()
     assert measured.samples_per_second == pytest.approx(found.predicted.throughput.expected, rel=0.25)
-    rows = 3.0 * 2e7**0.72
-    assert found.memory.lower <= rows / found.choice.servers * 190 + 95 * MIB * 1.06 <= found.memory.limit
+
+    def needs(samples: float) -> float:
+        return 3.0 * samples**0.72 / found.choice.servers * 190 + 95 * MIB * 1.06
+
+    assert needs(60 * measured.samples_per_second) <= found.memory.limit < needs(2e7)
     assert found.plan is not None and found.plan.worker.each.memory == 520 * MIB * 1.25
 
 

@@ -322,12 +322,11 @@ def observed_view(
     *,
     free_cores: Mapping[str, float],
     total_samples: float | None = None,
-    ahead_seconds: float = 3600.0,
     model: KeptModel | None = None,
     policy: ObservationPolicy = USUAL.observation,
 ) -> JobView:
     """Make ``view`` say what was observed of the job: its model, the present plan and what was measured with it, the last change, the work
-    left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of each worker, what changes
+    left, and the memory needed for the time ahead. The rest stays as it is: job, bounds, priority, bytes of each worker, what changes
     cost. ``view`` itself is returned if nothing was observed.
 
     ``free_cores``: those that this job's nodes could use, by host. ``model``: the one of before, if there was any.
@@ -336,10 +335,11 @@ def observed_view(
         return view
     last, need = observed.last, view.need
     if observed.forecast is not None:
+        rate = observed.measured.expected
         samples = samples_in(
-            ahead_seconds,
+            min(policy.memory_seconds, policy.memory_times_so_far * last.samples_so_far / max(rate, 1e-9)),
             so_far=last.samples_so_far,
-            per_second=observed.measured.expected,
+            per_second=rate,
             total=total_samples,
         )
         need = need_of(observed.forecast, samples, worker=need.worker, most_per_ps=need.most_per_ps)

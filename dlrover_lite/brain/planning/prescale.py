@@ -159,7 +159,7 @@ def _view(inputs: StartInputs, known: _Known) -> JobView:
         model=model,
         guessed=known.prior is None,
         similar=similar_plans(inputs.history, known.near, inputs.start) if inputs.policy.name == "paper" else (),
-        need=_need(inputs, known.near, bounds),
+        need=_need(inputs, known, bounds),
         priority=inputs.priority,
         remaining_samples=inputs.total_samples,
     )
@@ -226,11 +226,13 @@ def _nearest_below(sizes: Sequence[float], wanted: float) -> float:
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
-def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> MemoryNeed:
-    """Estimate the memory that the job needs: by its past, or by what its data and model imply."""
+def _need(inputs: StartInputs, known: _Known, bounds: Bounds) -> MemoryNeed:
+    """Estimate the memory that the job needs at first: by its past, or by what its data and model imply."""
     past = {one.job: one for one in inputs.history}
-    memories = [(memory, past[one.job]) for one in near if (memory := past[one.job].memory) is not None and memory.rows]
-    if not memories:
+    memories = [
+        (memory, past[one.job]) for one in known.near if (memory := past[one.job].memory) is not None and memory.rows
+    ]
+    if not memories or known.prior is None:
         return _cold_need(inputs, bounds)
     ages = [one.age_seconds for _, one in memories]
 
@@ -238,7 +240,7 @@ def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> Mem
         return decayed_quantile(list(values), ages, half_life=inputs.start.memory_half_life_seconds)
 
     each = usual([memory.bytes_per_row * _row_ratio(inputs.features, one.features) for memory, one in memories])
-    rows = np.array([_rows_of(memory, inputs) for memory, _ in memories])
+    rows = np.array([_rows_of(memory, _first_samples(inputs, known.prior)) for memory, _ in memories])
     lower, expected, upper = float(rows[:, 0].min()), usual(rows[:, 1]), usual(rows[:, 2])
     return MemoryNeed(
         worker=worker_limit(int(usual([memory.worker for memory, _ in memories]))),
@@ -287,12 +289,17 @@ def _first_tables(inputs: StartInputs) -> int:
     return max(policy.least_tables_bytes, dense + int(rows * row_bytes(math.ceil(dims / tables), 1)))
 
 
-def _rows_of(memory: PastMemory, inputs: StartInputs) -> tuple[float, float, float]:
-    """Estimate the rows at the end of the new job's first epoch, as the past one's tables would have them: lower end, expected, upper
-    end."""
-    samples = float(inputs.features.rows)
-    if inputs.total_samples is not None:
-        samples = min(samples, inputs.total_samples) if samples else inputs.total_samples
+def _first_samples(inputs: StartInputs, prior: Prior) -> float:
+    """Compute how many samples of its first epoch the job may train on before its own tables are known."""
+    costs, batch = prior.coefficients, max(1, inputs.features.batch_size)
+    each = sum(costs.get(name, 0.0) for name in ("worker_sample", "ps_sample"))
+    each += sum(costs.get(name, 0.0) for name in ("worker_minibatch", "worker_request", "ps_request")) / batch
+    samples = inputs.capacity.cores * inputs.start.warm_tables_seconds / max(each, 1e-9)
+    return min([samples, *(float(one) for one in (inputs.features.rows, inputs.total_samples) if one)])
+
+
+def _rows_of(memory: PastMemory, samples: float) -> tuple[float, float, float]:
+    """Estimate the rows after so many samples, as the past job's tables would have them: lower end, expected, upper end."""
     fitted = fit_rows(memory.samples, memory.rows, growth=Growth())
     if fitted is None or not samples:
         return memory.rows[-1], memory.rows[-1], memory.rows[-1]
