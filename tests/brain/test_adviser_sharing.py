@@ -17,6 +17,7 @@ from dlrover_lite.brain.store import preferences
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
 from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.acts import Resize
 from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.outcomes import JobOutcome
@@ -89,9 +90,21 @@ class Office:
             )
         elif decision.plan is not None:
             self._has(name, decision.plan, number, done=decision.action != "start")
-        else:  # what is for the health of nodes is of no interest here
+        elif decision.treatment is not None and isinstance(decision.treatment.act, Resize):
+            self._resizes(
+                name, {decision.treatment.node: decision.treatment.act.resources, **decision.treatment.act.others}
+            )
+            self.refuses(name, "done")
+        else:  # what else is for the health of nodes is of no interest here
             self.refuses(name, "given up")
         return decision
+
+    def _resizes(self, name: str, wanted: dict[str, Resources]) -> None:
+        standing = self.standings[name]
+        nodes = [
+            msgspec.structs.replace(node, resources=wanted.get(node.node, node.resources)) for node in standing.nodes
+        ]
+        self.standings[name] = msgspec.structs.replace(standing, nodes=tuple(nodes))
 
     def refuses(self, name: str, state: Any = "rejected") -> Decision:
         number, decision = (one := self.adviser.waiting()[name]).number, one.decision
@@ -127,9 +140,13 @@ class Office:
         )
 
     def measured(self, *names: str, windows: int = 3) -> None:
+        """They are, and give back the memory that they don't need."""
         for name in names:
             self.reports(name, windows=windows)
         self.turn()
+        for name in names:
+            if (told := self.said(name)) is not None and told.action == "heal":
+                self.obeys(name)
 
     def goes_on(self, *names: str, rounds: int = 8) -> None:
         """All do what they are told, and never have more than there is."""

@@ -7,14 +7,15 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dlrover_lite.brain.healing.memory_relief import forecast_of
+from dlrover_lite.brain.healing.memory_relief import forecast_of, samples_ahead
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.healing.policies import ReclaimPolicy
 from dlrover_lite.brain.healing.slow_nodes import remaining_seconds
-from dlrover_lite.brain.models.memory_forecast import Forecast, memory_band, samples_in
+from dlrover_lite.brain.models.memory_forecast import Forecast, memory_band
 from dlrover_lite.brain.models.memory_model import LEAST_PS, peak_bytes, worker_limit
 from dlrover_lite.brain.planning.plan_grid import MemoryBand
 from dlrover_lite.core.units import MIB, Resources, format_bytes
+from dlrover_lite.core.words import duration
 from dlrover_lite.protocol.acts import Resize
 from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 
@@ -97,12 +98,7 @@ def _servers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
     known = [node for node in nodes if _is_worth_it(inputs, node, math.ceil(used.get(node.node, 1 << 62) * over_used))]
     if not known or (found := forecast_of(inputs)) is None:
         return
-    until = samples_in(
-        inputs.policy.spare_seconds,
-        so_far=last.samples_so_far,
-        per_second=last.samples_per_second,
-        total=inputs.total_samples,
-    )
+    until = samples_ahead(inputs)
     for node in known:
         needed = _needs(found, node, until, used[node.node], inputs.policy.reclaim)
         if needed is None:
@@ -123,9 +119,10 @@ def _needs(found: Forecast, node: NodeNow, until: float, used: int, policy: Recl
 
 
 def _of_server(inputs: HealInputs, one: _Lower) -> str:
-    minutes = f"{inputs.policy.spare_seconds / 60:.0f} min"
+    last = inputs.held[-1]
+    seconds = (samples_ahead(inputs) - last.samples_so_far) / max(last.samples_per_second, 1e-9)
     return (
-        f"needs {format_bytes(one.band.expected)} at its peak within {minutes} (80% band {format_bytes(one.band.lower)} to "
+        f"needs {format_bytes(one.band.expected)} at its peak within {duration(seconds)} (80% band {format_bytes(one.band.lower)} to "
         f"{format_bytes(one.band.upper)}), and keeps {format_bytes(one.limit)} of its {format_bytes(one.node.resources.memory)}"
     )
 

@@ -141,13 +141,11 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     ahead_share: float = 1.0
     """How far memory is looked ahead at most, as a multiple of what has been trained so far: tables are forecast from that, and memory that
     was given comes back late."""
-    spare_windows: int = 3
+    spare_windows: int = 1
     """Number of profiles in a row of the nodes that run now after which memory may be taken from a node."""
     spare_share: float = 0.25
     """Least part of its limit that is taken from a node."""
-    spare_seconds: float = 3600.0
-    """Seconds for which a node should do without the memory that is taken."""
-    spare_again_seconds: float = 180.0
+    spare_again_seconds: float = 60.0
     """Seconds since memory was given to a node or taken from it last, before any is taken."""
     most_replacements: int = 3
     """The most slow nodes of a role that are replaced in one job."""
