@@ -74,6 +74,20 @@ def test_the_list_tells_the_newest_change_of_a_job_that_runs() -> None:
     assert change_of_jobs([ADS], 80) == ()
 
 
+def test_the_list_tells_who_gives_way_rather_than_who_begins_by_that() -> None:
+    change = GROWN.row.change
+    assert change is not None
+    way = msgspec.structs.replace(
+        change, action="preempt", difference="gives way", cause="urgent has a higher priority"
+    )
+    begins = msgspec.structs.replace(change, at=change.at + 2, action="start", difference="starts with 1 worker")
+    later = msgspec.structs.replace(begins, at=change.at + 60)
+    rows = [msgspec.structs.replace(ADS, change=way), msgspec.structs.replace(FEED, change=begins)]
+    assert "gives way" in plain(change_of_jobs(rows, 200))
+    rows[1] = msgspec.structs.replace(FEED, change=later)
+    assert "starts with 1 worker" in plain(change_of_jobs(rows, 200))
+
+
 # --- decisions --------------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,8 @@ __all__ = [
 ]
 
 _NOT_MADE = ("rejected", "superseded")
+_AT_ONCE_SECONDS = 15.0
+"""Longest time between two changes of which one follows from the other: a job gives way, another one has its nodes."""
 _HOLLOW = {"▲": "△", "▼": "▽", "◆": "◇", "●": "○"}
 _SAME: dict[str, tuple[str, Tone]] = {
     "stay": ("=", "dim"),
@@ -108,15 +110,20 @@ def change_of_job(detail: JobDetail, width: int) -> Line:
 
 
 def change_of_jobs(rows: Iterable[JobRow], width: int) -> Line:
-    """Write what changed last about any job that runs (of any, where none does), and why."""
-    known = [row for row in rows if row.change is not None]
+    """Write what changed last about any job that runs (of any, where none does), and why. Where one gives way to another that begins, why
+    it does tells both."""
+    known = [(row, row.change) for row in rows if row.change is not None]
     if not known:
         return ()
-    row = max(known, key=lambda row: (not row.over, row.change.at if row.change is not None else 0.0))
-    assert row.change is not None
+    running = [(row, one) for row, one in known if not row.over] or known
+    newest = max(one.at for _, one in running)
+    row, change = max(
+        ((row, one) for row, one in running if newest - one.at <= _AT_ONCE_SECONDS),
+        key=lambda found: (found[1].action == "preempt", found[1].at),
+    )
     head = line((row.id, "title"), "  ")
     rate = row.rate if row.state == "training" and row.is_changed else None
-    return padded((*head, *_change(row.change, width - length(head), made=row.is_changed, rate=rate)), width)
+    return padded((*head, *_change(change, width - length(head), made=row.is_changed, rate=rate)), width)
 
 
 def in_list(row: JobRow) -> Line:
