@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from textual import events
 from textual.app import App
 from textual.screen import Screen
+from textual.theme import Theme
 from textual.widget import Widget
 from textual.widgets import Input
 
-from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.core.errors import DlroverLiteError, UsageError
 from dlrover_lite.tui.actions import Actions
 from dlrover_lite.tui.keys import Key
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView
@@ -38,11 +39,13 @@ from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.sources.source import Source
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import Line, line
+from dlrover_lite.tui.themes import OWN, THEMES, ColourTheme, ThemeFiles
 from dlrover_lite.tui.widgets.notice_line import NoticeLine
 
 __all__ = ["TuiApp"]
 
 DARK, LIGHT = "textual-dark", "textual-light"
+_TEXTUAL_NAMES = {"dark": DARK, "light": LIGHT}
 R = TypeVar("R")
 _COPIED_WIDTH = 100
 """Width of the lines of an explanation that is copied, in characters."""
@@ -68,7 +71,9 @@ class TuiApp(App[None]):
         actions: Actions | None = None,
         period_seconds: float = 0.5,
         clock: Callable[[], float] = time.time,
+        themes: ThemeFiles | None = None,
     ) -> None:
+        """``themes``: where a person's own themes are, and the chosen one is remembered; None: nowhere."""
         super().__init__()
         self._source = source
         self._first = job
@@ -95,6 +100,12 @@ class TuiApp(App[None]):
             period_seconds=period_seconds,
         )
 
+        self._themes = themes
+        self.theme_names: Sequence[str] = THEMES
+        """Names of the themes that there are, also a person's own."""
+        self._wrong_themes = self._add_themes()
+        """What is wrong with a person's own themes, or the one that was remembered."""
+
     # --- what is read -----------------------------------------------------------------------------------------------
 
     def get_default_screen(self) -> Screen[Any]:
@@ -104,6 +115,8 @@ class TuiApp(App[None]):
         self.jobs_feed.start()
         self.job_feed.start()
         self.set_interval(1.0, self._tell_ages)
+        for wrong in self._wrong_themes:
+            self.tell(wrong, "warning")
         if self._first is not None:
             self.open_job(self._first)
 
@@ -362,7 +375,7 @@ class TuiApp(App[None]):
             case "notices":
                 self.read("Notices", self._past_notices(), again=self._past_notices)
             case "theme":
-                self.theme = DARK if argument == "dark" else LIGHT
+                self._choose_theme(argument)
             case "at":
                 self.tell("Nothing is replayed here: see dlrover-lite tui --replay", "warning")
             case "alias":
@@ -428,9 +441,39 @@ class TuiApp(App[None]):
         yield Choice("Notices", "All that was told here so far", lambda: self.command("notices", ""))
         yield Choice("Screenshot", "Write what is shown to a file, as a picture (SVG)", self.take_picture)
         yield Choice("Help", "The keys and commands", lambda: self.command("help", ""))
-        yield Choice("Dark", "Dark colours", lambda: self.command("theme", "dark"))
-        yield Choice("Light", "Light colours", lambda: self.command("theme", "light"))
+        for theme in self.theme_names:
+            yield Choice(f"Theme {theme}", "Other colours", partial(self.command, "theme", theme))
         yield Choice("Quit", "Leave", self.exit)
+
+    # --- colours ------------------------------------------------------------------------------------------------------
+
+    def _add_themes(self) -> list[str]:
+        """Add our own themes and those of this person, and use the one that was chosen last. Returns what is wrong."""
+        for one in OWN:
+            self.register_theme(_theme_of(one))
+        if self._themes is None:
+            return []
+        found, wrong = self._themes.own()
+        for one in found:
+            self.register_theme(_theme_of(one))
+        self.theme_names = (*THEMES, *(one.name for one in found))
+        try:
+            chosen = self._themes.chosen()
+        except UsageError as error:
+            return [*wrong, str(error)]
+        if chosen and chosen not in self.theme_names:
+            wrong.append(f"There is no theme {chosen} any more, which was chosen last: these are the colours of dark")
+        elif chosen:
+            self.theme = _TEXTUAL_NAMES.get(chosen, chosen)
+        return wrong
+
+    def _choose_theme(self, name: str) -> None:
+        self.theme = _TEXTUAL_NAMES.get(name, name)
+        if self._themes is not None:
+            try:
+                self._themes.choose(name)
+            except UsageError as error:
+                self.tell(str(error), "error")
 
     # --- acting -----------------------------------------------------------------------------------------------------
 
@@ -479,6 +522,11 @@ class TuiApp(App[None]):
         self.tell(what)
         self.job_feed.read_now()
         self.jobs_feed.read_now()
+
+
+def _theme_of(one: ColourTheme) -> Theme:
+    colours: dict[str, Any] = dict(one.colours)
+    return Theme(one.name, dark=one.dark, variables=dict(one.texts), **colours)
 
 
 def _raise(bug: BaseException) -> None:

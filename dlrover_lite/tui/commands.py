@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from dlrover_lite.core.errors import UsageError
+from dlrover_lite.tui.themes import THEMES
 
 __all__ = ["ACTING", "COMMANDS", "OF_REPLAYS", "Command", "complete", "job_named", "parse"]
 
@@ -41,7 +42,7 @@ COMMANDS = (
     Command("before", "", "the view before this one; once more comes back", aliases=("-",)),
     Command("sort", "COLUMN", "another order of the rows", aliases=("so",)),
     Command("notices", "", "all that was told at the bottom so far", aliases=("no",)),
-    Command("theme", "dark|light", "other colours", aliases=("skin",)),
+    Command("theme", "NAME", "other colours, also the next time", aliases=("skin",)),
     Command("alias", "", "the commands and their short names", aliases=("aliases", "a")),
     Command("help", "", "the keys", aliases=("h", "?")),
     Command("quit", "", "leave", aliases=("q", "q!", "exit")),
@@ -62,21 +63,32 @@ OF_REPLAYS = (Command("at", "TIME", "go there: 12:30, 90s, 1h5m, start, end"),)
 """Commands that there are in a replay only."""
 _NAMES = {alias: one.name for one in COMMANDS for alias in one.aliases}
 """Names of commands by their other names."""
-_THEMES = ("dark", "light")
 _OF_A_NODE = tuple(one.name for one in COMMANDS if one.argument == "NODE")
 
 
-def complete(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes: Sequence[str] = ()) -> str | None:
+def complete(
+    text: str,
+    jobs: Sequence[str],
+    columns: Sequence[str] = (),
+    nodes: Sequence[str] = (),
+    themes: Sequence[str] = THEMES,
+) -> str | None:
     """Complete a text to the whole of the first command that begins so; None where there is none."""
     name, space, argument = text.partition(" ")
     if not space:
         return next((one.name for one in COMMANDS if name and one.name.startswith(name)), None)
-    by_command = {"job": jobs, "sort": columns, "theme": _THEMES, **dict.fromkeys(_OF_A_NODE, nodes)}
+    by_command = {"job": jobs, "sort": columns, "theme": themes, **dict.fromkeys(_OF_A_NODE, nodes)}
     known = by_command.get(_NAMES.get(name, name), ())
     return next((f"{name} {one}" for one in known if argument and one.startswith(argument)), None)
 
 
-def parse(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes: Sequence[str] = ()) -> tuple[str, str]:
+def parse(
+    text: str,
+    jobs: Sequence[str],
+    columns: Sequence[str] = (),
+    nodes: Sequence[str] = (),
+    themes: Sequence[str] = THEMES,
+) -> tuple[str, str]:
     """Return command and argument, as they are known. A job's id, or the start of one, is a command too. Without a node the chosen one is
     meant.
 
@@ -99,7 +111,7 @@ def parse(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes: Se
         case "sort":
             argument = _one_of(argument, columns, "column")
         case "theme":
-            argument = _one_of(argument, _THEMES, "theme")
+            argument = _one_of(argument, themes, "theme")
         case "resize" | "drain" | "kill":
             _check_node(argument, nodes)
         case "logs":

@@ -18,6 +18,7 @@ from dlrover_lite.tui.recordings.recorded import RecordedSource
 from dlrover_lite.tui.screens.page import Page
 from dlrover_lite.tui.screens.reading import ReadingScreen, help_lines
 from dlrover_lite.tui.text import line
+from dlrover_lite.tui.themes import ThemeFiles
 from dlrover_lite.tui.widgets.replay_line import ReplayLine
 
 __all__ = ["ReplayApp"]
@@ -36,11 +37,16 @@ class ReplayApp(TuiApp):
     FIRST_KEYS = tuple(key._replace(shown=key.label.partition(" ")[0]) for key in REPLAY)
 
     def __init__(
-        self, source: RecordedSource, *, job: str | None = None, period_seconds: float = _PERIOD_SECONDS
+        self,
+        source: RecordedSource,
+        *,
+        job: str | None = None,
+        period_seconds: float = _PERIOD_SECONDS,
+        themes: ThemeFiles | None = None,
     ) -> None:
         self.player = source.player
         self._begins_at = self.player.at
-        super().__init__(source, job=job, period_seconds=period_seconds, clock=lambda: self.player.at)
+        super().__init__(source, job=job, period_seconds=period_seconds, clock=lambda: self.player.at, themes=themes)
 
     def on_mount(self) -> None:
         """Go to the beginning: until now nothing could be seen of it."""

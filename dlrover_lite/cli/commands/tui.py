@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dlrover_lite.tui.recordings.recorded import Explain, RecordedSource, Recording
     from dlrover_lite.tui.sources.live import LiveSource
     from dlrover_lite.tui.sources.source import Source
+    from dlrover_lite.tui.themes import ThemeFiles
 
 __all__ = ["job_found", "tui"]
 
@@ -129,7 +130,15 @@ def tui(
     from dlrover_lite.tui.actions import Actions
     from dlrover_lite.tui.app import TuiApp
 
-    TuiApp(source, job=first, actions=None if readonly else Actions(live.look_again)).run()
+    actions = None if readonly else Actions(live.look_again)
+    TuiApp(source, job=first, actions=actions, themes=_themes()).run()
+
+
+def _themes() -> ThemeFiles:
+    from dlrover_lite.core.files.paths import state_directory
+    from dlrover_lite.tui.themes import ThemeFiles
+
+    return ThemeFiles(state_directory() / "tui")
 
 
 def _serve(chosen: Mapping[str, object], port: int, *, writable: bool) -> None:
@@ -240,7 +249,7 @@ def _replay(
     _check_screen()
     from dlrover_lite.tui.replay_app import ReplayApp
 
-    ReplayApp(source, job=first).run()
+    ReplayApp(source, job=first, themes=_themes()).run()
 
 
 def _source(recording: Recording, speed: float, explain: Explain | None = None) -> RecordedSource:

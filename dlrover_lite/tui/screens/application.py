@@ -32,6 +32,7 @@ class Application(Protocol):
     now: Callable[[], float]
     notices: Notices
     view: JobsView | None
+    theme_names: Sequence[str]
     jobs_feed: Feed[JobsView]
     job_feed: Feed[JobDetail | None]
 

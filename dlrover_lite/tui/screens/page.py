@@ -68,9 +68,7 @@ class Page(Screen[None]):
         self._stale_lines = Lines(id="stale")
         self._notice = NoticeLine(lambda: self.tui.notices.shown)
         self._key_bar = KeyBar()
-        self.prompt = Prompt(
-            lambda text: commands.complete(text, self.tui.job_ids, self.columns, self.node_ids), self.written
-        )
+        self.prompt = Prompt(lambda text: commands.complete(text, *self._known()), self.written)
 
     def body(self) -> ComposeResult:
         raise NotImplementedError
@@ -143,9 +141,13 @@ class Page(Screen[None]):
             if kind == ":" and text.strip():
                 self._command(text)
 
+    def _known(self) -> tuple[Sequence[str], ...]:
+        """Return the jobs, columns, nodes and themes that a command may name."""
+        return self.tui.job_ids, self.columns, self.node_ids, self.tui.theme_names
+
     def _command(self, text: str) -> None:
         try:
-            name, argument = commands.parse(text, self.tui.job_ids, self.columns, self.node_ids)
+            name, argument = commands.parse(text, *self._known())
         except UsageError as error:
             self.tui.tell(error.message, "warning")
             return
