@@ -22,6 +22,7 @@ from dlrover_lite.master.generation_run import GenerationRun
 from dlrover_lite.master.io_queue import InlineIo
 from dlrover_lite.master.master import Master
 from dlrover_lite.master.outcome import Outcome
+from dlrover_lite.master.slots.slot_state import SlotState
 from dlrover_lite.protocol.brain_messages import Advice, BrainRequests
 from dlrover_lite.protocol.messages import MasterRequests
 from dlrover_lite.transport.memory import MemoryConnector, MemoryServer
@@ -95,6 +96,8 @@ class MasterActor(Actor):
         self.job = job
         self.run: GenerationRun | None = None
         """The generation that it runs, or ran last; None: it hasn't begun with one."""
+        self._slots = SlotState()
+        """Slots and their moves after its last step."""
         self._master: WatchedMaster | None = None
         self._server: MemoryServer | None = None
         self._brain: BrainLink | None = None
@@ -166,6 +169,9 @@ class MasterActor(Actor):
             self.close()
             return
         self.run = self._master.run or self.run
+        if self.run is not None and (slots := self.run.servers.state) is not self._slots:
+            before, self._slots = self._slots, slots
+            self.job.on_slots(before, slots)
         if self._server.unforeseen:
             self.world.problems.append(f"{self.name}: a request met an exception that nobody had thought of")
         for request, body in outbox:

@@ -35,6 +35,7 @@ from dlrover_lite.simulation.nodes.worker import Worker
 from dlrover_lite.transport.memory import MemoryConnector
 
 if TYPE_CHECKING:
+    from dlrover_lite.master.slots.slot_state import SlotState
     from dlrover_lite.simulation.world import World
 
 __all__ = ["JobSpec", "SimulatedJob", "exact_program"]
@@ -91,6 +92,8 @@ class SimulatedJob:
         """How often its model was exported."""
         self.crashes = False
         """Its workers end by themselves soon after they have begun."""
+        self.on_slots: Callable[[SlotState, SlotState], None] = lambda before, now: None
+        """Is told when its master's slots, or their moves, are others than before."""
         self.memories: dict[str, ServerMemory] = {}
         """What each of its servers has left, or has."""
         self.data = JobData(spec.plan, reconcile([], None, whose="the job"))

@@ -39,6 +39,10 @@ class FluidServer(Server):
         self._level_seconds = 0.0
         """Seconds from the last report until its rows have grown so much that it tells."""
         self._before = (0, False, False)
+        self._told: tuple[int, bool, int] | None = None
+        """Version of the orders that it follows, whether it is tidy, and which checkpoint it has restored, as it has told them last."""
+        self._orders_to_hear = 0
+        """Version of the newest orders that are other ones for it."""
 
     @property
     def share(self) -> float:
@@ -81,20 +85,28 @@ class FluidServer(Server):
 
     @property
     def _report_at(self) -> float:
-        soon = super()._report_at
-        waits = not self.is_tidy or self.incoming is not None or self.outgoing is not None or self.snapshots.active
-        if waits or not self.owned or self._has_orders:
-            return soon
+        if self._has_news or self.orders.version < self._orders_to_hear or self._unanswered:
+            return super()._report_at
         usual = next_multiple(self._reported_at, self._report_seconds)
         return min(usual, self._reported_at + self._level_seconds)
 
     @property
-    def _has_orders(self) -> bool:
-        """The master has orders that it hasn't heard of, or nothing is known of them yet."""
-        run = self.job.master.run
-        return run is None or run.servers.state.version != self.orders.version
+    def _has_news(self) -> bool:
+        """There is something that the master waits for, and hasn't been told."""
+        ready = self.incoming is not None and bool(self.incoming.ready)
+        return ready or self.snapshots.has_news or (self.is_tidy and self._told != self._to_tell)
+
+    @property
+    def _to_tell(self) -> tuple[int, bool, int]:
+        return self.orders.version, self.is_tidy, self.memory.restored
+
+    def has_orders(self, version: int) -> None:
+        """Take note that the master has other orders for it, as of this version: a real server asks for them four times a second."""
+        self._orders_to_hear = version
+        self.called()
 
     def _report(self, now: float) -> PsReport:
+        self._told = self._to_tell
         report = super()._report(now)
         grown = self._rates.seconds_until_grown(_LEVEL_STEP * self.process.limits.memory, self.share)
         self._level_seconds = max(_LOOK_SECONDS, grown)
@@ -122,4 +134,5 @@ class FluidServer(Server):
         self._rate, self._factor = rate, factor
         if self.process.running:
             self.process.use(rate.cpu_seconds * factor, rate.throttled_seconds * factor)
-            self.called()
+            self._look_at = self.clock() + max(_LOOK_SECONDS, self._until_full)
+            self.wait()

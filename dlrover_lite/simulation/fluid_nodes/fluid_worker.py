@@ -188,4 +188,4 @@ class FluidWorker(NodeProgram):
         self.rate = self._rate.minibatches * factor
         if self.process.running:
             self.process.use(self._rate.cpu_seconds * factor, self._rate.throttled_seconds * factor)
-            self.called()
+            self.wait()

@@ -18,6 +18,7 @@ from dlrover_lite.backends.sim.physics.rates import STANDS, Rates
 from dlrover_lite.core.slot_sets import SLOTS
 
 if TYPE_CHECKING:
+    from dlrover_lite.master.slots.slot_state import SlotState
     from dlrover_lite.simulation.fluid_nodes.fluid_server import FluidServer
     from dlrover_lite.simulation.fluid_nodes.fluid_worker import FluidWorker
     from dlrover_lite.simulation.job import SimulatedJob
@@ -83,6 +84,7 @@ class JobRates:
         """Samples/s of all workers together."""
         self._growth = (-1.0, 0.0), 0.0
         """Samples and rate, and the bytes by which all rows grow in a second at that."""
+        job.on_slots = self._ordered
 
     # --- who takes part ---------------------------------------------------------------------------------------------------
 
@@ -111,6 +113,19 @@ class JobRates:
             self.settle()
             del self._servers[server]
             self._then(self._clock.now, self._pace)  # nobody trains without it
+
+    def _ordered(self, before: SlotState, now: SlotState) -> None:
+        """Have the servers ask for their orders for which there are other ones: those of moves that have begun, gone on or ended."""
+        known = {server.id: server for server in self._servers}
+        if before.version and now.ps[: len(before.ps)] == before.ps:
+            moves = [move for move in before.moves if move not in now.moves]
+            moves += [move for move in now.moves if move not in before.moves]
+            names = {node: None for move in moves for node in (move.source, move.target)}
+        else:
+            names = dict.fromkeys(known)
+        for name in names:
+            if name in known:
+                known[name].has_orders(now.version)
 
     def changed(self) -> None:
         """Go on at another rate soon: something has changed of what it follows from. What changes within a moment counts together."""

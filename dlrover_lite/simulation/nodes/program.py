@@ -89,8 +89,12 @@ class NodeProgram(Actor):
         if self.process.running:
             self.work()
         if self.process.running:
-            waits_until = self._asked.sent_at + RETRY_SECONDS if self._asked is not None else math.inf
-            self.wake_at(min(waits_until, self.next_at()))
+            self.wait()
+
+    def wait(self) -> None:
+        """Be woken when there is something to do, as things are now."""
+        waits_until = self._asked.sent_at + RETRY_SECONDS if self._asked is not None else math.inf
+        self.wake_at(min(waits_until, self.next_at()))
 
     def started(self) -> None:
         """Begin: the process runs."""
