@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from statistics import median
 
 import msgspec
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.brain.healing.mitigation import HealthPolicy
-from dlrover_lite.brain.healing.slowdown import Slowing, slowing
+from dlrover_lite.brain.healing.slow_nodes import against_peers
+from dlrover_lite.brain.healing.slowdown import NewestPaces, Others, Slowing, slower_than_peers, slowing
 from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 
 POLICY = HealthPolicy()
@@ -154,3 +156,30 @@ def test_few_minibatches_are_no_evidence_of_slowing() -> None:
         for one in slow
     ]
     assert [use.minibatches for use in few[-1].workers] == [1, 4, 4] and not found(few, "worker-0")
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=9), st.data())
+def test_a_median_without_one_is_that_of_the_others(values: list[float], data: st.DataObject) -> None:
+    left_out = data.draw(st.integers(0, len(values) - 1))
+    rest = values[:left_out] + values[left_out + 1 :]
+    assert Others(values).median_without(values[left_out]) == (median(rest) if rest else None)
+    assert Others(values).median_without(None) == median(values)
+
+
+USES = st.tuples(st.integers(0, 40), st.sampled_from([0.5, 1.0, 4.0]))
+
+
+@settings(deadline=None)
+@given(st.lists(USES, min_size=1, max_size=7))
+def test_what_is_found_for_all_nodes_at_once_is_what_is_found_for_each(uses: list[tuple[int, float]]) -> None:
+    workers = tuple(WorkerUse(f"worker-{at}", "a", cores, done, 1.0) for at, (done, cores) in enumerate(uses))
+    before = msgspec.structs.replace(window(100.0), workers=workers)
+    now = msgspec.structs.replace(before, at=110.0, workers=workers[::-1])
+    newest = NewestPaces([before, now], POLICY.slowdown)
+    for profile in (before, now):
+        for use in workers:
+            assert newest.against_peers(profile, use.node) == against_peers(profile, use.node)
+    usual, since = newest.within([before]).workers, newest.within([now]).workers
+    for node in usual:
+        assert newest.slower_than_peers(usual, since, node) == slower_than_peers(usual, since, node)
+    assert newest.done([before, now], "worker-0") == 2 * uses[0][0]

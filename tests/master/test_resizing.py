@@ -337,6 +337,19 @@ def test_a_kernel_peak_far_above_measured_use_is_taken_for_cached_files(rig: Rig
     reconciler = rig.master.reconciler
     for used, most in ((1000, 1250), (1700, 2000), (1200, 2000), (2500, 2500)):
         rig.backend.used["worker-0"] = used
-        reconciler.memory_used("worker-0")
+        rig.clock.advance_to(rig.clock.now + 0.1)
+        assert reconciler.memory_used("worker-0") == used
         assert reconciler.most_used("worker-0") == most
     assert reconciler.most_used("worker-9") == 0
+
+
+def test_what_all_nodes_use_is_read_once_in_a_moment(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.up("ps-0", "worker-0", "worker-1")
+    rig.clock.advance_to(rig.clock.now + 0.1)
+    asked, readings = [], rig.backend.readings
+    monkeypatch.setattr(rig.backend, "readings", lambda: asked.append(rig.clock.now) or readings())
+    for used in (1000, 2000):
+        rig.backend.used |= {"ps-0": used, "worker-0": used + 1}
+        rig.clock.advance_to(rig.clock.now + 0.1)
+        assert [rig.master.reconciler.memory_used(node) for node in ("ps-0", "worker-0")] == [used, used + 1]
+    assert len(asked) == 2

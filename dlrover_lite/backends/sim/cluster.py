@@ -34,6 +34,8 @@ class Cluster:
         self._wishes: dict[str, tuple[float, list[Process], list[float], list[Work | None]]] = {}
         """What the present shares of each machine's cores follow from: its speed, who runs there, what cores they want, and for what."""
         self._waiting: list[Callable[[], bool]] = []
+        self._counted_at: dict[str, float] = {}
+        """When it was counted last what the processes of each machine have used."""
 
     # --- room ------------------------------------------------------------------------------------------------------------
 
@@ -140,6 +142,9 @@ class Cluster:
             self._count(host)
 
     def _count(self, host: str) -> None:
+        if self._counted_at.get(host) == self.clock.now:
+            return  # as for another of the jobs that have nodes there
+        self._counted_at[host] = self.clock.now
         for process in self._on[host]:
             self._count_one(process, host)
 

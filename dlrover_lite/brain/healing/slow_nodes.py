@@ -92,16 +92,16 @@ def _slow_windows(inputs: HealInputs, node: str, newest: NewestPaces) -> Sequenc
         policy=policy.slowdown,
         newest=newest,
     )
-    if found is not None and all(_is_slow(inputs, profile, node) for profile in found.windows):
+    if found is not None and all(_is_slow(inputs, profile, node, newest) for profile in found.windows):
         return found.windows
     windows = _in_a_row(inputs, profiles)
-    if windows and all(_is_slow(inputs, profile, node) for profile in windows):
+    if windows and all(_is_slow(inputs, profile, node, newest) for profile in windows):
         return windows
     return ()
 
 
-def _is_slow(inputs: HealInputs, profile: Profile, node: str) -> bool:
-    rate = against_peers(profile, node)
+def _is_slow(inputs: HealInputs, profile: Profile, node: str, newest: NewestPaces) -> bool:
+    rate = newest.against_peers(profile, node)
     return rate is not None and rate < inputs.policy.slow_below
 
 

@@ -10,14 +10,16 @@ what a parameter server (PS) takes to receive and to send isn't counted as its w
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
 from dlrover_lite.brain.healing.policies import SlowdownPolicy
 from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 
-__all__ = ["NewestPaces", "Slowing", "slower_than_peers", "slowing", "work_times"]
+__all__ = ["NewestPaces", "Others", "Slowing", "slower_than_peers", "slowing", "work_times"]
 
 _WORK = ("read", "compute")
 """Phases of a worker that take as long as it does, and not as others do."""
@@ -36,6 +38,23 @@ def _uses(profile: Profile) -> list[WorkerUse | PsUse]:
     return [*profile.workers, *profile.ps]
 
 
+class Others:
+    """Medians of all values but one: sorted once, whichever of hundreds is left out."""
+
+    def __init__(self, values: Iterable[float]) -> None:
+        self._sorted = sorted(values)
+
+    def median_without(self, value: float | None) -> float | None:
+        """Return the median without one of the values, or (None) of all; None where there are no others."""
+        found, count = self._sorted, len(self._sorted)
+        left_out = count if value is None else bisect_left(found, value)
+        count -= value is not None
+        if count < 1:
+            return None
+        low, high = (found[at + (at >= left_out)] for at in ((count - 1) // 2, count // 2))
+        return low if count % 2 else (low + high) / 2
+
+
 class NewestPaces:
     """Paces of all nodes in the newest profiles: of most nodes nothing else has to be looked at, and they are found for all at once."""
 
@@ -43,6 +62,11 @@ class NewestPaces:
         self.profiles = profiles
         self._within: dict[tuple[int, ...], _Paces] = {}
         """Paces that were found, by the identities of their windows, which ``profiles`` keeps alive."""
+        self._done: dict[int, dict[str, int]] = {}
+        self._slower: dict[tuple[int, int], Others] = {}
+        self._expected: dict[tuple[int, float], Others] = {}
+        self._workers: dict[int, dict[str, WorkerUse]] = {}
+        self._most_windows = policy.most_windows
         self._of: dict[str, list[float]] = {}
         """Seconds of a minibatch of each worker, or of its work of each PS, by time."""
         for profile in profiles[-policy.most_windows :]:
@@ -56,6 +80,41 @@ class NewestPaces:
         """Say whether the node is at least ``least`` times slower than at its fastest."""
         paces = self._of.get(node, ())
         return len(paces) > 1 and paces[-1] >= least * min(paces)
+
+    @cached_property
+    def alike(self) -> Sequence[Profile]:
+        """The newest profiles that have the same nodes and sizes as the last."""
+        return _alike(self.profiles[-self._most_windows :])
+
+    def done(self, profiles: Sequence[Profile], node: str) -> int:
+        """Return the minibatches of a node in some of the profiles."""
+        total = 0
+        for profile in profiles:
+            if (known := self._done.get(id(profile))) is None:
+                known = self._done[id(profile)] = {use.node: use.minibatches for use in _uses(profile)}
+            total += known.get(node, 0)
+        return total
+
+    def slower_than_peers(self, before: Mapping[str, float], now: Mapping[str, float], node: str) -> float:
+        """Compute what the function of this name does, of paces that were found here."""
+        if (others := self._slower.get((id(before), id(now)))) is None:
+            times = (now[peer] / took for peer, took in before.items() if peer in now and took > 0)
+            others = self._slower[id(before), id(now)] = Others(times)
+        own = now[node] / before[node]
+        return own / max(1.0, others.median_without(own) or 1.0)
+
+    def against_peers(self, profile: Profile, node: str) -> float | None:
+        """Compute a worker's rate in one of the profiles over what its peers' let expect of one with its cores, as the function
+        ``slow_nodes.against_peers`` does; None if it has none, or none of them does anything."""
+        if (workers := self._workers.get(id(profile))) is None:
+            workers = self._workers[id(profile)] = {use.node: use for use in profile.workers}
+        if (own := workers.get(node)) is None:
+            return None
+        if (others := self._expected.get((id(profile), own.cores))) is None:
+            each = (use.minibatches * min(1.0, own.cores / use.cores) for use in profile.workers)
+            others = self._expected[id(profile), own.cores] = Others(each)
+        expected = others.median_without(float(own.minibatches))
+        return own.minibatches / expected if expected else None
 
     def within(self, windows: Sequence[Profile]) -> _Paces:
         """Compute the paces of all nodes in some of the profiles; once, whichever of the nodes are looked at."""
@@ -82,7 +141,7 @@ def slowing(
         newest = NewestPaces(profiles, policy)
     if not newest.may_be_slow(node, least):
         return None
-    alike = _alike(profiles[-policy.most_windows :])
+    alike = newest.alike
     seconds = 0.0
     for count in range(1, len(alike)):
         windows, before = alike[-count:], alike[:-count][-policy.usual_windows :]
@@ -92,7 +151,7 @@ def slowing(
         usual = sum(profile.seconds for profile in before)
         if usual < policy.usual_seconds or seconds < policy.least_seconds:
             continue
-        if _done(before, node) / usual * seconds < policy.least_minibatches:
+        if newest.done(before, node) / usual * seconds < policy.least_minibatches:
             continue
         usual_paces = newest.within(before)
         found = [_times(usual_paces, newest, profile, node, policy) for profile in windows]
@@ -117,10 +176,6 @@ def _alike(profiles: Sequence[Profile]) -> Sequence[Profile]:
 
 def _nodes(profile: Profile) -> set[tuple[str, float]]:
     return {(use.node, use.cores) for use in _uses(profile)}
-
-
-def _done(profiles: Sequence[Profile], node: str) -> int:
-    return sum(use.minibatches for profile in profiles for use in _uses(profile) if use.node == node)
 
 
 class _Paces(NamedTuple):
@@ -168,11 +223,11 @@ class _Times(NamedTuple):
 
 
 def _times(usual: _Paces, newest: NewestPaces, profile: Profile, node: str, policy: SlowdownPolicy) -> _Times:
-    if _done([profile], node) < policy.least_done:
+    if newest.done([profile], node) < policy.least_done:
         return _Times()
     now = newest.within([profile])
     found = [
-        slower_than_peers(before, after, node)
+        newest.slower_than_peers(before, after, node)
         for before, after in ((usual.workers, now.workers), (usual.work, now.work), (usual.ps, now.ps))
         if node in before and node in after
     ]

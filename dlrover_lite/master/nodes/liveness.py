@@ -6,6 +6,7 @@ was held up, nobody is blamed for it.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 from dlrover_lite.master.nodes.lifecycle import Node
@@ -30,11 +31,15 @@ class Liveness:
         self._awake = 0.0
         self._heard: dict[str, float] = {}
         self._doing: dict[str, tuple[str, float]] = {}
+        self._due = -math.inf
+        """Time awake before which none of the nodes can have been silent for too long."""
 
     def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
         """Note that the node is alive, and has been ``doing`` the same thing for so long."""
         self._heard[node] = self._awake
         self._doing[node] = doing, seconds
+        if seconds > self._health.progress_seconds:
+            self._due = -math.inf
 
     def alive(self, node: str) -> None:
         """Note that the node is alive, and says nothing of what it is doing."""
@@ -44,16 +49,24 @@ class Liveness:
         """Return what the node said last that it was at, in words."""
         return self._doing.get(node, ("", 0.0))[0]
 
-    def judge(self, nodes: list[Node], now: float) -> list[Finding]:
-        """Call it every turn, with all nodes that run."""
+    def judge(self, nodes: list[Node], now: float, *, same: bool = False) -> list[Finding]:
+        """Call it every turn, with all nodes that run. ``same``: they are those of the last turn, in the same states."""
         self._awake += min(self._longest_turn_seconds, max(0.0, now - self._last_turn))
         self._last_turn = now
-        found = []
+        if same and self._awake < self._due:
+            return []
+        found, silence = [], 0.0
         for node in nodes:
             silent = self._awake - self._heard.setdefault(node.id, self._awake)
+            silence = max(silence, silent)
             if (finding := self._judge(node, silent)) is not None:
                 found.append(finding)
+        self._due = -math.inf if found else self._awake + self._patience - silence
         return found
+
+    @property
+    def _patience(self) -> float:
+        return min(self._health.startup_seconds, self._health.heartbeat_seconds)
 
     def _judge(self, node: Node, silent: float) -> Finding | None:
         health = self._health

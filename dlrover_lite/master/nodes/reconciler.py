@@ -92,6 +92,8 @@ class Reconciler:
         """Most memory that each node was seen to use, in bytes."""
         self.readings: tuple[float, Readings] | None = None
         """Newest readings, and as of when."""
+        self._read_now: tuple[float, Readings] | None = None
+        """Readings that were taken in between, because somebody asked for one node's, and as of when."""
         self._hosts: tuple[Host, ...] | None = None
         """Hosts when the master began; None: they haven't been looked at."""
         self.changed_hosts: tuple[Host, ...] = ()
@@ -105,6 +107,8 @@ class Reconciler:
         """Why nodes that are to be resized haven't been yet, in words."""
         longest = self.cadence.longest_turn_seconds
         self._liveness = Liveness(self.health, self.clock(), longest_turn_seconds=longest)
+        self._silence_of: Fleet | None = None
+        """The fleet of which it was looked last who has been silent."""
         self._version: int | None = None
         """Version of what the backend told last; None: it hasn't told anything yet."""
         self._observed: dict[str, Observed] = {}
@@ -209,10 +213,11 @@ class Reconciler:
 
     def memory_used(self, node: str) -> int:
         """Return the memory that a node uses now, in bytes."""
-        known = self.readings
-        usage = (known[1] if known is not None and known[0] == self.clock() else self.backend.readings()).nodes.get(
-            node
-        )
+        now = self.clock()
+        known = self.readings if self.readings is not None and self.readings[0] == now else self._read_now
+        if known is None or known[0] != now:
+            known = self._read_now = now, self.backend.readings()  # of all nodes: whoever asks next needn't
+        usage = known[1].nodes.get(node)
         if usage is None:
             return self.servers.bytes_of(node)
         self._see({node: usage})
@@ -250,9 +255,10 @@ class Reconciler:
         now = self.clock()
         self._take(self.fleet.tick(now))
         for node in self.fleet.running:
-            if self.awaited(node.id):
+            if node.state != "up" and self.awaited(node.id):
                 self._liveness.heard(node.id)
-        for finding in self._liveness.judge(self.fleet.running, now):
+        is_same, self._silence_of = self.fleet is self._silence_of, self.fleet
+        for finding in self._liveness.judge(self.fleet.running, now, same=is_same):
             self._take(self.fleet.give_up(*finding, now))
         self._make_room(now)
         if now >= self._resize_at and any(node.wanted is not None for node in self.fleet.running):

@@ -37,8 +37,8 @@ _SILENT_SECONDS = 1.5
 """Seconds after which a worker that has told nothing has done nothing."""
 _RATE_SECONDS, _LEAST_RATE_SECONDS = 4.0, 0.5
 """Seconds that a rate for levels is measured over, and the least."""
-_FORGET_SECONDS = 2.0
-"""Seconds after which is looked again for what needn't be known any more."""
+_FORGET_PART = 0.5
+"""Part of an interval after which is looked again for what needn't be known any more."""
 _LEVEL_SECONDS = 0.9
 """Seconds from one level to the next: nodes tell what they hold once a second."""
 
@@ -122,6 +122,8 @@ class Profiler:
         self._looks = 0
         """Number of short intervals that are still to come."""
         self._looked_until = self._forget_at = -math.inf
+        self._awaited: tuple[str, str] | None = None
+        """One that hadn't told yet what it has done until the end of an interval, when it was looked last."""
 
     @property
     def disturbed(self) -> str:
@@ -206,13 +208,14 @@ class Profiler:
         self._began = None if situation.disturbed else now + self._pace.warm_up_seconds
         self._calm_since = math.inf if self._began is None else self._began
         self._usual, self._looks = None, 0
+        self._awaited = None
         self._forget_others()
         return found
 
     def tick(self, now: float, at: float) -> Profile | Gap | None:
         """Return the interval that is over now, if one is."""
         if now >= self._forget_at:  # else series would grow while nothing is measured
-            self._forget_at = now + _FORGET_SECONDS
+            self._forget_at = now + _FORGET_PART * self._pace.seconds
             least = now - _RATE_SECONDS - self._pace.patience_seconds
             for series in self._series.values():
                 series.forget(least if self._began is None else min(least, self._began))
@@ -224,7 +227,7 @@ class Profiler:
                 return self._close(turn, at - (now - turn))
             self._began, self._at_beginning = turn, None
         began, end = self._began, self._end(self._began)
-        if now < end or (self._told_until() < end and now < end + self._pace.patience_seconds):
+        if now < end or (now < end + self._pace.patience_seconds and not self._has_told(end)):
             return None
         if self._looks <= 1 and self._pace.looks:
             self._usual = self._paces(began, end)
@@ -309,6 +312,13 @@ class Profiler:
                 rates[part.node] = done / (until - since)
                 of[part.role][part.node] = (busy if part.role == "ps" else until - since) / done
         return Paces(of["worker"], of["ps"], rates)
+
+    def _has_told(self, end: float) -> bool:
+        """Return whether all have told what they have done until then."""
+        if self._awaited is not None and self._of(*self._awaited).until < end:
+            return False
+        self._awaited = next((source for source in self._sources() if self._of(*source).until < end), None)
+        return self._awaited is None
 
     def _told_until(self) -> float:
         """Return the time up to which all have told what they have done."""

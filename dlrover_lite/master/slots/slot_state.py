@@ -248,7 +248,7 @@ class SlotState(msgspec.Struct, frozen=True):
         heard = [
             move.id for move in self.moves if not move.open and move.ended_at <= version and node not in move.tidied
         ]
-        return self._tidied(node, heard), []
+        return (self._tidied(node, heard) if heard else self), []
 
     def cancel(self, why: str, which: Collection[int] | None = None) -> Next:
         """Give up open moves, by default all of them; what is committed stays so."""

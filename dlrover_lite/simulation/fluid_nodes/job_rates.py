@@ -118,8 +118,8 @@ class JobRates:
         """Have the servers ask for their orders for which there are other ones: those of moves that have begun, gone on or ended."""
         known = {server.id: server for server in self._servers}
         if before.version and now.ps[: len(before.ps)] == before.ps:
-            moves = [move for move in before.moves if move not in now.moves]
-            moves += [move for move in now.moves if move not in before.moves]
+            kept = {id(move) for move in before.moves} & {id(move) for move in now.moves}
+            moves = [move for move in [*before.moves, *now.moves] if id(move) not in kept]
             names = {node: None for move in moves for node in (move.source, move.target)}
         else:
             names = dict.fromkeys(known)
