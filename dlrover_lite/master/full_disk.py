@@ -25,6 +25,7 @@ from dlrover_lite.protocol.messages import (
     IndexRequest,
     LeaseRequest,
     NodeFailed,
+    PsOrders,
     PsReport,
     TopologyRequest,
 )
@@ -144,13 +145,21 @@ def answer_meanwhile(
             return Failure("refused", waits, "Make room there, then ask again.")
 
 
-def tellable(request: Request, body: msgspec.Struct | None, *, map_is_written: bool) -> msgspec.Struct | None:
+def tellable(
+    request: Request,
+    body: msgspec.Struct | None,
+    as_written: Callable[[PsOrders], PsOrders],
+    map_is_written: bool,
+) -> msgspec.Struct | None:
     """Return what may be told of an answer though nothing could be written: the job is to end on a full disk, and its last checkpoint needs
-    the answers to servers; but a master that follows this one knows nothing of what nodes have said, and of slots that have moved."""
+    the answers to servers; but a master that follows this one knows nothing of what nodes have said, and of slots that have moved.
+    ``as_written`` says no more than is durable of what is consumed."""
     match request.body:
         case LeaseRequest() | Hello() | NodeFailed() | Exported() | ExportFailed():
             return LATER
         case PsReport() | TopologyRequest() if not map_is_written:
             return None  # it asks again
+        case PsReport() if isinstance(body, PsOrders):
+            return as_written(body)
         case _:
             return body

@@ -276,12 +276,15 @@ class GenerationRun:
         if not is_written and self.outcome is not None:
             return
         points.committed()
+        map_is_written = self.facts.is_written(SLOTS)
         for request, body in answers:
-            told = body if is_written else tellable(request, body, map_is_written=self.facts.is_written(SLOTS))
+            if is_written and isinstance(body, PsOrders):
+                self.servers.are_written(body)
+            told = body if is_written else tellable(request, body, self.servers.as_written, map_is_written)
             if told is not None:
                 self._outbox.reply(request, told)
         self._answered = points
-        if self.facts.is_written(SLOTS):
+        if map_is_written:
             self._topology.answer_waiting(self.fleet)
         self.rounds.close()
 

@@ -65,6 +65,8 @@ class ParameterServers:
         """Slots that each PS owns in this map, packed."""
         self._owned_since = dict.fromkeys(self.state.ps, self.state.version)
         """The version from which on each PS owns what it does, or an older master was gone."""
+        self._written_consumed = consumed(self.shards)
+        """What is consumed as of the last orders that were written down, or the beginning of this master."""
 
     # --- what there is --------------------------------------------------------------------------------------------------
 
@@ -177,6 +179,16 @@ class ParameterServers:
                 at=self.wall_clock(),
             )
         return self.orders(node.id, fleet)
+
+    def are_written(self, orders: PsOrders) -> None:
+        """Note that all that these orders follow from is durable."""
+        self._written_consumed = orders.consumed_below, orders.consumed
+
+    def as_written(self, orders: PsOrders) -> PsOrders:
+        """Return orders that say no more of what is consumed than is durable: a server forgets what it has applied of that, and a master
+        that knows nothing of it would have it applied again."""
+        below, ranges = self._written_consumed
+        return msgspec.structs.replace(orders, consumed_below=below, consumed=ranges)
 
     def orders(self, node: str, fleet: Fleet) -> PsOrders:
         state = self.state
