@@ -129,19 +129,19 @@ def _fleet_is_forgotten(keep: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PLANTED = {
-    "what a dead worker had leased is not to do again": Planted(Ledger, "_release", _lost_lease, 2),
+    "what a dead worker had leased is not to do again": Planted(Ledger, "_release", _lost_lease, 3),
     "the last minibatch of a lease is leased to the next worker too": Planted(Ledger, "_take", _leased_twice, 1),
     "the first batch of a move commits all of its slots": Planted(SlotState, "_commit", _whole_move, 1),
     "what was applied doesn't travel with the slots": Planted(AppliedMinibatches, "unpack", _nothing_travels, 11),
     "nodes that come back aren't counted": Planted(fleet, "with_another", _never_counted, 5),
-    "an answer that puts off is remembered as the answer": Planted(Answering, "answer", _put_off_for_good, 19),
+    "an answer that puts off is remembered as the answer": Planted(Answering, "answer", _put_off_for_good, 36),
     "a lease is believed to be held by whom it was given to": Planted(
-        ShardService, "report_and_lease", _believed_to_be_held, 36
+        ShardService, "report_and_lease", _believed_to_be_held, 9
     ),
-    "a machine takes more than it has room for": Planted(cluster, "fits", _always_fits, 47),
-    "a checkpoint notes what is consumed after its snapshots": Planted(Checkpoints, "_commit", _noted_late, 17),
-    "a change of plan has no numbers in its reason": Planted(Reasons, "plan", _no_reason, 126),
+    "a machine takes more than it has room for": Planted(cluster, "fits", _always_fits, 10),
+    "a checkpoint notes what is consumed after its snapshots": Planted(Checkpoints, "_commit", _noted_late, 11),
+    "a change of plan has no numbers in its reason": Planted(Reasons, "plan", _no_reason, 1),
     "answers are sent before what they follow from is durable": Planted(Transaction, "settle", _seldom_durable, 1),
-    "the fleet isn't durable": Planted(JobStateStore, "keep", _fleet_is_forgotten, 2),
+    "the fleet isn't durable": Planted(JobStateStore, "keep", _fleet_is_forgotten, 7),
 }
 """Bugs by what they do."""

@@ -42,6 +42,7 @@ class Case:
         self.specs = [_spec(chance, at) for at in range(jobs)]
         self.cadence = Cadence(calm_seconds=chance.choice(_CALM_SECONDS))
         self.takes_checkpoints = all(spec.recipe.checkpoint != "off" for spec in self.specs)
+        self.autoscales = any(spec.recipe.autoscale == "on" for spec in self.specs)
 
     def world(self, directory: Path) -> World:
         """Make the world, with its jobs still to come."""

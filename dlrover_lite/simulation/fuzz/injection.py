@@ -38,6 +38,8 @@ _RESUMES_AFTER_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 0.5
 """Seconds until it is tried again to do what has met nobody."""
+_LEFT_BEYOND_LIMIT = 1.5
+"""How many times the limit of a node its machine has left where the node runs out of memory: as much as it may need beyond its limit."""
 _MOST_WORKERS, _MOST_SERVERS = 4, 3
 """Numbers of nodes that a person scales to, at most."""
 
@@ -77,8 +79,8 @@ class Injection:
                 return self._out_of_memory(fault, job)
             case "kill master" | "kill master at a failpoint" | "kill master and server" | "pause master":
                 return self._to_master(fault, job)
-            case "kill brain" | "pause brain":
-                return self._to_brain(fault)
+            case "kill brain" | "kill brain amid a change" | "pause brain":
+                return self._to_brain(fault, job)
             case "slow machine" | "machine fails":
                 return self._to_machine(fault)
             case "machine sleeps" | "wall clock jumps":
@@ -128,8 +130,12 @@ class Injection:
         self._world.clock.after(seconds, lambda: pause(False))
 
     def _out_of_memory(self, fault: Fault, job: SimulatedJob) -> str | None:
-        """Have a node need more memory than its limit, by up to a third of it."""
+        """Have a node need more memory than its limit, where its machine has some left: else the job fails, as it says that it does."""
+        left = self._world.machines.left
         nodes: Sequence[Worker | Server] = job.workers() if fault.kind.startswith("worker") else job.servers()
+        nodes = [
+            node for node in nodes if left(node.process.host).memory >= _LEFT_BEYOND_LIMIT * node.process.limits.memory
+        ]
         node = _picked(nodes, fault.pick)
         if node is None:
             return None
@@ -154,14 +160,18 @@ class Injection:
                 return f"{master.name}, {server.name}"
         return master.name
 
-    def _to_brain(self, fault: Fault) -> str | None:
-        brain = self._world.brain
+    def _to_brain(self, fault: Fault, job: SimulatedJob) -> str | None:
+        brain, run = self._world.brain, job.master.run
         if brain is None or not brain.lives:
             return None
-        if fault.kind == "kill brain":
-            brain.kill()
-        else:
+        if fault.kind == "pause brain":
             self._pause(brain.pause, fault.seconds)
+            return brain.name
+        if fault.kind == "kill brain amid a change":
+            if run is None or run.executor.state.goal is None:
+                return None
+            self.done.append(fault)
+        brain.kill()
         return brain.name
 
     # --- machines ---------------------------------------------------------------------------------------------------------

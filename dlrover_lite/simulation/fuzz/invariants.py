@@ -25,8 +25,6 @@ _ORPHAN_SECONDS = 5.0
 """Seconds of a master's life within which it must know each node that runs."""
 _LEFT_SECONDS = 30.0
 """Seconds for which a node may run on that has ended for its master."""
-_MOST_TOGETHER = 4
-"""Nodes of a role that may end at one moment, of which the first fails the job."""
 _UNHEARD_SECONDS = 20.0
 """Seconds within which a worker that goes on hears of a lease, or loses it."""
 _LOOK_SECONDS = 1.0
@@ -129,11 +127,12 @@ class Invariants:
         now, unknown = self._world.clock.now, dict[str, float]()
         ends: Counter[tuple[str, str]] = Counter()
         for name, node in job.backend.nodes.by_id.items():
+            fleets = run.fleet.by_id.get(name)
             if node.phase == "ended":
-                if node.observed.reason not in (None, "Succeeded") and not node.asked_to_end:
+                is_seen = fleets is not None and fleets.state == "ended"
+                if is_seen and node.observed.reason not in (None, "Succeeded") and not node.asked_to_end:
                     ends[node.spec.role, node.observed.reason] += 1
                 continue
-            fleets = run.fleet.by_id.get(name)
             if fleets is None or fleets.state == "ended":
                 unknown[name] = since = known.unknown_since.get(name, now)
                 most = _ORPHAN_SECONDS if fleets is None else _LEFT_SECONDS
@@ -141,7 +140,7 @@ class Invariants:
                     self._broken(f"{job.id}: {name} runs, and its master doesn't know it")
         known.unknown_since = unknown
         for (role, reason), count in ends.items():
-            if count > POLICIES[reason].budget + 1 + _MOST_TOGETHER:  # type: ignore[index]
+            if count > POLICIES[reason].budget + 1 and not run.fleet.done:  # type: ignore[index]
                 self._broken(f"{job.id}: {count} nodes of role {role} have ended as {reason}, and the job goes on")
 
     # --- of all -----------------------------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ from typing import NamedTuple
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.jobs import events
 from dlrover_lite.simulation.fuzz.case import Case
-from dlrover_lite.simulation.fuzz.faults import LEAST_SURE, Fault, draw
+from dlrover_lite.simulation.fuzz.faults import Fault
 from dlrover_lite.simulation.fuzz.final_checks import problems_at_end
 from dlrover_lite.simulation.fuzz.injection import Injection
 from dlrover_lite.simulation.fuzz.invariants import Invariants
+from dlrover_lite.simulation.fuzz.schedule import LEAST_SURE, draw
 from dlrover_lite.simulation.world import World
 
 __all__ = ["Ran", "run_seed"]
@@ -65,7 +66,7 @@ class Ran(NamedTuple):
 def run_seed(seed: int, *, directory: Path | None = None) -> Ran:
     """Run a seed. ``directory``: where the files go, and stay; None: they go when it is over."""
     case = Case(seed)
-    faults = draw(seed, checkpoints=case.takes_checkpoints, machines=len(case.hosts))
+    faults = draw(seed, checkpoints=case.takes_checkpoints, autoscales=case.autoscales)
     place = directory or Path(tempfile.mkdtemp(prefix="simulated-", dir=_MEMORY if _MEMORY.is_dir() else None))
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
