@@ -25,7 +25,7 @@ from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView
 from dlrover_lite.tui.pages.explanation_page import lines_of
 from dlrover_lite.tui.pages.jobs_page import recipe_lines
 from dlrover_lite.tui.pages.notices_page import Notice, Notices, Severity, notices_lines
-from dlrover_lite.tui.pages.overview_page import overview
+from dlrover_lite.tui.pages.overview_page import overview, pulse
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.application import Application
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
@@ -367,7 +367,9 @@ class TuiApp(App[None]):
             case "job":
                 self.open_job(argument)
             case "overview":
-                self.read("Overview", self._overview(), again=self._overview)
+                self.read("Overview", self._drawn(overview), again=partial(self._drawn, overview))
+            case "pulse":
+                self.read("Pulse", self._drawn(pulse), again=partial(self._drawn, pulse))
             case "decisions":
                 self._open_decisions()
             case "before":
@@ -401,10 +403,12 @@ class TuiApp(App[None]):
         refuse = None if screen is None else partial(self._unread, screen)
         self.fetch(lambda: self._source.explain(job, number), show, refuse)
 
-    def _overview(self) -> list[Line]:
-        """Draw the overview for the room that text has: a margin, and the lines above and below it, are taken off."""
+    def _drawn(self, draw: Callable[[JobsView, int, int, float], list[Line]]) -> list[Line]:
+        """Draw all jobs for the room that text has: a margin, and the lines above and below it, are taken off."""
+        if self.view is None:
+            return [line(("asking…", "dim"))]
         width, height = self.size
-        return overview(self.view or JobsView(), max(20, width - 5), max(10, height - 5), self.now())
+        return draw(self.view, max(20, width - 5), max(10, height - 5), self.now())
 
     def take_picture(self) -> None:
         """Write what is shown to a file in the present directory, once the palette is gone."""
@@ -434,6 +438,7 @@ class TuiApp(App[None]):
         """Yield all commands that can be done now."""
         yield Choice("Jobs", "All jobs", lambda: self.command("jobs", ""))
         yield Choice("Overview", "The machine, or the clusters, as a picture", lambda: self.command("overview", ""))
+        yield Choice("Pulse", "How all is, in a few lines", lambda: self.command("pulse", ""))
         if isinstance(screen, ActingPage):
             yield from screen.acting_commands()
         for job in self.job_ids[:50]:

@@ -36,6 +36,7 @@ COMMANDS = (
     Command("jobs", "", "all jobs", aliases=("ls",)),
     Command("job", "JOB", "one job", aliases=("j",)),
     Command("overview", "", "the machine, or the clusters, as a picture", aliases=("ov", "v")),
+    Command("pulse", "", "how all is, in a few lines", aliases=("pu", "pulses")),
     Command("decisions", "", "all decisions for the job that is open", aliases=("dec", "d")),
     Command("logs", "NODE", "the log of a node; without one those of all as one", aliases=("log", "l")),
     Command("recipe", "", "the job's recipe as it was resolved", aliases=("yaml", "y")),

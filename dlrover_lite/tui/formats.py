@@ -10,7 +10,20 @@ from dlrover_lite.core.words import compact, give_or_take, next_look, pause
 from dlrover_lite.tui.model import Checkpoint, JobRow, Look
 from dlrover_lite.tui.text import Line, Span, Tone, line
 
-__all__ = ["clock", "cores_of", "cost_of", "ends", "held_up", "look", "memory_of", "number", "percent", "span", "state"]
+__all__ = [
+    "clock",
+    "cores_of",
+    "cost_of",
+    "ends",
+    "held_up",
+    "look",
+    "memory_of",
+    "number",
+    "percent",
+    "span",
+    "state",
+    "symbol_of",
+]
 
 _HALF_A_DAY = 43_200.0
 _TO_THE_SECOND = 60.0
@@ -31,6 +44,7 @@ _STATES: dict[str, tuple[str, Tone]] = {
     "stopped": ("■", "warn"),
     "suspended": ("‖", "warn"),
     "lost": ("?", "bad"),
+    "silent": ("?", "bad"),
     "up": ("●", "good"),
     "launched": ("○", "accent"),
     "started": ("○", "accent"),
@@ -46,8 +60,13 @@ def state(word: str, *, silent_since: float | None = None) -> Line:
         why = word.removeprefix("ended").strip(" ()")
         fine = why in ("Succeeded", "")
         return line(("✓ ended", "dim") if fine else (f"✗ {why}", "bad"))
-    symbol, tone = _STATES.get(first, ("·", "plain"))
+    symbol, tone = symbol_of(first)
     return line((f"{symbol} {word}", tone))
+
+
+def symbol_of(state: str) -> tuple[str, Tone]:
+    """Return the symbol of a state, and its tone."""
+    return _STATES.get(state, ("·", "plain"))
 
 
 def clock(at: float, *, seconds: bool = False) -> str:

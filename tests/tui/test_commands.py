@@ -37,7 +37,7 @@ def test_commands_are_parsed(text: str, found: tuple[str, str]) -> None:
     ("text", "said"),
     [
         ("jbs", "did you mean :jobs?"),
-        ("what", "known are jobs, job, overview, decisions"),
+        ("what", "known are jobs, job, overview, pulse, decisions"),
         ("job ads", "2 jobs begin with 'ads'"),
         ("job fed-2", "did you mean feed-2?"),
         ("sort size", "known are job, state"),
@@ -73,7 +73,18 @@ def test_commands_are_completed(text: str, found: str | None) -> None:
 
 def test_every_command_without_a_choice_is_understood() -> None:
     plain = {parse(one.name, JOBS)[0] for one in COMMANDS if not one.argument}
-    assert plain - ACTING == {"jobs", "overview", "decisions", "recipe", "before", "notices", "alias", "help", "quit"}
+    assert plain - ACTING == {
+        "jobs",
+        "overview",
+        "pulse",
+        "decisions",
+        "recipe",
+        "before",
+        "notices",
+        "alias",
+        "help",
+        "quit",
+    }
     assert {"pause", "resume", "accept", "reject", "scale", "checkpoint", "stop"} == plain & ACTING
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from dlrover_lite.core.units import format_bytes
-from dlrover_lite.core.words import next_look, plural
+from dlrover_lite.core.words import compact, duration, next_look, plural
 from dlrover_lite.tui import formats
-from dlrover_lite.tui.model import Given, HostRow, JobRow, JobsView
+from dlrover_lite.tui.model import OVER, Given, HostRow, JobRow, JobsView
 from dlrover_lite.tui.pages.charts import bar
+from dlrover_lite.tui.pages.last_change import in_list
 from dlrover_lite.tui.pages.stack_chart import Layer, Look, key_of, look_of, stack_chart
 from dlrover_lite.tui.table import Column, Table
-from dlrover_lite.tui.text import EMPTY, Line, Span, cut, line, padded, side_by_side
+from dlrover_lite.tui.text import EMPTY, Line, Span, Tone, cut, length, line, padded, side_by_side
 
-__all__ = ["overview"]
+__all__ = ["overview", "pulse"]
 
 _HERE = "this machine"
 _SHORTEST_SECONDS = 60.0
@@ -257,3 +259,94 @@ def _at_most(lines: Iterable[Line], most: int, width: int, what: str) -> list[Li
         more = len(found) - most + 1
         found = [*found[: most - 1], line((f"   and {plural(more, f'more {what}')}", "dim"))]
     return [padded(one, width) for one in found]
+
+
+# --- the pulse --------------------------------------------------------------------------------------------------------
+
+_NAME = 10
+"""Width of the names of what is told."""
+_BAR, _SHORT_BAR, _WIDE = 24, 8, 80
+"""Widths of bars, and the width from which on they are long."""
+_IN_ORDER = ("training", "evaluating", "exporting", "running", "starting", "queued", "silent", *OVER)
+"""States, those that matter now first."""
+
+
+def pulse(view: JobsView, width: int, height: int, now: float) -> list[Line]:
+    """Write how all is, in a line each: jobs by state, cores and memory of each machine or cluster, speed, the brain, what can't be asked,
+    the newest failure; and what was changed last, as many as there is room for."""
+    rows = list(view.jobs.values())
+    found = _states(rows, width)
+    places = _places(view, now)
+    for place in places:
+        found += [line(_named(place.source or _HERE))] if len(places) > 1 else []
+        found += _use(place, _BAR if width >= _WIDE else _SHORT_BAR)
+    live = [row for row in rows if not row.over]
+    rates = [row.rate for row in live if row.rate is not None]
+    if rates:
+        found.append(line(_named("samples/s"), compact(sum(rates)), (f" in {plural(len(rates), 'job')}", "dim")))
+    found.append(_brain(view, live, now))
+    if (problem := view.problem) is not None:
+        told = f"✗ what {problem.what} says is as of {formats.clock(problem.since)}: {problem.why}"
+        found.append(line(_named("problem"), (told, "bad")))
+    failed = [row for row in rows if row.state in ("failed", "lost") and row.ended_at is not None]
+    if failed:
+        found.append(_failed(max(failed, key=lambda row: row.ended_at or 0.0), now))
+    changed = sorted((row for row in rows if _changed_at(row)), key=_changed_at, reverse=True)
+    lines = [
+        line(_named("" if at else "changed"), (f"{row.id}  ", "title"), *in_list(row)) for at, row in enumerate(changed)
+    ]
+    return [padded(one, width) for one in [*found, *_at_most(lines, max(1, height - len(found)), width, "job")]]
+
+
+def _named(text: str) -> Span:
+    return Span(text.ljust(_NAME), "title")
+
+
+def _states(rows: Sequence[JobRow], width: int) -> list[Line]:
+    """Write how many jobs are in each state, in as many lines as that takes."""
+    counts = Counter("silent" if row.silent_since is not None else row.state for row in rows)
+    order = sorted(counts, key=lambda state: (_IN_ORDER.index(state) if state in _IN_ORDER else len(_IN_ORDER), state))
+    lines: list[Line] = [line(_named("jobs"))]
+    for state in order:
+        symbol, tone = formats.symbol_of(state)
+        part = Span(f"{symbol} {counts[state]:,} {state}  ", tone)
+        if length(lines[-1]) + length([part]) > width and length(lines[-1]) > _NAME:
+            lines.append(line(_named("")))
+        lines[-1] = (*lines[-1], part)
+    return lines if rows else [line(_named("jobs"), ("none so far", "dim"))]
+
+
+def _use(place: _Place, room: int) -> list[Line]:
+    """Write what is used of what was given, and what was given of what there is."""
+    live = place.live
+    given, used = (sum(getattr(row, name) or 0.0 for row in live) for name in ("cores", "used_cores"))
+    memory, used_memory = (int(sum(getattr(row, name) or 0 for row in live)) for name in ("memory", "used_memory"))
+    cores, there = place.there_is(False), place.there_is(True)
+    of_cores = "" if cores is None else f" of {cores:g}"
+    of_memory = "" if there is None else f" of {format_bytes(int(there))}"
+    texts = (
+        ("cores", used, given, f" {used:.3g} used, {given:g}{of_cores} given"),
+        ("memory", used_memory, memory, f" {format_bytes(used_memory)} used, {format_bytes(memory)}{of_memory} given"),
+    )
+    return [line(_named(name), *bar(part, of, room, full=2, high=2), text) for name, part, of, text in texts]
+
+
+def _brain(view: JobsView, live: Sequence[JobRow], now: float) -> Line:
+    looks = [(row.look.at, row.id) for row in live if row.look is not None and row.look.at is not None]
+    at, job = min(looks, default=(None, ""))
+    next_one = "" if at is None else f", {next_look(at, '', now)} ({job})"
+    tone: Tone = "plain" if view.brain in ("listens", "") else "warn"
+    return line(_named("brain"), (view.brain or "not needed: no job runs", tone), (next_one, "dim"))
+
+
+def _failed(row: JobRow, now: float) -> Line:
+    symbol, tone = formats.symbol_of(row.state)
+    ago = duration(max(0.0, now - (row.ended_at or now)))
+    why = row.message.partition("\n")[0]
+    return line(_named(row.state), (f"{symbol} {row.id} {ago} ago", tone), f": {why}" if why else "")
+
+
+def _changed_at(row: JobRow) -> float:
+    if row.change is not None:
+        return row.change.at
+    return row.decision.at if row.decision is not None else 0.0
