@@ -38,7 +38,7 @@ from dlrover_lite.tui.screens.reading import ReadingScreen, command_lines, help_
 from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.sources.source import Source
 from dlrover_lite.tui.table import text_of
-from dlrover_lite.tui.text import Line, line
+from dlrover_lite.tui.text import Line, Write, line, wrapped
 from dlrover_lite.tui.themes import OWN, THEMES, ColourTheme, ThemeFiles
 from dlrover_lite.tui.widgets.notice_line import NoticeLine
 
@@ -308,16 +308,14 @@ class TuiApp(App[None]):
             for page in wanted[kept:]:
                 page.reopen()
 
-    def read(
-        self, title: str, lines: Sequence[Line], *, again: Callable[[], Sequence[Line]] | None = None
-    ) -> ReadingScreen:
-        """Show lines to be read, in place of what is shown under the same title. ``again``: makes them anew, every second."""
+    def read(self, title: str, write: Write, *, live: bool = False) -> ReadingScreen:
+        """Show lines to be read, in place of what is shown under the same title. ``live``: written anew, every second."""
         shown = self.shown_screen
         if isinstance(shown, ReadingScreen) and shown.is_about(title):
-            shown.put(lines)
+            shown.rewrite(write)
             return shown
-        screen = ReadingScreen(title, lines, again=again)
-        self._push(screen, lambda: self.read(title, screen.lines, again=again))
+        screen = ReadingScreen(title, write, live=live)
+        self._push(screen, lambda: self.read(title, screen.write, live=live))
         return screen
 
     def copy(self, text: str, what: str) -> None:
@@ -345,19 +343,21 @@ class TuiApp(App[None]):
 
         screen = self._reading(f"Recipe of {row.id}", partial(self.open_recipe, row))
         self.fetch(
-            lambda: resolved_recipe(row), lambda text: screen.put(recipe_lines(text)), partial(self._unread, screen)
+            lambda: resolved_recipe(row),
+            lambda text: screen.rewrite(lambda _, __: recipe_lines(text)),
+            partial(self._unread, screen),
         )
 
     def _reading(self, title: str, reopen: Callable[[], object]) -> ReadingScreen:
         """Show a screen for what is still to be read: one that came later would take keys that are meant for another."""
-        screen = self.read(title, [line(("reading…", "dim"))])
+        screen = self.read(title, lambda _, __: [line(("reading…", "dim"))])
         screen.reopen = reopen
         return screen
 
     def _unread(self, screen: ReadingScreen, why: str) -> None:
         """Tell why there is nothing to be read on a screen."""
         self.tell(why, "error")
-        screen.put([line((f"It can't be read: {why}", "bad"))])
+        screen.rewrite(lambda width, _: wrapped(f"It can't be read: {why}", width, "bad"))
 
     def command(self, name: str, argument: str) -> None:
         """Do a command that ``commands.parse`` has understood."""
@@ -367,48 +367,44 @@ class TuiApp(App[None]):
             case "job":
                 self.open_job(argument)
             case "overview":
-                self.read("Overview", self._drawn(overview), again=partial(self._drawn, overview))
+                self.read("Overview", partial(self._drawn, overview), live=True)
             case "pulse":
-                self.read("Pulse", self._drawn(pulse), again=partial(self._drawn, pulse))
+                self.read("Pulse", partial(self._drawn, pulse), live=True)
             case "decisions":
                 self._open_decisions()
             case "before":
                 self._go_before()
             case "notices":
-                self.read("Notices", self._past_notices(), again=self._past_notices)
+                self.read("Notices", lambda width, _: notices_lines(self.notices, width), live=True)
             case "theme":
                 self._choose_theme(argument)
             case "at":
                 self.tell("Nothing is replayed here: see dlrover-lite tui --replay", "warning")
             case "alias":
-                self.read("Commands", command_lines(readonly=self.actions is None))
+                self.read("Commands", lambda width, _: command_lines(width, readonly=self.actions is None))
             case "help":
-                self.read("Keys and commands", help_lines(readonly=self.actions is None))
+                self.read("Keys and commands", lambda width, _: help_lines(width, readonly=self.actions is None))
             case "quit":
                 self.exit()
 
-    def explain(self, job: str, number: int, *, otherwise: Sequence[Line], copy: bool = False) -> None:
+    def explain(self, job: str, number: int, *, otherwise: Write, copy: bool = False) -> None:
         """Read a decision's explanation on a thread of its own, and show it, or copy it; ``otherwise`` is taken where it isn't kept."""
-        width = _COPIED_WIDTH if copy else max(20, self.size.width - 6)
         again = partial(self.explain, job, number, otherwise=otherwise)
         screen = None if copy else self._reading(f"Decision {number} for {job}", again)
 
         def show(found: Explanation | None) -> None:
-            lines = lines_of(found, width) if found is not None else otherwise
+            write = otherwise if found is None else lambda width, _: lines_of(found, width)
             if screen is None:
-                self.copy(text_of(lines), f"the explanation of decision {number}")
+                self.copy(text_of(write(_COPIED_WIDTH, 0)), f"the explanation of decision {number}")
             else:
-                screen.put(lines)
+                screen.rewrite(write)
 
         refuse = None if screen is None else partial(self._unread, screen)
         self.fetch(lambda: self._source.explain(job, number), show, refuse)
 
-    def _drawn(self, draw: Callable[[JobsView, int, int, float], list[Line]]) -> list[Line]:
-        """Draw all jobs for the room that text has: a margin, and the lines above and below it, are taken off."""
-        if self.view is None:
-            return [line(("asking…", "dim"))]
-        width, height = self.size
-        return draw(self.view, max(20, width - 5), max(10, height - 5), self.now())
+    def _drawn(self, draw: Callable[[JobsView, int, int, float], list[Line]], width: int, height: int) -> list[Line]:
+        """Draw all jobs for the room that text has."""
+        return draw(self.view, width, max(10, height), self.now()) if self.view else [line(("asking…", "dim"))]
 
     def take_picture(self) -> None:
         """Write what is shown to a file in the present directory, once the palette is gone."""
@@ -500,9 +496,6 @@ class TuiApp(App[None]):
     def action_dismiss_notice(self) -> None:
         self.notices.dismiss()
         self._tell_notices()
-
-    def _past_notices(self) -> list[Line]:
-        return notices_lines(self.notices, max(20, self.size.width - 6))
 
     def fetch(
         self, what: Callable[[], R], then: Callable[[R], None], otherwise: Callable[[str], None] | None = None

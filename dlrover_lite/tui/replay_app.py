@@ -16,8 +16,8 @@ from dlrover_lite.tui.model import JobRow
 from dlrover_lite.tui.recordings.player import Mark, Now
 from dlrover_lite.tui.recordings.recorded import RecordedSource
 from dlrover_lite.tui.screens.page import Page
-from dlrover_lite.tui.screens.reading import ReadingScreen, help_lines
-from dlrover_lite.tui.text import line
+from dlrover_lite.tui.screens.reading import ReadingScreen, help_lines, named
+from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.themes import ThemeFiles
 from dlrover_lite.tui.widgets.replay_line import ReplayLine
 
@@ -73,10 +73,7 @@ class ReplayApp(TuiApp):
             case "at":
                 self.action_replay_go(argument)
             case "help":
-                ours = [line((f"  {key.label:<14}", "accent"), key.what) for key in REPLAY]
-                ours += [line((f"  :{one.name} {one.argument:<9}", "accent"), one.what) for one in OF_REPLAYS]
-                others = help_lines(readonly=True)
-                self.read("Keys and commands", [line(("Replay", "title")), (), *ours, (), *others])
+                self.read("Keys and commands", _help)
             case _:
                 super().command(name, argument)
 
@@ -116,3 +113,9 @@ class ReplayApp(TuiApp):
         self.job_feed.read_now()
         for shown in self.screen.query(ReplayLine):
             shown.tell()
+
+
+def _help(width: int, _height: int) -> list[Line]:
+    ours = [one for key in REPLAY for one in named(f"  {key.label}", key.what, 16, width)]
+    ours += [one for command in OF_REPLAYS for one in named(f"  {command.written}", command.what, 16, width)]
+    return [line(("Replay", "title")), (), *ours, (), *help_lines(width, readonly=True)]

@@ -5,7 +5,7 @@ each show a tone in their own way, and none needs it to be understood.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Line",
     "Span",
     "Tone",
+    "Write",
     "clean",
     "cut",
     "folded",
@@ -55,6 +56,8 @@ ANSI: dict[Tone, str] = {
 }
 """Codes of tones for a terminal; empty: none."""
 Line = tuple[Span, ...]
+Write = Callable[[int, int], Sequence[Line]]
+"""Writes lines for a width, and a height in which they are seen without scrolling."""
 EMPTY: Line = ()
 
 

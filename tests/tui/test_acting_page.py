@@ -119,14 +119,14 @@ def test_a_question_says_what_its_action_does() -> None:
 
 def test_a_form_says_what_is_possible() -> None:
     workers, servers = acting_page.scale_fields(ROOM)
-    assert (workers.value, workers.note) == ("2", "0.5 cores, 440 MiB each; at most 7")  # of 4 cores, less 0.5
-    assert (servers.value, servers.note) == ("1", "0.5 cores, 151 MiB each; at most 6")
+    assert (workers.value, workers.note) == ("2", "at most 7; each 0.5 cores, 440 MiB")  # of 4 cores, less 0.5
+    assert (servers.value, servers.note) == ("1", "at most 6; each 0.5 cores, 151 MiB")
     assert "4 cores and 4 GiB" in acting_page.scale_facts(ROOM)
     by_machine = msgspec.structs.replace(ROOM, cores=None, machine_cores=2.0)
-    assert acting_page.scale_fields(by_machine)[0].note.endswith("at most 3")
+    assert acting_page.scale_fields(by_machine)[0].note.startswith("at most 3;")
     assert "2 cores and 4 GiB" in acting_page.scale_facts(by_machine)
-    assert acting_page.scale_fields(msgspec.structs.replace(by_machine, machine_cores=0.5))[0].note.endswith(
-        "at most 2"
+    assert acting_page.scale_fields(msgspec.structs.replace(by_machine, machine_cores=0.5))[0].note.startswith(
+        "at most 2;"
     )
     by_memory = msgspec.structs.replace(ROOM, cores=None, machine_cores=99.0)
     assert acting_page.most_nodes(by_memory, ROOM.workers, ROOM.servers) == (4 * GIB - 151 * MIB) // (440 * MIB)

@@ -25,7 +25,7 @@ from tests.tui.fixed import ADS, DETAIL, EVALUATED, FEED, SUGGESTED, VIEW, Fixed
 from tests.tui.recorded_jobs import job_of
 from tests.tui.screen_rules import broken_rules
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
+SIZES = [(60, 15), (80, 24), (120, 40), (200, 60)]
 Steps = Callable[[Pilot[None]], Awaitable[None]]
 
 

@@ -156,7 +156,7 @@ def _each(room: Room, role: RoleNow, other: RoleNow) -> str:
     most = most_nodes(room, role, other)
     if most is None:
         return ""
-    return f"{role.cores:g} cores, {format_bytes(role.memory)} each; at most {most:,}"
+    return f"at most {most:,}; each {role.cores:g} cores, {format_bytes(role.memory)}"
 
 
 def scale_facts(room: Room) -> str:

@@ -13,7 +13,7 @@ from dlrover_lite.tui.keys import Key
 from dlrover_lite.tui.model import JobDetail, JobRow, JobsView
 from dlrover_lite.tui.pages.notices_page import Notices, Severity
 from dlrover_lite.tui.sources.poller import Feed
-from dlrover_lite.tui.text import Line
+from dlrover_lite.tui.text import Write
 
 __all__ = ["Application"]
 
@@ -59,11 +59,11 @@ class Application(Protocol):
     def command(self, name: str, argument: str) -> None:
         """Do what was written after ``:``."""
 
-    def explain(self, job: str, number: int, *, otherwise: Sequence[Line], copy: bool = False) -> None:
+    def explain(self, job: str, number: int, *, otherwise: Write, copy: bool = False) -> None:
         """Show why a decision was made, or copy it."""
 
-    def read(self, title: str, lines: Sequence[Line], *, again: Callable[[], Sequence[Line]] | None = None) -> Any:
-        """Show a text; ``again`` makes it anew."""
+    def read(self, title: str, write: Write, *, live: bool = False) -> Any:
+        """Show a text, as it is written for the room that there is; ``live``: written anew as time goes on."""
 
     def copy(self, text: str, what: str) -> None:
         """Put a text into the clipboard; ``what`` says which."""

@@ -11,11 +11,10 @@ from textual.containers import Vertical
 from dlrover_lite.tui.pages.acting_page import Question
 from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.text import Span, line, wrapped
-from dlrover_lite.tui.widgets.toned import Lines
+from dlrover_lite.tui.widgets.toned import Wrapped
 
 __all__ = ["Answer", "Confirm"]
 
-_WIDTH = 56
 Answer = Literal["yes", "instead", "no"]
 
 
@@ -41,11 +40,11 @@ class Confirm(Dialog[Answer]):
         others = [Span("    "), Span("r", "accent"), Span(f" {instead}")] if instead else []
         yield self.notice_line()
         with Vertical():
-            yield Lines(
-                [
-                    *wrapped(text, _WIDTH, "title"),
+            yield Wrapped(
+                lambda width: [
+                    *wrapped(text, width, "title"),
                     (),
-                    *wrapped(consequence, _WIDTH),
+                    *wrapped(consequence, width),
                     (),
                     line(("y", "accent"), " yes", *others, "    ", ("n", "accent"), " no"),
                 ]

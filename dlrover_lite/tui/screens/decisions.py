@@ -13,7 +13,7 @@ from dlrover_lite.tui.pages import decisions_page
 from dlrover_lite.tui.pages.decisions_page import Run
 from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.screens.table_and_details import TableAndDetails
-from dlrover_lite.tui.text import Line
+from dlrover_lite.tui.text import Line, Write
 from dlrover_lite.tui.widgets.grid import Grid
 
 __all__ = ["DecisionsScreen"]
@@ -83,15 +83,16 @@ class DecisionsScreen(TableAndDetails, inherit_bindings=False):
 
     def choose(self) -> None:
         if (run := self.grid.row) is not None:
-            self.tui.explain(self.detail.row.id, run.newest.number, otherwise=self._described(run))
+            self.tui.explain(self.detail.row.id, run.newest.number, otherwise=_described(run))
 
     def action_describe(self) -> None:
         if not self.refused("describe") and (run := self.grid.row) is not None:
-            self.tui.read(f"Decision {run.newest.number} for {self.detail.row.id}", self._described(run))
+            self.tui.read(f"Decision {run.newest.number} for {self.detail.row.id}", _described(run))
 
     def action_copy(self) -> None:
         if (run := self.grid.row) is not None:
-            self.tui.explain(self.detail.row.id, run.newest.number, otherwise=self._described(run), copy=True)
+            self.tui.explain(self.detail.row.id, run.newest.number, otherwise=_described(run), copy=True)
 
-    def _described(self, run: Run) -> list[Line]:
-        return decisions_page.describe_run(run, max(20, self.size.width - 8))
+
+def _described(run: Run) -> Write:
+    return lambda width, _height: decisions_page.describe_run(run, width)

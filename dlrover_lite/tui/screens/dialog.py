@@ -20,6 +20,10 @@ R = TypeVar("R")
 class Dialog(ModalScreen[R]):
     """A dialog. Keys that were pressed before it was drawn were meant for something else: the application drops them."""
 
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]  # noqa: RUF012 - textual has it so
+    DEFAULT_CSS = """
+    Dialog.-low > Vertical { padding: 0 1; }
+    """
     BINDINGS: ClassVar[list[Any]] = [Binding("ctrl+l", "app.dismiss_notice", show=False)]
 
     def __init__(self) -> None:

@@ -14,13 +14,12 @@ from dlrover_lite.core.errors import UsageError
 from dlrover_lite.tui.pages.acting_page import Field
 from dlrover_lite.tui.screens.application import Application
 from dlrover_lite.tui.screens.dialog import Dialog
-from dlrover_lite.tui.text import line, wrapped
+from dlrover_lite.tui.text import Tone, line, wrapped
 from dlrover_lite.tui.widgets.prompt import LineInput
-from dlrover_lite.tui.widgets.toned import Lines
+from dlrover_lite.tui.widgets.toned import Lines, Wrapped
 
 __all__ = ["Form"]
 
-_WIDTH = 66
 Asked = Callable[[Mapping[str, str]], Callable[[], str]]
 
 
@@ -36,6 +35,7 @@ class Form(Dialog[None]):
     Form Input { width: 14; height: 1; border: none; padding: 0 1; margin-right: 2; background: $surface; }
     Form Input:focus { background: $boost; text-style: bold; }
     Form .note { width: 1fr; height: 1; }
+    Form.-low.-said #facts { display: none; }
     """
     BINDINGS: ClassVar[list[Any]] = [
         Binding("escape", "leave", "Leave"),
@@ -52,16 +52,16 @@ class Form(Dialog[None]):
             field.name: LineInput(self._written, self.action_submit, id=f"field-{field.name}") for field in fields
         }
         self._notes = {field.name: Lines(classes="note") for field in fields}
-        self._facts = Lines([(), line(("reading what there is…", "dim")), ()])
+        self._facts = Wrapped(lambda _width: [(), line(("reading what there is…", "dim")), ()], id="facts")
         self._asked: Asked | None = None
-        self._said = Lines(id="said")
+        self._said = Wrapped(lambda _width: (), id="said")
         self._waits = False
         """Whether it waits for an answer."""
 
     def compose(self) -> ComposeResult:
         yield self.notice_line()
         with Vertical():
-            yield Lines([*wrapped(self._title, _WIDTH, "title"), ()])
+            yield Wrapped(lambda width: [*wrapped(self._title, width, "title"), ()])
             for field in self._fields:
                 with Horizontal():
                     yield Label(field.label)
@@ -71,7 +71,7 @@ class Form(Dialog[None]):
             yield self._said
 
     def on_mount(self) -> None:
-        self._say([])
+        self._say("")
         self.set_focus(self._inputs[self._fields[0].name])
 
     def fill(self, fields: Sequence[Field], facts: str, asked: Asked) -> None:
@@ -83,7 +83,7 @@ class Form(Dialog[None]):
                 written.value = field.value
                 written.select_all()
             self._notes[field.name].show([line((field.note, "dim"))])
-        self._facts.show([(), *wrapped(facts, _WIDTH, "dim"), ()])
+        self._facts.put(lambda width: [(), *wrapped(facts, width, "dim"), ()])
         self._asked = asked
 
     def cannot(self, why: str) -> None:
@@ -92,10 +92,11 @@ class Form(Dialog[None]):
             self.dismiss(None)
         cast("Application", self.app).tell(why, "error")
 
-    def _say(self, lines: Sequence[Any]) -> None:
-        """Show these lines above the keys."""
+    def _say(self, what: str, tone: Tone = "dim") -> None:
+        """Show this above the keys."""
         keys = line(("enter", "accent"), " do it    ", ("tab", "accent"), " next    ", ("esc", "accent"), " leave it")
-        self._said.show([*lines, *([()] if lines else []), keys])
+        self.set_class(bool(what), "-said")
+        self._said.put(lambda width: [*wrapped(what, width, tone, indent="  "), *([()] if what else []), keys])
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class Form(Dialog[None]):
     def _written(self, _text: str) -> None:
         """Take back what was said to be wrong, which may not be any more."""
         if not self._waits:
-            self._say([])
+            self._say("")
 
     def action_submit(self) -> None:
         if self._waits or self._asked is None:
@@ -121,7 +122,7 @@ class Form(Dialog[None]):
             self._wrong(str(error))
             return
         self._waits = True
-        self._say([line(("asking the job's master…", "dim"))])
+        self._say("asking the job's master…")
         cast("Application", self.app).fetch(what, self._done, self._refused)
 
     def _done(self, what: str) -> None:
@@ -137,7 +138,7 @@ class Form(Dialog[None]):
             cast("Application", self.app).tell(why, "error")
 
     def _wrong(self, why: str) -> None:
-        self._say(wrapped(f"✗ {why}", _WIDTH, "bad", indent="  "))
+        self._say(f"✗ {why}", "bad")
 
     def action_leave(self) -> None:
         self.leave()

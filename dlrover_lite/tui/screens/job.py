@@ -6,19 +6,18 @@ from typing import Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Container
 
 from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOB
 from dlrover_lite.tui.model import JobDetail, JobRow, NodeRow
 from dlrover_lite.tui.pages import decisions_page, job_page, throughput_chart
-from dlrover_lite.tui.pages.heights import Want, divide, fitted
+from dlrover_lite.tui.pages.heights import Want, fitted
 from dlrover_lite.tui.pages.last_change import change_of_job, changes
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.grid import Grid
-from dlrover_lite.tui.widgets.panel import Panel, Stack
+from dlrover_lite.tui.widgets.panel import Columns, Panel, Stack
 from dlrover_lite.tui.widgets.toned import Lines
 
 __all__ = ["JobScreen"]
@@ -29,25 +28,20 @@ _LEAST_CHART, _LOW_CHART, _CHART = 6, 7, 12
 """Minimum number of lines of the curve, and that which is enough in a low terminal and in others."""
 _LEAST_FACTS, _LEAST_NODES, _LEAST_PANE, _MEMORY = 4, 3, 4, 10
 """Minimum numbers of lines of the other parts."""
+_CHANGES = 12
+"""Maximum number of changes that are told in full."""
 _ALL = 60
 """Number of lines in which all facts can be written."""
 
 
 class JobScreen(ActingPage, inherit_bindings=False):
     """The screen of one job: the curve above the facts above the nodes, each as high as what it shows; on a wide terminal the facts are
-    beside the curve, and on a high one there are more: the memory that is foreseen, and all that was said of the last change."""
+    beside the curve, and on a high one there are more: the memory that is foreseen, and all that was said of the changes."""
 
     DEFAULT_CSS = """
-    #above { height: auto; padding: 0 1; }
-    #memory { padding: 0 1; }
-    JobScreen #chart, JobScreen #facts, JobScreen #memory { border: none; padding: 0; }
-    JobScreen.-wide #above { layout: horizontal; }
-    JobScreen.-wide #chart { width: 55%; margin-right: 2; }
-    JobScreen.-wide #facts { width: 1fr; }
-    JobScreen.-wide.-high #above { padding: 0; }
-    JobScreen.-wide.-high #chart { margin-right: 0; }
+    JobScreen #chart, JobScreen #facts, JobScreen #memory { border: none; padding: 0 1; }
     JobScreen.-wide.-high #chart, JobScreen.-wide.-high #facts, JobScreen.-wide.-high #memory {
-        border: round $foreground 35%; padding: 0 1;
+        border: round $foreground 35%;
     }
     """
     KEYS = (JOB, EVERYWHERE)
@@ -58,18 +52,17 @@ class JobScreen(ActingPage, inherit_bindings=False):
         super().__init__(job_page.nodes_table(), id="nodes")
         self.job = job
         self.chart, self.facts = Panel("Throughput", id="chart"), Panel("Now", id="facts")
-        self.memory, self.pane = Panel("Memory", id="memory"), Panel("Last change", id="pane")
-        self.above = Container(self.chart, self.facts, id="above")
-        parts = (
-            (self.above, self._want_above),
-            (self.memory, self._want_memory),
-            (self.grid, self._want_nodes),
-            (self.pane, self._want_change),
+        self.memory, self.pane = Panel("Memory", id="memory"), Panel("Changes", id="pane")
+        self.above = Columns(
+            ((self.chart, self._want_chart), (self.memory, self._want_memory)),
+            ((self.facts, self._want_facts), (self.pane, self._want_changes)),
+            id="above",
         )
-        self.stack = Stack(parts, self._draw)
+        self.stack = Stack(((self.above, self.above.want), (self.grid, self._want_nodes)), self._draw)
         self.detail = JobDetail(row=row, heard=False) if row is not None else None
         self.chosen: int | None = None
         """Number of the decision that is chosen in the curve; None: none is."""
+        self._told: tuple[JobDetail | None, int, list[Line]] = (None, 0, [])
         self._drawn: tuple[JobDetail | None, tuple[int | None, ...]] | None = None
 
     def body(self) -> ComposeResult:
@@ -78,56 +71,42 @@ class JobScreen(ActingPage, inherit_bindings=False):
     # --- the room -----------------------------------------------------------------------------------------------------
 
     @property
-    def _wide(self) -> bool:
-        return self.has_class("-wide")
-
-    @property
     def _high(self) -> bool:
         return self.has_class("-high")
 
-    def _want_chart(self) -> Want:
+    def _want_chart(self, _width: int) -> Want:
         return Want(
             _LEAST_CHART + self.chart.frame, (_CHART if self._high else _LOW_CHART) + self.chart.frame, grows=True
         )
 
     def _want_facts(self, width: int) -> Want:
         lines = (
-            len(job_page.facts(self.detail, max(20, width), _ALL, self.tui.now(), look_first=True))
+            len(job_page.facts(self.detail, max(20, width - 4), _ALL, self.tui.now(), look_first=True))
             if self.detail is not None
             else 1
         )
-        return Want(_LEAST_FACTS + self.facts.frame, lines + self.facts.frame)
-
-    def _want_above(self, width: int) -> Want:
-        """Return what the curve and the facts want, beside or above each other."""
-        if self._wide:
-            chart, facts = self._want_chart(), self._want_facts(width - width * 55 // 100 - 4)
-            return Want(max(chart.least, facts.least), max(chart.enough, facts.enough), grows=True)
-        chart, facts = self._want_chart(), self._want_facts(width - 2)
-        return Want(chart.least + facts.least, chart.enough + facts.enough, grows=True)
+        return Want(_LEAST_FACTS + self.facts.frame, lines + self.facts.frame, rank=1)
 
     def _want_memory(self, width: int) -> Want:
         shown = self.size.height >= _TALL and self.detail is not None and job_page.memory(self.detail, width, _TALL)
-        return Want(_MEMORY, _MEMORY + self.memory.frame, rank=1) if shown else Want(0, 0)
+        return Want(_MEMORY, _MEMORY + self.memory.frame, rank=2) if shown else Want(0, 0)
 
     def _want_nodes(self, _width: int) -> Want:
         return Want(_LEAST_NODES, len(self.grid.table.shown) + 1)
 
-    def _want_change(self, width: int) -> Want:
-        """Return what the last change wants, of which a low terminal has the line alone."""
+    def _want_changes(self, width: int) -> Want:
+        """Return what the changes want, of which a low terminal has the line of the last one alone."""
         lines = self._change_lines(width - 4) if self._high else []
-        return Want(_LEAST_PANE, len(lines) + self.pane.frame, rank=2) if lines else Want(0, 0)
+        return Want(_LEAST_PANE, len(lines) + self.pane.frame, rank=3) if lines else Want(0, 0)
 
     def _change_lines(self, width: int) -> list[Line]:
-        made = changes(self.detail) if self.detail is not None else []
-        return decisions_page.describe(made[-1], max(20, width)) if made else []
-
-    def _divide(self) -> None:
-        """Divide what the curve and the facts have together, where they are above each other."""
-        room, width = self.above.size.height, self.above.size.width
-        heights = [room, room] if self._wide else divide(room, [self._want_chart(), self._want_facts(width)])
-        for part, height in zip((self.chart, self.facts), heights, strict=True):
-            part.styles.height = height
+        """Write all that was said of each change, the last one first; once for each job that was read, and width."""
+        if self._told[0] is not self.detail or self._told[1] != width:
+            found: list[Line] = []
+            for one in reversed(changes(self.detail)[-_CHANGES:] if self.detail is not None else []):
+                found += [*([()] if found else []), *decisions_page.describe(one, max(20, width))]
+            self._told = self.detail, width, found
+        return self._told[2]
 
     def on_mount(self) -> None:
         self.set_focus(self.grid)
@@ -151,7 +130,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
             self.head([line((self.job, "title"), ("  asking…", "dim"))])
             return
         self.stack.share()
-        self._divide()
+        self.above.share()
         chart, facts, memory, pane = self.chart, self.facts, self.memory, self.pane
         width = max(20, self.size.width - 2)
         sizes = (self.grid.table.left_out, *self.size, *chart.size, *facts.size, *memory.size, *pane.size)
@@ -192,8 +171,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
         if one is None:
             self.action_logs()
         else:
-            described = decisions_page.describe(one, max(20, self.size.width - 8))
-            self.tui.explain(self.job, one.number, otherwise=described)
+            self.tui.explain(self.job, one.number, otherwise=lambda width, _: decisions_page.describe(one, width))
 
     def why_not(self, action: str) -> str:
         return "" if action == "open" and self.chosen is not None else super().why_not(action)
@@ -244,7 +222,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
 
     def action_describe(self) -> None:
         if not self.refused("describe") and (row := self.grid.row) is not None:
-            self.tui.read(f"{self.job} {row.id}", job_page.describe_node(row, max(20, self.size.width - 8)))
+            self.tui.read(f"{self.job} {row.id}", lambda width, _: job_page.describe_node(row, width))
 
     def action_decisions(self) -> None:
         if self.detail is not None:

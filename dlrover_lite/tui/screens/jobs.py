@@ -53,7 +53,7 @@ class JobsScreen(TableAndDetails, inherit_bindings=False):
         empty = view is not None and not view.jobs
         self.set_class(empty, "-empty")
         if empty:
-            self.empty.show(jobs_page.nothing_yet(max(20, self.size.width - 4)))
+            self._draw_empty()
         self.tell_head()
         self.tell_age()
         self.tell_keys()
@@ -84,6 +84,10 @@ class JobsScreen(TableAndDetails, inherit_bindings=False):
 
     def on_resize(self) -> None:
         self.tell_head()
+        self._draw_empty()
+
+    def _draw_empty(self) -> None:
+        self.empty.show(jobs_page.nothing_yet(max(20, self.size.width - 4)))
 
     def stale(self) -> Line:
         return self.stale_of(self.tui.jobs_feed, self.view.problem if self.view else None)
@@ -102,12 +106,12 @@ class JobsScreen(TableAndDetails, inherit_bindings=False):
 
     def action_describe(self) -> None:
         if not self.refused("describe") and (row := self.grid.row) is not None:
-            self.tui.read(row.id, self._described(row.id, row), again=lambda: self._described(row.id, row))
+            self.tui.read(row.id, lambda width, _: self._described(row.id, row, width), live=True)
 
-    def _described(self, job: str, row: JobRow) -> list[Line]:
+    def _described(self, job: str, row: JobRow, width: int) -> list[Line]:
         """Describe a job as it is now; ``row``: as it was when it was asked for, in case it has gone."""
         now = self.view.jobs.get(job, row) if self.view is not None else row
-        return jobs_page.describe(now, max(20, self.size.width - 8), self.tui.now())
+        return jobs_page.describe(now, width, self.tui.now())
 
     def to_copy(self) -> tuple[str, str] | None:
         row = self.grid.row

@@ -52,6 +52,8 @@ class Page(Screen[None]):
     #head { height: auto; background: $boost; padding: 0 1; }
     #stale { height: auto; padding: 0 1; display: none; }
     #stale.-stale { display: block; }
+    Page.-wide Columns { layout: horizontal; }
+    Page.-wide Columns > .-first { width: 55%; }
     Page.-wide.-high Panel { border: round $foreground 35%; }
     """
     KEYS: ClassVar[tuple[Sequence[Key], ...]] = (EVERYWHERE,)

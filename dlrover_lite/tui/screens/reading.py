@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -16,14 +16,14 @@ from dlrover_lite.tui.sources.job_log import JobLogTail
 from dlrover_lite.tui.sources.log_tail import KEPT_LINES, LogTail
 from dlrover_lite.tui.sources.poller import Feed
 from dlrover_lite.tui.table import text_of
-from dlrover_lite.tui.text import Line, line
+from dlrover_lite.tui.text import Line, Write, line, side_by_side, wrapped
 from dlrover_lite.tui.widgets.pager import Pager
 
-__all__ = ["LogScreen", "ReadingScreen", "command_lines", "help_lines"]
+__all__ = ["LogScreen", "ReadingScreen", "command_lines", "help_lines", "named"]
 
 
 class ReadingScreen(Page, inherit_bindings=False):
-    """A screen of lines that stay as they are, or, with ``again``, are made again every second."""
+    """A screen of lines that are written for the room that there is, and, if they are live, again every second."""
 
     DEFAULT_CSS = """
     ReadingScreen Pager { height: 1fr; padding: 1 2; }
@@ -31,18 +31,12 @@ class ReadingScreen(Page, inherit_bindings=False):
     KEYS: ClassVar[tuple[Sequence[Key], ...]] = (READING[:-1], EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
 
-    def __init__(
-        self,
-        title: str,
-        lines: Sequence[Line],
-        *,
-        again: Callable[[], Sequence[Line]] | None = None,
-        follow: bool = False,
-    ) -> None:
+    def __init__(self, title: str, write: Write, *, live: bool = False, follow: bool = False) -> None:
         super().__init__()
         self._title = title
-        self._lines, self._again = list(lines), again
-        self.pager = Pager(lines, follow=follow)
+        self.write, self._live = write, live
+        self.pager = Pager((), follow=follow)
+        self._lines: list[Line] = []
 
     def body(self) -> ComposeResult:
         yield self.pager
@@ -69,6 +63,21 @@ class ReadingScreen(Page, inherit_bindings=False):
         if self.is_mounted:
             self.tell_head()
 
+    def rewrite(self, write: Write) -> None:
+        """Show other lines in place of those that were there."""
+        self.write = write
+        if self.is_mounted:
+            self.draw()
+
+    def draw(self) -> None:
+        """Write the lines for the room that text has: a margin on both sides, and the scroll bar, are taken off."""
+        lines = list(self.write(max(20, self.size.width - 5), max(5, self.pager.size.height)))
+        if lines != self._lines:
+            self.put(lines)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw)
+
     def tell_head(self) -> None:
         self.head([line((self._title, "title"), *self._searched())])
 
@@ -86,8 +95,8 @@ class ReadingScreen(Page, inherit_bindings=False):
 
     def tell_age(self) -> None:
         super().tell_age()
-        if self._again is not None and (lines := list(self._again())) != self._lines:
-            self.put(lines)
+        if self._live:
+            self.draw()
 
     # --- keys -----------------------------------------------------------------------------------------------------------
 
@@ -148,7 +157,7 @@ class LogScreen(ReadingScreen, inherit_bindings=False):
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
 
     def __init__(self, title: str, tail: LogTail | JobLogTail) -> None:
-        super().__init__(title, (), follow=True)
+        super().__init__(title, lambda _width, _height: (), follow=True)
         self._feed = Feed(tail.read, self._arrived, name="log")
         self._gone = 0
 
@@ -183,6 +192,9 @@ class LogScreen(ReadingScreen, inherit_bindings=False):
         super().tell_age()
         self.tell_head()
 
+    def draw(self) -> None:
+        """Leave the lines as they are: they don't depend on the room."""
+
     def stale(self) -> Line:
         return old("this", self._feed.age_seconds or 0.0, self._feed.problem) if self._feed.problem else ()
 
@@ -204,29 +216,36 @@ class LogScreen(ReadingScreen, inherit_bindings=False):
         self.tell_keys()
 
 
-def help_lines(*, readonly: bool) -> list[Line]:
+def help_lines(width: int, *, readonly: bool) -> list[Line]:
     """Write all keys and commands."""
     found: list[Line] = []
     for heading, keys in SCREENS.items():
         found += [line((heading, "title")), ()]
-        found += [line((f"  {key.label:<14}", "accent"), key.what) for key in keys if not (key.acts and readonly)]
+        for key in keys:
+            if not (key.acts and readonly):
+                found += named(f"  {key.label}", key.what, 16, width)
         found.append(())
-    found += command_lines(readonly=readonly)
+    found += command_lines(width, readonly=readonly)
     found += [
         (),
-        line(
-            ("The mouse: ", "title"),
-            "a click chooses a row, a second one opens it; a heading sorts; the wheel scrolls; keys can be clicked.",
+        *wrapped(
+            "The mouse: a click chooses a row, a second one opens it; a heading sorts; the wheel scrolls; keys can be "
+            "clicked.",
+            width,
         ),
     ]
     return found
 
 
-def command_lines(*, readonly: bool) -> list[Line]:
+def named(name: str, what: str, column: int, width: int) -> list[Line]:
+    """Write what something is beside its name, over several lines where it is long."""
+    return side_by_side(((column, [line((name, "accent"))]), (width - column, wrapped(what, width - column))), gap="")
+
+
+def command_lines(width: int, *, readonly: bool) -> list[Line]:
     """Write all commands with their short names."""
     found = [line(("Commands", "title"), ("  and their short names", "dim")), ()]
     listed = [one for one in COMMANDS if not (one.acts and readonly)]
-    return [
-        *found,
-        *(line((f"  {one.written:<18}", "accent"), (f"{one.short:<14}", "accent"), one.what) for one in listed),
-    ]
+    for one in listed:
+        found += named(f"  {one.written:<18}{one.short}", one.what, 34, width)
+    return found

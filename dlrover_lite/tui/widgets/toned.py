@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, get_args
 
 from rich.segment import Segment
@@ -13,9 +13,9 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from dlrover_lite.tui.text import EMPTY, Line, Tone, for_terminal, plain
+from dlrover_lite.tui.text import EMPTY, Line, Tone, for_terminal, length, padded, plain
 
-__all__ = ["TONES", "Lines", "Toned", "tone_css"]
+__all__ = ["TONES", "Lines", "Toned", "Wrapped", "tone_css"]
 
 
 TONES = frozenset(f"tone--{tone}" for tone in get_args(Tone))
@@ -53,9 +53,10 @@ class Toned(Widget):
         return self.get_component_rich_style(f"tone--{tone}")
 
     def strip_of(self, line: Line, width: int, style: Style | None = None) -> Strip:
-        """Make a strip, cut or filled to ``width``; all of it in one ``style``, if that is given."""
+        """Make a strip, filled or, with an ellipsis, cut to ``width``; all of it in one ``style``, if that is given."""
         terminal = os.environ.get("TERM", "")
-        segments = [Segment(for_terminal(span.text, terminal), style or self.tone(span.tone)) for span in line]
+        spans = padded(line, width) if length(line) > width else line
+        segments = [Segment(for_terminal(span.text, terminal), style or self.tone(span.tone)) for span in spans]
         return Strip(segments).adjust_cell_length(width, style or self.tone("plain"))
 
 
@@ -93,3 +94,20 @@ class Lines(Toned):
 
     def render_line(self, y: int) -> Strip:
         return self.strip_of(self._lines[y] if y < len(self._lines) else EMPTY, self.size.width)
+
+
+class Wrapped(Lines):
+    """Lines that are made anew for each width."""
+
+    def __init__(self, make: Callable[[int], Sequence[Line]], *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._make = make
+
+    def put(self, make: Callable[[int], Sequence[Line]]) -> None:
+        """Show other lines."""
+        self._make = make
+        self.refresh(layout=True)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        self._lines = list(self._make(max(8, width)))
+        return super().get_content_height(container, viewport, width)
