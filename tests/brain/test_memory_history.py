@@ -47,6 +47,16 @@ def needs(found: Forecast | None, samples: float) -> object:
     return need_of(found, 2 * samples, worker=0), bands, found.base
 
 
+def test_memory_that_rows_have_just_left_is_not_taken_for_what_a_server_needs_beside_rows() -> None:
+    """It has half of the rows from the fifth level on, and all of their memory for a moment more."""
+    rows, each = [100_000, 200_000, 300_000, 400_000, 210_000, 220_000], 150
+    levels = [level(at, 1e5 * (at + 1), {"t": float(count)}, servers=1) for at, count in enumerate(rows)]
+    late = msgspec.structs.replace(levels[4].ps[0], used_bytes=90 * MIB + each * rows[3])
+    levels[4] = msgspec.structs.replace(levels[4], ps=(late,))
+    found = forecast(levels, facts=FACTS)
+    assert found is not None and found.base == {"ps-0": 90 * MIB}
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_kept_forecasts_as_what_is_not(seed: int) -> None:
     history = MemoryHistory()

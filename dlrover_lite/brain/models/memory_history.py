@@ -117,10 +117,13 @@ class MemoryHistory(Sequence[Level]):
         return np.asarray(np.maximum(self._rows.values, 0).sum(axis=1, keepdims=True))
 
     def beside_rows(self, node: str) -> tuple[IntArray, IntArray]:
-        """Return the bytes that a PS used, and those of its rows, at the levels that have it."""
+        """Return the bytes that a PS used, and those of its rows, at the levels that have it, but for those at which rows have just left:
+        it may have had their memory still."""
         used, held = self._used_bytes.of([node])[:, 0], self._row_bytes.of([node])[:, 0]
         there = held >= 0
-        return used[there], held[there]
+        used, held = used[there], held[there]
+        stayed = np.concatenate([[True], held[1:] >= held[:-1]])[: len(held)]
+        return used[stayed], held[stayed]
 
 
 class _Columns:
