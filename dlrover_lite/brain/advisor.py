@@ -21,6 +21,7 @@ from dlrover_lite.brain.healing.health import heal
 from dlrover_lite.brain.healing.mitigation import HealInputs
 from dlrover_lite.brain.job_history import past_jobs, remember
 from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob, candidate, smallest_cores
+from dlrover_lite.brain.models.memory_model import ACT_TIMES
 from dlrover_lite.brain.node_health import heal_inputs
 from dlrover_lite.brain.planning.decision import Decision, Round, decide
 from dlrover_lite.brain.planning.job_view import Policy, RoundInputs, index_of
@@ -405,10 +406,11 @@ class Advisor:
         return sorted((self._jobs[job] for job in jobs), key=lambda known: known.place)
 
     def treat(self, at: float) -> None:
-        """Do the part of ``turn`` that doesn't wait for the rest: whoever is slow, or runs full, holds all up meanwhile. Raises
-        HistoryError."""
+        """Do the part of ``turn`` that doesn't wait for the rest: whoever is slow, or runs full, holds all up meanwhile. Memory to spare
+        comes back where that is done before plans are looked at again. Raises HistoryError."""
         for known in self._in_order(self._to_treat):
-            self._heal(known, at, only_memory=not known.to_heal)
+            spare = known.to_heal and at + ACT_TIMES * known.seconds_to_resize < self._decide_at
+            self._heal(known, at, only_memory=not known.to_heal, spare=spare)
             known.to_heal = known.new_level = False
             self._note(known)
 

@@ -13,6 +13,7 @@ from dlrover_lite.brain.advisor import Advisor, Arrival
 from dlrover_lite.brain.job_tracker import Numbered
 from dlrover_lite.brain.models.memory_model import index_bytes, row_bytes
 from dlrover_lite.brain.models.similarity import JobFeatures
+from dlrover_lite.brain.policies import USUAL, Policies
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
 from dlrover_lite.core.units import GIB, MIB, Resources
@@ -193,6 +194,7 @@ class Slow:
         *,
         least: int = GIB,
         there: tuple[Host, ...] = hosts(a=Resources(8.0, 16 * GIB)),
+        policies: Policies = USUAL,
         **measured: Any,
     ) -> None:
         """``least``: bytes that the recipe gives each node; all have 1 GiB, and are on ``a``."""
@@ -201,7 +203,7 @@ class Slow:
         nodes = [StandingNode(f"ps-{i}", "ps", "a", servers.each) for i in range(2)]
         nodes += [StandingNode(f"worker-{i}", "worker", "a", workers.each) for i in range(3)]
         self.standing = Standing(plan=self.plan, nodes=tuple(nodes))
-        self.brain = Advisor(store)
+        self.brain = Advisor(store, policies=policies)
         fixed = [RolePlan(role.count, Resources(role.each.cores, least)) for role in (servers, workers)]
         demand = Demand(hosts=there, ps=fixed[0], worker=fixed[1], total_samples=1e9, epoch_samples=1e9)
         features = msgspec.to_builtins(FEATURES)
@@ -302,6 +304,17 @@ def test_spare_memory_is_taken_back_for_others(store: ConfigStore) -> None:
     assert job.brain._room().total.memory - before == 3 * (GIB - less.memory)
     (act,) = job.decided(5)  # now more is known of these; and nothing is undone
     assert isinstance(act, Resize) and set(act.others) == {"ps-1"} and act.resources.memory < 0.45 * GIB
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(60.0, 0), (15.0, 1)])
+def test_spare_memory_comes_back_between_looks_at_plans_if_there_is_time(
+    store: ConfigStore, seconds: float, waits: int
+) -> None:
+    job = Slow(store, least=100 * MIB, growth=0.05, policies=Policies(decide_seconds=seconds))
+    assert job.decided(1) == []  # what workers use isn't known yet; plans are looked at again after so many seconds
+    job.uses(300 * MIB)
+    assert job.decided(waits) == []
+    assert len(job.decided(1)) == 1
 
 
 def test_a_plan_is_changed_before_memory_is_taken(store: ConfigStore) -> None:
