@@ -47,6 +47,7 @@ class ReadingScreen(Page, inherit_bindings=False):
     def on_mount(self) -> None:
         self.set_focus(self.pager)
         self.tell_head()
+        self.draw()
 
     @property
     def lines(self) -> Sequence[Line]:
@@ -70,13 +71,14 @@ class ReadingScreen(Page, inherit_bindings=False):
             self.draw()
 
     def draw(self) -> None:
-        """Write the lines for the room that text has: a margin on both sides, and the scroll bar, are taken off."""
-        lines = list(self.write(max(20, self.size.width - 5), max(5, self.pager.size.height)))
+        """Write the lines for the room that text has: a margin, the scroll bar, headline and keys are taken off."""
+        width, height = self.app.size
+        lines = list(self.write(max(20, width - 5), max(5, height - 5)))
         if lines != self._lines:
             self.put(lines)
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
+        self.draw()
 
     def tell_head(self) -> None:
         self.head([line((self._title, "title"), *self._searched())])
