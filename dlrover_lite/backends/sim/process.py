@@ -138,7 +138,7 @@ class Process:
 
     @property
     def outliving_bytes(self) -> int:
-        return sum([one.bytes for one in self.kept.values()])
+        return sum([one.bytes for one in self.kept.values()]) if self.kept else 0
 
     @property
     def bytes(self) -> int:

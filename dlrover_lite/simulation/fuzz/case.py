@@ -26,6 +26,8 @@ _TRAINING_SECONDS = (13.0, 18.0)
 """Seconds that a job trains for that is left alone: faults begin until then."""
 _CALM_SECONDS = (0.1, 0.3, 0.5)
 """Pauses of a master between two looks at what nobody tells it, where nothing is under way."""
+_SHOW_SECONDS = 6.0
+"""Seconds between two writings of a status, which only people read."""
 
 
 class Case:
@@ -40,7 +42,7 @@ class Case:
         )
         jobs = 2 if chance.random() < 0.1 else 1
         self.specs = [_spec(chance, at) for at in range(jobs)]
-        self.cadence = Cadence(calm_seconds=chance.choice(_CALM_SECONDS))
+        self.cadence = Cadence(calm_seconds=chance.choice(_CALM_SECONDS), show_seconds=_SHOW_SECONDS)
         self.takes_checkpoints = all(spec.recipe.checkpoint != "off" for spec in self.specs)
         self.autoscales = any(spec.recipe.autoscale == "on" for spec in self.specs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,12 @@ from dlrover_lite.ps.journal.applied_minibatches import AppliedEntries, AppliedM
 __all__ = ["AppliedCounts", "ServerMemory", "members_of"]
 
 
+@lru_cache(maxsize=64)
 def members_of(mask: int) -> SlotSet:
-    """Return a set of slots, a bit each, as an array."""
-    return slot_sets.unpack(to_bitmap(mask))
+    """Return a set of slots, a bit each, as an array, to read only."""
+    members = slot_sets.unpack(to_bitmap(mask))
+    members.setflags(write=False)
+    return members
 
 
 class _Entries(AppliedEntries):
@@ -54,10 +58,11 @@ class AppliedCounts:
 
     def apply(self, epoch: int, k: int, members: SlotSet, at: int) -> bool:
         """Count a minibatch in these slots; return whether it was applied there before."""
-        row = epoch * self._minibatches + k
-        twice = bool(self.counts[row][members].any())
-        self.counts[row] += members
-        self.changed_at[row] = at
+        number = epoch * self._minibatches + k
+        row = self.counts[number]
+        twice = bool(row.any() and row[members].any())
+        row += members
+        self.changed_at[number] = at
         return twice
 
     def forget(self, members: SlotSet) -> None:

@@ -39,7 +39,7 @@ class PartContents:
         all."""
         whole = owned if since is None else whole & owned
         rows = np.flatnonzero(counts.changed_at > (0 if since is None else since))
-        self._by_file[file] = _Content(owned, whole, rows, counts.counts[rows].copy(), counts.counts[:, whole].copy())
+        self._by_file[file] = _Content(owned, whole, rows, counts.counts[rows], counts.counts[:, whole])
 
     def rename(self, before: str, file: str) -> None:
         """Keep under its file's name what was put under another."""
