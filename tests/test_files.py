@@ -20,6 +20,7 @@ from dlrover_lite.core.files.durable import (
     close_to_others,
     make_private,
     open_private,
+    without_syncing,
     write_whole,
 )
 from tests.file_calls import recorded
@@ -148,3 +149,14 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="full"):
         write_whole(tmp_path / "x", b"new")
     assert names(tmp_path) == ["x"] and (tmp_path / "x").read_bytes() == b"old"
+
+
+def test_where_no_machine_can_fail_nothing_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    with without_syncing():
+        write_whole(tmp_path / "here", b"all of it")
+    assert (tmp_path / "here").read_bytes() == b"all of it"
+    assert synced == []
+    write_whole(tmp_path / "here", b"all of it")
+    assert len(synced) == 2, "neither the file nor its name is durable again"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.destination import Piece, damaged, placed, troubled
 from dlrover_lite.checkpoint.layout import ALIGNMENT, LARGE_BYTES
-from dlrover_lite.core.files.durable import make_private, sync_directory
+from dlrover_lite.core.files.durable import make_private, sync_descriptor, sync_directory
 from dlrover_lite.core.files.regular import NotRegularFile, open_descriptor
 
 __all__ = ["LocalDirectory"]
@@ -152,7 +152,7 @@ class _Writer:
     def finish(self) -> None:
         assert self._temporary is not None
         with _troubles("write", self._path):
-            os.fsync(self._descriptor)
+            sync_descriptor(self._descriptor)
             os.replace(self._temporary, self._path)  # noqa: PTH105
             self._temporary = None
             sync_directory(self._directory)

@@ -15,6 +15,7 @@ from dlrover_lite.backends.sim.fluid.job import Usage
 from dlrover_lite.backends.sim.machine_faults import schedule_faults
 from dlrover_lite.backends.sim.physics.rates import Rates
 from dlrover_lite.core.errors import DlroverLiteError, TraceError
+from dlrover_lite.core.files.durable import without_syncing
 from dlrover_lite.master.cadence import Cadence
 from dlrover_lite.master.profiling.profiler import Pace
 from dlrover_lite.master.work.lease_size import LeasePolicy
@@ -132,7 +133,7 @@ class BrainRun:
         """Let jobs run until all have ended, or up to a time; return when that was."""
         world = self.world
         world.clock.at(_LOOK_SECONDS, self._look)
-        with _seldom_collected():
+        with _seldom_collected(), without_syncing():
             while world.clock.now < until and not world.is_over:
                 world.happen()
         self._look()

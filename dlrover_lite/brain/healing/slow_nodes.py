@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dlrover_lite.brain.healing.host_capacity import HostCapacity
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
-from dlrover_lite.brain.healing.slowdown import NewestPaces, Slowing, slower_than_peers, slowing, work_times
+from dlrover_lite.brain.healing.slowdown import NewestPaces, Slowing, slowing, work_times
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.acts import MoveSlots, Replace, Resize, SmallerShards, Tell
 from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
@@ -156,7 +156,7 @@ def treat_servers(
     if not hot:
         return []
     _, _, node, seen = min(hot, key=lambda one: one[:2])
-    return [_hot_server(inputs, node, seen, room)]
+    return [_hot_server(inputs, node, seen, room, newest)]
 
 
 def _use(profile: Profile, node: str) -> PsUse:
@@ -176,7 +176,7 @@ def _hot(inputs: HealInputs, node: str, newest: NewestPaces) -> _Seen | None:
         return _Seen(found.windows, found.before, found.times)
     windows = _in_a_row(inputs, profiles)
     before = profiles[: len(profiles) - len(windows)][-inputs.policy.nodes.most_usual_windows :]
-    if windows and all(_is_hot(inputs, profile, node, before) for profile in windows):
+    if windows and all(_is_hot(inputs, profile, node, before, newest) for profile in windows):
         return _Seen(windows, before)
     return None
 
@@ -235,7 +235,7 @@ def _requests_there(windows: Sequence[Profile], node: str) -> float:
     return sum(_wanted_to_work(use) + use.queue_seconds for use in uses)
 
 
-def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Profile]) -> bool:
+def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Profile], newest: NewestPaces) -> bool:
     most = inputs.policy.hot_over_peers
     waited_for = _is_waited_for(inputs, profile, node, busy=inputs.policy.hot_busy)
     if not waited_for and not (_is_asked(inputs, [profile], node) and _stretched_times([profile], node) >= most):
@@ -243,7 +243,7 @@ def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Pr
     peers = [use.busy_seconds for use in profile.ps if use.node != node]
     if peers and _use(profile, node).busy_seconds >= most * median(peers):
         return True
-    times = _times_as_long(before, [profile], node, least=inputs.policy.nodes.least_usual_windows)
+    times = _times_as_long(before, [profile], node, newest, least=inputs.policy.nodes.least_usual_windows)
     return times is not None and times >= most
 
 
@@ -252,25 +252,20 @@ def _wanted_to_work(use: PsUse) -> float:
     return max(use.busy_seconds, use.cpu_seconds + use.throttled_seconds)
 
 
-def _times_as_long(before: Sequence[Profile], windows: Sequence[Profile], node: str, *, least: int) -> float | None:
+def _times_as_long(
+    before: Sequence[Profile], windows: Sequence[Profile], node: str, newest: NewestPaces, *, least: int
+) -> float | None:
     """Compute how many times as long as usual a PS works on a minibatch, over how many times its peers do meanwhile; None where fewer than
     ``least`` windows, with the same PS beside it and the same cores, say what is usual."""
-    now = windows[-1]
-    names, cores = {use.node for use in now.ps}, _use(now, node).cores
-    alike = [p for p in before if {use.node for use in p.ps} == names and _use(p, node).cores == cores]
-    usual = _costs(alike)
-    return slower_than_peers(usual, _costs(windows), node) if len(alike) >= least and usual[node] > 0 else None
+    now = newest.servers(windows[-1])
+    alike = [p for p in before if (its := newest.servers(p)).keys() == now.keys() and its[node] == now[node]]
+    usual = newest.server_costs(alike)
+    if len(alike) < least or usual[node] <= 0:
+        return None
+    return newest.slower_than_peers(usual, newest.server_costs(windows), node)
 
 
-def _costs(profiles: Sequence[Profile]) -> dict[str, float]:
-    """Compute the median seconds that each PS works on a minibatch."""
-    costs: dict[str, list[float]] = {}
-    for use in (use for profile in profiles for use in profile.ps):
-        costs.setdefault(use.node, []).append(use.busy_seconds / max(1, use.minibatches))
-    return {node: median(found) for node, found in costs.items()}
-
-
-def _hot_server(inputs: HealInputs, node: NodeNow, seen: _Seen, room: HostCapacity) -> Treatment:
+def _hot_server(inputs: HealInputs, node: NodeNow, seen: _Seen, room: HostCapacity, newest: NewestPaces) -> Treatment:
     windows = seen.windows
     uses = [_use(profile, node.node) for profile in windows]
     busy = sum(use.busy_seconds for use in uses) / _seconds(windows)
@@ -284,7 +279,7 @@ def _hot_server(inputs: HealInputs, node: NodeNow, seen: _Seen, room: HostCapaci
         room.take(node.host, Resources(more - node.resources.cores, 0))
         text = f"{text}; its limit holds it back {_held_back(uses, windows):.0%} of the time: it gets {_cores(more)}"
         return _with(treatment, Resize(Resources(more, node.resources.memory)), text)
-    speed = _speed(seen, node.node)
+    speed = _speed(seen, node.node, newest)
     if speed < 1 / inputs.policy.hot_over_peers:
         return _slow_host(inputs, node, treatment, windows, speed, room)
     share, due = _share(windows, node.node), _due(windows, node.node)
@@ -305,10 +300,10 @@ def _due(windows: Sequence[Profile], node: str) -> float:
     return _use(last, node).cores / sum(use.cores for use in last.ps)
 
 
-def _speed(seen: _Seen, node: str) -> float:
+def _speed(seen: _Seen, node: str, newest: NewestPaces) -> float:
     """Estimate the speed of a PS's host: 1 as usual. Judge it by what the PS took before, and by what its peers take for a CPU second's
     work: the host may have been slow for so long that this is usual."""
-    usual = _times_as_long(seen.before, seen.windows, node, least=1) or 1.0
+    usual = _times_as_long(seen.before, seen.windows, node, newest, least=1) or 1.0
     return 1 / max(seen.times, usual, _stretched_times(seen.windows, node))
 
 

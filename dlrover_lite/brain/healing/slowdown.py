@@ -66,6 +66,8 @@ class NewestPaces:
         self._slower: dict[tuple[int, int], Others] = {}
         self._expected: dict[tuple[int, float], Others] = {}
         self._workers: dict[int, dict[str, WorkerUse]] = {}
+        self._servers: dict[int, dict[str, float]] = {}
+        self._costs: dict[tuple[int, ...], dict[str, float]] = {}
         self._most_windows = policy.most_windows
         self._of: dict[str, list[float]] = {}
         """Seconds of a minibatch of each worker, or of its work of each PS, by time."""
@@ -115,6 +117,22 @@ class NewestPaces:
             others = self._expected[id(profile), own.cores] = Others(each)
         expected = others.median_without(float(own.minibatches))
         return own.minibatches / expected if expected else None
+
+    def servers(self, profile: Profile) -> dict[str, float]:
+        """Return the cores of each PS in a profile; the same dict each time."""
+        if (found := self._servers.get(id(profile))) is None:
+            found = self._servers[id(profile)] = {use.node: use.cores for use in profile.ps}
+        return found
+
+    def server_costs(self, profiles: Sequence[Profile]) -> dict[str, float]:
+        """Compute the median seconds that each PS works on a minibatch in some of the profiles; the same dict each time."""
+        key = tuple(map(id, profiles))
+        if (found := self._costs.get(key)) is None:
+            each: dict[str, list[float]] = {}
+            for use in (use for profile in profiles for use in profile.ps):
+                each.setdefault(use.node, []).append(use.busy_seconds / max(1, use.minibatches))
+            found = self._costs[key] = {node: median(costs) for node, costs in each.items()}
+        return found
 
     def within(self, windows: Sequence[Profile]) -> _Paces:
         """Compute the paces of all nodes in some of the profiles; once, whichever of the nodes are looked at."""

@@ -10,8 +10,8 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = [
@@ -22,8 +22,10 @@ __all__ = [
     "is_disk_full",
     "make_private",
     "open_private",
+    "sync_descriptor",
     "sync_directory",
     "sync_file",
+    "without_syncing",
     "write_whole",
 ]
 
@@ -33,6 +35,7 @@ _OTHERS = 0o077
 _PROBE_BYTES = 64 << 10
 _LONGEST_PART_BYTES = 255
 _LONGEST_NAME_BYTES = 4096
+_syncs = True
 
 
 class UnsafeName(ValueError):
@@ -128,7 +131,7 @@ def write_whole(path: Path, data: bytes | Sequence[bytes], *, replace: bool = Tr
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             if sync:
-                os.fsync(descriptor)
+                sync_descriptor(descriptor)
         if replace:
             os.replace(temporary, path)  # noqa: PTH105 - a name, not a path
         else:
@@ -155,13 +158,13 @@ def _place_first(source: str, target: Path, *, sync: bool) -> None:
             file.write(Path(source).read_bytes())
             file.flush()
             if sync:
-                os.fsync(descriptor)
+                sync_descriptor(descriptor)
 
 
 def sync_file(path: Path) -> None:
     """Make durable what has been written to a file. Raises OSError."""
     with path.open("rb") as file:
-        os.fsync(file.fileno())
+        sync_descriptor(file.fileno())
 
 
 def is_disk_full(directory: Path) -> bool:
@@ -176,11 +179,28 @@ def is_disk_full(directory: Path) -> bool:
     return False
 
 
+@contextmanager
+def without_syncing() -> Iterator[None]:
+    """Have nothing of what this process writes synced meanwhile, where no machine can fail: what was written outlives the process."""
+    global _syncs  # who writes files is many calls away
+    before, _syncs = _syncs, False
+    try:
+        yield
+    finally:
+        _syncs = before
+
+
+def sync_descriptor(descriptor: int) -> None:
+    """Have what was written to a file arrive at the disk."""
+    if _syncs:
+        os.fsync(descriptor)
+
+
 def sync_directory(path: Path | str) -> None:
     """Make durable which names there are in a directory. Raises OSError, not for a file system that syncs no directories."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        sync_descriptor(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EBADF):
             raise

@@ -122,6 +122,8 @@ class Profiler:
         self._looks = 0
         """Number of short intervals that are still to come."""
         self._looked_until = self._forget_at = -math.inf
+        self._has_heard = False
+        """Something was told of PS since levels were looked at."""
         self._awaited: tuple[str, str] | None = None
         """One that hadn't told yet what it has done until the end of an interval, when it was looked last."""
 
@@ -156,6 +158,7 @@ class Profiler:
             self._of("host", host.host).tell(now, {"cpu": host.cpu_seconds})
             self._cores[host.host] = host.cores
         self._on = readings.on
+        self._has_heard = True
         self._transfers.located({at: readings.on[node] for node, at in readings.addresses.items()})
 
     def worked(self, now: float, node: str, *, samples: int, minibatches: int, report: WorkReport | None) -> None:
@@ -176,6 +179,7 @@ class Profiler:
         counters = report.counters
         if counters is None:
             return
+        self._has_heard = True
         totals: dict[str, float] = {
             "minibatches": report.pushes,
             "rows": report.rows,
@@ -248,6 +252,9 @@ class Profiler:
     ) -> Level | None:
         """Return what the PS hold, as of the last moment that all have told of; None when that isn't a new one, or no rate is known yet, or
         it ``is_news`` to nobody, who is given the bytes that each uses."""
+        if not self._has_heard:  # of PS
+            return None
+        self._has_heard = False
         servers = [part.node for part in self._situation.parts if part.role == "ps"]
         workers = [series for source in self._workers() if (series := self._of(*source)).last]
         if not servers or not workers:
