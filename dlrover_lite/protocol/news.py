@@ -104,7 +104,7 @@ class DecisionNews(msgspec.Struct, frozen=True):
     action: Name
     reason: Text
     changed: Chosen | None = None
-    """The same in full, as it was known when it was decided; None: it changes nothing about the job."""
+    """The same in full, told again when it becomes known what it brought; None: it changes nothing about the job."""
 
 
 class WatchedJobs(msgspec.Struct, frozen=True):

@@ -161,8 +161,11 @@ class JobsFold:
             if (known := self._known.get(one.job)) is None:
                 continue
             if one.changed is not None and (known.change is None or known.change.number <= one.number):
+                same = known.change is not None and known.change.number == one.number
                 known.change = one.changed
-                known.is_changed = one.action not in _PLANNED or one.changed.done == "done"
+                known.is_changed = (
+                    (same and known.is_changed) or one.action not in _PLANNED or one.changed.done == "done"
+                )
                 self._dirty.add(one.job)
             if known.decision is not None and known.decision.number > one.number:
                 continue

@@ -294,3 +294,33 @@ def test_the_last_change_is_told_with_its_cause_however_many_looks_came_after(hi
     assert change.rate_before is not None and change.predicted is not None and change.rate_before < change.predicted
     assert told[DECISIONS + 6].changed is None
     assert 1 in {one.number for one in JobWatch(history, "a").look().decisions}
+
+
+@pytest.mark.usefixtures("rows")
+@pytest.mark.parametrize("known_before", [True, False], ids=["decided before the first look", "decided later"])
+def test_what_the_last_change_of_a_job_brought_is_told_once_it_is_known(
+    history: History, path: Path, known_before: bool
+) -> None:
+    _commit(path, _job("one"), _job("other"))
+    watch, late = Watch(history), Watch(history)
+    if not known_before:
+        watch.look()
+    numbers = [_decide(path, job) for job in ("one", "other")]
+    told = watch.look().decisions
+    assert {(one.job, one.changed.measured) for one in told if one.changed} == {("one", None), ("other", None)}
+    with ConfigStore(path) as store:
+        from dlrover_lite.brain.store import queries
+
+        decision = queries.decisions(store, "one")[0].decision
+        store.put_effect("one", numbers[0], judge(decision, Band(500.0, 400.0, 600.0), windows=2, at=9.0))
+        store.commit()
+    (again,) = watch.look().decisions
+    assert again.changed is not None
+    assert (again.job, again.number, again.changed.measured) == ("one", numbers[0], 500.0)
+    assert not watch.look().decisions
+    _commit(path, _job("one", message="another change of the job"))
+    assert not watch.look().decisions
+    assert {one.job: one.changed.measured for one in late.look().decisions if one.changed} == {
+        "one": 500.0,
+        "other": None,
+    }

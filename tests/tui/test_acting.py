@@ -239,7 +239,18 @@ def test_readonly_tui_can_change_nothing() -> None:
         await opened(pilot)
         await pilot.press("p", "a", "x", "s", "z", "r", "ctrl+k", "t", "ctrl+d")
         assert isinstance(pilot.app.screen, JobScreen)
-        assert list(footer(_app(pilot))) == ["Why", "Filter", "Describe", "Decisions", "Logs", "Help", "Back", "Quit"]
+        assert list(footer(_app(pilot))) == [
+            "Why",
+            "Filter",
+            "Describe",
+            "Live",
+            "Decisions",
+            "Logs",
+            "Recipe",
+            "Help",
+            "Back",
+            "Quit",
+        ]
         await write(pilot, "colon", "stop", "enter")
         assert told(_app(pilot)) == ["Nothing can be changed from here"]
         assert not list(pilot.app.screen.acting_commands())  # type: ignore[attr-defined]

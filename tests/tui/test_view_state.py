@@ -176,3 +176,8 @@ def test_the_last_change_stays_whatever_was_decided_since_and_counts_once_the_jo
     assert not fold.rows(6.0)["one"].is_changed  # that was an earlier one
     fold.take(WatchedJobs(plans=(PlanNews("one", 7.0, plan),)))
     assert fold.rows(7.0)["one"].is_changed
+    known = msgspec.structs.replace(change, measured=99.0)
+    fold.take(WatchedJobs(decisions=(listed("one", known),)))  # what it brought
+    row = fold.rows(8.0)["one"]
+    assert row.change == known
+    assert row.is_changed

@@ -39,6 +39,10 @@ _NEWEST_DECISIONS = tuple(
     for which in (f" and {_CHANGING}", "")
 )
 """The newest that changes something, and the newest of all."""
+_NEWEST_CHANGE = f"select rowid from decisions where job = ? and {_CHANGING} order by number desc limit 1"
+_NEW_CHANGES = f"select rowid, job from decisions where rowid > ? and {_CHANGING} order by rowid"
+_AT_ONCE = 500
+"""Number of decisions that are asked for in one question."""
 
 
 class _Newest(NamedTuple):
@@ -58,6 +62,10 @@ class AllJobs:
         self._gone: dict[str, int] = {}
         self._version = 0
         """Number of the newest change."""
+        self._changes: dict[str, int] = {}
+        """Number, in its table, of the last decision that changed something about a job that runs, until what it brought is known."""
+        self._measured: dict[str, tuple[int, int]] = {}
+        """Number of the change of a job with which that became known, and the number of the decision in its table, by job."""
         self._newest = _Newest(0, 0, 0)
         self.moment = 0
         """The moment at which they were looked at."""
@@ -69,22 +77,48 @@ class AllJobs:
         newest = _Newest(*highest)
         if any(now < before for now, before in zip(newest, self._newest, strict=True)):
             return False
-        self.moment, self._newest = moment, newest
+        before, self.moment, self._newest = self._newest, moment, newest
         there = set()
         for row in execute(f"select {JOB_COLUMNS} from jobs", ()):
             job = row[0]
             there.add(job)
             known = self._rows.get(job)
             if known is None or known[1] != row:
-                self._version += 1
-                self._rows.pop(job, None)
-                self._rows[job] = self._version, row
+                self._put(job, row)
                 self._gone.pop(job, None)
         for job in sorted(self._rows.keys() - there) if len(there) < len(self._rows) else ():
             self._version += 1
             self._gone[job] = self._version
             del self._rows[job]
+        self._look_at_changes(execute, before.decisions)
         return len(self._gone) <= _MOST_GONE
+
+    def _put(self, job: str, row: Row) -> None:
+        """Note that a job has changed."""
+        self._version += 1
+        self._rows.pop(job, None)
+        self._rows[job] = self._version, row
+
+    def _look_at_changes(self, execute: Execute, since: int) -> None:
+        """Find the last changes of jobs that run of which has become known what they brought, and note that these jobs have changed."""
+        if not since:
+            live = [job for job, (_, row) in self._rows.items() if row[_STATE] in _LIVE]
+            self._changes = {job: number for job in live for (number,) in execute(_NEWEST_CHANGE, (job,))}
+        else:
+            self._changes |= {job: number for number, job in execute(_NEW_CHANGES, (since,))}
+        numbers = list(self._changes.values())
+        for start in range(0, len(numbers), _AT_ONCE):
+            asked = ", ".join(map(str, numbers[start : start + _AT_ONCE]))
+            question = f"select rowid, job from decisions where rowid in ({asked}) and effect is not null"
+            for number, job in execute(question, ()):
+                del self._changes[job]
+                if job in self._rows:
+                    self._put(job, self._rows[job][1])
+                    self._measured[job] = self._version, number
+        for job in [job for job in self._changes if job not in self._rows or self._rows[job][1][_STATE] not in _LIVE]:
+            del self._changes[job]
+        for job in self._measured.keys() - self._rows.keys():
+            del self._measured[job]
 
     def news(self, execute: Execute, source: str, seen: JobsSeen) -> JobsNewsPage:
         """Tell what is new since ``seen``; ``source`` names who tells it, and is empty where there is nothing to tell of."""
@@ -115,10 +149,15 @@ class AllJobs:
 
     def _later(self, execute: Execute, seen: JobsSeen) -> JobsNewsPage:
         room = PageRoom()
-        version, jobs = self._version, []
+        version, jobs, measured = self._version, [], []
         for number, *row in room.take(self._changed(seen.version)):
             version = number
             jobs.append(news_of_row(tuple(row)))
+            since, decision = self._measured.get(jobs[-1].id, (0, 0))
+            if since > seen.version:
+                for told in execute(f"select {_DECISION} from decisions where rowid = ?", (decision,)):
+                    room.fill(told)
+                    measured.append(_decision_news(told))
         if not room.more:
             version = self._version
         gone = tuple(job for job, number in self._gone.items() if seen.version < number <= version)
@@ -141,7 +180,7 @@ class AllJobs:
                 decisions.append(_decision_news(row))
         if not room.more:
             last = newest
-        news = WatchedJobs(False, tuple(jobs), gone, tuple(rates), tuple(plans), tuple(decisions))
+        news = WatchedJobs(False, tuple(jobs), gone, tuple(rates), tuple(plans), (*measured, *decisions))
         return JobsNewsPage(news, JobsSeen(seen.source, None, version, *last), room.more)
 
     def _changed(self, since: int) -> Iterator[Row]:
