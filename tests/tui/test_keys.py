@@ -272,6 +272,9 @@ def test_logs_are_followed_and_searched(with_logs: FixedSource) -> None:
         await until(pilot, lambda: "the end" in _text(pilot))
         await _search(pilot)
         await _scroll_up_and_follow_again(pilot, directory / "logs" / "worker-0.log")
+        await pilot.resize_terminal(60, 15)
+        await pilot.resize_terminal(100, 30)
+        assert pilot.app.screen.query_one(Pager).counts[0] == 102
         await pilot.press("escape")
         assert _job(pilot)
 

@@ -58,6 +58,15 @@ WORDS = [
     "/!w",
     "/a b",
     ":at 30s",
+    ":pulse",
+    ":-",
+    ":skin colour-blind",
+    ":logs",
+    ":logs worker-0",
+    ":recipe",
+    ":alias",
+    "/line 5",
+    "n-N-&w",
 ]
 
 

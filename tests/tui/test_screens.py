@@ -120,7 +120,7 @@ def test_screens_fit_any_size() -> None:
         for size in ((200, 60), (40, 12), (120, 40), (80, 24)):
             await pilot.resize_terminal(*size)
             assert isinstance(pilot.app.screen, JobsScreen)
-            assert all(len(one) <= size[0] for one in _shown(pilot))
+            await until(pilot, lambda: all(len(one) <= size[0] for one in _shown(pilot)))  # noqa: B023
         await pilot.press("down", "enter")
         await opened(pilot)
         for size in ((200, 60), (40, 12), (120, 40), (80, 24)):

@@ -19,6 +19,7 @@ from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.jobs import JobsScreen
 from dlrover_lite.tui.screens.palette import Palette
 from dlrover_lite.tui.screens.reading import ReadingScreen
+from dlrover_lite.tui.text import plain
 from tests.tui.driving import Acts, drive, opened, shown, taken, the_app, type_at_once, until
 from tests.tui.fixed import ADS, FixedSource
 
@@ -118,6 +119,28 @@ def test_a_form_takes_no_keys_before_it_is_seen() -> None:
     acts = Acts()
     typed("z", *"99", "enter", then=then, acts=acts)
     assert acts.done == []
+
+
+def test_commands_typed_one_after_the_other_are_each_done() -> None:
+    def then(app: TuiApp) -> None:
+        assert isinstance(app.screen, DecisionsScreen)
+        assert app.theme == "colour-blind"
+        assert app.screen.grid.table.order.column == "came"
+
+    acts = Acts()
+    commands = (":ls", ":skin colour-blind", ":j ads-7f3k", ":pu", ":-", ":dec", ":so came")
+    typed(*(key for command in commands for key in (*command, "enter")), then=then, acts=acts)
+    assert acts.done == []
+
+
+def test_a_search_and_its_next_line_are_typed_at_once() -> None:
+    def then(app: TuiApp) -> None:
+        assert isinstance(app.screen, ReadingScreen)
+        text = app.screen.pager.text
+        assert (text.at, text.only, app.screen.pager.wraps) == (2, True, True)
+        assert all("job" in plain(line).lower() for line in app.screen.pager.shown)
+
+    typed(*"?/job", "enter", *"nnnN&w", then=then)
 
 
 def test_keys_after_q_do_nothing() -> None:

@@ -26,7 +26,7 @@ __all__ = [
 _NOT_MADE = ("rejected", "superseded")
 _AT_ONCE_SECONDS = 15.0
 """Longest time between two changes of which one follows from the other: a job gives way, another one has its nodes."""
-_HOLLOW = {"▲": "△", "▼": "▽", "◆": "◇", "●": "○"}
+_HOLLOW = {"▲": "△", "▼": "▽", "◆": "◇", "●": "○", "‖": "¦", "?": "¿"}
 _SAME: dict[str, tuple[str, Tone]] = {
     "stay": ("=", "dim"),
     "queue": ("…", "warn"),
@@ -45,7 +45,7 @@ def mark_of(decision: Chosen, *, is_made: bool = True) -> tuple[str, Tone]:
     """Return what stands for a decision: ▲ more, ▼ less, ◆ a node is treated, ? a try, ‖ it gives way, ● it starts, = it stays as it is.
     Those that aren't carried out, as a person is to be asked first or said no, are hollow."""
     symbol, tone = _made(decision)
-    return (symbol, tone) if is_made else (_HOLLOW.get(symbol, symbol), "warn")
+    return (symbol, tone) if is_made or symbol not in _HOLLOW else (_HOLLOW[symbol], "warn")
 
 
 def _made(decision: Chosen) -> tuple[str, Tone]:
