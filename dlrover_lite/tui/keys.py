@@ -167,7 +167,7 @@ DECISIONS = (
     Key("c", "copy", "", "copy the explanation of the chosen decision, as text"),
 )
 READING = (
-    Key("slash", "filter", "Find", "find lines with all of these words", "/", rank=1),
+    Key("slash", "filter", "Find", "find lines with this text", "/", rank=1),
     Key("n", "match(1)", "Next", "the next line that was found; after the last one the first", rank=2),
     Key("N", "match(-1)", "", "the line that was found before"),
     Key("ampersand", "only", "Only", "only the lines that were found; once more all", "&", rank=3),

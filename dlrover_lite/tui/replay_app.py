@@ -63,7 +63,7 @@ class ReplayApp(TuiApp):
         if action.startswith("replay_"):
             screen = self.screen
             searches = isinstance(screen, ReadingScreen) and bool(screen.filter_text)
-            if action == "replay_decision" and searches:  # n goes on to what was found
+            if (action, parameters) == ("replay_decision", (1,)) and searches:  # n goes on to what was found
                 return False
             return isinstance(screen, Page) and not screen.prompt.is_open
         return super().check_action(action, parameters)

@@ -15,7 +15,7 @@ __all__ = ["TextView"]
 class TextView:
     """Lines in rows of a ``width``: each in one, cut where it is too long, or, while it ``wraps``, in as many as it takes.
 
-    A search finds the lines with all of its words, whatever their case. ``only``: other lines are left out.
+    A search finds the lines with its text, in any case. ``only``: other lines are left out.
     """
 
     def __init__(self, lines: Sequence[Line] = ()) -> None:
@@ -23,7 +23,8 @@ class TextView:
         self.width = 80
         self.wraps = False
         self.only = False
-        self.words: tuple[str, ...] = ()
+        self.looked_for = ""
+        """Text that is searched for; empty: none is."""
         self.at: int | None = None
         """Position in ``found`` of the line that was gone to last; None: none was."""
         self.shown: list[Line] = self.lines
@@ -38,7 +39,7 @@ class TextView:
         """Take these lines, in place of those there are, of which the first ``gone`` are gone. Returns the rows that were above the others
         and are gone."""
         rows = self.first_row(gone) if gone and not self.only else 0
-        lost = sum(self._matches(one) for one in self.lines[:gone]) if self.words else 0
+        lost = sum(self._matches(one) for one in self.lines[:gone]) if self.looked_for else 0
         self.lines = [stripped(one) for one in lines]
         self._arrange()
         if self.at is not None:
@@ -46,7 +47,7 @@ class TextView:
         return rows
 
     def search(self, text: str) -> None:
-        self.words = tuple(text.lower().split())
+        self.looked_for = text.strip().lower()
         self.at = None
         self._arrange()
 
@@ -62,15 +63,14 @@ class TextView:
 
     def _arrange(self) -> None:
         self.shown = self.lines
-        self.found = [at for at, one in enumerate(self.lines) if self._matches(one)] if self.words else []
-        if self.only and self.words:
+        self.found = [at for at, one in enumerate(self.lines) if self._matches(one)] if self.looked_for else []
+        if self.only and self.looked_for:
             self.shown = [self.lines[at] for at in self.found]
             self.found = list(range(len(self.shown)))
         self._arrange_rows()
 
     def _matches(self, line: Line) -> bool:
-        text = plain(line).lower()
-        return all(word in text for word in self.words)
+        return self.looked_for in plain(line).lower()
 
     def _arrange_rows(self) -> None:
         counts = (_rows_of(one, self.width) for one in self.shown) if self.wraps else ()
@@ -88,7 +88,7 @@ class TextView:
             return padded((), self.width)
         at = self.line_at(y)
         line = self.shown[at]
-        if self.words:
+        if self.looked_for:
             here = self.at is not None and self.found[self.at] == at
             line = marked(line, self._pattern, "here" if here else "found")
         if not self.wraps:
@@ -107,9 +107,7 @@ class TextView:
 
     @property
     def _pattern(self) -> re.Pattern[str]:
-        return re.compile(
-            "|".join(re.escape(word) for word in sorted(self.words, key=len, reverse=True)), re.IGNORECASE
-        )
+        return re.compile(re.escape(self.looked_for), re.IGNORECASE)
 
     @property
     def row_gone_to(self) -> int | None:

@@ -95,6 +95,22 @@ def test_on_a_jobs_screen_only_its_earlier_decisions_are_shown(app: ReplayApp) -
     drive(steps, app)
 
 
+def test_n_goes_over_what_a_search_has_found_and_else_to_the_next_decision(app: ReplayApp) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark")
+        await write(pilot, "slash", "decision", "enter")
+        at, pager = _at(app), pilot.app.screen.query_one(Pager)
+        first = pager.text.at
+        await pilot.press("n")
+        assert (_at(app), pager.text.at) == (at, (first or 0) + 1)
+        assert "Next" in footer(app)
+        assert "Decision" not in footer(app)
+        await pilot.press("escape", "n")
+        assert _at(app) != at
+
+    drive(steps, app)
+
+
 def test_commands_and_the_mouse_go_to_any_moment(app: ReplayApp) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await write(pilot, "colon", "at 25s", "enter")

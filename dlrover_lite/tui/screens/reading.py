@@ -86,7 +86,7 @@ class ReadingScreen(Page, inherit_bindings=False):
     def _searched(self) -> Line:
         """Say what was searched for, and what was found."""
         text = self.pager.text
-        if not text.words:
+        if not text.looked_for:
             return ()
         if not text.found:
             how = "in no line"
@@ -120,6 +120,10 @@ class ReadingScreen(Page, inherit_bindings=False):
             if not self.pager.text.found:
                 return f"No line has {self.filter_text.strip()}"
         return super().why_not(action)
+
+    def offers(self, key: Key) -> bool:
+        """Say whether a key makes sense: while something is searched for, n isn't what it is in a replay."""
+        return super().offers(key) and not (key.action == "replay_decision(1)" and self.filter_text)
 
     def label_of(self, key: Key) -> str:
         match key.action:

@@ -56,12 +56,12 @@ class Pager(ScrollView, Toned, can_focus=True):
             self._go(max(0, top - rows))
 
     def look_for(self, text: str, *, begins: bool = False) -> None:
-        """Search for words, and go to the first line with them from where the search has begun on."""
+        """Search for a text, and go to the first line with it from where the search has begun on."""
         if begins:
             self._searched_from = self.scroll_offset.y
         self.text.search(text)
         self._sized()
-        if self.text.words:
+        if self.text.looked_for:
             self._show_row(self.text.first_from(self._searched_from))
 
     def go_to_match(self, step: int) -> None:
