@@ -25,13 +25,14 @@ from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView
 from dlrover_lite.tui.pages.explanation_page import lines_of
 from dlrover_lite.tui.pages.jobs_page import recipe_lines
 from dlrover_lite.tui.pages.notices_page import Notice, Notices, Severity, notices_lines
-from dlrover_lite.tui.pages.overview_page import overview, pulse
+from dlrover_lite.tui.pages.overview_page import pulse
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.application import Application
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
 from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.jobs import JobsScreen
+from dlrover_lite.tui.screens.overview import OverviewScreen
 from dlrover_lite.tui.screens.page import Page
 from dlrover_lite.tui.screens.palette import Choice, Palette
 from dlrover_lite.tui.screens.reading import ReadingScreen, command_lines, help_lines
@@ -367,7 +368,8 @@ class TuiApp(App[None]):
             case "job":
                 self.open_job(argument)
             case "overview":
-                self.read("Overview", partial(self._drawn, overview), live=True)
+                if not isinstance(self.screen, OverviewScreen):
+                    self._push(OverviewScreen(), partial(self.command, "overview", ""))
             case "pulse":
                 self.read("Pulse", partial(self._drawn, pulse), live=True)
             case "decisions":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["DECISIONS", "EVERYWHERE", "JOB", "JOBS", "READING", "REPLAY", "SCREENS", "WRITING", "Key"]
+__all__ = ["DECISIONS", "EVERYWHERE", "JOB", "JOBS", "OVERVIEW", "READING", "REPLAY", "SCREENS", "WRITING", "Key"]
 
 
 class Key(NamedTuple):
@@ -166,6 +166,11 @@ DECISIONS = (
     _RECIPE,
     Key("c", "copy", "", "copy the explanation of the chosen decision, as text"),
 )
+OVERVIEW = (
+    Key("enter", "open", "Open", "open the job that is pointed to", "enter", rank=1),
+    Key("tab", "job(1)", "Job", "point to the next job", rank=1),
+    Key("shift+tab", "job(-1)", "", "point to the job before it", "shift+tab"),
+)
 READING = (
     Key("slash", "filter", "Find", "find lines with this text", "/", rank=1),
     Key("n", "match(1)", "Next", "the next line that was found; after the last one the first", rank=2),
@@ -199,5 +204,12 @@ REPLAY = (
     Key("right_square_bracket", "replay_go('end')", "", "to the end", "]"),
 )
 """Keys of a replay, on all its screens, before all other keys."""
-SCREENS = {"Everywhere": EVERYWHERE, "Jobs": JOBS, "A job": JOB, "Decisions": DECISIONS, "Logs": READING}
+SCREENS = {
+    "Everywhere": EVERYWHERE,
+    "Jobs": JOBS,
+    "A job": JOB,
+    "Decisions": DECISIONS,
+    "Overview": OVERVIEW,
+    "Logs": READING,
+}
 """Keys by the heading that they have in the help."""

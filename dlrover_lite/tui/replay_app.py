@@ -26,6 +26,9 @@ __all__ = ["ReplayApp"]
 _PERIOD_SECONDS = 0.1
 """Seconds between two looks at what is shown: to look takes next to nothing, and at 64 times the speed much happens in half a second."""
 
+_LIVE_SECONDS = 0.25
+"""Seconds between two pictures of what is drawn as time goes on."""
+
 
 class ReplayApp(TuiApp):
     """Shows what ``source`` has where its player is."""
@@ -51,6 +54,12 @@ class ReplayApp(TuiApp):
     def on_mount(self) -> None:
         """Go to the beginning: until now nothing could be seen of it."""
         self.player.go(self._begins_at)
+        self.set_interval(_LIVE_SECONDS, self._draw_live)
+
+    def _draw_live(self) -> None:
+        """Draw what is drawn as time goes on, which a replay may have go faster than the clock on the wall."""
+        if isinstance(self.shown_screen, ReadingScreen):
+            self.shown_screen.tell_age()
 
     def below(self) -> Iterable[Widget]:
         yield ReplayLine(self._now, lambda at: self._moved(lambda: self.player.go(at)))

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.pilot import Pilot
 
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.news import JobNews, PlanNews, WatchedJobs
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.tui.model import Given, HostShare, JobsView
-from dlrover_lite.tui.pages.overview_page import overview
+from dlrover_lite.tui.pages.overview_page import jobs_in, overview
 from dlrover_lite.tui.pages.stack_chart import Layer, Look, look_of, stack_chart
+from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.text import length, plain
 from dlrover_lite.tui.view_state import JobsFold, LocalNode, LocalStatus
-from tests.tui.fixed import NOW
+from tests.tui.driving import drive, screen_text, settled, the_app, told
+from tests.tui.fixed import NOW, VIEW, FixedSource
 from tests.tui.overview import ADS, FAR, FEED, HERE, LONG_GONE, OVERVIEW, WAITS, job
 
 
@@ -113,3 +118,45 @@ def test_rows_know_what_a_job_was_given_and_where_it_is() -> None:
     fold.hear("a", LocalStatus("queued", 1, 2, 3.0, 4.0), NOW + 3)
     assert fold.rows(NOW + 3)["a"].given[-1] == Given(NOW + 3, 0.0, 0)
     assert FAR.hosts[0].host == "gke-pool-1"
+
+
+def test_what_is_used_is_a_part_of_what_is_given_and_that_of_what_there_is() -> None:
+    here = msgspec.structs.replace(OVERVIEW, jobs={one.id: one for one in (FEED, ADS)}, hosts=(HERE,))
+    bars = next(one for one in _text(here, width=100).splitlines() if "used ▒ given" in one)
+    cores, memory = re.findall(r"▕([^▏]*)▏", bars)
+    assert len(cores) == len(memory) == 32
+    assert (cores.count("█"), cores.count("▒")) == (round(32 * 2.8 / 4), round(32 * 3.5 / 4) - round(32 * 2.8 / 4))
+    assert (memory.count("█"), memory.count("▒")) == (10, 10)
+
+
+def test_the_job_that_is_pointed_to_is_among_those_that_are_told_of() -> None:
+    many = {one.id: one for one in (job(f"job-{at:04}", (600.0, 0.5, 1.0)) for at in range(100))}
+    waiting = {one.id: one for one in (job(f"wait-{at:02}", state="queued") for at in range(30))}
+    view = JobsView(many | waiting, "", None, (HERE,))
+    jobs = jobs_in(view, NOW)
+    assert set(jobs) == set(many) | set(waiting)
+    for chosen in (jobs[0], jobs[50], jobs[99], jobs[100], jobs[129]):
+        pointed = [plain(one) for one in overview(view, 120, 40, NOW, chosen) if "▸" in plain(one)]
+        assert len(pointed) == 1 and chosen in pointed[0]
+
+
+def test_tab_points_to_jobs_and_enter_opens_one() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("v", "tab", "tab", "shift+tab")
+        jobs = jobs_in(VIEW, NOW)
+        assert len(jobs) == 2
+        await settled(pilot)
+        assert f"▸ waits {jobs[1]}" in screen_text(pilot)
+        await pilot.press("enter")
+        assert isinstance(pilot.app.screen, JobScreen)
+        assert pilot.app.screen.job == jobs[1]
+
+    drive(steps)
+
+
+def test_without_a_job_that_runs_enter_opens_none() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("v", "enter", "tab")
+        assert told(pilot.app) == ["There is no job that runs or waits"]  # type: ignore[arg-type]
+
+    drive(steps, the_app(FixedSource(JobsView())))

@@ -16,7 +16,7 @@ from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.reading import ReadingScreen
 from dlrover_lite.tui.widgets.pager import Pager
 from dlrover_lite.tui.widgets.replay_line import ReplayLine
-from tests.tui.driving import drive, footer, head, opened, told, until, write
+from tests.tui.driving import drive, footer, head, opened, screen_text, told, until, write
 from tests.tui.fixed import ADS, EXPLANATION, NOW
 
 
@@ -179,3 +179,23 @@ def test_the_at_command_needs_a_replay() -> None:
         assert any("Nothing is replayed" in one for one in told(app))
 
     drive(steps, app)
+
+
+def test_the_overview_follows_the_replays_clock_not_that_on_the_wall(
+    app: ReplayApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_tell_ages", lambda: None)  # once a second
+
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("v")
+        for key, clock in (("left_square_bracket", "14:00"), ("right_square_bracket", "14:01")):
+            await pilot.press(key)
+            await until(pilot, lambda clock=clock: _ends(pilot) == clock)  # type: ignore[misc]
+
+    drive(steps, app)
+
+
+def _ends(pilot: Pilot[None]) -> str:
+    """The time at the right end of the chart."""
+    text = [line for line in screen_text(pilot).splitlines() if "13:4" in line]
+    return text[0].split()[-1] if text else ""

@@ -17,7 +17,7 @@ from dlrover_lite.tui.pages.stack_chart import Layer, Look, key_of, look_of, sta
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import EMPTY, Line, Span, Tone, cut, length, line, padded, side_by_side
 
-__all__ = ["overview", "pulse"]
+__all__ = ["jobs_in", "overview", "pulse"]
 
 _HERE = "this machine"
 _SHORTEST_SECONDS = 60.0
@@ -31,6 +31,9 @@ _SIDE_BY_SIDE = 100
 """Width from which on cores and memory are beside each other."""
 _LEAST_CHART, _MOST_CHART = 6, 22
 _WAITING = ("queued", "starting")
+_LEAST_WITH_BARS = 16
+"""Minimum number of lines of a machine for what is used to be drawn, too."""
+_USED, _UNUSED = "█", "▒"
 
 
 class _Place(NamedTuple):
@@ -50,16 +53,22 @@ class _Place(NamedTuple):
         return sum(host.memory if memory else host.cores for host in self.hosts) or None
 
 
-def overview(view: JobsView, width: int, height: int, now: float) -> list[Line]:
-    """Draw each machine or cluster in an equal share of ``height``, or in more lines, where it has more to tell than fits."""
+def overview(view: JobsView, width: int, height: int, now: float, chosen: str = "") -> list[Line]:
+    """Draw each machine or cluster in an equal share of ``height``, or in more lines, where it has more to tell than fits. ``chosen``: id
+    of the job that is pointed to."""
     places = _places(view, now)
     found = [_head(view, now, width)]
     if not places:
         return [*found, EMPTY, line("Nothing runs, nothing has run in the last hour, and no host is known.")]
     each = max(8, (height - 1) // len(places) - 1)
     for place in places:
-        found += [EMPTY, *_drawn(place, width, each, now)]
+        found += [EMPTY, *_drawn(place, width, each, now, chosen)]
     return found
+
+
+def jobs_in(view: JobsView, now: float) -> list[str]:
+    """Return the ids of the jobs that can be pointed to, as they follow each other."""
+    return [row.id for place in _places(view, now) for row in (*_with_cores(place), *_waiting(place))]
 
 
 def _head(view: JobsView, now: float, width: int) -> Line:
@@ -91,19 +100,18 @@ def _places(view: JobsView, now: float) -> list[_Place]:
     ]
 
 
-def _drawn(place: _Place, width: int, height: int, now: float) -> list[Line]:
+def _drawn(place: _Place, width: int, height: int, now: float, chosen: str) -> list[Line]:
     looks = _looks(place.jobs)
-    rows = [*_jobs(place, looks, width, height // 3), *_hosts(place, width, max(2, height // 4))]
-    rows += _queue(place, width, max(2, height // 5))
-    charts = _charts(place, looks, width, max(_LEAST_CHART, min(_MOST_CHART, height - 1 - len(rows))), now)
-    return [_title(place, width), *charts, *rows]
+    rows = [*_jobs(place, looks, width, height // 3, chosen), *_hosts(place, width, max(2, height // 4))]
+    rows += _queue(place, width, max(2, height // 5), chosen)
+    head = [_title(place, width), *([_used(place, width)] if height >= _LEAST_WITH_BARS else [])]
+    charts = _charts(place, looks, width, max(_LEAST_CHART, min(_MOST_CHART, height - len(head) - len(rows))), now)
+    return [*head, *charts, *rows]
 
 
 def _title(place: _Place, width: int) -> Line:
     """Write what there is, what is given of it, and what of that is used."""
-    live = place.live
-    given, used = (sum(getattr(row, name) or 0.0 for row in live) for name in ("cores", "used_cores"))
-    memory, used_memory = (int(sum(getattr(row, name) or 0 for row in live)) for name in ("memory", "used_memory"))
+    given, used, memory, used_memory = _sums(place)
     cores, there = place.there_is(False), place.there_is(True)
     parts = [
         Span(place.source or _HERE, "title"),
@@ -116,6 +124,32 @@ def _title(place: _Place, width: int) -> Line:
     if len(place.hosts) > 1:
         parts.append(Span(f"; {len(place.hosts)} hosts"))
     return padded(parts, width)
+
+
+def _sums(place: _Place) -> tuple[float, float, int, int]:
+    """Return cores given and used, memory given and used."""
+    live = place.live
+    given, used = (sum(getattr(row, name) or 0.0 for row in live) for name in ("cores", "used_cores"))
+    memory, used_memory = (int(sum(getattr(row, name) or 0 for row in live)) for name in ("memory", "used_memory"))
+    return given, used, memory, used_memory
+
+
+def _used(place: _Place, width: int) -> Line:
+    """Draw what is used of what is given of what there is: cores, and memory."""
+    given, used, memory, used_memory = _sums(place)
+    words = [Span("cores ", "title"), Span("  memory ", "title"), Span(f"  {_USED} used {_UNUSED} given", "dim")]
+    room = max(8, (width - length(words) - 4) // 2)
+    cores = _part(used, given, place.there_is(False), room)
+    return padded(
+        (words[0], *cores, words[1], *_part(used_memory, memory, place.there_is(True), room), words[2]), width
+    )
+
+
+def _part(used: float, given: float, there: float | None, cells: int) -> Line:
+    """Draw what is used as a part of what is given, and that as a part of what there is."""
+    top = max(there or given, given, used)
+    first, second = (round(value / top * cells) if top else 0 for value in (used, max(given, used)))
+    return line("▕", (_USED * first, "good"), (_UNUSED * (second - first), "warn"), " " * (cells - second) + "▏")
 
 
 # --- over time ------------------------------------------------------------------------------------------------------
@@ -192,19 +226,44 @@ def _together(layers: Sequence[Layer]) -> Layer:
 # --- now ------------------------------------------------------------------------------------------------------------
 
 
-def _jobs(place: _Place, looks: dict[str, Look], width: int, most: int) -> list[Line]:
-    """Write the jobs that have something, those with most cores first."""
-    there = sorted((row for row in place.live if row.cores), key=lambda row: -(row.cores or 0.0))
+def _with_cores(place: _Place) -> list[JobRow]:
+    """Return the jobs that have something, those with most cores first."""
+    return sorted((row for row in place.live if row.cores), key=lambda row: -(row.cores or 0.0))
+
+
+def _waiting(place: _Place) -> list[JobRow]:
+    return [row for row in place.live if row.state in _WAITING and not row.cores]
+
+
+def _pointer(row: JobRow, chosen: str) -> Span:
+    return Span("▸ " if row.id == chosen else "  ", "accent")
+
+
+def _in_sight(rows: Sequence[JobRow], most: int, chosen: str) -> list[JobRow]:
+    """Put the chosen job among those that are told of one by one, where there are at most ``most`` lines."""
+    at = next((at for at, row in enumerate(rows) if row.id == chosen), 0)
+    if at < most - 1 or len(rows) <= most:
+        return list(rows)
+    kept = max(0, most - 2)
+    return [*rows[:kept], rows[at], *rows[kept:at], *rows[at + 1 :]]
+
+
+def _jobs(place: _Place, looks: dict[str, Look], width: int, most: int, chosen: str) -> list[Line]:
+    """Write the jobs that have something."""
+    there = _in_sight(_with_cores(place), max(2, most), chosen)
     if not there:
         return []
-    table: Table[JobRow] = Table((_key_column(looks), *_COLUMNS), lambda row: row.id)
+    table: Table[JobRow] = Table((_key_column(looks, chosen), *_COLUMNS), lambda row: row.id)
     table.put({row.id: row for row in there})
     head, *lines = table.text(width)
     return [head, *_at_most(lines, max(2, most), width, "job")]
 
 
-def _key_column(looks: dict[str, Look]) -> Column[JobRow]:
-    return Column("key", "", lambda row, _: (key_of(looks.get(row.id, _OTHERS)),), least=2)
+def _key_column(looks: dict[str, Look], chosen: str) -> Column[JobRow]:
+    def key(row: JobRow, _width: int) -> Line:
+        return (_pointer(row, chosen), key_of(looks.get(row.id, _OTHERS)))
+
+    return Column("key", "", key, least=4)
 
 
 _COLUMNS: tuple[Column[JobRow], ...] = (
@@ -244,10 +303,15 @@ def _hosts(place: _Place, width: int, most: int) -> list[Line]:
     return _at_most(lines, most, width, "host")
 
 
-def _queue(place: _Place, width: int, most: int) -> list[Line]:
-    waiting = [row for row in place.live if row.state in _WAITING and not row.cores]
+def _queue(place: _Place, width: int, most: int, chosen: str) -> list[Line]:
     lines = [
-        line(("waits ", "warn"), f"{row.id}  ", (row.message.partition("\n")[0] or row.state, "dim")) for row in waiting
+        line(
+            _pointer(row, chosen),
+            ("waits ", "warn"),
+            f"{row.id}  ",
+            (row.message.partition("\n")[0] or row.state, "dim"),
+        )
+        for row in _in_sight(_waiting(place), most, chosen)
     ]
     return _at_most(lines, most, width, "job")
 
@@ -318,9 +382,7 @@ def _states(rows: Sequence[JobRow], width: int) -> list[Line]:
 
 def _use(place: _Place, room: int) -> list[Line]:
     """Write what is used of what was given, and what was given of what there is."""
-    live = place.live
-    given, used = (sum(getattr(row, name) or 0.0 for row in live) for name in ("cores", "used_cores"))
-    memory, used_memory = (int(sum(getattr(row, name) or 0 for row in live)) for name in ("memory", "used_memory"))
+    given, used, memory, used_memory = _sums(place)
     cores, there = place.there_is(False), place.there_is(True)
     of_cores = "" if cores is None else f" of {cores:g}"
     of_memory = "" if there is None else f" of {format_bytes(int(there))}"
