@@ -129,7 +129,7 @@ def _fleet_is_forgotten(keep: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PLANTED = {
-    "what a dead worker had leased is not to do again": Planted(Ledger, "_release", _lost_lease, 3),
+    "what a dead worker had leased is not to do again": Planted(Ledger, "_release", _lost_lease, 5),
     "the last minibatch of a lease is leased to the next worker too": Planted(Ledger, "_take", _leased_twice, 1),
     "the first batch of a move commits all of its slots": Planted(SlotState, "_commit", _whole_move, 1),
     "what was applied doesn't travel with the slots": Planted(AppliedMinibatches, "unpack", _nothing_travels, 11),
@@ -138,7 +138,7 @@ PLANTED = {
     "a lease is believed to be held by whom it was given to": Planted(
         ShardService, "report_and_lease", _believed_to_be_held, 9
     ),
-    "a machine takes more than it has room for": Planted(cluster, "fits", _always_fits, 10),
+    "a machine takes more than it has room for": Planted(cluster, "fits", _always_fits, 47),
     "a checkpoint notes what is consumed after its snapshots": Planted(Checkpoints, "_commit", _noted_late, 11),
     "a change of plan has no numbers in its reason": Planted(Reasons, "plan", _no_reason, 1),
     "answers are sent before what they follow from is durable": Planted(Transaction, "settle", _seldom_durable, 1),

@@ -95,6 +95,15 @@ def test_a_fault_that_lies_in_wait_counts_when_it_strikes(tmp_path: Path, monkey
     assert [fault.kind for fault in run_seed(4, directory=tmp_path).faults] == ["minibatch fails"]
 
 
+def test_the_brain_changes_plans_and_is_killed_in_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = [Fault(2.0, "kill brain amid a change", 0.5, 0.0, 0.5)]
+    monkeypatch.setattr(run, "draw", lambda *_, **__: schedule)
+    monkeypatch.setattr(run, "LEAST_FAULTS", 1)
+    ran = run_seed(5, directory=tmp_path)
+    assert not ran.problems, ran.report()
+    assert ran.faults == schedule
+
+
 def _stopped_on_a_full_disk(at: float, *beside: Fault) -> list[Fault]:
     """Return a checkpoint, a disk that is full, a stop, and a master that is killed, with other faults."""
     schedule = [

@@ -9,8 +9,11 @@ from typing import Literal
 
 from dlrover_lite.backends.sim.clock import source_of_chance
 from dlrover_lite.backends.sim.cluster import words_of
+from dlrover_lite.brain.planning.job_view import Policy
+from dlrover_lite.brain.policies import Policies, TrackingPolicy
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.master.cadence import Cadence
+from dlrover_lite.master.profiling.profiler import Pace
 from dlrover_lite.master.work.shard_plan import ShardPlan
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.recipe import schema
@@ -28,6 +31,14 @@ _CALM_SECONDS = (0.1, 0.3, 0.5)
 """Pauses of a master between two looks at what nobody tells it, where nothing is under way."""
 _SHOW_SECONDS = 6.0
 """Seconds between two writings of a status, which only people read."""
+_HASTY = Policies(
+    planning=Policy(exploration_share=0.5, exploration_seconds=2.0, reversal_windows=1, saving_windows=1),
+    tracking=TrackingPolicy(scale_seconds=0.2, change_seconds=1.0),
+    decide_seconds=1.0,
+)
+"""What the brain goes by: jobs here last seconds, and it is to change their plans."""
+_PACE_SECONDS = 0.5
+"""Length in seconds of the intervals in which a job is measured that the brain may change."""
 
 
 class Case:
@@ -48,7 +59,7 @@ class Case:
 
     def world(self, directory: Path) -> World:
         """Make the world, with its jobs still to come."""
-        world = World(directory, seed=self.seed, hosts=self.hosts, cadence=self.cadence)
+        world = World(directory, seed=self.seed, hosts=self.hosts, cadence=self.cadence, policies=_HASTY)
         for spec in self.specs:
             world.add(spec)
         return world
@@ -113,4 +124,5 @@ def _spec(chance: random.Random, at: int) -> JobSpec:
         health=_HEALTH,
     )
     work = SteadyWork(worker_seconds=worker_seconds, server_seconds=0.02, most_rows=1e5, old_share=0.99)
-    return JobSpec(recipe, plan, arrives_at=at * chance.uniform(0.0, 5.0), work=work, counted=True)
+    pace = Pace.of(_PACE_SECONDS) if autoscale == "on" else None
+    return JobSpec(recipe, plan, arrives_at=at * chance.uniform(0.0, 5.0), work=work, counted=True, pace=pace)

@@ -29,9 +29,8 @@ _WEIGHTS: dict[Kind, float] = {
     "checkpoint wanted": 2.0,
     "stopped and resumed": 0.5,
     "workers crash": 0.15,
-    "kill brain amid a change": 0.0,
 }
-"""How likely a kind is, where that isn't 1; one with 0 comes in groups alone."""
+"""How likely a kind is, where that isn't 1."""
 _MOST: dict[Kind, int] = {
     "pause worker": 2,
     "pause server": 2,
@@ -61,6 +60,21 @@ _SECONDS: dict[Kind, tuple[float, float]] = {
     "disk full": (0.5, 6.0),
 }
 """How long it lasts, at least and at most."""
+_BY_HAND: frozenset[Kind] = frozenset(
+    {
+        "workers scaled",
+        "servers scaled",
+        "slots moved",
+        "moves cancelled",
+        "node drained",
+        "node killed by request",
+        "node resized",
+        "autoscaling paused",
+    }
+)
+"""What people do to nodes: from then on the brain changes no plan."""
+_LEFT_TO_BRAIN = 0.6
+"""Share of the seeds with autoscaling in which people do none of that."""
 
 
 class _Member(NamedTuple):
@@ -176,11 +190,14 @@ def draw(seed: int, *, checkpoints: bool, autoscales: bool) -> list[Fault]:
     ``autoscales``: the brain changes a job's plan."""
     chance = source_of_chance(seed, "faults")
     left_out: set[Kind] = set() if checkpoints else {"machine fails", "checkpoint wanted", "stopped and resumed"}
+    of_group = source_of_chance(seed, "group")
     if not autoscales:
         left_out.add("kill brain amid a change")
+    elif of_group.random() < _LEFT_TO_BRAIN:
+        left_out |= _BY_HAND
     kinds = [kind for kind in KINDS if kind not in left_out]
     weights = [_WEIGHTS.get(kind, 1.0) for kind in kinds]
-    found = _group(source_of_chance(seed, "group"), left_out)
+    found = _group(of_group, left_out)
     counts = Counter(fault.kind for fault in found)
     wanted = chance.randint(LEAST, MOST)
     together = chance.uniform(FIRST_SECONDS, LAST_SECONDS)
