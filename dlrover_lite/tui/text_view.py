@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from dlrover_lite.tui.text import Line, folded, length, marked, padded, plain, stripped
+from dlrover_lite.tui.text import Line, folded, marked, padded, plain, stripped
 
 __all__ = ["TextView"]
 
@@ -134,7 +134,11 @@ class TextView:
         return self.row_gone_to
 
 
+_NARROW = re.compile("[ -~\u2500-\u25ff]*")
+"""Text of which each character is certainly one cell wide: ASCII, lines and blocks."""
+
+
 def _rows_of(line: Line, width: int) -> int:
-    if all(span.text.isascii() for span in line):
-        return max(1, -(-length(line) // width))
+    if all(map(_NARROW.fullmatch, (span.text for span in line))):
+        return max(1, -(-sum(len(span.text) for span in line) // width))
     return len(folded(line, width))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dlrover_lite.tui.text import folded, length, line, plain
 from dlrover_lite.tui.text_view import TextView
 
-TEXTS = st.lists(st.text("ab 日é", max_size=30).map(lambda text: text.rstrip(" ")), max_size=12)
+TEXTS = st.lists(st.text("ab 日é│\u0301", max_size=30).map(lambda text: text.rstrip(" ")), max_size=12)
 
 
 def view_of(*texts: str, width: int = 10, wraps: bool = False) -> TextView:
