@@ -74,12 +74,16 @@ class ThemeFiles:
         """Return the person's own themes, and what is wrong with those that can't be used."""
         found, wrong = [], []
         try:
-            paths = sorted(self._themes.glob("*.toml"))
+            paths = sorted(path for path in self._themes.iterdir() if path.suffix == ".toml")
+        except FileNotFoundError:
+            return [], []
         except OSError as error:
             return [], [f"{self._themes} can't be read: {error.strerror}"]
         for path in paths:
             try:
                 found.append(parse(path.stem, _text(path)))
+            except FileNotFoundError:
+                continue  # it was removed just now
             except UsageError as error:
                 wrong.append(f"{path}: {error.message}")
         return found, wrong
@@ -94,10 +98,10 @@ class ThemeFiles:
 
     def chosen(self) -> str:
         """Return the name of the theme that was chosen last; empty: none was. Raises UsageError where it can't be read."""
-        if not self._chosen.exists():
-            return ""
         try:
             name = _text(self._chosen).strip()
+        except FileNotFoundError:
+            return ""
         except UsageError as error:
             raise UsageError(f"{self._chosen}: {error.message}", hint=":theme NAME writes it anew") from error
         if not _NAME.fullmatch(name):
@@ -116,8 +120,11 @@ class ThemeFiles:
 
 
 def _text(path: Path) -> str:
+    """Read a text. Raises FileNotFoundError where there is none, and UsageError for all else that is wrong with it."""
     try:
         return read_file(path, _MOST_BYTES).decode()
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise UsageError(f"it can't be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

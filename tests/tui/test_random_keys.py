@@ -23,6 +23,7 @@ from tests.tui.fixed import ADS, SUGGESTED, FixedSource
 
 ROUNDS, MOST_AT_ONCE = 220, 12
 UNDER_WAY = Autoscaling("on", decision=6, what="more workers", under_way=True)
+SIZES = [(20, 8), (60, 15), (80, 24), (200, 60)]
 _LEAVING = ("q", "ctrl+q")
 _BOUND = sorted({key for keys in (*SCREENS.values(), REPLAY) for one in keys for key in one.key.split(",")})
 KEYS = [
@@ -146,6 +147,9 @@ def _type(app: TuiApp, seed: int, size: tuple[int, int]) -> None:
             await taken(pilot)
             if draw.random() < 0.25:
                 await pilot.pause()  # what has changed is drawn
+            if draw.random() < 0.03:
+                await pilot.resize_terminal(*draw.choice([size, *SIZES]))
+        await pilot.resize_terminal(*size)
         await _kills_a_node(pilot, app)
 
     try:

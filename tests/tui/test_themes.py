@@ -62,6 +62,10 @@ def _long(path: Path) -> None:
     path.write_text("a" * 70_000)
 
 
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
 def _two_words(path: Path) -> None:
     path.write_text("two words")
 
@@ -70,7 +74,7 @@ def _unknown(path: Path) -> None:
     path.write_text("gone\n")
 
 
-@pytest.mark.parametrize("damage", [_binary, _directory, _long, _two_words, _unknown])
+@pytest.mark.parametrize("damage", [_binary, _directory, _long, _loop, _two_words, _unknown])
 def test_what_was_remembered_and_cannot_be_used_is_told(
     files: ThemeFiles, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -96,11 +100,16 @@ def test_a_file_that_is_no_theme_is_told_with_its_place_and_the_others_are_there
     assert app.theme_names == (*THEMES, "mine")
 
 
+def test_a_directory_of_themes_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "themes").touch()
+    assert "themes can't be read" in told(_app(ThemeFiles(tmp_path)))[0]
+
+
 def test_a_theme_that_cannot_be_remembered_is_used_and_that_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     app = _app(ThemeFiles(tmp_path / "file" / "tui"), *":theme nord", "enter")
     assert app.theme == "nord"
-    assert "isn't remembered" in told(app)[0]
+    assert "isn't remembered" in told(app)[-1]
 
 
 @pytest.mark.parametrize(
