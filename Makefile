@@ -31,7 +31,7 @@ bench: $(READY)
 	@.venv/bin/python bench/all.py
 
 chaos: $(READY)
-	@CHAOS=long .venv/bin/python -m pytest -n 2 --timeout=900 tests/chaos tests/k8s/test_job_faults.py
+	@CHAOS=long .venv/bin/python -m pytest -n 2 --timeout=900 tests/chaos tests/k8s/test_job_faults.py tests/tui/test_random_keys.py
 
 fuzz-sim: $(READY)
 	@.venv/bin/python -m dlrover_lite.simulation.fuzz --first $${FIRST:-$$(date +%s)}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dlrover_lite.brain.effect import judge
@@ -15,6 +16,7 @@ from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.decision_news import CHANGING
 from dlrover_lite.brain.store.history import FileHistory, History
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain.store.timeline import Known, Measured, Timeline, Used, timeline
@@ -24,11 +26,12 @@ from dlrover_lite.protocol.news import Chosen, JobNews, NodeNews, PlanNews
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
-from dlrover_lite.tui.model import HostRow, JobDetail
+from dlrover_lite.tui.model import Explanation, HostRow, JobDetail
 from dlrover_lite.tui.recordings.history import MISSING, recorded, write, write_all
 from dlrover_lite.tui.recordings.recorded import RecordedSource, Recording
 from tests.brain.asked import WAYS, opened
 from tests.brain.models import load, view
+from tests.tui.fixed import EXPLANATION
 
 BEGIN = 1_000_000.0
 PLAN = Plan(RolePlan(1, Resources(0.5, GIB)), RolePlan(2, Resources(1.0, GIB)))
@@ -306,7 +309,13 @@ def test_many_jobs_are_recorded_together_each_in_full(history: History) -> None:
     """In steps of 30 s: what happened within one is told at once, of the job that it happened to."""
     pasts = [past for job in ("one", "two") if (past := timeline(history, job)) is not None]
     file, host = io.BytesIO(), HostRow("", "", 8.0, GIB)
-    write_all(pasts, file, brain="simulated", hosts=(host,), step_seconds=30.0)
+    explained: list[tuple[str, int, float]] = []
+
+    def explain(job: str, number: int, at: float) -> Explanation:
+        explained.append((job, number, at - BEGIN))
+        return msgspec.structs.replace(EXPLANATION, job=job, number=number)
+
+    write_all(pasts, file, explain, brain="simulated", hosts=(host,), step_seconds=30.0)
     recording = Recording(file.getvalue(), "it")
     source = RecordedSource(recording, recording.player(speed=0))
     source.player.stand(BEGIN + 22)
@@ -319,3 +328,10 @@ def test_many_jobs_are_recorded_together_each_in_full(history: History) -> None:
     assert {node.id for node in one.nodes} == {"ps-0", "worker-0", "worker-1"}
     source.player.stand(source.player.end)
     assert (source.job("one").row.state, len(source.job("one").rates)) == ("succeeded", 2)
+    changing = {
+        (job, one.number) for job in ("one", "two") for one in source.job(job).decisions if one.action in CHANGING
+    }
+    assert changing and {(job, number) for job, number, _ in explained} == changing
+    for job, number in changing:
+        found = source.explain(job, number)
+        assert found is not None and (found.job, found.number) == (job, number)

@@ -1,7 +1,9 @@
-"""Any keys in any order, alone and together: nothing breaks, and nothing is done that can't be undone unless a person said yes to it."""
+"""Any keys in any order, alone and together, while the terminal gets other sizes: nothing breaks, and nothing is done that can't be undone
+unless a person said yes to it. ``CHAOS=long`` types ten thousand keys with each seed; ``CHAOS_SEED`` is another first seed."""
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,15 @@ from dlrover_lite.tui.recordings.recorded import RecordedSource, Recording
 from dlrover_lite.tui.replay_app import ReplayApp
 from dlrover_lite.tui.screens.confirm import Confirm
 from dlrover_lite.tui.screens.form import Form
+from tests.chaos.extent import LONG
 from tests.tui.driving import Acts, drive, opened, shown, taken, the_app, told, type_at_once, until
 from tests.tui.fixed import ADS, SUGGESTED, FixedSource
 
-ROUNDS, MOST_AT_ONCE = 220, 12
+MOST_AT_ONCE = 12
+KEYS_TO_TYPE = 10_000 if LONG else 500
+RESIZED = 0.05
+"""Share of the times that keys are typed at which the terminal gets another size meanwhile."""
+FIRST_SEED = int(os.environ.get("CHAOS_SEED") or 1)
 UNDER_WAY = Autoscaling("on", decision=6, what="more workers", under_way=True)
 SIZES = [(20, 8), (60, 15), (80, 24), (200, 60)]
 _LEAVING = ("q", "ctrl+q")
@@ -138,12 +145,16 @@ def _type(app: TuiApp, seed: int, size: tuple[int, int]) -> None:
     draw = random.Random(seed)
     app.exit = lambda *_arguments, **_settings: None  # type: ignore[method-assign,assignment] # the palette can leave, too
     typed: list[str] = []
+    sizes = [size]
 
     async def steps(pilot: Pilot[None]) -> None:
-        for _ in range(ROUNDS):
+        while len(typed) < KEYS_TO_TYPE:
             keys = _keys(draw, app.screen)
             typed.extend(keys)
             type_at_once(app, *keys)
+            if draw.random() < RESIZED:
+                sizes.append((draw.randint(20, 200), draw.randint(5, 60)))
+                await pilot.resize_terminal(*sizes[-1])
             await taken(pilot)
             if draw.random() < 0.25:
                 await pilot.pause()  # what has changed is drawn
@@ -155,9 +166,9 @@ def _type(app: TuiApp, seed: int, size: tuple[int, int]) -> None:
     try:
         drive(steps, app, size=size)
     except BaseException as error:
-        error.add_note(f"seed {seed}; the last keys were {' '.join(typed[-60:])}")
+        error.add_note(f"seed {seed}, size {sizes[-1]}; the last keys were {' '.join(typed[-60:])}")
         raise
-    assert len(typed) > 2 * ROUNDS
+    assert len(sizes) > 1
 
 
 @pytest.mark.parametrize(
@@ -170,7 +181,7 @@ def test_random_keys_break_nothing_and_act_only_when_confirmed(
     with_logs.details[ADS.id] = msgspec.structs.replace(with_logs.details[ADS.id], autoscaling=autoscaling)
     app = the_app(with_logs, actions=acts, app=Watched, job=ADS.id)
     assert isinstance(app, Watched)
-    _type(app, seed, size)
+    _type(app, FIRST_SEED - 1 + seed, size)
     unasked = [done for done in acts.done if _asked_for(done)]
     for question in app.agreed:
         at = next((n for n, done in enumerate(unasked) if question.startswith(_asked_for(done))), None)
@@ -182,4 +193,4 @@ def test_random_keys_break_nothing_and_act_only_when_confirmed(
 
 def test_random_keys_break_nothing_in_a_replay(recording: Recording) -> None:
     source = RecordedSource(recording, recording.player(speed=0))
-    _type(ReplayApp(source, period_seconds=0.02), 4, (80, 24))
+    _type(ReplayApp(source, period_seconds=0.02), FIRST_SEED + 3, (80, 24))

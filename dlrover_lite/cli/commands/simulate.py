@@ -162,13 +162,18 @@ def _write(record: str, file: Output, machines: ClusterFile, database: Path) -> 
     from dlrover_lite.brain.store.database import ConfigStore
     from dlrover_lite.brain.store.queries import job_ids
     from dlrover_lite.brain.store.timeline import timeline
-    from dlrover_lite.tui.model import HostRow
+    from dlrover_lite.tui.model import Explanation, HostRow
     from dlrover_lite.tui.recordings.history import write_all
+    from dlrover_lite.tui.sources.live_explained import explanation
 
     there = HostRow("", "", sum(one.cores for one in machines.fixed), sum(one.memory for one in machines.fixed))
     with ConfigStore(database) as store:
         pasts = [past for job in job_ids(store) if (past := timeline(store, job)) is not None]
-        write_all(pasts, file, brain="simulated", hosts=(there,), step_seconds=_STEP_SECONDS)
+
+        def explain(job: str, number: int, at: float) -> Explanation | None:
+            return explanation(store, job, number, until=at)
+
+        write_all(pasts, file, explain, brain="simulated", hosts=(there,), step_seconds=_STEP_SECONDS)
     note(f"wrote {record}; to play it: dlrover-lite tui --replay {record} --speed 64")
 
 

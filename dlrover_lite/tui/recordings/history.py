@@ -11,7 +11,7 @@ from typing import IO
 
 import msgspec
 
-from dlrover_lite.brain.store.decision_news import choice_of, listed
+from dlrover_lite.brain.store.decision_news import CHANGING, choice_of, listed
 from dlrover_lite.brain.store.timeline import Known, Measured, Timeline, Used
 from dlrover_lite.core.expected_end import (
     ExpectedEnd,
@@ -62,19 +62,38 @@ def write(past: Timeline, file: IO[bytes], explain: Explain | None = None, *, hi
 
 
 def write_all(
-    pasts: Sequence[Timeline], file: Output, *, brain: str, hosts: tuple[HostRow, ...], step_seconds: float
+    pasts: Sequence[Timeline],
+    file: Output,
+    explain: Explain,
+    *,
+    brain: str,
+    hosts: tuple[HostRow, ...],
+    step_seconds: float,
 ) -> None:
     """Write the histories of many jobs as one recording: what happens within so many seconds is told at once. ``brain`` and ``hosts``:
-    what the list of jobs says."""
+    what the list of jobs says. Decisions that changed something are explained, as of the end of the step in which they were made, or in
+    which it was known what they brought."""
     jobs = _Pasts(pasts, brain, hosts)
     happened = heapq.merge(*map(_moments_of, pasts), key=lambda one: one[0])
     begin = jobs.at
     recorder = Recorder(jobs, file, clock=lambda: jobs.at, explains=False, grain_seconds=0.0)
     for _, step in groupby(happened, key=lambda one: (one[0] - begin) // step_seconds):
-        jobs.take(list(step))
+        happened_now = list(step)
+        jobs.take(happened_now)
         recorder.jobs()
         for detail in jobs.changed():
             recorder.told(detail)
+        for job, number in dict.fromkeys(_changes_in(happened_now)):
+            if (found := explain(job, number, jobs.at)) is not None:
+                recorder.put_explained(found)
+
+
+def _changes_in(happened: Iterable[tuple[float, str, list[_News]]]) -> Iterator[tuple[str, int]]:
+    """Yield the decisions that changed something, of which something has become known."""
+    for _, job, news in happened:
+        for one in news:
+            if isinstance(one, Known) and one.decision.action in CHANGING:
+                yield job, one.decision.number
 
 
 def _moments_of(past: Timeline) -> Iterator[tuple[float, str, list[_News]]]:
