@@ -38,14 +38,15 @@ REPORT_SECONDS = 15.0
 CADENCE = Cadence(
     reconcile_seconds=1.0,
     calm_seconds=1.0,
-    usage_seconds=3.0,
+    usage_seconds=REPORT_SECONDS,
     hosts_seconds=60.0,
     remember_seconds=600.0,
     show_seconds=math.inf,
     leases=LeasePolicy(lease_seconds=60.0, first_minibatches=200, memory_seconds=60.0),
     wait_seconds=5.0,
 )
-"""How often masters look at things, whose nodes report that seldom: once a second, whether a server is about to be full."""
+"""How often masters look at things, whose nodes report that seldom: once a second, whether a server is about to be full. What nodes use is
+read once between two profiles, and when a server has grown."""
 PACE = Pace(
     REPORT_SECONDS,
     least_seconds=REPORT_SECONDS,

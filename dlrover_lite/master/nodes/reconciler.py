@@ -92,8 +92,6 @@ class Reconciler:
         """Most memory that each node was seen to use, in bytes."""
         self.readings: tuple[float, Readings] | None = None
         """Newest readings, and as of when."""
-        self._read_now: tuple[float, Readings] | None = None
-        """Readings that were taken in between, because somebody asked for one node's, and as of when."""
         self._hosts: tuple[Host, ...] | None = None
         """Hosts when the master began; None: they haven't been looked at."""
         self.changed_hosts: tuple[Host, ...] = ()
@@ -214,14 +212,19 @@ class Reconciler:
     def memory_used(self, node: str) -> int:
         """Return the memory that a node uses now, in bytes."""
         now = self.clock()
-        known = self.readings if self.readings is not None and self.readings[0] == now else self._read_now
-        if known is None or known[0] != now:
-            known = self._read_now = now, self.backend.readings()  # of all nodes: whoever asks next needn't
-        usage = known[1].nodes.get(node)
+        if self.readings is None or self.readings[0] < now:
+            self._read(now)  # of all nodes: whoever asks next needn't
+        assert self.readings is not None
+        usage = self.readings[1].nodes.get(node)
         if usage is None:
             return self.servers.bytes_of(node)
-        self._see({node: usage})
         return usage.memory
+
+    def _read(self, now: float) -> Readings:
+        readings = self.backend.readings()
+        self._see(readings.nodes)
+        self.readings = (now + self.clock()) / 2, readings
+        return readings
 
     def most_used(self, node: str) -> int:
         """Return the most memory that a node has used since it started, in bytes. The kernel's high-water mark counts file pages that were
@@ -265,9 +268,7 @@ class Reconciler:
             self.facts.after_commit(self._resize_all)
         if now >= self._usage_at:
             self._usage_at = now + self.cadence.usage_seconds
-            readings = self.backend.readings()
-            self._see(readings.nodes)
-            self.readings = (now + self.clock()) / 2, readings
+            readings = self._read(now)
             fleet, version, on = self._learned
             if self.fleet is not fleet or self._version != version or readings.on != on:
                 self._learned = self.fleet, self._version, readings.on
