@@ -138,12 +138,12 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     ``ahead_seconds``."""
     ahead_seconds: float = 1800.0
     """Seconds that memory is looked ahead. New limits hold for twice as long, at least."""
-    ahead_share: float = 1.0
-    """How far memory is looked ahead at most, as a multiple of what has been trained so far: tables are forecast from that, and memory that
-    was given comes back late."""
+    ahead_share: float = 0.5
+    """How far memory is looked ahead at most, as a multiple of what has been trained so far: tables are forecast from that, and a limit in
+    place takes seconds to raise, for which ``act_on_oom`` sees to it that it is done in time."""
     spare_windows: int = 1
     """Number of profiles in a row of the nodes that run now after which memory may be taken from a node."""
-    spare_share: float = 0.25
+    spare_share: float = 0.2
     """Least part of its limit that is taken from a node."""
     spare_again_seconds: float = 60.0
     """Seconds since memory was given to a node or taken from it last, before any is taken."""
