@@ -13,8 +13,9 @@ from dlrover_lite.tui.text import plain
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.pager import Pager
 from dlrover_lite.tui.widgets.toned import Lines
-from tests.tui.driving import drive, head, opened, stale, the_app, told, until
+from tests.tui.driving import drive, head, opened, screen_text, settled, stale, the_app, told, until
 from tests.tui.fixed import ADS, DETAIL, FEED, NOW, OLD, VIEW, FixedSource
+from tests.tui.screen_rules import broken_rules
 
 MANY = {f"job-{i:04}": msgspec.structs.replace(ADS, id=f"job-{i:04}", created_at=NOW - i) for i in range(1000)}
 
@@ -188,3 +189,16 @@ def test_a_timer_that_comes_while_the_app_closes_does_nothing() -> None:
     app._tell_ages()
     app._arrived(of_all=True)
     app._arrived(of_all=False)
+
+
+def test_while_nothing_is_measured_a_small_terminal_shows_what_is_known_instead_of_an_empty_chart() -> None:
+    detail = msgspec.structs.replace(DETAIL, rates=())
+
+    async def steps(pilot: Pilot[None]) -> None:
+        await opened(pilot)
+        await settled(pilot)
+        text = screen_text(pilot)
+        assert "Nothing is measured yet" in text and "shards" in text and "ps-0" in text
+        assert not broken_rules(pilot.app.screen)
+
+    drive(steps, the_app(FixedSource(VIEW, detail), job=ADS.id), size=(60, 15))

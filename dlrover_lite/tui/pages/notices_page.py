@@ -22,7 +22,7 @@ _SIGNS: dict[Severity, tuple[str, Tone]] = {
 }
 """Sign and word of each severity, and their tone."""
 _LEAST_TEXT = 24
-"""Fewest characters of a notice beside which its keys are told."""
+"""Fewest characters of a notice beside which its key is told."""
 
 
 class _Stay(NamedTuple):
@@ -110,11 +110,12 @@ def notice_line(shown: Sequence[Notice], width: int) -> Line:
     head = line((f"{sign}: ", tone))
     text = " ".join(clean(newest.text).split())
     times = f" ({newest.times} times)" if newest.times > 1 else ""
-    for end in ((*more, *keys), (*more, *keys[:1]), more, ()):
-        room = width - length(head) - length(end)
-        if room >= min(len(text) + len(times), _LEAST_TEXT):
-            break
-    return (*padded((*head, Span(text + times)), width - length(end)), *end)
+    told = (*head, Span(text + times))
+    ends = [(*more, *keys), (*more, *keys[:1]), (*more,), ()]
+    least = min(length(told), length(head) + _LEAST_TEXT)
+    end = next((end for end in ends[:2] if length(told) + length(end) <= width), None)
+    end = end or next((end for end in ends[1:] if least + length(end) <= width), ())
+    return (*padded(told, width - length(end)), *end)
 
 
 def _errors(notices: Sequence[Notice]) -> int:

@@ -16,7 +16,7 @@ from dlrover_lite.tui.pages.charts import Band, Mark, Measured, curve
 from dlrover_lite.tui.pages.last_change import changes, mark_of, tone_of_miss
 from dlrover_lite.tui.text import Line, Span, Tone, length, line, padded, wrapped
 
-__all__ = ["Effect", "acting", "chart", "effect", "nearest", "step"]
+__all__ = ["Effect", "acting", "chart", "effect", "is_drawn", "nearest", "step"]
 
 _NOT_HERE = "What was measured of it isn't known here."
 _MEANINGS = {"●": "start", "▲": "more", "▼": "less", "◆": "node treated", "?": "a try", "‖": "gives way"}
@@ -30,6 +30,11 @@ class Effect(NamedTuple):
     after: Measured | None
     """Throughput until the next decision: as it was judged by, or, before that is known, the mean."""
     foreseen: Band | None
+
+
+def is_drawn(detail: JobDetail) -> bool:
+    """Say whether there is anything to be drawn."""
+    return bool(detail.rates)
 
 
 def chart(detail: JobDetail, width: int, height: int, chosen: int | None = None) -> list[Line]:

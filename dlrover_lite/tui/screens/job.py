@@ -24,9 +24,10 @@ __all__ = ["JobScreen"]
 
 _TALL = 40
 """Number of lines that a screen has to have for a second curve."""
-_LEAST_CHART, _LOW_CHART, _CHART = 6, 7, 12
-"""Minimum number of lines of the curve, and that which is enough in a low terminal and in others."""
-_LEAST_FACTS, _LEAST_NODES, _LEAST_PANE, _MEMORY = 4, 3, 4, 10
+_NO_CHART, _LEAST_CHART, _LOW_CHART, _CHART = 3, 6, 7, 12
+"""Number of lines that say that there is no curve yet; minimum number of those of one, and that which is enough in a low terminal and in
+others."""
+_LEAST_FACTS, _LEAST_NODES, _LEAST_PANE, _MEMORY = 3, 3, 4, 10
 """Minimum numbers of lines of the other parts."""
 _CHANGES = 12
 """Maximum number of changes that are told in full."""
@@ -75,6 +76,8 @@ class JobScreen(ActingPage, inherit_bindings=False):
         return self.has_class("-high")
 
     def _want_chart(self, _width: int) -> Want:
+        if self.detail is None or not throughput_chart.is_drawn(self.detail):
+            return Want(_NO_CHART + self.chart.frame, _NO_CHART + self.chart.frame, grows=True)
         return Want(
             _LEAST_CHART + self.chart.frame, (_CHART if self._high else _LOW_CHART) + self.chart.frame, grows=True
         )
