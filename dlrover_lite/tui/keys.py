@@ -38,7 +38,13 @@ EVERYWHERE = (
     Key("escape", "back", "Back", "back; a filter or a prompt goes first", "esc", rank=0),
     Key("minus", "before", "", "the view before this one; once more comes back", "-"),
     Key("q", "leave", "Quit", "leave"),
-    Key("ctrl+c", "", "", "leave, from wherever you are; copy what the mouse has selected, if anything is", "^c"),
+    Key(
+        "ctrl+c",
+        "",
+        "",
+        "leave, from wherever you are; copy what the mouse has selected in a text, if anything is",
+        "^c",
+    ),
     Key("ctrl+l", "app.dismiss_notice", "", "dismiss the newest notice", "^l"),
     Key("ctrl+p", "palette", "", "all commands, to choose from", "^p"),
 )

@@ -13,7 +13,8 @@ from dlrover_lite.tui.screens.decisions import DecisionsScreen
 from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.jobs import JobsScreen
 from dlrover_lite.tui.screens.reading import ReadingScreen
-from tests.tui.driving import Acts, arrived, drive, opened, shown, taken, the_app, told, type_at_once, until, write
+from dlrover_lite.tui.text import plain
+from tests.tui.driving import Acts, drive, opened, settled, shown, taken, the_app, told, type_at_once, until, write
 from tests.tui.fixed import ADS, FEED, FixedSource
 
 
@@ -97,12 +98,20 @@ def test_ctrl_c_leaves_from_anywhere_and_does_nothing_else(before: list[str]) ->
 def test_ctrl_c_copies_what_the_mouse_has_selected() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         app: Any = pilot.app
-        await arrived(pilot)
-        app.screen.get_selected_text = lambda: "ads"
+        await pilot.press("question_mark")
+        await settled(pilot)
+        pager = app.screen.pager
+        at = next(at for at, line in enumerate(pager.in_sight) if plain(line).endswith("leave"))
+        left = pager.gutter.left
+        await pilot.mouse_down(pager, offset=(left + 2, pager.gutter.top + at))
+        await pilot.hover(pager, offset=(left + 30, pager.gutter.top + at))
+        await pilot.mouse_up(pager, offset=(left + 30, pager.gutter.top + at))
         await pilot.press("ctrl+c")
-        assert app.clipboard == "ads"
+        assert app.clipboard.split() == ["q", "leave"]
         assert told(app) == ["copied what was selected"]
         assert app.is_running
+        await pilot.press("ctrl+c")
+        assert not app.is_running
 
     drive(steps)
 

@@ -9,9 +9,10 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.selection import Selection
 from textual.strip import Strip
 
-from dlrover_lite.tui.text import Line
+from dlrover_lite.tui.text import Line, plain
 from dlrover_lite.tui.text_view import TextView
 from dlrover_lite.tui.widgets.toned import TONES, Toned, tone_css
 
@@ -137,4 +138,19 @@ class Pager(ScrollView, Toned, can_focus=True):
         self._sized()
 
     def render_line(self, y: int) -> Strip:
-        return self.strip_of(self.text.row(y + self.scroll_offset.y), self.scrollable_size.width)
+        at = y + self.scroll_offset.y
+        strip = self.strip_of(self.text.row(at), self.scrollable_size.width)
+        return self._selectable(strip, at) if at < self.text.rows else strip
+
+    def _selectable(self, strip: Strip, at: int) -> Strip:
+        """Have the mouse select in a row, and show what is selected."""
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(at)) is not None:
+            begin, end = span[0], strip.cell_length if span[1] < 0 else min(span[1], strip.cell_length)
+            chosen = strip.crop(begin, end).apply_style(self.screen.get_component_rich_style("screen--selection"))
+            strip = Strip.join([strip.crop(0, begin), chosen, strip.crop(end)])
+        return strip.apply_offsets(0, at)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        rows = (plain(self.text.row(y)).rstrip() for y in range(self.text.rows))
+        return selection.extract("\n".join(rows)), "\n"
