@@ -203,20 +203,22 @@ def test_nothing_is_leased_or_acknowledged_by_a_master_that_ends_on_a_full_disk(
 
 
 def test_no_server_hears_of_consumption_that_is_not_durable(make: Any, full: Any) -> None:
-    """Found by seed 510537 of `make fuzz-sim`: it forgot what it had applied, and the next master had it applied again."""
+    """Found by seeds 510537 and 620133 of `make fuzz-sim`: it forgot what it had applied, and the next master had it applied again."""
     rig = make(workers=1, samples=4000, checkpoint={"every_seconds": 3600.0})
     rig.up("ps-0", "worker-0")
-    ScriptedPs(rig, "ps-0").step()
+    until(rig, [ScriptedPs(rig, "ps-0")], lambda status: status.slot_map_version)
     first = rig.lease("worker-0")
     second = rig.lease("worker-0", **done(first))
-    known = [(0, [(first.start, first.stop)])]
-    assert rig.report("ps-0").consumed == known
+    orders = rig.report("ps-0", orders=rig.report("ps-0"))
+    assert orders.consumed == [(0, [(first.start, first.stop)])]
     with full():
         rig.client("worker-0").send(LeaseRequest("worker-0", **done(second)))
         until_it_waits(rig)
         rig.ask("cli", StopRequest())
         assert rig.ask("cli", StatusRequest()).samples == 4 * second.stop
-        assert rig.report("ps-0").consumed == known
+        told = [*answers(rig, "ps-0"), rig.report("ps-0", orders=orders)]
+        assert [body.snapshot is not None for body in told] == [True, True]
+        assert [body.consumed for body in told] == [orders.consumed] * 2
 
 
 # --- the export -------------------------------------------------------------------------------------------------------

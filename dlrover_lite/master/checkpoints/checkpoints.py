@@ -212,7 +212,7 @@ class Checkpoints:
             return  # servers hear of it with their next report
         for node, order in self.servers.snapshots.items():
             if ordered.get(node) is not order and (request := self._requests.get(node)) is not None:
-                self.reply(request, self.servers.orders(node, fleet))
+                self.reply(request, self.servers.as_written(self.servers.orders(node, fleet)))
 
     def end(self) -> None:
         """Note that the job is over: what is under way is given up."""
