@@ -7,6 +7,7 @@ Text, so that a difference can be read; one application for all sizes of a scree
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -167,3 +168,14 @@ def test_colours(snap_compare: Callable[..., bool], colours: str, monkeypatch: p
         await opened(pilot)
 
     assert snap_compare(app, terminal_size=(120, 40), run_before=run_before)
+
+
+@pytest.mark.parametrize("colours", ["textual-light", "NO_COLOR"])
+def test_the_text_is_the_same_in_all_colours_and_sizes(colours: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if colours == "NO_COLOR":
+        monkeypatch.setenv("NO_COLOR", "1")
+    app = _recorded()
+    if colours != "NO_COLOR":
+        app.theme = colours
+    known = Path(__file__).parent / "__snapshots__" / "test_snapshots" / "test_job_with_long_reasons.txt"
+    assert screens(_job, app) == known.read_text(encoding="utf-8")
