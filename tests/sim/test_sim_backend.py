@@ -84,6 +84,18 @@ def test_a_node_without_room_waits_for_it_and_says_so() -> None:
     assert placed.started_at is not None and placed.started_at > EPOCH + 60.0
 
 
+def test_a_node_whose_host_is_full_starts_on_another_rather_than_nowhere() -> None:
+    jobs = Jobs(Machine(2.0), Machine(2.0))
+    backend = jobs.backend()
+    for node in range(3):
+        backend.launch(spec(f"worker-{node}", host="host-0"))
+    backend.launch(spec("worker-3", 2.0, host="host-1"))
+    assert [seen(backend, f"worker-{node}").host for node in range(4)] == ["host-0", "host-0", "host-1", ""]
+    backend.terminate("worker-0", grace_seconds=0)
+    backend.terminate("worker-1", grace_seconds=0)
+    assert seen(backend, "worker-3").host == "host-0"
+
+
 def test_room_is_given_to_who_waits_longest() -> None:
     jobs = Jobs(Machine(4.0))
     backend = jobs.backend()
@@ -126,7 +138,7 @@ def test_what_a_node_takes_up_is_where_it_was_left() -> None:
 
 
 def test_a_machine_that_fails_takes_all_on_it_and_all_memory_along() -> None:
-    jobs = Jobs(Machine(4.0), Machine(16.0))
+    jobs = Jobs(Machine(4.0), Machine(2.0))
     backend = jobs.backend()
     backend.launch(spec("ps-0", role="ps", host="host-0"))
     backend.launch(spec("ps-1", role="ps", host="host-0"))
