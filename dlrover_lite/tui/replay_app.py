@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -27,7 +28,9 @@ _PERIOD_SECONDS = 0.1
 """Seconds between two looks at what is shown: to look takes next to nothing, and at 64 times the speed much happens in half a second."""
 
 _LIVE_SECONDS = 0.25
-"""Seconds between two pictures of what is drawn as time goes on."""
+"""Minimum number of seconds between two pictures of what is drawn as time goes on."""
+_TIMES_AS_LONG = 5.0
+"""Minimum time between them, by how long one took to draw."""
 
 
 class ReplayApp(TuiApp):
@@ -49,6 +52,8 @@ class ReplayApp(TuiApp):
     ) -> None:
         self.player = source.player
         self._begins_at = self.player.at
+        self._draws_at = 0.0
+        """Time, of a clock that only goes forward, from which on what goes on may be drawn again."""
         super().__init__(source, job=job, period_seconds=period_seconds, clock=lambda: self.player.at, themes=themes)
 
     def on_mount(self) -> None:
@@ -57,9 +62,12 @@ class ReplayApp(TuiApp):
         self.set_interval(_LIVE_SECONDS, self._draw_live)
 
     def _draw_live(self) -> None:
-        """Draw what is drawn as time goes on, which a replay may have go faster than the clock on the wall."""
-        if isinstance(self.shown_screen, ReadingScreen):
+        """Draw what is drawn as time goes on, which a replay may have go faster than the clock on the wall. A picture of a thousand jobs
+        takes a while to draw: it is drawn more seldom."""
+        begun = time.monotonic()
+        if isinstance(self.shown_screen, ReadingScreen) and begun >= self._draws_at:
             self.shown_screen.tell_age()
+            self._draws_at = begun + _TIMES_AS_LONG * (time.monotonic() - begun)
 
     def below(self) -> Iterable[Widget]:
         yield ReplayLine(self._now, lambda at: self._moved(lambda: self.player.go(at)))
