@@ -291,6 +291,40 @@ def test_a_newer_decision_supersedes_an_older_and_can_be_rejected() -> None:
     assert not machine.state.busy and machine.turn() is None
 
 
+def more_memory(number: int) -> Goal:
+    return Goal(number=number, steps=(ResizeNode("ps-0", Resources(0.5, 2 * GIB)),))
+
+
+def test_more_memory_interrupts_a_change_of_plan_which_then_goes_on() -> None:
+    target = plan(3, 1.0, 1, 0.5)
+    machine = Machine(plan(2, 0.5, 1, 0.5), no_luck)
+    machine.advise(target, number=1)
+    machine.turn()
+    for number in (2, 3):  # the second one takes the place of the first alone
+        machine.state, ended = machine.state.advised(more_memory(number), machine.now, 0)
+        machine.done += ended
+    assert [(one.number, one.state) for one in machine.done] == [(2, "superseded")]
+    again = msgspec.json.decode(msgspec.json.encode(machine.state), type=Autoscaler)
+    assert again == machine.state
+    for _ in range(60):
+        machine.turn()
+        machine.settle()
+        machine.now += 1.0
+    assert [(one.number, one.state) for one in machine.done[1:]] == [(3, "done"), (1, "done")]
+    assert machine.nodes["ps-0"].resources.memory == 2 * GIB
+    assert [node.resources.cores for node in machine.nodes.values() if node.role == "worker"] == [1.0] * 3
+
+
+def test_a_change_of_plan_that_is_interrupted_is_dropped_with_what_interrupts_it() -> None:
+    machine = Machine(plan(1, 0.5, 1, 0.5), no_luck)
+    machine.advise(plan(2, 0.5, 1, 0.5), number=1)
+    machine.state, _ = machine.state.advised(more_memory(2), machine.now, 0)
+    rejected, ended = machine.state.reject("by request", 9.0, 5)
+    assert [one.number for one in ended] == [2, 1] and not rejected.busy
+    machine.advise(plan(3, 0.5, 1, 0.5), number=3)
+    assert [(one.number, one.state) for one in machine.done] == [(2, "superseded"), (1, "superseded")]
+
+
 @pytest.mark.parametrize("answer", ["accept", "reject"])
 def test_a_suggestion_that_was_answered_or_superseded_is_not_taken_again(answer: str) -> None:
     """Its master is told of it again, as the answer to an earlier report was late."""

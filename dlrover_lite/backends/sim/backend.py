@@ -151,9 +151,8 @@ class SimBackend:
         if process.state != "waiting":
             return True
         host, why = self._cluster.find(process, host=process.host or spec.host, avoids=spec.avoids)
-        if (
-            not host and spec.host and not process.host
-        ):  # which is a wish: rather elsewhere than nowhere, as pods are placed
+        if not host and spec.host and not process.host:
+            # a host is a wish: rather elsewhere than nowhere, as pods are placed
             host, why = self._cluster.find(process, avoids=spec.avoids)
         if not host:
             self.nodes.waits(spec.id, f"pending: {why}", no_room=why)

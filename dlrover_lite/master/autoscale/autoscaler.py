@@ -192,6 +192,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     replaced: tuple[tuple[str, int], ...] = ()
     """Hosts that a worker was to come to in place of one elsewhere, each with the number of workers there then: where that is still so
     there was no room, as the backend takes hosts for wishes, and it isn't tried again."""
+    then: Goal | None = None
+    """The change of plan that this one has interrupted, and that goes on after it; None: there is none."""
 
 
 class PlanPrediction(msgspec.Struct, frozen=True):
@@ -229,21 +231,35 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         return self.goal is not None or self.suggestion is not None
 
     def advised(self, goal: Goal, now: float, samples: int) -> tuple[Autoscaler, list[DecisionOutcome]]:
-        """Handle a decision. One that came before already changes nothing; a newer one takes the place of one that isn't done."""
+        """Handle a decision. One that came before already changes nothing; a newer one takes the place of one that isn't done. But other
+        limits for nodes only interrupt a change of plan: half of one would be measured as no plan."""
         if goal.number <= self.heard:
             return self, []
         goal = msgspec.structs.replace(goal, began=now, since=now, samples=samples)
         state = msgspec.structs.replace(self, heard=goal.number)
         if self.mode == "off":
             return state, [self._done(goal, "rejected", "autoscaling is off for this job", now, samples)]
+        change = None if self.goal is None else self.goal if self.goal.target is not None else self.goal.then
+        if (
+            self.mode == "on"
+            and change is not None
+            and goal.steps
+            and all(_at_any_time(goal, one) for one in goal.steps)
+        ):
+            goal = msgspec.structs.replace(goal, then=change)
         dropped = [
             self._done(old, "superseded", f"by decision {goal.number}", now, samples)
-            for old in (self.goal, self.suggestion)
-            if old is not None
+            for old in self._goals()
+            if old is not goal.then
         ]
         if self.mode == "suggest":
             return msgspec.structs.replace(state, suggestion=goal, goal=None), dropped
         return msgspec.structs.replace(state, goal=goal), dropped
+
+    def _goals(self) -> list[Goal]:
+        """List what is under way, has been interrupted, or waits for a person."""
+        interrupted = None if self.goal is None else self.goal.then
+        return [one for one in (self.goal, interrupted, self.suggestion) if one is not None]
 
     def pause(self, why: str) -> Autoscaler:
         """Begin no further step; the one under way isn't undone."""
@@ -265,7 +281,7 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         self, why: str, now: float, samples: int, *, state: Literal["rejected", "given up"] = "rejected"
     ) -> tuple[Autoscaler, list[DecisionOutcome]]:
         """Drop the goal under way and the suggestion."""
-        dropped = [self._done(old, state, why, now, samples) for old in (self.goal, self.suggestion) if old is not None]
+        dropped = [self._done(old, state, why, now, samples) for old in self._goals()]
         return msgspec.structs.replace(self, goal=None, suggestion=None), dropped
 
     def goes_on(
@@ -341,7 +357,8 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         prediction = self.prediction
         if state == "done" and goal.target is not None:
             prediction = None if goal.predicted is None else PlanPrediction(goal.target, goal.predicted)
-        return Turn(msgspec.structs.replace(self, goal=None, prediction=prediction), None, done)
+        then = None if goal.then is None else msgspec.structs.replace(goal.then, since=now)
+        return Turn(msgspec.structs.replace(self, goal=then, prediction=prediction), None, done)
 
     def _done(
         self,
