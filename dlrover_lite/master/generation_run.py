@@ -368,6 +368,7 @@ class GenerationRun:
                 self.servers.begin(self.fleet)
                 return Welcome(self.job, self.recipe)
             case TopologyRequest(node):
+                self.reconciler.alive(node)  # one that waits for servers to find room may have nothing else to say
                 return self._topology.answer(node, request, self.fleet)
             case IndexRequest(_, index, offset):
                 return IndexPiece(*index_piece(index, offset))

@@ -12,7 +12,7 @@ from dlrover_lite.core.errors import RemoteError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs import events
 from dlrover_lite.protocol.hosts import Host
-from dlrover_lite.protocol.messages import Heartbeat, PsReport
+from dlrover_lite.protocol.messages import Heartbeat, PsReport, TopologyRequest
 from dlrover_lite.protocol.questions import Scaled, ScaleRequest, StatusRequest, Story, StoryRequest
 from dlrover_lite.transport.memory import VirtualClock
 from tests.master.rig import CAPACITY, PATIENT, Rig
@@ -104,6 +104,19 @@ def test_nodes_that_fall_silent_are_given_up(make: Any) -> None:
     assert rig.backend.terminated == ["worker-0"]  # the other one speaks
     rig.up("worker-2")
     assert "ended (Hung: no heartbeat for 0.5 s)" in [node.state for node in rig.ask("cli", StatusRequest()).nodes]
+
+
+def test_a_worker_that_waits_for_the_map_is_alive_as_long_as_it_asks(make: Any) -> None:
+    clock = VirtualClock()
+    rig = make(ps=2, samples=400, clock=clock, health=msgspec.structs.replace(PATIENT, heartbeat_seconds=1.0))
+    rig.up("ps-0", "worker-0")  # the other server finds no room
+    client = rig.client("worker-0")
+    asked = client.send(TopologyRequest("worker-0"))
+    for _ in range(8):
+        clock.now += 0.5
+        client.send(TopologyRequest("worker-0"), sequence=asked)
+        rig.ask("cli", StatusRequest())
+    assert {node.id: node.state for node in rig.ask("cli", StatusRequest()).nodes}["worker-0"] == "up"
 
 
 def test_nodes_without_progress_are_given_up(make: Any) -> None:
