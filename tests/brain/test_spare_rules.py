@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -137,6 +138,19 @@ def test_no_spare_memory_is_taken_that_a_relief_would_give_again() -> None:
     given = lowered(inputs)
     job.limits |= given
     assert given and heal(inputs_of(job, profiles=inputs.profiles, used=0, total_samples=1e3 * job.samples)) == ()
+
+
+@pytest.mark.parametrize("progress", [1.0, 2.0])
+def test_memory_left_to_a_young_server_does_until_more_could_be_taken(progress: float) -> None:
+    job = job_of(limit=4 * GIB, workers=1, progress=progress, rows_per_sample=20.0)
+    profiles = job.windows(3)
+    total, taken_at = 1e3 * job.samples, profiles[-1].at
+    given = lowered(inputs_of(job, profiles=profiles, used=0, total_samples=total))
+    assert given
+    job.limits |= given
+    while profiles[-1].at < taken_at + 60.0:
+        profiles = [*profiles, *job.windows(1)]
+        assert heal(inputs_of(job, profiles=profiles, used=0, total_samples=total)) == ()
 
 
 def test_little_spare_memory_is_not_taken() -> None:

@@ -98,7 +98,7 @@ def _servers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
     known = [node for node in nodes if _is_worth_it(inputs, node, math.ceil(used.get(node.node, 1 << 62) * over_used))]
     if not known or (found := forecast_of(inputs)) is None:
         return
-    until = samples_ahead(inputs)
+    until = _samples_until(inputs)
     for node in known:
         needed = _needs(found, node, until, used[node.node], inputs.policy.reclaim)
         if needed is None:
@@ -106,6 +106,12 @@ def _servers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
         limit = max(needed, inputs.least.get("ps", 0))
         if _is_worth_it(inputs, node, limit):
             yield _Lower(node, limit, memory_band(found, node.node, until, limit=limit))
+
+
+def _samples_until(inputs: HealInputs) -> float:
+    """Compute the number of samples until which what is left is to do: as far as a relief would give it, and at least until more could be
+    taken. What is taken and given again at once is short in between."""
+    return samples_ahead(inputs, inputs.policy.spare_again_seconds)
 
 
 def _needs(found: Forecast, node: NodeNow, until: float, used: int, policy: ReclaimPolicy) -> int | None:
@@ -120,7 +126,7 @@ def _needs(found: Forecast, node: NodeNow, until: float, used: int, policy: Recl
 
 def _of_server(inputs: HealInputs, one: _Lower) -> str:
     last = inputs.held[-1]
-    seconds = (samples_ahead(inputs) - last.samples_so_far) / max(last.samples_per_second, 1e-9)
+    seconds = (_samples_until(inputs) - last.samples_so_far) / max(last.samples_per_second, 1e-9)
     return (
         f"needs {format_bytes(one.band.expected)} at its peak within {duration(seconds)} (80% band {format_bytes(one.band.lower)} to "
         f"{format_bytes(one.band.upper)}), and keeps {format_bytes(one.limit)} of its {format_bytes(one.node.resources.memory)}"

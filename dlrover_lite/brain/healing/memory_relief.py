@@ -44,10 +44,12 @@ class _Outlook(NamedTuple):
     """Limit in bytes that would do."""
 
 
-def samples_ahead(inputs: HealInputs) -> float:
-    """Compute the number of samples that the job will have trained on at the time until which limits are to hold."""
+def samples_ahead(inputs: HealInputs, least_seconds: float = 0.0) -> float:
+    """Compute the number of samples that the job will have trained on at the time until which limits are to hold: in ``least_seconds`` at
+    the soonest."""
     last = inputs.held[-1]
     seconds = max(
+        least_seconds,
         _ahead_seconds(inputs, last) * inputs.policy.relief.times_ahead,
         _seconds_to_act(inputs, last) * inputs.policy.relief.times_to_act,
     )
