@@ -28,7 +28,7 @@ PICTURES = ROOT / "docs" / "pictures"
 COMMAND = [sys.executable, "-m", "dlrover_lite"]
 SIZE = ("120", "34")
 WITHIN_SECONDS, LOOK_SECONDS, MOST_SECONDS = 10.0, 0.25, 480.0
-SLOWED_TO = 0.25
+SLOWED_AFTER_SECONDS, SLOWED_TO = 40.0, 0.25
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Case:
 
     jobs: dict[float, dict[str, Any]]
     slow_node: str = ""
-    """The node of the first job whose host turns slow, a minute after the beginning; empty: none."""
+    """The node of the first job whose host turns slow; empty: none."""
 
 
 def recipe(name: str, samples: int, **sections: Any) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def growing(samples: int, ids: int) -> dict[str, Any]:
 CASES = {
     "cold": Case({0.0: recipe("feed", 1_500_000), 3.0: recipe("ads", 6_000_000)}),
     "hot-ps": Case(
-        {0.0: recipe("hot", 3_000_000, model=wide(32), resources=of_size(2, 0.2, "1GiB"), checkpoint="off")}, "ps-0"
+        {0.0: recipe("hot", 9_000_000, model=wide(32), resources=of_size(2, 0.2, "1GiB"), checkpoint="off")}, "ps-0"
     ),
     "memory": Case(
         {
@@ -137,7 +137,7 @@ class Session:
                     terminal = Tmux(self.home)
                     terminal.do("send-keys", "-l", f"{' '.join(COMMAND)} tui --record {recording}")
                     terminal.do("send-keys", "Enter")
-                if not slowed and passed >= 60.0:
+                if not slowed and passed >= SLOWED_AFTER_SECONDS:
                     slowed = True
                     self._slow_down()
                 if (text := terminal.line()) != (self.said[-1][1] if self.said else ""):
