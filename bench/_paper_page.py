@@ -40,8 +40,8 @@ ASSUMED = {
     "paper.completion_gain_pp": "8% of users ask for too little memory of their servers: no more than these jobs can be gained.",
     "paper.cpu_gain_pp": "48% of users ask for 2 to 4 times the cores that suit.",
     "paper.memory_gain_pp": "Users ask for 1.3 to 4 times the memory that is needed. Jobs are over within minutes once they have more "
-    "cores: what a job is given before it is known comes back after three to six of them. The policy `dlrover, no more cores than asked` "
-    "has longer jobs.",
+    "cores; what they are given before they are measured, as room for what their tables may come to need, and for snapshots, which nobody "
+    "takes here, isn't used. The policy `dlrover, no more cores than asked` has longer jobs.",
     "paper.jct_vs_es": "Sizes of nodes are the user's under ES.",
     "paper.jct_vs_optimus": "Likewise under Optimus.",
     "paper.jct_vs_tuned": "The oracle's plans are within the cores that users ask for, or a fair share of the cluster, and fixed.",

@@ -22,7 +22,7 @@ plan counts as infinitely slow.
 completion rate, 15 of CPU use and 20 of memory use, the page of its project 21.0 to 27.6 of CPU and 17.3 to 31.6 of memory. No slower
 than ES, Optimus and well-tuned fixed plans. ``worst_well_asked``: 3% at most.
 
-``--plots DIR`` draws all of it, ``--page`` writes docs/paper.md with these plots: ten minutes on two cores.
+``--plots DIR`` draws all of it, ``--page`` writes docs/paper.md with these plots: four minutes on two cores.
 """
 
 from __future__ import annotations

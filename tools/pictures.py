@@ -25,9 +25,9 @@ from dlrover_lite.tui.screens.reading import ReadingScreen
 
 HERE = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 RECORDING = HERE / "ads.jsonl.gz"
-MOMENT = "130s"
+MOMENT = "91s"
 SIZE = (120, 34)
-BEGIN, CLIP_SPEED, CLIP_SIZE = "25s", 8.0, (96, 26)
+BEGIN, CLIP_SPEED, CLIP_SIZE = "5s", 8.0, (96, 26)
 """Beginning, speed and size of the moving picture."""
 _FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 """From another server: pictures in a page aren't let there, and others shouldn't be."""

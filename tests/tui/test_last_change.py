@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.store.decision_news import CHANGING
 from dlrover_lite.tui.pages import decisions_page
 from dlrover_lite.tui.pages.heights import Want, divide, fitted
 from dlrover_lite.tui.pages.last_change import change_of_job, change_of_jobs, is_made, mark_of
 from dlrover_lite.tui.text import length, line, plain
-from tests.repository.sources import ROOT
 from tests.tui.fixed import ADS, FEED, OLD, SUGGESTED
 from tests.tui.recorded_jobs import HISTORIES, decisions_of, job_of
 
@@ -136,12 +134,3 @@ def test_missing_lines_are_counted() -> None:
     lines = [line(str(number)) for number in range(9)]
     assert [plain(one) for one in fitted(lines, 3)] == ["0", "1", "… 7 more lines"]
     assert fitted(lines, 9) == lines and fitted(lines, 0) == []
-
-
-@pytest.mark.parametrize("name", ["cold-start", "scaling-up", "hot-ps", "predicted-oom", "preemption"])
-def test_the_docs_quote_what_the_first_screen_says(name: str) -> None:
-    """In a terminal of 120 columns, just after the first change of a recorded history."""
-    made = decisions_of(name)
-    first = next(at for at, one in enumerate(made) if one.action in CHANGING)
-    said = plain(change_of_job(msgspec.structs.replace(job_of(name), decisions=made[: first + 1]), 120)).rstrip()
-    assert f"\n{said}\n" in (ROOT / "docs" / "tui.md").read_text("utf-8")
