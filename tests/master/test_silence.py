@@ -40,3 +40,34 @@ def test_turns_that_look_at_nobody_miss_nobody(turns: list[tuple[set[str], float
         now += pause
         assert seldom.judge(nodes, now, same=not fresh) == each.judge(nodes, now)
         fresh = False
+
+
+def _turns(liveness: Liveness, begin: float, seconds: int) -> list[str]:
+    """One node that is at the same task all the time, told once a second, as is the master's turn; who is found."""
+    node = Node("worker-0", "worker", Resources(1.0, GIB), state="up", since=0.0)
+    found = []
+    for second in range(1, seconds + 1):
+        liveness.heard(node.id, "starting", begin + second)
+        found += [one.why for one in liveness.judge([node], float(second))]
+    return found
+
+
+def test_a_node_that_waited_for_a_master_that_was_asleep_is_not_stuck() -> None:
+    """The clock of a machine that sleeps stands still: only what nodes on others say tells that time has passed."""
+    liveness = Liveness(HEALTH, 0.0)
+    assert _turns(liveness, 0.0, 5) == []
+    for seconds in range(6, 65):
+        liveness.heard("worker-0", "starting", float(seconds))
+    node = Node("worker-0", "worker", Resources(1.0, GIB), state="up", since=0.0)
+    assert liveness.judge([node], 5.5) == []
+
+
+def test_a_node_that_gets_nowhere_is_stuck_though_the_master_was_asleep_before() -> None:
+    liveness = Liveness(HEALTH, 0.0)
+    liveness.heard("worker-0", "starting", 1.0)
+    found = _turns(liveness, 100.0, 25)
+    assert len(found) == 5 and found[0] == "no progress for 20 s, in starting"
+
+
+def test_who_is_said_to_be_stuck_by_the_first_word_of_it_is() -> None:
+    assert len(_turns(Liveness(HEALTH, 0.0), 30.0, 1)) == 1

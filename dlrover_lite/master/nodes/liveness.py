@@ -21,8 +21,20 @@ class Finding(NamedTuple):
     why: str
 
 
+class _Task(NamedTuple):
+    """What a node is at."""
+
+    doing: str
+    seconds: float
+    """For how long, as it says."""
+    counted: float
+    """For how many of these seconds the master was awake, as far as it has heard of the task."""
+    at: float
+    """Time awake when it said so."""
+
+
 class Liveness:
-    """``now`` is seconds of a steady clock."""
+    """``now`` is seconds of a steady clock, which may stand still while the machine sleeps."""
 
     def __init__(self, health: Health, now: float, *, longest_turn_seconds: float = 1.0) -> None:
         self._health = health
@@ -30,14 +42,18 @@ class Liveness:
         self._last_turn = now
         self._awake = 0.0
         self._heard: dict[str, float] = {}
-        self._doing: dict[str, tuple[str, float]] = {}
+        self._tasks: dict[str, _Task] = {}
         self._due = -math.inf
         """Time awake before which none of the nodes can have been silent for too long."""
 
     def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
-        """Note that the node is alive, and has been ``doing`` the same thing for so long."""
+        """Note that the node is alive, and has been ``doing`` the same thing for so long. It may have waited for the master meanwhile: what
+        passed while that was asleep doesn't count."""
         self._heard[node] = self._awake
-        self._doing[node] = doing, seconds
+        counted, before = seconds, self._tasks.get(node)
+        if before is not None and before.doing == doing and seconds >= before.seconds:
+            counted = min(seconds, before.counted + self._awake - before.at)
+        self._tasks[node] = _Task(doing, seconds, counted, self._awake)
         if seconds > self._health.progress_seconds:
             self._due = -math.inf
 
@@ -47,7 +63,8 @@ class Liveness:
 
     def doing(self, node: str) -> str:
         """Return what the node said last that it was at, in words."""
-        return self._doing.get(node, ("", 0.0))[0]
+        task = self._tasks.get(node)
+        return "" if task is None else task.doing
 
     def judge(self, nodes: list[Node], now: float, *, same: bool = False) -> list[Finding]:
         """Call it every turn, with all nodes that run. ``same``: they are those of the last turn, in the same states."""
@@ -79,9 +96,9 @@ class Liveness:
             return None
         if silent > health.heartbeat_seconds:
             return Finding(node.id, "stuck", f"no heartbeat for {health.heartbeat_seconds:g} s")
-        doing, seconds = self._doing.get(node.id, ("", 0.0))
-        if seconds > health.progress_seconds:
-            return Finding(
-                node.id, "stuck", f"no progress for {health.progress_seconds:g} s, in {doing or 'something'}"
-            )
-        return None
+        task = self._tasks.get(node.id)
+        if task is None or task.counted <= health.progress_seconds:
+            return None
+        return Finding(
+            node.id, "stuck", f"no progress for {health.progress_seconds:g} s, in {task.doing or 'something'}"
+        )
