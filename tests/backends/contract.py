@@ -250,7 +250,7 @@ class BackendContract:
         assert set(hosts) <= {host.name for host in scripted.backend.capacity()}
         for name in {readings.on[node] for node in nodes}:
             own = sum(readings.nodes[node].cpu_seconds for node in nodes if readings.on[node] == name)
-            assert own >= 0.3
+            assert own >= 0.24, readings  # as precise as the usage of one node above
             assert hosts[name].cores > 0
             taken = hosts[name].cpu_seconds - (before[name].cpu_seconds if name in before else 0.0)
             assert taken >= 0.8 * own  # the kernel may count hundredths of seconds
