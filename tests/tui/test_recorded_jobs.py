@@ -16,7 +16,7 @@ from tests.repository.sources import ROOT
 
 PICTURES = ROOT / "docs" / "pictures"
 WIDTH = 118
-"""That the line has in a terminal of 120 columns."""
+"""Width of the line of the last change in a terminal of 120 columns."""
 WITHIN_SECONDS = 10
 QUOTED = re.compile(r"\(pictures/([a-z-]+)\.jsonl\.gz\)[^\n]*\n+```\n(.*?)```", re.DOTALL)
 
