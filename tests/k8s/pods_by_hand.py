@@ -35,11 +35,11 @@ _STOP_SECONDS = 30.0
 class Agent:
     """Answers at an address of its own as the agent of a pod does; its nodes run until the test ends them."""
 
-    def __init__(self, key: JobKey) -> None:
+    def __init__(self, key: JobKey, silent: bool = False) -> None:
         self.address = f"127.{60 + os.getpid() % 60}.{os.getpid() // 60 % 250}.{next(_addresses)}"
         self.nodes: dict[str, Observed] = {}
         self.log = b""
-        self.silent = False
+        self.silent = silent
         self.may_answer = threading.Event()
         """Set, unless what it is asked has to wait."""
         self.may_answer.set()
@@ -162,10 +162,10 @@ class ByHand:
             path, "POST", header_params={"Accept": "application/json"}, body=binding, _preload_content=False
         )
 
-    def start(self, pod: str) -> Agent:
-        """Have a pod run, with an agent in it."""
+    def start(self, pod: str, silent: bool = False) -> Agent:
+        """Have a pod run, with an agent in it, which answers from the first moment or, being silent, doesn't."""
         until(lambda: pod in self.pods(), f"{pod} to be made")
-        agent = Agent(self.key)
+        agent = Agent(self.key, silent)
         self.agents.append(agent)
         self._bind(pod)
         self.run(pod, podIP=agent.address, podIPs=[{"ip": agent.address}])

@@ -137,8 +137,7 @@ def test_the_phases_of_a_start_are_told(by_hand: ByHand) -> None:
     state = {"waiting": {"reason": "ErrImagePull", "message": "no such tag"}}
     by_hand.status(pod, containerStatuses=[{**waiting, "state": state}])
     by_hand.becomes("worker-0", lambda one: one.detail == "pulling: ErrImagePull (example.org/one): no such tag")
-    agent = by_hand.start(pod)
-    agent.silent = True
+    agent = by_hand.start(pod, silent=True)
     assert by_hand.becomes("worker-0", lambda one: one.detail.startswith("starting")).started_at is None
     agent.silent = False
     assert by_hand.becomes("worker-0", lambda one: one.started_at).detail == ""
