@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dlrover_lite.backends.sim.fluid.job import Usage
 from dlrover_lite.backends.sim.machine_faults import schedule_faults
 from dlrover_lite.backends.sim.physics.rates import Rates
-from dlrover_lite.core.errors import DlroverLiteError, TraceError
+from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.files.durable import without_syncing
 from dlrover_lite.master.cadence import Cadence
 from dlrover_lite.master.profiling.profiler import Pace
@@ -97,11 +97,15 @@ class BrainRun:
         rates: Rates | None = None,
         without: Ablation = WHOLE,
     ) -> None:
-        machines = {f"machine-{at:03}": machine for at, machine in enumerate(cluster.fixed)}
+        pools = [pool for one in cluster.pools for pool in [one.pool] * one.most]
+        machines = {
+            f"machine-{at:03}": one for at, one in enumerate([*cluster.fixed, *(pool.machine for pool in pools)])
+        }
         self.world = World(
             directory,
             seed=seed,
             machines=machines,
+            pools=dict(zip(list(machines)[len(cluster.fixed) :], pools, strict=True)),
             startup=cluster.start,
             latency=False,
             hands_over=True,
@@ -236,14 +240,8 @@ def simulate_with_brain(
     keep: Callable[[Path], None] | None = None,
 ) -> Run:
     """Run a trace with the real brain until all jobs have ended, or for so many hours. The same arguments give the same run. ``keep`` is
-    called with the brain's database before that is gone. Raises TraceError for a trace without jobs, and for machines that come and go in
-    pools."""
+    called with the brain's database before that is gone. Raises TraceError for a trace without jobs."""
     until = trace.ends_at(hours)
-    if cluster.pools:
-        raise TraceError(
-            "with the policy dlrover, machines can't come and go: the cluster file has `pools`",
-            hint="Give as many machines as a pool has at most under `machines`.",
-        )
     with tempfile.TemporaryDirectory(prefix="dlrover-lite-simulation-") as directory:
         simulated = BrainRun(trace, cluster, Path(directory), seed=seed, rates=rates, without=without)
         try:

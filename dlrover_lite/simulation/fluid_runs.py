@@ -6,7 +6,6 @@ import math
 
 from dlrover_lite.backends.sim.clock import source_of_chance
 from dlrover_lite.backends.sim.fluid.job import FluidJob, PlanRate
-from dlrover_lite.backends.sim.fluid.pools import Pool
 from dlrover_lite.backends.sim.fluid.world import FluidWorld
 from dlrover_lite.backends.sim.physics.noise import Noise
 from dlrover_lite.backends.sim.physics.rates import Rates
@@ -41,9 +40,7 @@ class PolicyWorld:
         requests = [job.request for job in trace.jobs]
         known = Rates(seed) if rates is None else rates
         machines = cluster.fixed
-        pools = [
-            Pool(pool.machine, pool.least, pool.most, pool.grow_seconds, pool.shrink_seconds) for pool in cluster.pools
-        ]
+        pools = [one.pool for one in cluster.pools]
         everything = [*machines, *(pool.machine for pool in pools for _ in range(pool.most))]
         self.policy: Policy = policy_named(policy, requests, everything, known)
         self.world = FluidWorld(

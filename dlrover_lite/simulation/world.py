@@ -15,6 +15,7 @@ from dlrover_lite.backends.sim.clock import EventClock, source_of_chance
 from dlrover_lite.backends.sim.cluster import Cluster
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.startup import Startup
+from dlrover_lite.backends.sim.pools import Pool
 from dlrover_lite.brain.policies import USUAL as POLICIES
 from dlrover_lite.brain.policies import Policies
 from dlrover_lite.core.errors import JobError
@@ -47,6 +48,7 @@ class World:
         hosts: Sequence[Host] = HOSTS,
         startup: Startup = STARTUP,
         machines: Mapping[str, Machine] | None = None,
+        pools: Mapping[str, Pool] | None = None,
         brain: bool = True,
         epoch: float = EPOCH,
         latency: bool = True,
@@ -57,6 +59,7 @@ class World:
     ) -> None:
         """``latency``: messages take some time; else those of one moment arrive at that moment, in an order that the seed decides.
         ``hands_over``: messages aren't encoded. ``machines``: in place of ``hosts``, where they are unlike in more than cores and memory.
+        ``pools``: the pool of each machine that comes and goes.
         ``cadence``: that of masters.
         ``brain_seconds``: seconds between two looks of the brain at what it was told."""
         self.directory, self.seed, self.epoch, self.startup = directory, seed, epoch, startup
@@ -75,7 +78,7 @@ class World:
             machines = {host.name: Machine(host.resources.cores, memory=host.resources.memory) for host in hosts}
         self.host_numbers = {name: at for at, name in enumerate(machines)}
         """Positions of machines."""
-        self.machines = Cluster(machines, self.clock)
+        self.machines = Cluster(machines, self.clock, pools)
         self.said: list[str] = []
         """What processes have said that somebody should know."""
         self.jobs: dict[str, SimulatedJob] = {}

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from dlrover_lite.backends.sim.fluid.changes import MECHANISMS, ChangeCosts
 from dlrover_lite.backends.sim.fluid.job import FluidJob, JobRequest
-from dlrover_lite.backends.sim.fluid.pools import Pool
 from dlrover_lite.backends.sim.fluid.world import FluidWorld
 from dlrover_lite.backends.sim.physics.machines import STEADY, Disturbances, Machine
 from dlrover_lite.backends.sim.physics.memory import MemoryCosts, Table
 from dlrover_lite.backends.sim.physics.queues import Costs
 from dlrover_lite.backends.sim.physics.rates import Rates
 from dlrover_lite.backends.sim.physics.startup import Startup
+from dlrover_lite.backends.sim.pools import Pool
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.plans import Plan, RolePlan
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -14,6 +15,7 @@ from dlrover_lite.backends.sim.clock import EventClock
 from dlrover_lite.backends.sim.cluster import Cluster
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.startup import CLUSTER, WORKSTATION, Startup
+from dlrover_lite.backends.sim.pools import Pool
 from dlrover_lite.backends.sim.process import Process
 from dlrover_lite.core.errors import BackendError, CantResize
 from dlrover_lite.core.units import GIB, Resources
@@ -43,9 +45,13 @@ class Busy:
 class Jobs:
     """Backends of some jobs on the same machines."""
 
-    def __init__(self, *machines: Machine, startup: Startup = WORKSTATION, seed: int = 0) -> None:
+    def __init__(
+        self, *machines: Machine, startup: Startup = WORKSTATION, seed: int = 0, pools: Sequence[Pool] = ()
+    ) -> None:
         self.clock = EventClock()
-        self.cluster = Cluster({f"host-{at}": machine for at, machine in enumerate(machines)}, self.clock)
+        of_pools = [pool for pool in pools for _ in range(pool.most)]
+        names = {f"host-{at}": one for at, one in enumerate([*machines, *(pool.machine for pool in of_pools)])}
+        self.cluster = Cluster(names, self.clock, dict(zip(list(names)[len(machines) :], of_pools, strict=True)))
         self._startup, self._seed = startup, seed
 
     def backend(self, job: str = "one") -> SimBackend:
@@ -94,6 +100,42 @@ def test_a_node_whose_host_is_full_starts_on_another_rather_than_nowhere() -> No
     backend.terminate("worker-0", grace_seconds=0)
     backend.terminate("worker-1", grace_seconds=0)
     assert seen(backend, "worker-3").host == "host-0"
+
+
+def test_machines_of_a_pool_come_for_who_waits_and_go_when_they_stand_idle() -> None:
+    pool = Pool(Machine(4.0, memory=8 * GIB), least=0, most=3, grow_seconds=100.0, shrink_seconds=300.0)
+    jobs = Jobs(
+        Machine(1.0),
+        pools=[pool],
+        startup=Startup(1.0, 1.0, 0.0, image_bytes=6e9, pulled_bytes_per_second=1e8, variation=0.0),
+    )
+    backend = jobs.backend()
+    there = jobs.cluster.is_there
+    assert [host.resources.cores for host in backend.capacity()] == [1.0, 4.0, 4.0, 4.0], "what may come counts"
+    backend.launch(spec("worker-0", host="host-3"))
+    assert seen(backend, "worker-0").host == "host-0", "a host that isn't there is a wish like any other"
+    backend.launch(spec("worker-1", 4.0))
+    backend.launch(spec("ps-0", 0.5, 6 * GIB))
+    backend.launch(spec("worker-2", 5.0))  # larger than any machine: nothing comes for it
+    assert seen(backend, "ps-0").no_room == "none of 1 machines has 0.5 cores and 6 GiB left"
+    jobs.passes(99.0)
+    assert [there(f"host-{at}") for at in range(1, 4)] == [False] * 3
+    jobs.passes(2.0)
+    assert [seen(backend, node).host for node in ("worker-1", "ps-0", "worker-2")] == ["host-1", "host-2", ""]
+    jobs.passes(1000.0)
+    assert [there(f"host-{at}") for at in range(1, 4)] == [True, True, False], "one came for nobody, or went in use"
+    backend.terminate("ps-0", grace_seconds=0)
+    jobs.passes(299.0)
+    backend.launch(spec("ps-1", 0.5, GIB))
+    jobs.passes(2.0)
+    assert there("host-2"), "it went while a node was on it"
+    backend.terminate("ps-1", grace_seconds=0)
+    jobs.passes(301.0)
+    assert [there(f"host-{at}") for at in range(1, 4)] == [True, False, False]
+    backend.launch(spec("ps-2", 0.5, GIB))
+    assert seen(backend, "ps-2").host == ""
+    jobs.passes(120.0)
+    assert seen(backend, "ps-2").detail.startswith("pulling"), "a machine that comes anew has no image"
 
 
 def test_room_is_given_to_who_waits_longest() -> None:

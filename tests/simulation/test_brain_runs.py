@@ -112,11 +112,14 @@ def test_a_trace_without_jobs_is_refused() -> None:
         simulate_with_brain(Trace(()), CLUSTER)
 
 
-def test_pools_of_machines_are_refused_with_what_to_do() -> None:
-    pool = NodePool(most=2, cores=4.0, memory=8 * GIB)
-    with pytest.raises(TraceError) as refused:
-        simulate_with_brain(TRACE, ClusterFile(machines=CLUSTER.machines, pools=[pool]))
-    assert "machines" in refused.value.hint
+def test_machines_of_pools_come_for_jobs_with_the_brain() -> None:
+    pool = NodePool(most=4, cores=4.0, memory=8 * GIB, grow_seconds=50.0)
+    found = simulate_with_brain(TRACE, ClusterFile(pools=[pool], startup=CLUSTER.startup))
+    assert {one.end for one in found.jobs} == {"succeeded"}
+    ads = next(one for one in found.jobs if one.name == "ads")
+    working = [use for use in ads.usage if use.used_cores > 0.5]
+    assert working[0].stop > 50.0, "it trained before a machine was there"
+    assert max(use.used_cores for use in ads.usage) > 4.0, "one machine is all that came"
 
 
 @pytest.mark.parametrize("dims", [(8,), (32,), (8, 24)])

@@ -52,6 +52,7 @@ class SimBackend:
     # --- the interface ---------------------------------------------------------------------------------------------------
 
     def capacity(self) -> list[Host]:
+        """Return the machines that work, those of pools among them that would come if nodes waited for room."""
         machines, failed = self._cluster.machines, self._cluster.failed
         has = {name: Resources(one.cores, one.memory) for name, one in machines.items() if name not in failed}
         ceiling = self._ceiling
@@ -80,7 +81,7 @@ class SimBackend:
             process.kept, followed.kept = followed.kept, {}
             self._cluster.place(process, followed.host)
         if not self._try_to_place(spec):
-            self._cluster.when_room(lambda: self._try_to_place(spec))
+            self._cluster.when_room(process, lambda: self._try_to_place(spec))
 
     def resize(self, node: str, resources: Resources) -> None:
         self.nodes.known(node)

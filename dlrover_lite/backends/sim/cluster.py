@@ -9,9 +9,10 @@ from functools import partial
 from dlrover_lite.backends.sim.clock import EventClock
 from dlrover_lite.backends.sim.physics.cpu_sharing import share_cores
 from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.pools import Pool, Pools
 from dlrover_lite.backends.sim.process import Process, Work
 from dlrover_lite.core.units import Resources, format_bytes
-from dlrover_lite.protocol.hosts import less
+from dlrover_lite.protocol.hosts import less, sum_of
 
 __all__ = ["Cluster"]
 
@@ -19,9 +20,12 @@ _ROUNDING = 1e-9
 
 
 class Cluster:
-    """Machines by name, which any number of jobs share."""
+    """Machines by name, which any number of jobs share. ``pools``: those of them that come while a process waits for room, and go when they
+    stand idle, each with its pool."""
 
-    def __init__(self, machines: Mapping[str, Machine], clock: EventClock) -> None:
+    def __init__(
+        self, machines: Mapping[str, Machine], clock: EventClock, pools: Mapping[str, Pool] | None = None
+    ) -> None:
         self.machines = dict(machines)
         self.clock = clock
         self.cpu_seconds = dict.fromkeys(machines, 0.0)
@@ -33,9 +37,12 @@ class Cluster:
         self._on: dict[str, list[Process]] = {name: [] for name in machines}
         self._wishes: dict[str, tuple[float, list[Process], list[float], list[Work | None]]] = {}
         """What the present shares of each machine's cores follow from: its speed, who runs there, what cores they want, and for what."""
-        self._waiting: list[Callable[[], bool]] = []
+        self._waiting: list[tuple[Callable[[], bool], Process]] = []
         self._counted_at: dict[str, float] = {}
         """When it was counted last what the processes of each machine have used."""
+        self._away: set[str] = set()
+        """Machines of pools that aren't there."""
+        self._pools = Pools(self, clock, pools or {})
 
     # --- room ------------------------------------------------------------------------------------------------------------
 
@@ -48,12 +55,14 @@ class Cluster:
     def find(self, process: Process, *, host: str = "", avoids: Collection[str] = ()) -> tuple[str, str]:
         """Return the machine for a process, that with the most cores left of those with room, and none of those that it ``avoids`` where
         there is another; or an empty name, and why there is no room. ``host``: the only one that will do."""
-        names = [name for name in ([host] if host else self.machines) if name not in self.failed]
+        names = [
+            name for name in ([host] if host else self.machines) if name not in self.failed and name not in self._away
+        ]
         room = {name: self.left(name, beside=process) for name in names}
         having = [name for name in names if fits(process.limits, room[name])]
         if having:
             return max(having, key=lambda name: (name not in avoids, room[name].cores)), ""
-        where = host or f"none of {len(self.machines)} machines"
+        where = host or f"none of {len(self.machines) - len(self._away)} machines"
         verb = "hasn't" if host else "has"
         return "", f"{where} {verb} {words_of(process.limits)} left"
 
@@ -61,28 +70,60 @@ class Cluster:
         """Take room for a process, or for what it has been left on that machine."""
         if process.host and process in self._on[process.host]:
             self._on[process.host].remove(process)
+            self._look_whether_empty(process.host)
         process.host = host
         process.counted_at = self.clock.now  # what was before it came is none of its time
         self._on[host].append(process)
 
-    def when_room(self, attempt: Callable[[], bool]) -> None:
-        """Have something tried again whenever room was given back, until it says that it needn't be; the first one first."""
-        self._waiting.append(attempt)
+    def when_room(self, process: Process, attempt: Callable[[], bool]) -> None:
+        """Have a process for which there is no room tried again whenever there may be some, until the attempt says that it needn't be; the
+        first one first."""
+        self._waiting.append((attempt, process))
+        self._have_machines_come()
 
     def give_back(self, host: str) -> None:
         """Take note that processes of a machine have ended, or have less than before."""
         self._on[host] = [one for one in self._on[host] if one.state != "ended" or one.kept]
         self.settle(host)
+        self._look_whether_empty(host)
         self.try_waiting()
 
     def try_waiting(self) -> None:
         """Try again what finds no room so far."""
         waiting, self._waiting = self._waiting, []
-        self._waiting = [attempt for attempt in waiting if not attempt()] + self._waiting
+        self._waiting = [one for one in waiting if not one[0]()] + self._waiting
+        self._have_machines_come()
 
     def on(self, host: str) -> list[Process]:
         """Return the processes that a machine's room is taken for, or the memory that they have left."""
         return list(self._on[host])
+
+    # --- machines that come and go ----------------------------------------------------------------------------------------
+
+    def is_there(self, host: str) -> bool:
+        return host not in self._away
+
+    def set_there(self, host: str, there: bool) -> None:
+        """Have a machine of a pool come, which has no image yet, or go."""
+        if not there:
+            self._away.add(host)
+            self.image_at.pop(host, None)
+        else:
+            self._away.discard(host)
+            self.try_waiting()
+
+    def is_empty(self, host: str) -> bool:
+        return not self._on[host]
+
+    def _look_whether_empty(self, host: str) -> None:
+        if self.is_empty(host):
+            self._pools.emptied(host)
+
+    def _have_machines_come(self) -> None:
+        """Have pools grow by what waits for room, if a machine of theirs could hold it."""
+        if self._away and self._waiting:
+            wanted = [one.limits for _, one in self._waiting if self._pools.could_hold(one.limits)]
+            self._pools.wanted(sum_of(wanted))
 
     # --- what happens to machines ------------------------------------------------------------------------------------------
 
@@ -98,6 +139,7 @@ class Cluster:
         there, self._on[host] = self._on[host], []
         for process in there:
             process.kept.clear()
+        self._look_whether_empty(host)
         return there
 
     def repair(self, host: str) -> None:

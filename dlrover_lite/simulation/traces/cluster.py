@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from dlrover_lite.backends.sim.physics.machines import Disturbances, Machine
 from dlrover_lite.backends.sim.physics.startup import CLUSTER, Startup
+from dlrover_lite.backends.sim.pools import Pool
 from dlrover_lite.core.errors import TraceError
 from dlrover_lite.core.problems import Place, Problems
 from dlrover_lite.core.units import GIB, LEAST_CORES, LEAST_MEMORY, MOST_CORES, MOST_MEMORY
@@ -75,8 +76,9 @@ class NodePool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Seconds for which a machine stands idle until it is given back."""
 
     @property
-    def machine(self) -> Machine:
-        return Machine(self.cores, self.speed, self.network_gbits * _BYTES_PER_GBIT, self.memory)
+    def pool(self) -> Pool:
+        machine = Machine(self.cores, self.speed, self.network_gbits * _BYTES_PER_GBIT, self.memory)
+        return Pool(machine, self.least, self.most, self.grow_seconds, self.shrink_seconds)
 
 
 class StartTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -36,6 +36,9 @@ class Places:
         self.works[host] = works
         self.version += 1
 
+    def is_there(self, host: int) -> bool:
+        return bool(self.there[host])
+
     def set_there(self, host: int, there: bool) -> None:
         self.there[host] = there
         self.version += 1

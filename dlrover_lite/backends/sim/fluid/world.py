@@ -20,12 +20,13 @@ from dlrover_lite.backends.sim.clock import EventClock, source_of_chance
 from dlrover_lite.backends.sim.fluid.changes import MECHANISMS, ChangeCosts, PlanChanges
 from dlrover_lite.backends.sim.fluid.job import STOPPED, FluidJob, FluidNode, JobRequest, JobState
 from dlrover_lite.backends.sim.fluid.places import Places
-from dlrover_lite.backends.sim.fluid.pools import Pool, Pools
 from dlrover_lite.backends.sim.machine_faults import schedule_faults
 from dlrover_lite.backends.sim.physics.machines import STEADY, Disturbances, Machine
 from dlrover_lite.backends.sim.physics.queues import Node
 from dlrover_lite.backends.sim.physics.rates import Rate, Rates
 from dlrover_lite.backends.sim.physics.startup import Startup
+from dlrover_lite.backends.sim.pools import Pool, Pools
+from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.plans import Plan
 
 __all__ = ["FluidWorld", "LogEntry"]
@@ -72,7 +73,9 @@ class FluidWorld:
         self._first_plan = first_plan
         self._waiting: list[FluidJob] = []
         self._with_image: set[int] = set()
-        self._pools = Pools(self.places, self.clock, pools, len(machines), self._pool_says)
+        pool_of = dict(enumerate((pool for pool in pools for _ in range(pool.most)), len(machines)))
+        self._pools = Pools(self.places, self.clock, pool_of, self._pool_says)
+        self.places.emptied = self._pools.emptied
         self.changes = PlanChanges(
             self.places,
             self.clock,
@@ -134,7 +137,7 @@ class FluidWorld:
     def _place_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         self._waiting += [job for job in waiting if not self._place(job)]
-        self._pools.wanted(sum(job.unplaced_cores for job in self._waiting))
+        self._pools.wanted(Resources(sum(job.unplaced_cores for job in self._waiting), 0))
 
     def _pool_says(self, host: int, what: str) -> None:
         self._say(f"machine {host}", what)
