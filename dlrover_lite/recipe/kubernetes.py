@@ -7,9 +7,27 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from dlrover_lite.core.units import GIB, LEAST_MEMORY, MOST_MEMORY
+from dlrover_lite.core.units import GIB, LEAST_CORES, LEAST_MEMORY, MOST_CORES, MOST_MEMORY, Resources
 
-__all__ = ["Kubernetes"]
+__all__ = ["Kubernetes", "NodePool"]
+
+
+class NodePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Nodes of the cluster that are alike, of which it starts more where pods find no room. Sizes are of one of them."""
+
+    labels: dict[str, str] = {}
+    """Labels by which those that are there are known; none: by ``node_selector`` alone."""
+    most: Annotated[int, Meta(ge=1, le=10_000)]
+    """Number of nodes that there may be, those that are there included."""
+    cores: Annotated[float, Meta(ge=LEAST_CORES, le=MOST_CORES)]
+    """Cores that pods may have of one of them (what it is said to have as allocatable)."""
+    memory: Annotated[int, Meta(ge=LEAST_MEMORY, le=MOST_MEMORY)]
+    """Bytes that pods may have of one of them."""
+
+    @property
+    def together(self) -> Resources:
+        """What all nodes that there may be have."""
+        return Resources(self.most * self.cores, self.most * self.memory)
 
 
 class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,6 +64,10 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Where they are, as in a container's ``volumeMounts``."""
     node_selector: dict[str, str] = {}
     tolerations: list[dict[str, Any]] = []
+    node_pools: list[NodePool] = []
+    """Nodes that the cluster would start for the job; empty: it has those that are there."""
+    grow_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 300.0
+    """Seconds within which another node of a pool is there; a pod without room for longer means that none comes."""
     priority_class: str = ""
     brain: Annotated[str, Meta(pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?\Z")] = ""
     """Name of the brain that jobs of the namespace share (``dlrover-lite-brain``); empty: each job has one of its own."""

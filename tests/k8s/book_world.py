@@ -55,6 +55,7 @@ class World:
     written: list[NodeEvent] = field(default_factory=list)
     now: float = 100.0
     cant_resize: str = ""
+    patience_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         self._uids = itertools.count(1)
@@ -65,7 +66,12 @@ class World:
         self.relist()
 
     def _new_book(self) -> PodBook:
-        return PodBook("ads-1", agent_memory=SETTINGS.agent_memory, cant_resize=self.cant_resize)
+        return PodBook(
+            "ads-1",
+            agent_memory=SETTINGS.agent_memory,
+            cant_resize=self.cant_resize,
+            patience_seconds=self.patience_seconds,
+        )
 
     # --- the API --------------------------------------------------------------------------------------------------------
 

@@ -17,9 +17,9 @@ def test_a_node_for_which_a_quota_leaves_nothing_waits_for_room_and_is_tried_aga
     assert world.node("worker-0") == Observed(1.0, host="host-a")
 
 
-def without_room() -> World:
+def without_room(patience_seconds: float = 60.0) -> World:
     """Three workers run, and a parameter server finds no room."""
-    world = World()
+    world = World(patience_seconds=patience_seconds)
     for number in range(3):
         world.run(f"worker-{number}")
     world.book.launch(NodeSpec("ps-0", "ps", SMALL, ""), world.now)
@@ -48,6 +48,14 @@ def test_what_has_only_found_room_as_another_left_says_how_much_there_is() -> No
     world.settle(1)
     assert world.node("ps-0").started_at is not None and world.book.room_there_is(world.now) == THREE
     assert world.book.room_there_is(world.now + 900.0) is None, "others may have left meanwhile"
+
+
+def test_a_cluster_that_grows_is_given_the_time_for_it() -> None:
+    world = without_room(patience_seconds=300.0)
+    world.now += 299.0
+    assert world.book.room_there_is(world.now) is None
+    world.now += 2.0
+    assert world.book.room_there_is(world.now) == THREE
 
 
 def test_what_finds_no_room_for_long_says_how_much_there_is_until_more_finds_some() -> None:

@@ -13,6 +13,7 @@ from dlrover_lite.backends.k8s.nodes.event_log import NodeEvent
 from dlrover_lite.core.errors import BackendError, CantResize, ResizeUnderWay
 from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.protocol.nodes import NodeSpec
+from dlrover_lite.recipe.kubernetes import NodePool
 from tests.backends.support import until
 from tests.k8s.cluster import ApiServer, needs_cluster
 from tests.k8s.pods_by_hand import SMALL, ByHand, pods_by_hand
@@ -252,6 +253,17 @@ def test_capacity_is_what_hosts_have_within_the_ceiling_and_wished_hosts_must_be
     assert [host.name for host in hosts] == [by_hand.host] and hosts[0].resources == Resources(8.0, 1 << 34)
     with pytest.raises(BackendError, match="no-such-host"):
         by_hand.backend.launch(NodeSpec("worker-0", "worker", SMALL, "", host="no-such-host"))
+
+
+def test_a_node_meant_for_a_host_that_would_come_is_placed_where_there_is_room(proxy: Proxy, tmp_path: Path) -> None:
+    pool = NodePool(most=3, cores=2.0, memory=1 << 32)
+    with pods_by_hand(proxy, tmp_path / "job", node_pools=[pool], node_selector={"none": "yet"}) as by_hand:
+        hosts = by_hand.backend.capacity()
+        assert [(host.name, host.resources.cores) for host in hosts] == [(f"to-come-0-{at}", 2.0) for at in range(3)]
+        by_hand.launch("worker-0", host=hosts[0].name)
+        until(lambda: by_hand.pods() == ["ads-1-worker-0"], "the pod")
+        pod = by_hand.admin.get("Pod", "ads-1-worker-0")
+        assert "nodeAffinity" not in pod["spec"].get("affinity", {})
 
 
 def test_closing_doesnt_wait_for_a_server_that_doesnt_answer(by_hand: ByHand, proxy: Proxy) -> None:

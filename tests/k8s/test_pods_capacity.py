@@ -22,7 +22,7 @@ from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.hosts import Host, SharedRoom, total_of
-from dlrover_lite.recipe.kubernetes import Kubernetes
+from dlrover_lite.recipe.kubernetes import Kubernetes, NodePool
 from dlrover_lite.recipe.schema import JobCeiling, ResourceLimits, RoleResources
 
 ANY = Kubernetes(image="one")
@@ -145,6 +145,24 @@ def test_a_plan_within_the_capacity_fits_with_its_agents(
         if more == more.within(there.resources):
             plan, count = more, count + 1
     assert plan.memory + count * AGENT <= gib * GIB
+
+
+def test_nodes_that_the_cluster_would_start_count_behind_those_that_are_there() -> None:
+    pool = NodePool(labels={"pool": "a"}, most=4, cores=6.0, memory=12 * GIB)
+    growing = Kubernetes(image="one", node_pools=[pool])
+    hosts = [host("a-1", "4"), host("a-2", ready=False), host("b-1", "2")]
+    found = capacity_of(hosts, growing, Bounds(), agent_memory=AGENT)
+    names = ["a-1", "b-1", "to-come-0-2", "to-come-0-3"]
+    assert [one.name for one in found] == names, "those of the pool that are there, ready or not, don't come again"
+    assert found[-1].resources == Resources(6.0, 12 * GIB - 7 * AGENT), "an agent for each core, and one"
+    assert capacity_of(hosts, growing, Bounds(Resources(9.0, 100 * GIB)))[-1] == Host(
+        "to-come-0-2", Resources(3.0, 12 * GIB)
+    )
+    assert {one.name for one in shared_room_of(hosts, growing, Bounds()).hosts} == set(names)
+    everywhere = Kubernetes(image="one", node_pools=[NodePool(most=2, cores=6.0, memory=GIB)])
+    assert [one.name for one in capacity_of([host("a"), host("b"), host("c")], everywhere, Bounds())] == ["a", "b", "c"]
+    seen = Bounds(otherwise=Resources(1.0, GIB))
+    assert capacity_of(None, growing, seen) == [Host("", Resources(24.0, 48 * GIB))], "hosts that may not be read"
 
 
 def test_quotas_leave_what_others_dont_use() -> None:

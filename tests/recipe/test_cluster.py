@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite.core.errors import RecipeError
 from dlrover_lite.core.units import GIB, LEAST_MEMORY, MOST_MEMORY, Resources
-from dlrover_lite.recipe.kubernetes import Kubernetes
+from dlrover_lite.recipe.kubernetes import Kubernetes, NodePool
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 from dlrover_lite.recipe.schema import Recipe
 
@@ -27,6 +27,16 @@ def test_a_recipe_says_where_its_job_runs() -> None:
     assert parse_recipe(GOOD + "backend: {k8s: {image: x, storage_size: 2GiB}}\n").kubernetes == Kubernetes(
         image="x", storage_size=2 * GIB
     )
+
+
+def test_a_recipe_says_what_nodes_a_cluster_would_start() -> None:
+    pools = "node_pools: [{labels: {pool: ads}, most: 20, cores: 15.8, memory: 58GiB}]"
+    read = parse_recipe(GOOD + f"backend: {{k8s: {{image: x, {pools}}}}}\n").kubernetes
+    assert read is not None and read.node_pools == [
+        NodePool(labels={"pool": "ads"}, most=20, cores=15.8, memory=58 * GIB)
+    ]
+    told = problems(GOOD + "backend: {k8s: {image: x, node_pools: [{most: 0, cores: 1}]}}\n")
+    assert len(told) == 2 and "node_pools" in told[0] and "memory" in "".join(told)
 
 
 @pytest.mark.parametrize("written", ["", "backend: k8s\n", "backend: local\n", "backend: {k8s: }\n"])

@@ -28,10 +28,11 @@ from dlrover_lite.backends.k8s.nodes.api_thread import (
     WriteEvent,
     read_hosts,
 )
-from dlrover_lite.backends.k8s.nodes.capacity import Bounds, capacity_of, left_by, most_by, shared_room_of
+from dlrover_lite.backends.k8s.nodes.capacity import TO_COME, Bounds, capacity_of, left_by, most_by, shared_room_of
 from dlrover_lite.backends.k8s.nodes.event_log import NodeEvent, append_events, read_events
 from dlrover_lite.backends.k8s.nodes.log_files import LogFiles
 from dlrover_lite.backends.k8s.nodes.master_events import MasterEvents
+from dlrover_lite.backends.k8s.nodes.placement import SHORT_SECONDS
 from dlrover_lite.backends.k8s.nodes.pod_book import PodBook
 from dlrover_lite.backends.k8s.nodes.pod_state import Action, Order
 from dlrover_lite.backends.k8s.objects.names import job_labels
@@ -94,7 +95,9 @@ class KubeBackend:
         """What the thread that asks agents has still to write down."""
         self.logs = LogFiles(job.log, say)
         self._lock = threading.Lock()
-        self.book = PodBook(settings.job, agent_memory=settings.agent_memory)
+        pools, grow_seconds = settings.kubernetes.node_pools, settings.kubernetes.grow_seconds
+        patience_seconds = grow_seconds if pools else SHORT_SECONDS
+        self.book = PodBook(settings.job, agent_memory=settings.agent_memory, patience_seconds=patience_seconds)
         if settings.kubernetes.spares and spares is not None:
             self.book.keep_spares(settings.kubernetes.spares, spares)
         self._connector = connector
@@ -211,6 +214,8 @@ class KubeBackend:
 
     def launch(self, spec: NodeSpec) -> None:
         hosts = self._there.hosts
+        if spec.host.startswith(TO_COME):
+            spec = msgspec.structs.replace(spec, host="")  # the scheduler places it on one that comes, or on another
         if spec.host and hosts is not None and all(host.metadata.name != spec.host for host in hosts):
             raise BackendError(
                 f"Node {spec.id} can't be launched on {spec.host}: the cluster has no such node",

@@ -16,6 +16,7 @@ from dlrover_lite.recipe.kubernetes import Kubernetes
 from dlrover_lite.recipe.schema import ResourceLimits
 
 __all__ = [
+    "TO_COME",
     "Bounds",
     "FoundRoom",
     "HostView",
@@ -29,6 +30,8 @@ __all__ = [
 
 NOTHING_LEFT_SECONDS = 600.0
 """How long no more is asked for than has found room: what others have they mostly keep for long."""
+TO_COME = "to-come-"
+"""What the names of nodes begin with that the cluster would start."""
 _MOST = Resources(1e5, 1 << 53)
 """More than anything has."""
 _TIMES_FIXED = 4
@@ -148,29 +151,33 @@ def capacity_of(
     agent_memory: int = 0,
 ) -> list[Host]:
     """Return what a job's nodes may use on each host. ``hosts``: None where they may not be read: then what they have together counts as
-    one host without a name. ``quota``: what quotas let its pods have; ``found_room``: what has found room while more hasn't.
+    one host without a name. Those that are there come first, the largest first; then those of pools that would come. ``quota``: what
+    quotas let its pods have; ``found_room``: what has found room while more hasn't.
 
     Raises BackendError where nothing says what there is.
     """
     most, agents = bounds.ceiling or _MOST, Agents(agent_memory, bounds.nodes)
     if quota is not None:
         most = most.within(agents.beside(Resources(min(most.cores, quota.cores), quota.memory)))
+    otherwise = bounds.otherwise
+    if kubernetes.node_pools:
+        otherwise = sum_of(pool.together for pool in kubernetes.node_pools)
     if hosts is None and (most.cores >= _MOST.cores or most.memory >= _MOST.memory):
-        if bounds.otherwise is None:
+        if otherwise is None:
             raise BackendError(
                 "How much this job may use isn't known: the nodes of the cluster may not be read, and no quota says it",
                 hint="Set a ceiling in the recipe: `resources: {total: {cores: …, memory: …}}`.",
             )
-        most = most.within(bounds.otherwise)
+        most = most.within(otherwise)
     if found_room is not None:
         most = most.within(found_room)
     if hosts is None:
         return [Host("", most)]
     found, left = [], most
-    for host in sorted(hosts, key=lambda one: (-one.resources.cores, one.metadata.name)):
-        each = agents.beside(host.resources).within(left)
-        if each.cores > 0 and each.memory > 0 and _is_usable(host, kubernetes):
-            found.append(Host(host.metadata.name, each))
+    for host in _usable(hosts, kubernetes, agents):
+        each = host.resources.within(left)
+        if each.cores > 0 and each.memory > 0:
+            found.append(Host(host.name, each))
             left = Resources(left.cores - each.cores, left.memory - each.memory)
     return found
 
@@ -191,9 +198,7 @@ def shared_room_of(
     left = None if quota is None else agents.beside(quota)
     if found_room is not None:
         left = found_room if left is None else left.within(found_room)
-    usable = [
-        Host(one.metadata.name, agents.beside(one.resources)) for one in hosts or () if _is_usable(one, kubernetes)
-    ]
+    usable = [] if hosts is None else _usable(hosts, kubernetes, agents)
     return SharedRoom(
         tuple(sorted(usable, key=lambda one: one.name)),
         None if most is None else Agents(agent_memory).beside(most),
@@ -223,16 +228,31 @@ def _left(hard: Mapping[str, str], used: Mapping[str, str], name: str) -> float:
     return max(0.0, read_quantity(hard[name]) - read_quantity(used.get(name, "0")))
 
 
+def _usable(hosts: Sequence[HostView], kubernetes: Kubernetes, agents: Agents) -> list[Host]:
+    """Return the hosts that pods of the job may be on, or could be on if they came, with what nodes may have of each."""
+    there = [one for one in hosts if _is_usable(one, kubernetes)]
+    there.sort(key=lambda one: (-one.resources.cores, one.metadata.name))
+    found = [Host(one.metadata.name, agents.beside(one.resources)) for one in there]
+    for at, pool in enumerate(kubernetes.node_pools):
+        present = sum(_has(one, {**kubernetes.node_selector, **pool.labels}) for one in hosts)
+        each = agents.beside(Resources(pool.cores, pool.memory))
+        found += [Host(f"{TO_COME}{at}-{number}", each) for number in range(present, pool.most)]
+    return found
+
+
+def _has(host: HostView, labels: Mapping[str, str]) -> bool:
+    return all(host.metadata.labels.get(name) == value for name, value in labels.items())
+
+
 def _is_usable(host: HostView, kubernetes: Kubernetes) -> bool:
     """Whether pods of the job may be on a host."""
     is_ready = all(one.status == "True" for one in host.status.conditions if one.type == "Ready")
-    chosen = all(host.metadata.labels.get(name) == value for name, value in kubernetes.node_selector.items())
     repelled = any(
         taint.effect in ("NoSchedule", "NoExecute")
         and not any(_tolerates(one, taint) for one in kubernetes.tolerations)
         for taint in host.spec.taints
     )
-    return is_ready and chosen and not host.spec.unschedulable and not repelled
+    return is_ready and _has(host, kubernetes.node_selector) and not host.spec.unschedulable and not repelled
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: _Taint) -> bool:

@@ -32,9 +32,11 @@ POD_GRACE_SECONDS = 20
 
 
 class Placement:
-    """All nodes and pods of a job. ``cant_resize``: why running pods can't be resized here; empty: they can."""
+    """All nodes and pods of a job. ``cant_resize``: why running pods can't be resized here; empty: they can. ``patience_seconds``: how long
+    a pod finds no room until what has found some counts as all there is."""
 
-    def __init__(self, job: str, cant_resize: str) -> None:
+    def __init__(self, job: str, cant_resize: str, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
         self._job, self.cant_resize = job, cant_resize
         self.nodes: dict[str, NodeState] = {}
         self.pods: dict[str, PodState] = {}
@@ -197,7 +199,7 @@ class Placement:
     def room_there_is(self, now: float) -> Resources | None:
         """Return what has found room, if there is none left for more; None: nothing says so."""
         since = [pod.unschedulable_since for pod in self.pods.values() if pod.unschedulable_since is not None]
-        if since and now >= min(since) + SHORT_SECONDS:
+        if since and now >= min(since) + self._patience_seconds:
             self.found_room.nothing_left(self.placed, now)
         return self.found_room.most(self.placed, now)
 

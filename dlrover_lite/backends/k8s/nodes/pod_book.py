@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 
 from dlrover_lite.backends.k8s.nodes.event_log import NodeEvent
-from dlrover_lite.backends.k8s.nodes.placement import LINGER_SECONDS, Placement
+from dlrover_lite.backends.k8s.nodes.placement import LINGER_SECONDS, SHORT_SECONDS, Placement
 from dlrover_lite.backends.k8s.nodes.pod_state import (
     Action,
     CreatePod,
@@ -58,10 +58,13 @@ _COMPONENTS: dict[str, Role] = {"ps": "ps", "worker": "worker", "spare": "worker
 
 class PodBook(Placement):
     """``job``: name of the job's objects. ``agent_memory``: bytes that each pod has beside what its node may use. ``cant_resize``: why
-    running pods can't be resized here; empty: they can."""
+    running pods can't be resized here; empty: they can. ``patience_seconds``: how long a pod finds no room until what has found some counts
+    as all there is."""
 
-    def __init__(self, job: str, *, agent_memory: int = 0, cant_resize: str = "") -> None:
-        super().__init__(job, cant_resize)
+    def __init__(
+        self, job: str, *, agent_memory: int = 0, cant_resize: str = "", patience_seconds: float = SHORT_SECONDS
+    ) -> None:
+        super().__init__(job, cant_resize, patience_seconds)
         self._agent_memory = agent_memory
         self._listed = False
         self._touched: dict[str, None] = {}
