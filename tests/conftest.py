@@ -14,13 +14,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dlrover_lite.core.kernels.sources import digest
 from tests.compiled_once import compile_kernels, compiled_by_one, start_compiling
 from tests.leftovers import Machine, Session
+
+if TYPE_CHECKING:
+    from tests.forked_keepers import Keepers
 
 ROOT = Path(__file__).resolve().parent.parent
 _session = pytest.StashKey[Session]()
@@ -198,3 +201,13 @@ def criteo_sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("criteo") / "criteo_sample.tsv"
     write_tsv(path, SyntheticData(samples=999), samples=999, gz=False)
     return path
+
+
+@pytest.fixture(scope="session")
+def keepers() -> Iterator[Keepers]:
+    """The process that keepers of the tests' own jobs are forked from, where their directory's conftest has it so."""
+    from tests.forked_keepers import Keepers
+
+    forks = Keepers()
+    yield forks
+    forks.close()

@@ -7,8 +7,9 @@ import pytest
 
 from tests.chaos.fault_count import FaultCount
 from tests.directories import no_job_goes_on, own_directories
+from tests.forked_keepers import forked_keepers
 
-__all__ = ["faults", "no_job_goes_on", "own_directories", "pytest_configure"]
+__all__ = ["faults", "forked_keepers", "no_job_goes_on", "own_directories", "pytest_configure"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -35,7 +35,7 @@ def test_faults_are_summed_over_all_tests_and_processes(tmp_path: Path, processe
     if processes > 1:
         pytest.importorskip("xdist")
         options += ["-p", "xdist.plugin"]
-    (tmp_path / "conftest.py").write_text("from tests.chaos.conftest import *\n")
+    (tmp_path / "conftest.py").write_text("from tests.chaos.conftest import faults, pytest_configure\n")
     (tmp_path / "test_inner.py").write_text(INNER)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider", *options],
