@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dlrover_lite.backends.sim.clock import source_of_chance
 from dlrover_lite.backends.sim.physics.noise import Noise, Wander
 
@@ -16,11 +19,28 @@ def factors(steps: int, seed: int = 0) -> list[float]:
     return [wander.factor(NOISE.step_seconds * at + 1.0) for at in range(steps)]
 
 
-def test_a_factor_holds_until_it_is_said_to_change() -> None:
+def test_a_factor_holds_for_its_seconds() -> None:
     wander = Wander(NOISE, source_of_chance(0, "noise"))
     first = wander.factor(0.0)
-    assert wander.changes_at(0.0) == wander.changes_at(4.9) == 5.0
     assert wander.factor(4.9) == first != wander.factor(5.0)
+
+
+def test_what_is_asked_for_of_later_times_changes_nothing_of_earlier_ones() -> None:
+    wander = Wander(NOISE, source_of_chance(0, "noise"))
+    wander.own_time(200.0)
+    assert [wander.factor(NOISE.step_seconds * at + 1.0) for at in range(8)] == factors(8)
+
+
+@given(st.lists(st.floats(0.0, 300.0), min_size=1, max_size=8), st.integers(0, 20))
+def test_its_own_clock_goes_by_the_factors(moments: list[float], seed: int) -> None:
+    wander, by_hand = Wander(NOISE, source_of_chance(seed, "noise")), factors(62, seed)
+    for now in moments:
+        whole, rest = divmod(now, NOISE.step_seconds)
+        expected = NOISE.step_seconds * sum(by_hand[: int(whole)]) + rest * by_hand[int(whole)]
+        own = wander.own_time(now)
+        assert math.isclose(own, expected, abs_tol=1e-9)
+        assert math.isclose(wander.reaches(own, now + 1.0), now, abs_tol=1e-9)
+        assert wander.reaches(own, now / 2) == now / 2
 
 
 def test_times_that_are_left_out_change_nothing_of_later_ones() -> None:

@@ -92,6 +92,10 @@ class Process:
     """Cores that it uses whatever else it computes."""
     steady_throttling: float = 0.0
     """Share of the time in which its limit holds it back at that."""
+    own_time: Callable[[], float] | None = field(default=None, repr=False)
+    """Clock by which it uses those; None: everybody's."""
+    own_counted_at: float = 0.0
+    """Time on that clock until which is counted what it has used."""
 
     # --- what its program says -------------------------------------------------------------------------------------------
 
@@ -101,13 +105,19 @@ class Process:
         if len(self.works) == 1:
             self.changed(self)
 
-    def use(self, cores: float, throttling: float = 0.0) -> None:
-        """Use so many cores from now on, and be held back for that share of the time: what a program says that knows what it can have."""
+    def use(self, cores: float, throttling: float = 0.0, *, own_time: Callable[[], float] | None = None) -> None:
+        """Use so many cores from now on, and be held back for that share of the time: what a program says that knows what it can have.
+        ``own_time``: the clock of its time, in seconds, where that isn't everybody's."""
         self.changed(self)  # what it has used until now counts first
         self.steady_cores, self.steady_throttling = cores, throttling
+        self.own_time = own_time
+        if own_time is not None:
+            self.own_counted_at = own_time()
 
     def hold(self, private: int, shared: int = 0) -> None:
         """Have so much memory that ends with it."""
+        if (private, shared) == (self.private_bytes, self.shared_bytes):
+            return
         self.private_bytes, self.shared_bytes = private, shared
         self.changed(self)
 
@@ -118,6 +128,8 @@ class Process:
 
     def keep(self, name: str, bytes: int, content: object = None) -> None:
         """Have memory that outlives it."""
+        if (before := self.kept.get(name)) is not None and before.bytes == bytes and before.content is content:
+            return
         self.kept[name] = Kept(bytes, content)
         self.changed(self)
 
@@ -158,10 +170,6 @@ class Process:
         return min(self.works[0].threads, self.limits.cores)
 
     @property
-    def used_cores(self) -> float:
-        return self.cores + (0.0 if self.paused else self.steady_cores)
-
-    @property
     def held_back(self) -> float:
         """Share of the time in which its limit, and nothing else, holds it back."""
         if not self.works or self.cores < self.limits.cores - _NOTHING:
@@ -176,13 +184,17 @@ class Process:
         if self.state != "running":
             return 0.0
         self.used_byte_seconds += seconds * (self.outliving_bytes + self.private_bytes + self.shared_bytes)
-        used = seconds * self.used_cores
+        own = seconds
+        if self.own_time is not None:
+            before, self.own_counted_at = self.own_counted_at, self.own_time()
+            own = self.own_counted_at - before
+        used = seconds * self.cores + (0.0 if self.paused else own * self.steady_cores)
         self.cpu_seconds += used
-        throttling = self.steady_throttling
+        throttled = own * self.steady_throttling
         if self.works:
-            throttling = max(throttling, self.held_back)
+            throttled = max(throttled, seconds * self.held_back)
             self.works[0].left -= seconds * self.cores * speed
-        self.throttled_seconds += seconds * throttling
+        self.throttled_seconds += throttled
         return used
 
     def seconds_left(self, speed: float) -> float:

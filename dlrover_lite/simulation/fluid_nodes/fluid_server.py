@@ -121,7 +121,7 @@ class FluidServer(Server):
     # --- its rate ---------------------------------------------------------------------------------------------------------
 
     def passes(self, seconds: float, minibatches: float) -> None:
-        """Let time pass in which so many minibatches came by."""
+        """Let time pass, in seconds of its job's own, in which so many minibatches came by."""
         self._busy_seconds += seconds * self._rate.busy_seconds * self._factor
         self._waited_seconds += seconds * self._rate.waited_seconds * self._factor
         self._done += minibatches
@@ -133,6 +133,7 @@ class FluidServer(Server):
         """Serve at that rate, times a factor, from now on."""
         self._rate, self._factor = rate, factor
         if self.process.running:
-            self.process.use(rate.cpu_seconds * factor, rate.throttled_seconds * factor)
+            own_time = self._rates.own_time
+            self.process.use(rate.cpu_seconds * factor, rate.throttled_seconds * factor, own_time=own_time)
             self._look_at = self.clock() + max(_LOOK_SECONDS, self._until_full)
             self.wait()

@@ -43,10 +43,10 @@ class FluidWorker(NodeProgram):
         self._rate, self.rate = STANDS, 0.0
         """``rate``: minibatches/s, with all that slows the job."""
         self._factor = 0.0
-        self._worked_seconds = self._read_seconds = 0.0
-        """Seconds at work, and of reading, since the last report."""
+        self._worked_seconds = self._own_seconds = self._read_seconds = 0.0
+        """Seconds at work, the same by its job's own clock, and of reading, since the last report."""
         self._ask_at = self._report_at = math.inf
-        self._settled_at = self.clock()
+        self._settled_at, self._own_settled_at = self.clock(), rates.own_time()
         self._trained = 0.0
         """Minibatches that its job hasn't counted yet."""
 
@@ -92,9 +92,10 @@ class FluidWorker(NodeProgram):
     def next_at(self) -> float:
         if self._lease is None or self.is_asking:
             return self._ask_at
+        if self.rate <= 0:
+            return self._report_at
         left = self._lease.stop - self._at
-        done_at = self.clock() + max(_NEARLY, left / self.rate) if self.rate > 0 else math.inf
-        return min(done_at, self._report_at)
+        return self._rates.reaches(self._rates.own_time() + max(_NEARLY, left / self.rate), self._report_at)
 
     @property
     def _is_done(self) -> bool:
@@ -147,7 +148,7 @@ class FluidWorker(NodeProgram):
             samples=samples,
             minibatches=minibatches,
             seconds={"read": self._read_seconds, "compute": computed, "pull": 0.0, "push": 0.0, "wait": 0.0},
-            cpu_seconds={"compute": self._worked_seconds * self._rate.cpu_seconds * self._factor},
+            cpu_seconds={"compute": self._own_seconds * self._rate.cpu_seconds * self._factor},
         )
         request = LeaseRequest(
             self.id,
@@ -158,21 +159,23 @@ class FluidWorker(NodeProgram):
             report=report,
             holding=[lease.token],
         )
-        self._reported, self._worked_seconds, self._read_seconds = done, 0.0, 0.0
+        self._reported, self._worked_seconds, self._own_seconds, self._read_seconds = done, 0.0, 0.0, 0.0
         self.ask(request, self._take)
 
     # --- its rate ---------------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
         """Count what it has trained until now."""
-        now = self.clock()
+        now, own_now = self.clock(), self._rates.own_time()
         seconds, self._settled_at = now - self._settled_at, now
+        own, self._own_settled_at = own_now - self._own_settled_at, own_now
         if self._lease is None or seconds <= 0:
             return
         before = self._at
-        self._at = min(float(self._lease.stop), self._at + self.rate * seconds)
+        self._at = min(float(self._lease.stop), self._at + self.rate * own)
         self._worked_seconds += seconds
-        self._read_seconds += seconds * self._rate.read_seconds * self._factor
+        self._own_seconds += own
+        self._read_seconds += own * self._rate.read_seconds * self._factor
         self._trained += self._at - before
 
     def take_trained(self) -> float:
@@ -187,5 +190,6 @@ class FluidWorker(NodeProgram):
         self._rate, self._factor = rate or STANDS, factor
         self.rate = self._rate.minibatches * factor
         if self.process.running:
-            self.process.use(self._rate.cpu_seconds * factor, self._rate.throttled_seconds * factor)
+            own_time = self._rates.own_time
+            self.process.use(self._rate.cpu_seconds * factor, self._rate.throttled_seconds * factor, own_time=own_time)
             self.wait()

@@ -74,7 +74,7 @@ class JobRates:
         self._wander = Wander(truth.noise, job.world.chance(f"noise of {job.id}"))
         self._workers: dict[FluidWorker, None] = {}
         self._servers: dict[FluidServer, None] = {}
-        self._settled_at = self._clock.now
+        self._settled_at, self._own_settled_at = self._clock.now, self.own_time()
         self._due: Event | None = None
         self._held_until = 0.0
         self._full_at: dict[tuple[float, float], float] = {}
@@ -140,12 +140,21 @@ class JobRates:
 
     # --- time -------------------------------------------------------------------------------------------------------------
 
+    def own_time(self) -> float:
+        """Return the time on the job's own clock, which goes faster and slower with the noise: rates are by that one."""
+        return self._wander.own_time(self._clock.now)
+
+    def reaches(self, own: float, until: float) -> float:
+        """Return when the job's own clock shows ``own``, or ``until`` if that is sooner."""
+        return self._wander.reaches(own, until)
+
     def settle(self, *, exactly: bool = True) -> None:
         """Count what was trained until now, or, if it needn't be exact, a moment ago."""
         seconds = self._clock.now - self._settled_at
         if seconds < (0.0 if exactly else _GRAIN_SECONDS) and self.job.master.run is self._generation:
             return
-        self._settled_at = self._clock.now
+        own_now = self.own_time()
+        own, self._settled_at, self._own_settled_at = own_now - self._own_settled_at, self._clock.now, own_now
         if (run := self.job.master.run) is not self._generation:  # another generation begins at what its ledger has
             self._generation = run
             if run is not None:
@@ -156,7 +165,7 @@ class JobRates:
         self.samples += minibatches * self.truth.costs.batch_size
         self.job.minibatches = int(self.samples / self.truth.costs.batch_size)
         for server in self._servers:
-            server.passes(seconds, minibatches)
+            server.passes(own, minibatches)
 
     def _then(self, at: float, act: Callable[[], None]) -> None:
         if self._due is not None:
@@ -166,7 +175,7 @@ class JobRates:
         self._due = self._clock.at(at, act)
 
     def _pace(self) -> None:
-        """Set the rates of all nodes, and look again when the noise changes."""
+        """Set the rates of all nodes."""
         self.settle()
         workers, servers = list(self._workers), list(self._servers)
         asked = [server for server in servers if server.share]
@@ -177,7 +186,7 @@ class JobRates:
             list(self.job.world.machines.machines.values()),
             [server.share for server in asked],
         )
-        factor = self._wander.factor(self._clock.now) * self._kept(servers)
+        factor = self._kept(servers)
         slowest = min((rate.minibatches for rate in found.workers), default=0.0)
         for worker, rate in zip(workers, found.workers, strict=True):
             waits = slowest / rate.minibatches if self.truth.slowing.is_even and rate.minibatches else 1.0
@@ -186,10 +195,7 @@ class JobRates:
         for server in servers:
             server.pace(of_servers.get(server, STANDS), factor)
         self._rate = sum(worker.rate for worker in workers) * self.truth.costs.batch_size
-        if workers and factor:
-            self._due = None
-            self._then(self._wander.changes_at(self._clock.now), self._pace)
-        elif self._clock.now < self._held_until:
+        if self._clock.now < self._held_until:
             self._due = None
             self._then(self._held_until, self._pace)
 
