@@ -12,6 +12,7 @@ from dlrover_lite.checkpoint.lineage import Lineage
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
+from dlrover_lite.master.state_rows import FactRows, whole
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.master.slots.slot_state import SlotState
@@ -61,13 +62,21 @@ class Fact(NamedTuple, Generic[T]):
 
     name: str
     kind: type[T]
+    split: tuple[str, ...] = ()
+    """Fields with rows of their own for each part (``state_rows``), as they are large, and change part by part."""
+
+    def read(self, store: LedgerStore) -> T | None:
+        """Return it as of the store's last commit; None where there is none."""
+        own = store.fact(self.name)
+        return self.decoded(whole(self.name, own, store.facts_under) if self.split else own)
 
     def decoded(self, text: str | None) -> T | None:
         """Return it as it was kept; None where there is none."""
         return None if text is None or text == "null" else from_json(text, self.kind)
 
 
-BEGAN, FLEET, SLOTS = Fact("began_at", float), Fact("fleet", Fleet), Fact("slots", SlotState)
+BEGAN, FLEET = Fact("began_at", float), Fact("fleet", Fleet, ("by_id",))
+SLOTS = Fact("slots", SlotState, ("owners", "moves", "came"))
 PROGRESS, GENERATION, RESTORE = (
     Fact("progress", Counters),
     Fact("generation", Generation),
@@ -88,6 +97,10 @@ class JobStateStore:
         self._store = store
         self._wall_clock = wall_clock
         self._kept: dict[str, str] = {}
+        """Facts as they were written down last, or are with the next commit."""
+        self._rows = {fact.name: FactRows(fact.name, fact.split) for fact in (FLEET, SLOTS)}
+        self._changed: dict[str, object] = {}
+        """Facts as they are now, of those that may have changed since: they are encoded once for each commit, however often they change."""
         self.is_behind = False
         """The last commit came to nothing: the disk is full."""
         self._unwritten: set[str] = set()
@@ -111,9 +124,21 @@ class JobStateStore:
     def commit(self) -> None:
         """Make all changes durable. Raises JobError, DiskFull among them, when they can't be: they are kept for another try."""
         self.is_behind = True
+        self._put_changed()
         self._store.commit()
         self.is_behind = False
         self._unwritten.clear()
+
+    def _put_changed(self) -> None:
+        """Hand over what isn't as it was kept last."""
+        for name, value in self._changed.items():
+            if isinstance(value, msgspec.Struct) and (rows := self._rows.get(name)) is not None:
+                for row, part in rows.changed(value):
+                    self._store.put_fact(row, part)
+            elif (text := msgspec.json.encode(value).decode()) != self._kept.get(name):
+                self._kept[name] = text
+                self._store.put_fact(name, text)
+        self._changed.clear()
 
     def is_written(self, fact: Fact[Any]) -> bool:
         """Return whether the fact is durable as it is now: else nothing that follows from it may be told to anyone."""
@@ -126,14 +151,12 @@ class JobStateStore:
 
     def get(self, fact: Fact[T]) -> T | None:
         """Return what was kept, as of the last commit; None where nothing was."""
-        return fact.decoded(self._store.fact(fact.name))
+        return fact.read(self._store)
 
     def keep(self, fact: Fact[T], value: T | None) -> None:
-        """Keep it, unless it is as it was kept last; the next commit makes it durable."""
-        if (text := msgspec.json.encode(value).decode()) != self._kept.get(fact.name):
-            self._kept[fact.name] = text
-            self._unwritten.add(fact.name)
-            self._store.put_fact(fact.name, text)
+        """Keep it, unless it is as it was kept last; the next commit makes it durable. What it is made of must stay as it is."""
+        self._changed[fact.name] = value
+        self._unwritten.add(fact.name)
 
     def slots(self) -> SlotState | None:
         """Return the slot map that was kept, or None. Raises JobError when it is damaged."""

@@ -319,11 +319,9 @@ def _before(job: Job, generation: int | None) -> _Before:
         ledger = store.load()
         found.tokens = ledger.data().tokens_reserved
         found.consumed = sum(ledger.done(of).total for of in ledger.passes() if of.kind == "train")
-        found.began_at = BEGAN.decoded(store.fact(BEGAN.name))
-        found.restarts = RESTARTS.decoded(store.fact(RESTARTS.name)) or 0
-        found.cuts = CUTS.decoded(store.fact(CUTS.name))
-        found.slots, found.fleet = SLOTS.decoded(store.fact(SLOTS.name)), FLEET.decoded(store.fact(FLEET.name))
-        found.autoscaler = AUTOSCALER.decoded(store.fact(AUTOSCALER.name))
+        found.began_at, found.restarts = BEGAN.read(store), RESTARTS.read(store) or 0
+        found.cuts, found.autoscaler = CUTS.read(store), AUTOSCALER.read(store)
+        found.slots, found.fleet = SLOTS.read(store), FLEET.read(store)
     return found
 
 

@@ -169,7 +169,11 @@ class LedgerStore:
         """Keep ``state`` beside the ledger of a pass, in place of what was kept. The next commit writes it with what it belongs to."""
         self._put("insert or replace into metrics values (?, ?)", (of.number, state), "metrics", of.number)
 
-    def put_fact(self, name: str, value: str) -> None:
+    def put_fact(self, name: str, value: str | None) -> None:
+        """Keep a text under a name; None: nothing any more."""
+        if value is None:
+            self._put("delete from facts where name = ?", (name,), "fact", name)
+            return
         self._put("insert or replace into facts values (?, ?)", (name, value), "fact", name)
 
     def _put(self, statement: str, row: tuple[Any, ...], *key: Any) -> None:
@@ -233,6 +237,15 @@ class LedgerStore:
         """Return what ``put_fact`` kept, as of the last commit."""
         value: str | None = self._value("select value from facts where name = ?", name)
         return value
+
+    def facts_under(self, prefix: str) -> dict[str, str]:
+        """Return all that is kept under names that begin so, as of the last commit."""
+        with self._errors():
+            return dict(
+                self._db.execute(
+                    "select name, value from facts where name >= ? and name < ?", (prefix, prefix + "\U0010ffff")
+                )
+            )
 
     def _value(self, question: str, key: str | int) -> Any:
         with self._errors():
