@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -97,6 +98,19 @@ def test_every_staying_server_gets_slots() -> None:
     busy = np.where(np.arange(SLOTS) == 0, 1e9, 0.0)  # one slot is everything
     found = after(even(1), rooms(3), place(even(1), busy, busy, rooms(3), balance=True))
     assert set(np.unique(found)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("owning", "staying", "leaving"), [(20, range(24), ()), (24, range(4, 24), range(4)), (24, range(12), range(12, 24))]
+)
+def test_few_pairs_of_servers_have_slots_to_move(owning: int, staying: range, leaving: Sequence[int]) -> None:
+    chance = np.random.default_rng(1)
+    busy, row_bytes = chance.uniform(0.5, 2.0, SLOTS), chance.exponential(MIB, SLOTS)
+    servers = rooms(24, leaving=tuple(leaving))
+    transfers = place(even(owning), busy, row_bytes, servers, balance=not leaving)
+    assert len(transfers) <= 2 * (owning if not leaving else len(leaving) + len(staying))
+    load = np.bincount(after(even(owning), servers, transfers), weights(busy, row_bytes), 24)[list(staying)]
+    assert load.max() / load.mean() < 1.06
 
 
 @settings(max_examples=60, deadline=None)

@@ -3,7 +3,8 @@
 A slot weighs its share of all busy time, its share of all bytes, and a little for being a slot, so that without measurements slots are
 counted. Each PS is to carry weight by its cores, and by how fast these are. As little as possible moves: a PS that carries about its due is
 left alone, and large slots go first, since few of them make up for what is too much. A slot that alone weighs more than a PS is due is left
-where it is, and the others go around it.
+where it is, and the others go around it. One PS after the other is filled, so that few pairs of them have slots to move: a PS takes part in
+one move at a time, and a move takes its time however few slots it has.
 """
 
 from __future__ import annotations
@@ -110,13 +111,25 @@ class _Placement:
         self._owners[slot] = target
 
     def _empty_the_leaving(self) -> None:
-        due = np.where(self._staying, self._due, 1.0)
+        due, target = np.where(self._staying, self._due, 1.0), -1
         for source in np.flatnonzero(~self._staying):
             for slot in self._heaviest_first(int(source)):
+                if self._takes(target, slot):
+                    self._give(slot, target)
+                    continue
                 fits = self._staying & (self._bytes[slot] <= self._room)
                 if not fits.any():
                     raise self._no_room(int(source))
-                self._give(slot, int(np.argmin(np.where(fits, (self._load + self._weight[slot]) / due, math.inf))))
+                target = int(np.argmin(np.where(fits, (self._load + self._weight[slot]) / due, math.inf)))
+                self._give(slot, target)
+
+    def _takes(self, target: int, slot: int) -> bool:
+        """Say whether a PS (-1: none) has room for a slot, and carries no more than its due with it."""
+        return (
+            target >= 0
+            and bool(self._bytes[slot] <= self._room[target])
+            and bool(self._weight[slot] <= self._due[target] - self._load[target] + 1e-12)
+        )
 
     def _no_room(self, source: int) -> JobError:
         leaving = self._bytes[(self._before == source)].sum()
@@ -133,13 +146,16 @@ class _Placement:
         )
 
     def _even_out(self) -> None:
-        excess = np.where(self._staying, self._load / np.maximum(self._due, 1e-12), 0.0)
+        excess, target = np.where(self._staying, self._load / np.maximum(self._due, 1e-12), 0.0), -1
         for source in np.argsort(-excess, kind="stable"):
             if excess[source] <= 1 + _TOLERANCE:
                 break
             for slot in self._heaviest_first(int(source)):
                 weight = self._weight[slot]
                 if weight > self._load[source] - self._due[source] + 1e-12:
+                    continue
+                if target != source and self._takes(target, slot):
+                    self._give(slot, target)
                     continue
                 lack = np.where(self._staying & (self._bytes[slot] <= self._room), self._due - self._load, -1.0)
                 target = int(np.argmax(lack))
