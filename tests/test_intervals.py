@@ -29,6 +29,7 @@ def build(steps) -> tuple[IntervalSet, set[int]]:
         else:
             intervals.remove(start, stop)
             model -= set(range(start, stop))
+        assert intervals.listed() == list(intervals)
     return intervals, model
 
 

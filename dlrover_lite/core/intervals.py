@@ -18,12 +18,14 @@ class IntervalSet:
     An empty range (``stop <= start``) is accepted everywhere and means nothing.
     """
 
-    __slots__ = ("_starts", "_stops", "total")
+    __slots__ = ("_listed", "_starts", "_stops", "total")
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
         # Ranges never touch each other, so both lists rise strictly, and position i of both is one range.
         self._starts: list[int] = []
         self._stops: list[int] = []
+        self._listed: list[Range] | None = None
+        """All ranges, as listed since the last change; None: nobody has asked for them since."""
         self.total = 0
         """How many numbers are in the set."""
         for start, stop in ranges:
@@ -33,6 +35,7 @@ class IntervalSet:
         """Put [start, stop) in. Returns the whole range it is part of from now on."""
         if stop <= start:
             return start, stop
+        self._listed = None
         starts, stops = self._starts, self._stops
         low = bisect_left(stops, start)  # the first range that touches or follows `start`
         high = bisect_right(starts, stop, low)  # behind the last one that touches `stop`
@@ -59,6 +62,7 @@ class IntervalSet:
         high = bisect_left(starts, stop, low)
         if stop <= start or low == high:
             return
+        self._listed = None
         first, last = starts[low], stops[high - 1]
         if start <= first and stop < last and high - low == 1:  # its beginning, which is what queues take
             self.total -= stop - first
@@ -100,6 +104,12 @@ class IntervalSet:
     def first(self) -> Range | None:
         """Return the lowest range; None when the set is empty."""
         return (self._starts[0], self._stops[0]) if self._starts else None
+
+    def listed(self) -> list[Range]:
+        """List all ranges; to read only, and the same list until something changes."""
+        if self._listed is None:
+            self._listed = list(self)
+        return self._listed
 
     def __contains__(self, number: int) -> bool:
         i = bisect_right(self._starts, number) - 1

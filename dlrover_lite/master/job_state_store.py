@@ -12,10 +12,10 @@ from dlrover_lite.checkpoint.lineage import Lineage
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
-from dlrover_lite.master.state_rows import FactRows, whole
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.master.slots.slot_state import SlotState
+from dlrover_lite.master.state_rows import FactRows, whole
 from dlrover_lite.master.work.ledger_store import LedgerStore
 from dlrover_lite.master.work.progress import Counters, Progress
 from dlrover_lite.protocol.messages import Exported, RestoreOrder

@@ -101,7 +101,8 @@ def test_every_staying_server_gets_slots() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owning", "staying", "leaving"), [(20, range(24), ()), (24, range(4, 24), range(4)), (24, range(12), range(12, 24))]
+    ("owning", "staying", "leaving"),
+    [(20, range(24), ()), (24, range(4, 24), range(4)), (24, range(12), range(12, 24))],
 )
 def test_few_pairs_of_servers_have_slots_to_move(owning: int, staying: range, leaving: Sequence[int]) -> None:
     chance = np.random.default_rng(1)

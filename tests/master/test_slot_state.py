@@ -315,6 +315,8 @@ def _check_step(state: SlotState, after: SlotState, event: tuple[Any, ...]) -> N
     """What became of slots with one event: they change their owner only by a batch of a move under way, to its target."""
     after.validate()
     assert after.version >= state.version
+    others = {node for node in {*state.ps, *after.ps} if (state.owned(node) != after.owned(node)).any()}
+    assert after.differing(state) == others
     if (after.owners, [*_open(after)]) != (state.owners, [*_open(state)]):
         assert after.version > state.version  # who follows the newest orders misses nothing
     known = {move.id: move for move in after.moves}

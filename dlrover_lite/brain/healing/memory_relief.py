@@ -25,7 +25,7 @@ from dlrover_lite.brain.planning.plan_grid import MemoryBand
 from dlrover_lite.core.units import MIB, Resources, format_bytes
 from dlrover_lite.core.words import duration
 from dlrover_lite.protocol.acts import AddPs, MoveSlots, Resize, Tell
-from dlrover_lite.protocol.profiles import Level
+from dlrover_lite.protocol.profiles import Level, PsLevel
 
 __all__ = ["forecast_of", "samples_ahead", "treat_memory"]
 
@@ -90,9 +90,9 @@ def forecast_of(inputs: HealInputs) -> Forecast | None:
 
 def treat_memory(inputs: HealInputs, nodes: Sequence[NodeNow], room: HostCapacity) -> list[Treatment]:
     """Treat the PS among ``nodes`` that are likely to run out of memory, the most urgent first. Takes from ``room`` what it gives."""
-    known = {use.node for use in inputs.held[-1].ps} if inputs.held else set()
+    known = {use.node: use for use in inputs.held[-1].ps} if inputs.held else {}
     servers = [node for node in nodes if node.role == "ps" and node.node in known]
-    if all(_surely_fits(inputs, node) for node in servers):
+    if _surely_fit(inputs, [(node, known[node.node]) for node in servers]):
         return []
     found = forecast_of(inputs)
     if found is None or all(_is_far_from_full(inputs, node, found) for node in servers):
@@ -110,15 +110,19 @@ def _in_need(one: _Outlook, policy: ReliefPolicy) -> _Outlook:
     return one._replace(limit=max(one.limit, more))
 
 
-def _surely_fits(inputs: HealInputs, node: NodeNow) -> bool:
+def _surely_fit(inputs: HealInputs, servers: Sequence[tuple[NodeNow, PsLevel]]) -> bool:
     """Say whether memory suffices even if each sample to come brought as many rows as those before: a forecast takes longer than to see
     that."""
-    last = inputs.held[-1]
-    use = next(use for use in last.ps if use.node == node.node)
+    if not servers:
+        return True
+    last, filled = inputs.held[-1], inputs.policy.relief.filled
     seconds = max(_ahead_seconds(inputs, last), _seconds_to_act(inputs, last))
     more = last.samples_per_second * seconds / max(1, last.samples_so_far)
-    most = at_most_bytes(use.used_bytes, use.row_bytes, 1 + more, spill_part=inputs.spill_part)
-    return most < inputs.policy.relief.filled * node.resources.memory
+    return all(
+        at_most_bytes(use.used_bytes, use.row_bytes, 1 + more, spill_part=inputs.spill_part)
+        < filled * node.resources.memory
+        for node, use in servers
+    )
 
 
 def _is_far_from_full(inputs: HealInputs, node: NodeNow, found: Forecast) -> bool:

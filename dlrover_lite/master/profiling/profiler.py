@@ -447,14 +447,19 @@ class Profiler:
         )
 
     def _host_uses(self, seconds: float, window: _Window) -> tuple[HostUse, ...]:
-        received = received_by_host(self._traffic(window), seconds)
-        return tuple(self._host(host, seconds, window, *received.get(host, (0, 0.0))) for host in self._hosts())
-
-    def _host(self, host: str, seconds: float, window: _Window, received: int, receiving_seconds: float) -> HostUse:
-        here = [part.node for part in self._situation.parts if self._on.get(part.node) == host]
-        own = sum(window.risen(("usage", node), "cpu") for node in here)
-        others = window.risen(("host", host), "cpu") - own
-        return HostUse(host, self._cores[host], max(0.0, others / seconds), received, receiving_seconds)
+        received, own = received_by_host(self._traffic(window), seconds), dict.fromkeys(self._hosts(), 0.0)
+        for part in self._situation.parts:
+            if (host := self._on.get(part.node)) is not None:
+                own[host] += window.risen(("usage", part.node), "cpu")
+        return tuple(
+            HostUse(
+                host,
+                self._cores[host],
+                max(0.0, (window.risen(("host", host), "cpu") - its) / seconds),
+                *received.get(host, (0, 0.0)),
+            )
+            for host, its in own.items()
+        )
 
     def _traffic(self, window: _Window) -> list[PsTraffic]:
         """List what went between PS and workers, by their hosts."""

@@ -63,6 +63,8 @@ class ParameterServers:
         """No move may begin: a cut is taken, or waits to be."""
         self._owned: dict[str, bytes] = {}
         """Slots that each PS owns in this map, packed."""
+        self._moves_of: tuple[list[Move], dict[str, list[Move]]] = [], {}
+        """Moves that are not over, and those of them that each PS takes part in."""
         self._owned_since = dict.fromkeys(self.state.ps, self.state.version)
         """The version from which on each PS owns what it does, or an older master was gone."""
         self._written_consumed = consumed(self.shards)
@@ -142,12 +144,22 @@ class ParameterServers:
     def tidy(self, node: str) -> bool:
         """Return whether a PS has given back all memory that it can, and nothing moves to or from it."""
         report = self.reports.get(node)
-        return report is not None and report.tidy and not self.state.busy(node)
+        return report is not None and report.tidy and not self._moves(node)
 
     def bytes_of(self, node: str) -> int:
         """Return the memory that a PS's rows and index take, as it last told, in bytes."""
         report = self.reports.get(node)
         return report.bytes if report else 0
+
+    def _moves(self, node: str) -> list[Move]:
+        """List the moves that are not over in which a PS takes part."""
+        if self._moves_of[0] is not self.state.moves:
+            found: dict[str, list[Move]] = {}
+            for move in self.state.moves:
+                found.setdefault(move.source, []).append(move)
+                found.setdefault(move.target, []).append(move)
+            self._moves_of = self.state.moves, found
+        return self._moves_of[1].get(node, [])
 
     def _received(self, target: str, move: int) -> int:
         report = self.reports.get(target)
@@ -168,8 +180,10 @@ class ParameterServers:
         self.reports[node.id] = report
         self._note_restoring(report.restoring)
         self._note_restored(node.id)
-        self.take(self.state.ready(node.id, ready, self.wall_clock()))
-        self.take(self.state.report(node.id, report.version, report.tidy))
+        if ready:
+            self.take(self.state.ready(node.id, ready, self.wall_clock()))
+        if report.tidy and not all(move.open for move in self._moves(node.id)):
+            self.take(self.state.report(node.id, report.version, report.tidy))
         if loads is not None and report.version >= self._owned_since.get(node.id, 1):
             self.loads.take(
                 node.id,
@@ -206,8 +220,8 @@ class ParameterServers:
                 move.at_once,
                 move.source in state.leaving,
             )
-            for move in state.moves
-            if move.state == "copying" and move.involves(node)
+            for move in self._moves(node)
+            if move.state == "copying"
         ]
         snapshot, restore = self._for_nodes(self.snapshots.get(node)), self._for_nodes(self.restore)
         return PsOrders(state.version, self._owned[node], moves, *consumed(self.shards), snapshot, restore)
@@ -260,10 +274,9 @@ class ParameterServers:
         if state is self.state:
             return False
         if (state.owners, state.ps) != (self.state.owners, self.state.ps):
-            self._owned.clear()
-            for node in state.ps:
-                if (state.owned(node) != self.state.owned(node)).any():
-                    self._owned_since[node] = state.version
+            for node in state.differing(self.state):
+                self._owned.pop(node, None)
+                self._owned_since[node] = state.version
         self.state = state
         self.facts.keep(SLOTS, state)
         for note in notes:
@@ -330,4 +343,4 @@ def consumed(shards: ShardService) -> tuple[int, list[tuple[int, list[Range]]]]:
     """Return what is consumed: all epochs below the first number, and of the later ones that have begun, these ranges of minibatches. Those
     in quarantine are not among them: a job that goes on from a checkpoint tries them again."""
     below, epochs = shards.epochs_under_way()
-    return below, [(of.index, list(shards.ledger.done(of))) for of in epochs]
+    return below, [(of.index, shards.ledger.done(of).listed()) for of in epochs]

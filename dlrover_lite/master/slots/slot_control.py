@@ -423,14 +423,9 @@ class SlotControl:
         wanted = Resources(wish.cores or before.cores, wish.memory or before.memory)
         if not (math.isfinite(wanted.cores) and wanted.cores > 0 and wanted.memory > 0):
             raise MalformedMessage(f"a node of {wanted.cores} cores and {wanted.memory} bytes")
-        refused = refusal_of_resize(
-            node,
-            wanted,
-            fleet,
-            total=self.total,
-            used=self.reconciler.memory_used(node.id),
-            tidy=self.servers.tidy(node.id),
-        )
+        is_lowered = wanted.memory < node.resources.memory
+        used = self.reconciler.memory_used(node.id) if is_lowered else 0  # which has all nodes' read
+        refused = refusal_of_resize(node, wanted, fleet, total=self.total, used=used, tidy=self.servers.tidy(node.id))
         return refused or Scaled(self.reconciler.resize(node.id, wanted))
 
 

@@ -22,6 +22,7 @@ same orders again, and takes a report that it had taken before for what it is: n
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -101,7 +102,7 @@ class Move(msgspec.Struct, frozen=True):
         return self.moved_bytes / max(1e-3, self.newest_at - self.began) if self.moved else 0.0
 
     def involves(self, node: str) -> bool:
-        return node in (self.source, self.target)
+        return node == self.source or node == self.target  # noqa: PLR1714 - asked for all moves, for each report
 
 
 Next = tuple["SlotState", list[Note]]
@@ -149,14 +150,30 @@ class SlotState(msgspec.Struct, frozen=True):
         return np.asarray(self.positions() == self.ps.index(node))
 
     def owns(self, node: str) -> bool:
-        return bool(self.owned(node).any())
+        return node in self.ps and self._held[self.ps.index(node)] > 0
+
+    def differing(self, before: SlotState) -> set[str]:
+        """Return the PS that own other slots than in the state ``before``."""
+        if before.owners == self.owners and before.ps == self.ps:
+            return set()
+        if not before.version or not self.version:
+            return {*self.ps, *before.ps}
+        if self.ps[: len(before.ps)] != before.ps:  # one has taken another's place
+            return {node for node in {*self.ps, *before.ps} if (self.owned(node) != before.owned(node)).any()}
+        now, then = self.positions(), before.positions()
+        changed = now != then
+        return {self.ps[at] for at in {*now[changed].tolist(), *then[changed].tolist()}}
 
     def counts(self) -> dict[str, int]:
         """Return how many slots each PS owns; only of those that own any."""
         if not self.version:
             return {}
-        found = np.bincount(self.positions(), minlength=len(self.ps)).tolist()
-        return {node: count for node, count in zip(self.ps, found, strict=True) if count}
+        return {node: count for node, count in zip(self.ps, self._held, strict=True) if count}
+
+    @property
+    def _held(self) -> tuple[int, ...]:
+        """Number of slots of each of ``ps``."""
+        return _counted(self.owners, len(self.ps))
 
     def future(self) -> tuple[list[str], NDArray[np.uint16]]:
         """Return PS and positions as they will be when all open moves are committed."""
@@ -246,7 +263,9 @@ class SlotState(msgspec.Struct, frozen=True):
         if not tidy:
             return self, []
         heard = [
-            move.id for move in self.moves if not move.open and move.ended_at <= version and node not in move.tidied
+            move.id
+            for move in self.moves
+            if move.involves(node) and not move.open and move.ended_at <= version and node not in move.tidied
         ]
         return (self._tidied(node, heard) if heard else self), []
 
@@ -412,6 +431,12 @@ class SlotState(msgspec.Struct, frozen=True):
             at_work += [move.source, move.target] if move.state != "queued" else []
         if len(at_work) != len({*at_work}):
             raise ValueError(f"a PS takes part in several moves: {at_work}")
+
+
+@lru_cache(maxsize=256)
+def _counted(owners: bytes, count: int) -> tuple[int, ...]:
+    """Count how many slots each of so many PS owns."""
+    return tuple(np.bincount(np.frombuffer(owners, "<u2"), minlength=count).tolist())
 
 
 def _changed(move: Move, **changes: object) -> Move:
