@@ -82,6 +82,11 @@ class RegisteredJob:
     model: KeptModel = field(default_factory=KeptModel)
     worker_peak: int = 0
     """The most bytes of memory that a worker has used, as far as is known."""
+    worker_rose: int = 0
+    """What ``worker_peak`` was when it rose last by more than a little."""
+    steady_seconds: float = 0.0
+    """Measured seconds since then, and those of all workers together."""
+    steady_worker_seconds: float = 0.0
     evaluated: bool = False
     """An evaluation has ended, so that ``worker_peak`` has what that takes; or the job has none to come."""
     worker_given: int = 0
@@ -156,6 +161,8 @@ class RegisteredJob:
         if self.profiles:  # how tables have grown is in the levels
             self.profiles[-1] = msgspec.structs.replace(self.profiles[-1], tables=())
         self.profiles.append(profile)
+        self.steady_seconds += profile.seconds
+        self.steady_worker_seconds += profile.seconds * len(profile.workers)
         self.new_profile = self.to_heal = True
         if len(self.profiles) > self.policies.tracking.most_profiles:
             self.profiles = self._thinned()
@@ -314,7 +321,8 @@ class RegisteredJob:
     def _worker_memory(self, need: MemoryNeed) -> int:
         """Compute the memory of a worker. An evaluation may take more than training: before the first one nobody knows, and a worker gets
         no less than those before it."""
-        own = worker_limit(self.worker_peak) if self.worker_peak else max(need.worker, LEAST_WORKER)
+        peak = self.worker_peak
+        own = worker_limit(peak, steady=self.worker_steady) if peak else max(need.worker, LEAST_WORKER)
         return own if self.evaluated else max(own, self.worker_given)
 
     def _held(self) -> str:
@@ -406,6 +414,13 @@ class RegisteredJob:
         return [one for one in self.treated.values() if one.cause == "memory ahead" and isinstance(one.act, Resize)]
 
     @property
+    def worker_steady(self) -> bool:
+        """Whether no worker has used more memory than before for so long that none is likely to."""
+        policy = self.policies.tracking
+        measured = self.steady_seconds >= policy.steady_seconds
+        return self.worker_rose > 0 and measured and self.steady_worker_seconds >= policy.steady_worker_seconds
+
+    @property
     def spill_part(self) -> float:
         return SPILL_PART if self.demand.checkpoints else 0.0
 
@@ -438,6 +453,8 @@ class RegisteredJob:
         if standing.shared is not None and standing.shared != self.demand.shared:
             self.demand = msgspec.structs.replace(self.demand, shared=standing.shared)
         self.worker_peak = max(self.worker_peak, standing.worker_peak)
+        if self.worker_peak > self.worker_rose * (1 + self.policies.tracking.steady_share):
+            self.worker_rose, self.steady_seconds, self.steady_worker_seconds = self.worker_peak, 0.0, 0.0
         self.evaluated = self.evaluated or standing.evaluated
         if not self.evaluated:
             there = [node.resources.memory for node in standing.nodes if node.role == "worker"]

@@ -51,6 +51,7 @@ def heal_inputs(known: RegisteredJob, room: Capacity, *, at: float, spare: bool 
         most=most,
         least=_least(demand),
         worker_peak=known.worker_peak,
+        worker_steady=known.worker_steady,
         evaluated=standing.evaluated,
         spill_part=known.spill_part,
         seconds_to_act=known.seconds_to_resize if in_place else _seconds_to_move(known, standing),

@@ -26,9 +26,9 @@ class StartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     tables_seconds: float = 10.0
     """Seconds of training, as fast as it could be, that tables have room for at the start: what grows is given more in place, within a
     second (``master.autoscale.filling_servers``)."""
-    warm_tables_seconds: float = 60.0
-    """The same of a job like past ones, whose costs say how fast it can be: in that time it is measured, and its own tables tell more than
-    those of others, which may have other ids."""
+    warm_tables_seconds: float = 20.0
+    """The same of a job like past ones, whose costs say how fast it can be with all cores that it may have: its own tables tell more by
+    then than those of others, which may have other ids."""
     new_ids_share: float = 0.1
     """Share of the ids that are read which are new ones: of click logs, a few in a hundred after the first minute."""
     least_tables_bytes: int = 256 * MIB
@@ -101,6 +101,13 @@ class TrackingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The most profiles that are kept; of more, every second one of the older half is dropped. A model is fitted to fewer."""
     most_levels: int = 128
     """The most levels of the PS' memory that are kept, likewise."""
+    steady_seconds: float = 30.0
+    """Least measured seconds since the most memory that any worker has used has risen, for it to count as steady: several looks at each."""
+    steady_worker_seconds: float = 600.0
+    """The same of all workers together: all do the same, so that the minibatches of each tell what others may meet. Ten minutes of one are
+    thousands of minibatches, and many reads of what is read in pieces."""
+    steady_share: float = 0.02
+    """Share by which that may rise all the same, all together: allocators creep."""
     few_windows: int = 3
     """Number of profiles with a plan that are worth more than others: they are all that says how fast it was."""
     resize_seconds: float = 3.0

@@ -194,6 +194,22 @@ def test_no_less_worker_memory_before_the_first_evaluation() -> None:
     assert worker(evaluated=False) == worker_limit(200 * MIB)  # another master hasn't seen one
 
 
+def test_what_workers_use_is_steady_once_it_has_not_risen_for_minutes() -> None:
+    known, job = running()
+    known.evaluated = True
+
+    def after(seconds: float, peak: int) -> int:
+        known.add(msgspec.structs.replace(job.window(), seconds=seconds))
+        known.stands(standing(job, worker_peak=peak))
+        return known.view(free_cores={"a": 8.0}, at=START).need.worker
+
+    enough = known.policies.tracking.steady_worker_seconds / job.plan.workers
+    assert after(enough, 200 * MIB) == worker_limit(200 * MIB), "the peak was told only now"
+    assert after(0.9 * enough, 203 * MIB) == worker_limit(203 * MIB)
+    assert after(0.2 * enough, 203 * MIB) == worker_limit(203 * MIB, steady=True), "an allocator creeps"
+    assert after(1.0, 240 * MIB) == worker_limit(240 * MIB), "it has risen again"
+
+
 def test_a_role_fixed_by_the_recipe_has_the_recipes_memory() -> None:
     waits = registered(demand=demand(ps=role(2, 0.5, 3 * GIB), worker=role(2, 1.0, 100 * MIB)))
     assert waits.first_view is not None

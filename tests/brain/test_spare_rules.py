@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from dlrover_lite.brain.explain.decision_text import explain
 from dlrover_lite.brain.healing.health import heal
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
+from dlrover_lite.brain.healing.policies import HealthPolicy, ReclaimPolicy
+from dlrover_lite.brain.models.memory_history import MemoryHistory
 from dlrover_lite.brain.models.memory_model import worker_limit
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.core.units import GIB, MIB, Resources
@@ -157,8 +159,65 @@ def test_little_spare_memory_is_not_taken() -> None:
     job = job_of(limit=GIB, workers=2)
     worth = lowered(inputs_of(job, windows=4))
     job = job_of(limit=int(worth["ps-0"] / 0.85), workers=2)
-    job.limits |= {f"worker-{at}": 300 * MIB for at in range(2)}
+    job.limits |= {f"worker-{at}": 260 * MIB for at in range(2)}
     assert lowered(inputs_of(job, windows=4)) == {}
+
+
+def test_of_a_forecast_that_is_not_sure_only_much_memory_is_taken() -> None:
+    unsure = HealthPolicy(reclaim=ReclaimPolicy(most_over_expected=1.0))  # whatever is kept is more than that
+
+    def given(limit: int, windows: int = 4, **fields: Any) -> int | None:
+        return lowered(inputs_of(job_of(1, limit=limit, workers=1), windows=windows, used=0, **fields)).get("ps-0")
+
+    sure = given(4 * GIB)
+    assert sure is not None and given(4 * GIB, policy=unsure) == sure
+    assert given(int(2.1 * sure), policy=unsure) == sure and given(int(1.9 * sure), policy=unsure) is None
+    assert given(int(1.9 * sure)) == sure
+    assert given(64 * GIB, windows=2, policy=unsure) is None, "two levels tell no curve"
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.25])
+def test_room_for_snapshots_is_room_for_more_rows_than_foreseen(part: float) -> None:
+    job = job_of(1, limit=4 * GIB, workers=1)
+    profiles = job.windows(4)
+    rows, both = (lowered(inputs_of(job, profiles=profiles, used=0, spill_part=its))["ps-0"] for its in (0.0, part))
+    assert rows <= both < (1 + 0.8 * part) * rows + MIB
+
+
+def test_a_worker_keeps_less_once_none_has_used_more_for_minutes() -> None:
+    job = job_of()
+    job.limits |= {f"worker-{at}": worker_limit(USED) for at in range(3)}
+    inputs = inputs_of(job)
+    assert not any(node.startswith("worker") for node in lowered(inputs))
+    given = lowered(msgspec.structs.replace(inputs, worker_steady=True))
+    assert {given[f"worker-{at}"] for at in range(3)} == {worker_limit(USED, steady=True)}
+    assert USED < 0.9 * worker_limit(USED, steady=True) < 0.9 * worker_limit(USED), "or it would get more at once"
+
+
+@pytest.mark.parametrize("by_levels", [False, True])
+def test_a_peak_with_rows_that_have_left_since_raises_no_limit(by_levels: bool) -> None:
+    job = job_of(limit=2 * GIB, workers=1)
+    profiles = list(job.windows(4))
+    least, most = lowered(inputs_of(job, profiles=profiles, used=0)), int(1.3 * job.used("ps-0"))
+    before = profiles[1]
+    servers = [
+        msgspec.structs.replace(use, used_bytes=most, row_bytes=use.row_bytes + most - use.used_bytes)
+        if use.node == "ps-0"
+        else use
+        for use in before.ps
+    ]
+    profiles[1] = msgspec.structs.replace(before, ps=tuple(servers))
+
+    def given(peak: int) -> int:
+        inputs = inputs_of(job, profiles=profiles, used=0)
+        nodes = [msgspec.structs.replace(one, used_bytes=peak) if one.node == "ps-0" else one for one in inputs.nodes]
+        levels = MemoryHistory(map(Level.of, profiles)) if by_levels else ()
+        return lowered(msgspec.structs.replace(inputs, nodes=tuple(nodes), levels=levels))["ps-0"]
+
+    assert given(most) == least["ps-0"]
+    assert given(most + 200 * MIB) > 1.1 * least["ps-0"], (
+        "a snapshot took so much beside its rows, whatever it had of these"
+    )
 
 
 def test_workers_get_the_largest_used_memory_and_unmeasured_ones_keep_theirs() -> None:

@@ -7,21 +7,35 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from dlrover_lite.brain.healing.memory_relief import forecast_of, samples_ahead
 from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.healing.policies import ReclaimPolicy
 from dlrover_lite.brain.healing.slow_nodes import remaining_seconds
 from dlrover_lite.brain.models.memory_forecast import Forecast, memory_band
+from dlrover_lite.brain.models.memory_history import MemoryHistory
 from dlrover_lite.brain.models.memory_model import LEAST_PS, peak_bytes, worker_limit
 from dlrover_lite.brain.planning.plan_grid import MemoryBand
 from dlrover_lite.core.units import MIB, Resources, format_bytes
 from dlrover_lite.core.words import duration
 from dlrover_lite.protocol.acts import Resize
-from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
+from dlrover_lite.protocol.profiles import Level, Profile, PsUse, WorkerUse
 
 __all__ = ["treat_spare"]
 
 _CAUSES = ("memory ahead", "memory to spare")
+
+
+class _Now(NamedTuple):
+    """What is known of a PS."""
+
+    used: int
+    """Bytes in use now."""
+    beyond: int
+    """Bytes that it has used at its peak beyond all that its levels tell."""
+    levels: int
+    """Number of levels that its forecast follows from."""
 
 
 class _Lower(NamedTuple):
@@ -85,7 +99,9 @@ def _changed_of_late(inputs: HealInputs, node: str) -> bool:
 
 
 def _is_worth_it(inputs: HealInputs, node: NodeNow, limit: int) -> bool:
-    return limit <= (1 - inputs.policy.spare_share) * node.resources.memory
+    policy = inputs.policy
+    share = policy.reclaim.worker_share if node.role == "worker" else policy.spare_share
+    return limit <= (1 - share) * node.resources.memory
 
 
 # --- parameter servers ----------------------------------------------------------------------------------------------
@@ -100,7 +116,8 @@ def _servers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
         return
     until = _samples_until(inputs)
     for node in known:
-        needed = _needs(found, node, until, used[node.node], inputs.policy.reclaim)
+        now = _Now(used[node.node], _beyond(inputs, node), len(inputs.held))
+        needed = _needs(found, node, until, now, inputs.policy.reclaim)
         if needed is None:
             continue
         limit = max(needed, inputs.least.get("ps", 0))
@@ -114,13 +131,29 @@ def _samples_until(inputs: HealInputs) -> float:
     return samples_ahead(inputs, inputs.policy.spare_again_seconds)
 
 
-def _needs(found: Forecast, node: NodeNow, until: float, used: int, policy: ReclaimPolicy) -> int | None:
-    """Compute the limit that surely is enough; None where nothing is sure."""
-    expected, high = (float(value) for value in peak_bytes(*found.of(node.node), until, (0.5, policy.sure))[:, 0])
-    limit = max(high * policy.headroom, used * policy.over_used)
-    if limit > expected * policy.most_over_expected:
+def _beyond(inputs: HealInputs, node: NodeNow) -> int:
+    """Return the bytes that a PS has used at its peak beyond all that its levels tell: what snapshots and moves take for a while. A peak
+    with rows that have left since isn't beyond these."""
+    return max(0, node.used_bytes - _most_held(inputs.held, node.node))
+
+
+def _most_held(levels: Sequence[Level], node: str) -> int:
+    """Return the most bytes that a PS used by its levels."""
+    if isinstance(levels, MemoryHistory):
+        return levels.most_used(node)
+    return max((use.used_bytes for level in levels for use in level.ps if use.node == node), default=0)
+
+
+def _needs(found: Forecast, node: NodeNow, until: float, now: _Now, policy: ReclaimPolicy) -> int | None:
+    """Compute the limit that surely is enough; None where that isn't known well, and little would come back."""
+    memory, tables = found.of(node.node)
+    expected, high = (float(value) for value in peak_bytes(memory, tables, until, (0.5, policy.sure))[:, 0])
+    rows = float(peak_bytes(msgspec.structs.replace(memory, spill_part=0.0), tables, until, policy.sure)[0, 0])
+    limit = max(rows * policy.headroom, high * policy.spill_headroom, now.used * policy.over_used)
+    most = node.resources.memory * (1 - policy.unsure_share) if now.levels >= policy.least_levels else 0.0
+    if limit > expected * policy.most_over_expected and limit > most:
         return None
-    limit = max(limit, min(node.used_bytes * policy.over_peak, limit * policy.most_by_peak), LEAST_PS)
+    limit = max(limit, min((now.used + now.beyond) * policy.over_peak, limit * policy.most_by_peak), LEAST_PS)
     return math.ceil(limit / MIB) * MIB
 
 
@@ -143,7 +176,7 @@ def _workers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
     if not inputs.evaluated or not used or not all(used):
         return
     most = max(*used, inputs.worker_peak)
-    limit = max(worker_limit(most), inputs.least.get("worker", 0))
+    limit = max(worker_limit(most, steady=inputs.worker_steady), inputs.least.get("worker", 0))
     for node in nodes:
         if _is_worth_it(inputs, node, limit):
             yield _Lower(node, limit, MemoryBand(node.used_bytes, node.used_bytes, most, limit))

@@ -80,6 +80,8 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of memory that the recipe gives each node, by role; they aren't taken from it."""
     worker_peak: int = 0
     """The most bytes of memory that any worker of the job has used, those that have ended included; 0: not known."""
+    worker_steady: bool = False
+    """That has been the same for minutes."""
     evaluated: bool = True
     """An evaluation has ended, or the job has none to come: as ``Standing.evaluated``."""
     seconds_to_act: float = 10.0

@@ -86,16 +86,25 @@ class ReclaimPolicy(msgspec.Struct, frozen=True, kw_only=True):
     sure: float = 0.99
     """Quantile of what a PS may need that it keeps: what is missing in the other one of a hundred is given back within a second."""
     headroom: float = 1.12
-    """Factor on that quantile, so that a PS isn't given more again as soon as it needs what was foreseen."""
+    """Factor on that quantile, snapshots aside, so that a PS isn't given more again as soon as it needs what was foreseen."""
+    spill_headroom: float = 1.04
+    """The same with what snapshots may need at the most: that is room for more rows, too, as a snapshot never takes more than half of what
+    a PS has left (``master.checkpoints``)."""
     most_over_expected: float = 1.38
-    """The most that a new limit may be over what is expected, as a factor: where more would have to be kept, nothing is sure enough. Memory
-    is to be no more than 1.4 times what is used at the peak."""
+    """The most that a new limit may be over what is expected, as a factor: where more has to be kept, it will be lowered again soon, and
+    that is worth it only for much. Memory is to be no more than 1.4 times what is used at the peak."""
+    unsure_share: float = 0.5
+    """Least part of its limit that is taken from a PS then: a first limit may be many times what 99 of 100 courses need."""
+    least_levels: int = 3
+    """Least number of levels that such a forecast follows from: two points tell no curve."""
     over_used: float = 1.15
     """Least factor of a new limit over what is in use: a limit that would nearly be full is refused."""
     over_peak: float = 1.06
     """Factor of a new limit over the most that a PS has used, which snapshots need now and then."""
     most_by_peak: float = 1.25
     """The most by which that peak may raise a limit, as a factor: the PS may have had more slots then."""
+    worker_share: float = 0.05
+    """Least part of its limit that is taken from a worker: that takes a moment, and what a worker uses stays as it is."""
     least_seconds_left: float = 15.0
     """Least seconds that a job has left where memory is taken back: one that is done sooner gives all of it back anyway."""
 
@@ -144,7 +153,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     spare_windows: int = 1
     """Number of profiles in a row of the nodes that run now after which memory may be taken from a node."""
     spare_share: float = 0.2
-    """Least part of its limit that is taken from a node."""
+    """Least part of its limit that is taken from a PS: it has to be tidied up for it, and may need more again as its tables grow."""
     spare_again_seconds: float = 60.0
     """Seconds since memory was given to a node or taken from it last, before any is taken."""
     most_replacements: int = 3

@@ -116,6 +116,10 @@ class MemoryHistory(Sequence[Level]):
         """Return the rows of all tables together [levels, 1]."""
         return np.asarray(np.maximum(self._rows.values, 0).sum(axis=1, keepdims=True))
 
+    def most_used(self, node: str) -> int:
+        """Return the most bytes that a PS used at any level; 0 where none has it."""
+        return max(0, int(self._used_bytes.of([node]).max(initial=0)))
+
     def beside_rows(self, node: str) -> tuple[IntArray, IntArray]:
         """Return the bytes that a PS used, and those of its rows, at the levels that have it, but for those at which rows have just left:
         it may have had their memory still."""

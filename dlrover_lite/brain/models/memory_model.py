@@ -74,8 +74,9 @@ LEAST_WORKER, LEAST_PS = 64 * MIB, 64 * MIB
 """Least bytes of a worker's and a PS's limit, whatever was measured of the like: a process that is a little larger than another must not be
 killed for it. (What it has from the process it was forked from isn't counted; a worker of a Wide&Deep then takes 45 to 70 MiB, a PS without
 rows 40.)"""
-_WORKER_HEADROOM = 1.25
-"""Factor of a worker's limit over the most memory that any has used."""
+_WORKER_HEADROOM, _STEADY_HEADROOM = 1.25, 1.15
+"""Factors of a worker's limit over the most memory that any has used: while that still rises now and then, and once it has been the same
+for minutes. A worker that uses nine tenths of its limit gets more at once (``master.autoscale.memory_reflex``): from 4% above that on."""
 
 
 class TableMemory(NamedTuple):
@@ -222,9 +223,10 @@ def limit_for(
     return math.ceil(max(float(limit), used * HEADROOM) / granularity) * granularity
 
 
-def worker_limit(used: int, *, granularity: int = MIB) -> int:
-    """Compute the bytes to limit a worker to, where workers like it have used so much at most."""
-    return math.ceil(max(used * _WORKER_HEADROOM, LEAST_WORKER) / granularity) * granularity
+def worker_limit(used: int, *, steady: bool = False, granularity: int = MIB) -> int:
+    """Compute the bytes to limit a worker to, where workers like it have used so much at most; ``steady``: and none more for minutes."""
+    headroom = _STEADY_HEADROOM if steady else _WORKER_HEADROOM
+    return math.ceil(max(used * headroom, LEAST_WORKER) / granularity) * granularity
 
 
 def decayed_quantile(
