@@ -305,3 +305,15 @@ def test_no_spare_memory_is_taken_before_a_new_plan_is_measured() -> None:
     assert lowered(inputs_of(job, profiles=profiles)) == {}
     profiles += job.windows(1)
     assert sorted(lowered(inputs_of(job, profiles=profiles))) == ["ps-0", "ps-1", "worker-0", "worker-1"]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.25])
+def test_a_server_that_memory_was_taken_from_is_not_in_need_at_once(part: float) -> None:
+    job = job_of(1, limit=64 * GIB, workers=1)
+    profiles = job.windows(6)
+    for rest in (1.0005, 1.01, 1.1, 1.5, 3.0, 100.0):
+        job.limits["ps-0"] = 64 * GIB
+        fields = {"profiles": profiles, "used": 0, "total_samples": rest * job.samples, "spill_part": part}
+        if given := lowered(inputs_of(job, **fields)):
+            job.limits |= given
+            assert heal(inputs_of(job, **fields)) == (), rest

@@ -87,9 +87,9 @@ class ReclaimPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Quantile of what a PS may need that it keeps: what is missing in the other one of a hundred is given back within a second."""
     headroom: float = 1.12
     """Factor on that quantile, snapshots aside, so that a PS isn't given more again as soon as it needs what was foreseen."""
-    spill_headroom: float = 1.04
+    spill_headroom: float = 1.07
     """The same with what snapshots may need at the most: that is room for more rows, too, as a snapshot never takes more than half of what
-    a PS has left (``master.checkpoints``)."""
+    a PS has left (``master.checkpoints``). With less than 6.4% the PS would be in need at once (``HealthPolicy.act_on_oom``)."""
     most_over_expected: float = 1.38
     """The most that a new limit may be over what is expected, as a factor: where more has to be kept, it will be lowered again soon, and
     that is worth it only for much. Memory is to be no more than 1.4 times what is used at the peak."""
