@@ -89,10 +89,12 @@ class Keepers:
     def start(self, job: Job, options: KeeperOptions, ready: int, tie: int | None) -> subprocess.Popen[bytes]:
         """In place of ``launching._start_keeper``."""
         environment = python_environment()
+        if scoped(["keeper"]) != ["keeper"]:
+            return self._started(job, options, ready, tie)
         if self._channel is None:
             self._begin(environment)
         assert self._channel is not None
-        if _read_at_start(environment) != self._environment or scoped(["keeper"]) != ["keeper"]:
+        if _read_at_start(environment) != self._environment:
             return self._started(job, options, ready, tie)
         passed = {"--ready": ready, **({} if tie is None else {"--tie": tie})}
         request = Request(
@@ -107,7 +109,9 @@ class Keepers:
         with open(os.devnull, "rb") as nothing, os.fdopen(output, "ab") as log:  # noqa: PTH123
             descriptors = [nothing.fileno(), log.fileno(), *passed.values()]
             socket.send_fds(self._channel, [msgspec.json.encode(request)], descriptors)
-        return _Keeper(int(self._channel.recv(64)))  # type: ignore[return-value]
+        pid = self._channel.recv(64)
+        assert pid, "the process that keepers are forked from has ended: what it has said is in the output"
+        return _Keeper(int(pid))  # type: ignore[return-value]
 
     def close(self) -> None:
         if self._channel is not None and self._process is not None:

@@ -107,7 +107,7 @@ def _fork_master(
 
 def _fork_template(job: Job, channel: int, imports: list[str], variables: dict[str, str]) -> int:
     """In place of ``children.spawn_template``."""
-    if imports == KeeperOptions().imported and linux.thread_count() == 1:
+    if "torch" in imports and linux.thread_count() == 1:  # the template imports what else there is
         options = msgspec.json.encode(TemplateOptions(channel, str(job.directory), imports)).decode()
         environment = {**children.SINGLE_THREADED, **variables}
         return _fork(job, "template", TEMPLATE, [options], keep=channel, variables=environment)
