@@ -57,6 +57,7 @@ class Machine:
         self.done: list[DecisionOutcome] = []
         self.asked: list[Step] = []
         self.refusals = 0
+        self.tells_who_leaves = True
         self.fill()
         self.settle()
 
@@ -71,7 +72,10 @@ class Machine:
                 self.nodes[name] = NodeNow(name, role, planned.each, up=False)  # type: ignore[arg-type]
 
     def world(self) -> World:
-        return World(self.plan, tuple(self.nodes.values()), settled=self.settled, samples=int(self.now))
+        servers = [node.id for node in self.nodes.values() if node.role == "ps" and not node.leaving]
+        leave_first = tuple(reversed(servers)) if self.tells_who_leaves else ()
+        nodes = tuple(self.nodes.values())
+        return World(self.plan, nodes, settled=self.settled, samples=int(self.now), leave_first=leave_first)
 
     def settle(self) -> None:
         """Everything under way is done."""
@@ -370,19 +374,19 @@ def test_steps_without_a_target_are_done_in_order() -> None:
     assert machine.nodes["ps-0"].resources.cores == 1.0 and "worker-1" not in machine.nodes
 
 
-def test_servers_that_stay_have_room_before_any_leaves() -> None:
-    machine = Machine(plan(1, 1.0, 2, 0.5, GIB), no_luck)
-    machine.advise(plan(1, 1.0, 1, 1.0, 2 * GIB))
+@pytest.mark.parametrize("tells", [True, False])
+def test_servers_that_stay_have_room_before_any_leaves(tells: bool) -> None:
+    machine = Machine(plan(1, 1.0, 3, 0.5, GIB), no_luck)
+    machine.tells_who_leaves = tells
+    machine.advise(plan(1, 1.0, 1, 1.0, 3 * GIB))
     while machine.state.goal is not None:
         machine.turn()
         machine.settle()
-    reached(machine, plan(1, 1.0, 1, 1.0, 2 * GIB))
+    reached(machine, plan(1, 1.0, 1, 1.0, 3 * GIB))
     of_servers = [step for step in machine.asked if not isinstance(step, SetNodeSize) and "worker" not in str(step)]
-    assert of_servers[:3] == [
-        ResizeNode("ps-0", Resources(0.5, 2 * GIB)),
-        ResizeNode("ps-1", Resources(0.5, 2 * GIB)),
-        ScaleRole("ps", 1),
-    ]
+    given = ["ps-0"] if tells else ["ps-0", "ps-1", "ps-2"]  # who doesn't know who leaves gives it to all
+    more: list[Step] = [ResizeNode(name, Resources(0.5, 3 * GIB)) for name in given]
+    assert of_servers[: len(more) + 1] == [*more, ScaleRole("ps", 1)]
 
 
 @pytest.mark.parametrize(("room", "moves"), [(0, 1), (1, 2), (2, 2)])

@@ -151,6 +151,8 @@ class World(NamedTuple):
     samples: int = 0
     saved: int = -1
     """Number of samples that the newest checkpoint holds; -1: there is no checkpoint."""
+    leave_first: tuple[str, ...] = ()
+    """All PS that stay so far, those that are to leave first when there are fewer; empty: not known."""
 
     def staying(self, role: Role) -> list[NodeNow]:
         return [node for node in self.nodes if node.role == role and not node.leaving]
@@ -416,8 +418,11 @@ def _missing(
             for name, host in _elsewhere(world.staying(role), on):
                 if (host, _workers_on(host, world)) not in replaced:
                     yield ReplaceNode(name, wanted.each, host), False
+        leave = set(world.leave_first[: -wanted.count]) if role == "ps" and wanted.count else set()
         for node in world.staying(role):
             size = _size(node.resources, wanted.each)
+            if node.id in leave:  # what it holds goes to those that stay
+                size = Resources(size.cores, node.resources.memory)
             if role == "ps" and wanted.count < planned.count and size.memory > node.resources.memory:
                 # before any leaves: there has to be room for what it holds
                 yield ResizeNode(node.id, Resources(node.resources.cores, size.memory)), True

@@ -296,7 +296,15 @@ class Executor:
             over=fleet.done or self.shards.trained,
             samples=self.shards.consumed_samples,
             saved=self._saved(),
+            leave_first=self._leave_first(),
         )
+
+    def _leave_first(self) -> tuple[str, ...]:
+        """List the PS, those first that leave first for the plan that is got to; none unless it has fewer."""
+        goal = self.state.goal
+        if goal is None or goal.target is None or goal.target.ps.count >= self.reconciler.fleet.plan.ps.count:
+            return ()
+        return tuple(self.control.leave_first({one.host: one.servers for one in goal.placement}))
 
     def _saved(self) -> int:
         cuts = self.checkpoints

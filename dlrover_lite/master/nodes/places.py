@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 from dlrover_lite.master.nodes.lifecycle import Node
 
-__all__ = ["ANYWHERE", "Places"]
+__all__ = ["ANYWHERE", "Places", "given_more_last"]
+
+_MUCH_MORE = 1.1
+"""Factor of memory limits from which on one is much more than another: rows of servers differ by less."""
 
 
 class Places(NamedTuple):
@@ -45,3 +48,11 @@ class Places(NamedTuple):
 
 
 ANYWHERE = Places()
+
+
+def given_more_last(nodes: Sequence[Node]) -> list[Node]:
+    """Sort nodes, those that have much more memory than the others last, or are to get it: it was given to them for what comes to them when
+    the others leave. Else their order stays."""
+    limits = {node.id: node.most.memory for node in nodes}
+    least = min(limits.values(), default=0)
+    return sorted(nodes, key=lambda node: limits[node.id] > _MUCH_MORE * least)

@@ -19,7 +19,7 @@ from dlrover_lite.core.words import plural
 from dlrover_lite.master.job_state_store import JobStateStore
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.nodes.lifecycle import Node
-from dlrover_lite.master.nodes.places import ANYWHERE, Places
+from dlrover_lite.master.nodes.places import ANYWHERE, Places, given_more_last
 from dlrover_lite.master.nodes.reconciler import Reconciler
 from dlrover_lite.master.nodes.resizing import refusal as refusal_of_resize
 from dlrover_lite.master.nodes.scaling import newcomer_refusal, refusal, replacement_refusal
@@ -230,6 +230,11 @@ class SlotControl:
         except JobError as error:
             return Failure("refused", error.message, error.hint)
 
+    def leave_first(self, wanted: Mapping[str, int]) -> list[str]:
+        """List the PS in the order in which they leave when there are fewer. ``wanted``: as ``scale`` has it."""
+        staying = self._fleet.staying_of("ps", self._state.leaving)
+        return [node.id for node in self._leaving_order(staying, Places(wanted, self.reconciler.host_of))]
+
     def join(self, each: Resources, host: str = "") -> Scaled | Failure:
         """Add one more PS, with ``each``, on ``host`` if one is named; slots stay where they are."""
         refused = newcomer_refusal(each, self._fleet, total=self.total) or (_OVER if self._over else None)
@@ -281,7 +286,7 @@ class SlotControl:
                 f"there can't be {plural(count, 'parameter server')} before those that follow others are up",
                 hint="Try again in a moment.",
             )
-        chosen = [node.id for node in places.leave_first(self._least_held(staying), staying)[:surplus]]
+        chosen = [node.id for node in self._leaving_order(staying, places)[:surplus]]
         return self._let_go(chosen, why) + self.reconciler.scale_ps(count)
 
     def _let_go(self, nodes: Collection[str], why: str) -> list[str]:
@@ -295,6 +300,10 @@ class SlotControl:
     def _leaves(self, node: str) -> str:
         count = self._state.counts().get(node, 0)
         return f"{node} leaves" + (f" when its {plural(count, 'slot')} have moved to others" if count else "")
+
+    def _leaving_order(self, staying: list[Node], places: Places) -> list[Node]:
+        """Sort PS: those that leave first first."""
+        return places.leave_first(given_more_last(self._least_held(staying)), staying)
 
     def _least_held(self, nodes: list[Node]) -> list[Node]:
         """Sort PS: those that hold the fewest bytes first, and of them the youngest."""
