@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events
 from textual.app import App
+from textual.geometry import Size
 from textual.screen import Screen
 from textual.theme import Theme
 from textual.widget import Widget
@@ -48,6 +49,7 @@ __all__ = ["TuiApp"]
 DARK, LIGHT = "textual-dark", "textual-light"
 _TEXTUAL_NAMES = {"dark": DARK, "light": LIGHT}
 R = TypeVar("R")
+S = TypeVar("S", bound=Screen[Any])
 _COPIED_WIDTH = 100
 """Width of the lines of an explanation that is copied, in characters."""
 
@@ -110,7 +112,7 @@ class TuiApp(App[None]):
     # --- what is read -----------------------------------------------------------------------------------------------
 
     def get_default_screen(self) -> Screen[Any]:
-        return JobsScreen()
+        return _sized(JobsScreen(), self.size)
 
     def on_mount(self) -> None:
         self.jobs_feed.start()
@@ -263,9 +265,11 @@ class TuiApp(App[None]):
             while len(self.screen_stack) > 1:
                 self.pop_screen()
 
-    def push_screen(self, *arguments: Any, **settings: Any) -> Any:
+    def push_screen(self, screen: Screen[Any] | str, *arguments: Any, **settings: Any) -> Any:
+        if isinstance(screen, Screen):
+            _sized(screen, self.size)
         with self._one_step():
-            return super().push_screen(*arguments, **settings)
+            return super().push_screen(screen, *arguments, **settings)
 
     def pop_screen(self) -> Any:
         with self._one_step():
@@ -522,6 +526,18 @@ class TuiApp(App[None]):
         self.tell(what)
         self.job_feed.read_now()
         self.jobs_feed.read_now()
+
+
+def _sized(screen: S, size: Size) -> S:
+    """Give a screen the classes of its size before its styles are matched. (Textual does so once it's drawn, and matches all again.)"""
+    for breakpoints, extent in (
+        (screen.HORIZONTAL_BREAKPOINTS, size.width),
+        (screen.VERTICAL_BREAKPOINTS, size.height),
+    ):
+        reached = [one for one in breakpoints or () if extent >= one[0]]
+        if reached:
+            screen.add_class(max(reached)[1], update=False)
+    return screen
 
 
 def _theme_of(one: ColourTheme) -> Theme:

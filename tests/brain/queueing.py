@@ -129,24 +129,20 @@ class _Run:
                 node.budget = node.cores * _PERIOD
         active = [node for node in self.nodes if node.queue and node.budget > _NOTHING]
         speed = min(1.0, self.plan.free_cores / len(active)) if active else 1.0
-        seconds = self.period_ends - self.now
-        if self.travelling:
-            seconds = min(seconds, self.travelling[0][0] - self.now)
-        for node in active:
-            seconds = min(seconds, node.left / (speed * node.speed), node.budget / speed)
+        seconds = self._seconds_to_next(active, speed)
         readers = len(self.workers) - self.ahead
-        if readers:
-            seconds = min(seconds, self.read_left)
         self.now += seconds
         for node in self.nodes:
-            node.waiting += seconds * max(0, len(node.queue) - 1)
-            if node.queue:
+            if queue := node.queue:
+                node.waiting += seconds * (len(queue) - 1)
                 node.busy += seconds
-                node.throttled += seconds * (node.budget <= _NOTHING)
+                if node.budget <= _NOTHING:
+                    node.throttled += seconds
+        spent = seconds * speed
         for node in active:
-            node.left -= seconds * speed * node.speed
-            node.budget -= seconds * speed
-            node.used += seconds * speed
+            node.left -= spent * node.speed
+            node.budget -= spent
+            node.used += spent
             if node.left <= _NOTHING:
                 minibatch, _ = node.queue.popleft()
                 node.left = node.queue[0][1] if node.queue else 0.0
@@ -159,6 +155,20 @@ class _Run:
                 self.hand_out()
         while self.travelling and self.travelling[0][0] <= self.now + _NOTHING:
             self.arrived(self.travelling.popleft()[1])
+
+    def _seconds_to_next(self, active: list[_Node], speed: float) -> float:
+        """Compare without calls of ``min``: this is most of what tests of the brain take."""
+        seconds = self.period_ends - self.now
+        if self.travelling and (arrives := self.travelling[0][0] - self.now) < seconds:
+            seconds = arrives
+        for node in active:
+            if (served := node.left / (speed * node.speed)) < seconds:
+                seconds = served
+            if (exhausted := node.budget / speed) < seconds:
+                seconds = exhausted
+        if self.ahead < len(self.workers) and self.read_left < seconds:
+            seconds = self.read_left
+        return seconds
 
     def served(self, minibatch: int, node: _Node) -> None:
         if node in self.workers:

@@ -94,11 +94,11 @@ def text_of(node: ast.Constant | ast.JoinedStr) -> str:
     return "".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in node.values)
 
 
-def is_in(part: str, text: str) -> bool:
-    """``part`` may begin a sentence."""
+def pattern_of(part: str) -> re.Pattern[str]:
+    """Make what finds a part in a text; it may begin a sentence there."""
     pieces = [re.escape(piece) for piece in re.split(r"\{[^}]*\}", part)]
     pieces[0] = f"(?i:{pieces[0][:1]}){pieces[0][1:]}" if part[:1].isalpha() else pieces[0]
-    return re.search(".*?".join(pieces), text) is not None
+    return re.compile(".*?".join(pieces))
 
 
 # --- code that has run ------------------------------------------------------------------------------------------------
@@ -185,7 +185,8 @@ def written() -> str:
     for module in MODULES:
         found = {}
         for part in fragments(module):
-            found.setdefault(next((text for text in made().texts if is_in(part, text)), f"NO EXAMPLE OF: {part!r}"))
+            is_in = pattern_of(part).search
+            found.setdefault(next((text for text in made().texts if is_in(text)), f"NO EXAMPLE OF: {part!r}"))
         lines += [f"--- {module}", *found, ""]
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from dlrover_lite.tui.table import Placed, Table
-from dlrover_lite.tui.widgets.toned import TONES, Toned, tone_css
+from dlrover_lite.tui.widgets.toned import Toned, tone_css
 
 __all__ = ["Grid"]
 
@@ -27,7 +27,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
     """Shows a ``Table``. Columns that there is no room for are left out; nothing scrolls sideways. (Textual's own table keeps every cell of
     every row, and drops all that it has drawn with each cell that changes.)"""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"grid--cursor", "grid--head", *TONES}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"grid--cursor", "grid--head"}
     DEFAULT_CSS = (
         tone_css("Grid")
         + """

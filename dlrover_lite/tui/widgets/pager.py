@@ -14,13 +14,12 @@ from textual.strip import Strip
 
 from dlrover_lite.tui.text import Line, plain
 from dlrover_lite.tui.text_view import TextView
-from dlrover_lite.tui.widgets.toned import TONES, Toned, tone_css
+from dlrover_lite.tui.widgets.toned import Toned, tone_css
 
 __all__ = ["Pager"]
 
 
 class Pager(ScrollView, Toned, can_focus=True):
-    COMPONENT_CLASSES: ClassVar[set[str]] = set(TONES)
     DEFAULT_CSS = (
         tone_css("Pager")
         + """

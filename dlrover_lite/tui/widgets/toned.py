@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import ClassVar, get_args
+from typing import Any
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.dom import DOMNode
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
@@ -15,11 +16,7 @@ from textual.widget import Widget
 
 from dlrover_lite.tui.text import EMPTY, Line, Tone, for_terminal, length, padded, plain
 
-__all__ = ["TONES", "Lines", "Toned", "Wrapped", "tone_css"]
-
-
-TONES = frozenset(f"tone--{tone}" for tone in get_args(Tone))
-"""Component classes of whatever draws lines."""
+__all__ = ["Lines", "Toned", "Wrapped", "tone_css"]
 
 
 def tone_css(name: str) -> str:
@@ -43,14 +40,36 @@ def tone_css(name: str) -> str:
 
 
 class Toned(Widget):
-    """Draws lines. It is a mixin: textual looks for colours and components along the first base of a class only, so each class that has
-    another one before this names ``TONES`` and ``tone_css`` itself."""
+    """Draws lines. It is a mixin: textual looks for colours along the first base of a class only, so each class that has another one before
+    this names ``tone_css`` itself.
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = set(TONES)
+    Tones are components, and yet not among ``COMPONENT_CLASSES``: textual would match the rules for all of them in each widget of a screen,
+    whenever the focus or a class changes, which takes longer than all else that it does then. A widget draws two or three."""
+
     DEFAULT_CSS = tone_css("Toned")
 
+    def __init__(self, *children: Widget, **settings: Any) -> None:
+        self._tones: dict[Tone, Style] = {}
+        """Styles of those tones that were drawn since styles were updated last."""
+        self._toned_by = ""
+        """Name of the theme that those styles are of."""
+        super().__init__(*children, **settings)
+
     def tone(self, tone: Tone) -> Style:
-        return self.get_component_rich_style(f"tone--{tone}")
+        if (style := self._tones.get(tone)) is None:
+            component = DOMNode(classes=f"tone--{tone}")
+            component._attach(self)
+            self.app.stylesheet.apply(component)
+            style = self._tones[tone] = component.rich_style
+            self._toned_by = self.app.theme
+        return style
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        if self._tones:
+            self._tones.clear()
+            if self.app.theme != self._toned_by:
+                self.refresh()
 
     def strip_of(self, line: Line, width: int, style: Style | None = None) -> Strip:
         """Make a strip, filled or, with an ellipsis, cut to ``width``; all of it in one ``style``, if that is given."""
