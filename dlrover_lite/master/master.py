@@ -30,6 +30,7 @@ from dlrover_lite.master.edge import Edge
 from dlrover_lite.master.events import EventLog
 from dlrover_lite.master.full_disk import FullDisk, serve_meanwhile
 from dlrover_lite.master.generation_run import GenerationRun
+from dlrover_lite.master.job_state_store import FLEET
 from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.master.phases import Outbox, Phase, StepClock
@@ -116,7 +117,7 @@ class Master:
     def _live(self) -> Phase[Outcome]:
         """Wait for a plan, and run one generation after the other until the job has ended."""
         yield self._clock()  # the first step is the driver's
-        job, began = self.job, self.job.ledger().exists()
+        job, began = self.job, self._has_begun()
         self.awaits_brain = True
         nodes = FirstPlan(initial_plan(self._recipe.resources, self.backend.capacity()))
         if not began:
@@ -145,6 +146,18 @@ class Master:
                 if outcome is not None:
                     return (yield from self._ended(run, outcome))
                 self._show(run.status())  # how it stands while it waits, if it does
+
+    def _has_begun(self) -> bool:
+        """Say whether an earlier master has noted which nodes the job is to have: one that was killed as it made the ledger has noted none,
+        and the plan that it knew is lost with it."""
+        path = self.job.ledger()
+        if not path.exists():
+            return False
+        try:
+            with LedgerStore(path, is_synced=self.edge.is_synced) as store:
+                return store.fact(FLEET.name) is not None
+        except JobError:
+            return True  # what is wrong with it is said once it is to be used
 
     def _wait_for_plan(self, noted: Beginning, nodes: FirstPlan) -> Phase[FirstPlan]:
         """Wait for the plan that a job which has given way, or was resumed, goes on with."""

@@ -10,8 +10,10 @@ import pytest
 from dlrover_lite.backends.sim.backend import SimBackend
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.core.failpoints import Died
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.jobs import events
+from dlrover_lite.master.nodes.reconciler import Reconciler
 from dlrover_lite.master.work.shard_plan import ShardPlan
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.recipe import schema
@@ -95,3 +97,31 @@ def test_nodes_of_a_virtual_job_run_where_the_brain_has_placed_them(tmp_path: Pa
     with ConfigStore(tmp_path / "job" / "brain.sqlite") as store:
         placed = [one.decision for one in queries.decisions(store, "ads-1") if one.decision.placement]
     assert len({one.host for decision in placed for one in decision.placement}) == len(hosts), "it used one host only"
+
+
+def test_a_master_killed_before_it_has_noted_its_nodes_waits_for_a_plan_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ledger is there, and nothing in it says what is to run; nor is there a machine just then, by which a plan could be made."""
+    world = World(tmp_path, seed=1)
+    world.add(JobSpec(RECIPE, PLAN))
+    begin, lives = Reconciler.begin, [False, True]
+
+    def dies_once(reconciler: Reconciler) -> None:
+        if not lives.pop(0):
+            for host in HOSTS:
+                world.fail_machine(host.name)
+            raise Died
+        begin(reconciler)
+
+    monkeypatch.setattr(Reconciler, "begin", dies_once)
+    world.run(until=lambda: bool(world.jobs) and world.jobs["ads-1"].master.kills > 0, most_seconds=60)
+    world.clock.after(5.0, lambda: [world.machines.repair(host.name) for host in HOSTS])
+    job = world.jobs["ads-1"]
+    world.run(until=lambda: not lives, most_seconds=60)
+    world.run(until=lambda: job.master.run is not None, most_seconds=60)
+    fleet = job.master.run.fleet if job.master.run is not None else None
+    assert fleet is not None and fleet.by_id
+    assert min(node.resources.memory for node in fleet.by_id.values()) > 0
+    assert not world.said
+    world.close()
