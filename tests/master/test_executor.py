@@ -54,6 +54,7 @@ class Job:
         self.reconciler = SimpleNamespace(
             fleet=fleet,
             host_of={},
+            readings=None,
             changed_hosts=(),
             shared_room=None,
             launch_seconds=0.0,
@@ -459,6 +460,11 @@ def test_standing_tells_nodes_hosts_and_memory_use() -> None:
         1.2e8,
         42.0,
     )  # rounded: what is told changes only when it means something
+    assert job.executor.standing().nodes is found.nodes, "nothing has changed of nodes"
+    job.used["ps-0"], job.reconciler.readings = 1000, object()
+    assert [node.used for node in job.executor.standing().nodes] == [1000, 300]
+    job.servers.state.leaving = []
+    assert [node.node for node in job.executor.standing().nodes] == ["ps-0", "ps-1", "worker-0"]
 
 
 def test_a_restarted_executor_finishes_the_change_under_way() -> None:

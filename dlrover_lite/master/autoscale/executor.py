@@ -80,6 +80,10 @@ class Executor:
     wall_clock: Callable[[], float]
     at_once: Callable[[bool], None] = lambda _: None
 
+    def __post_init__(self) -> None:
+        self._standing: tuple[tuple[object, ...], tuple[StandingNode, ...], int] | None = None
+        """Nodes as the brain was told of them last, and the most memory of a worker, with what both follow from."""
+
     # --- from the brain, and to it --------------------------------------------------------------------------------------
 
     def advised(self, advice: Advice) -> None:
@@ -103,27 +107,14 @@ class Executor:
         self._take(state, ended)
 
     def standing(self) -> Standing:
-        fleet, hosts = self.reconciler.fleet, self.reconciler.host_of
-        leaving = self.servers.state.leaving
+        nodes, worker_peak = self._standing_nodes()
         return Standing(
-            plan=fleet.plan,
-            nodes=tuple(
-                StandingNode(
-                    node.id,
-                    "ps" if node.role == "ps" else "worker",
-                    hosts.get(node.id, ""),
-                    node.resources,
-                    self.reconciler.most_used(node.id),
-                )
-                for node in fleet.running
-                if node.state == "up" and node.id not in leaving
-            ),
+            plan=self.reconciler.fleet.plan,
+            nodes=nodes,
             paused=self.state.paused,
             busy=self.state.busy,
             # not what writing the model takes, at the end
-            worker_peak=0
-            if self.shards.trained
-            else max((self.reconciler.most_used(node.id) for node in fleet.of("worker")), default=0),
+            worker_peak=0 if self.shards.trained else worker_peak,
             evaluated=self.shards.has_evaluated,
             heard=self.state.heard,
             hosts=self.reconciler.changed_hosts,
@@ -131,6 +122,28 @@ class Executor:
             move_rate=float(f"{self.servers.state.move_rate or 0.0:.2g}"),
             launch_seconds=float(f"{self.reconciler.launch_seconds:.2g}"),
         )
+
+    def _standing_nodes(self) -> tuple[tuple[StandingNode, ...], int]:
+        """Return the nodes that are up and stay, and the most memory that any worker has used: found anew when something has changed."""
+        fleet, leaving = self.reconciler.fleet, self.servers.state.leaving
+        follows_from = fleet, self.reconciler.readings, leaving
+        before = self._standing
+        if before is None or any(was is not now for was, now in zip(before[0], follows_from, strict=True)):
+            hosts, used = self.reconciler.host_of, self.reconciler.most_used
+            nodes = tuple(
+                StandingNode(
+                    node.id,
+                    "ps" if node.role == "ps" else "worker",
+                    hosts.get(node.id, ""),
+                    node.resources,
+                    used(node.id),
+                )
+                for node in fleet.running
+                if node.state == "up" and node.id not in leaving
+            )
+            peak = max((used(node.id) for node in fleet.of("worker")), default=0)
+            before = self._standing = follows_from, nodes, peak
+        return before[1], before[2]
 
     def _goal(self, advice: Advice) -> Goal | None:
         decision = understood(advice)

@@ -59,6 +59,8 @@ class ParameterServers:
         self.snapshots: dict[str, SnapshotOrder] = {}
         """Orders of what each PS is to do for the cut under way."""
         self._restoring_since: float | None = None
+        self._topology: tuple[SlotState, Fleet, Topology | None] | None = None
+        """What was last told of who owns which slots, with what it follows from: each of hundreds of workers asks for it."""
         self.hold_moves = False
         """No move may begin: a cut is taken, or waits to be."""
         self._owned: dict[str, bytes] = {}
@@ -257,9 +259,14 @@ class ParameterServers:
     def topology(self, fleet: Fleet) -> Topology | None:
         """Return the PS that own slots; None before there is a map, and while one of them is still to come up, or to take its rows from a
         cut."""
-        state = self.state
-        if not state.version or self.restore is not None:
+        if not self.state.version or self.restore is not None:
             return None
+        if self._topology is None or self._topology[0] is not self.state or self._topology[1] is not fleet:
+            self._topology = self.state, fleet, self._topology_of(fleet)
+        return self._topology[2]
+
+    def _topology_of(self, fleet: Fleet) -> Topology | None:
+        state = self.state
         used, owners = np.unique(state.positions(), return_inverse=True)
         if any(fleet.by_id[state.ps[at]].state != "up" for at in used.tolist()):
             return None

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeProgram"]
 
-RETRY_SECONDS = 0.5
-"""Seconds until something is asked again that hasn't been answered."""
+RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 2.0
+"""Seconds until something is asked again that hasn't been answered, and after twice as long each time the most."""
 _TERMINATED = 128 + 15
 """Exit code of a node that was asked to end before it had done all."""
 
@@ -35,6 +35,8 @@ class _Asked:
     then: Callable[[Any], None]
     first_at: float
     sent_at: float
+    pause: float = RETRY_SECONDS
+    """Seconds from then until it is sent again."""
 
 
 class NodeProgram(Actor):
@@ -93,7 +95,7 @@ class NodeProgram(Actor):
 
     def wait(self) -> None:
         """Be woken when there is something to do, as things are now."""
-        waits_until = self._asked.sent_at + RETRY_SECONDS if self._asked is not None else math.inf
+        waits_until = self._asked.sent_at + self._asked.pause if self._asked is not None else math.inf
         self.wake_at(min(waits_until, self.next_at()))
 
     def started(self) -> None:
@@ -148,6 +150,6 @@ class NodeProgram(Actor):
             return
         if now - asked.first_at > UNANSWERED_SECONDS:
             self.process.end(UNANSWERED_EXIT_CODE)
-        elif now >= asked.sent_at + RETRY_SECONDS:
+        elif now >= asked.sent_at + asked.pause:
             self._master.send(asked.body, sequence=asked.sequence)
-            asked.sent_at = now
+            asked.sent_at, asked.pause = now, min(2 * asked.pause, LONGEST_RETRY_SECONDS)
