@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -94,11 +94,15 @@ def text_of(node: ast.Constant | ast.JoinedStr) -> str:
     return "".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in node.values)
 
 
-def pattern_of(part: str) -> re.Pattern[str]:
-    """Make what finds a part in a text; it may begin a sentence there."""
-    pieces = [re.escape(piece) for piece in re.split(r"\{[^}]*\}", part)]
-    pieces[0] = f"(?i:{pieces[0][:1]}){pieces[0][1:]}" if part[:1].isalpha() else pieces[0]
-    return re.compile(".*?".join(pieces))
+def finder(part: str) -> Callable[[str], bool]:
+    """Make what says whether a part, which may begin a sentence, is in a text."""
+    pieces = re.split(r"\{[^}]*\}", part)
+    longest = max((*pieces[1:], pieces[0][1:]), key=len)
+    first = f"(?i:{re.escape(part[:1])}){re.escape(pieces[0][1:])}" if part[:1].isalpha() else re.escape(pieces[0])
+    found = re.compile(".*?".join([first, *map(re.escape, pieces[1:])])).search
+    return lambda text: (
+        longest in text and found(text) is not None
+    )  # most have nothing in common, which is seen soonest so
 
 
 # --- code that has run ------------------------------------------------------------------------------------------------
@@ -117,8 +121,9 @@ class Run:
     """Notes which expressions of some files run meanwhile."""
 
     def __init__(self, files: set[str]) -> None:
-        self.places: dict[str, set[Place]] = {file: set() for file in files}
-        self._positions: dict[CodeType, list[Place]] = {}
+        self._files = files
+        self._ran: dict[CodeType, set[int]] = {}
+        """Offsets of the instructions that have run, in bytes."""
 
     def __enter__(self) -> Run:
         self._before = sys.gettrace()
@@ -128,19 +133,28 @@ class Run:
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._before)
 
+    @property
+    def places(self) -> dict[str, set[Place]]:
+        """What has run, by file."""
+        found: dict[str, set[Place]] = {file: set() for file in self._files}
+        for code, offsets in self._ran.items():
+            positions = list(code.co_positions())
+            found[code.co_filename].update(Place(*positions[offset // 2]) for offset in offsets)
+        return found
+
     def _called(self, frame: FrameType, _event: str, _arg: Any) -> Any:
-        if frame.f_code.co_filename not in self.places:
+        code = frame.f_code
+        if code.co_filename not in self._files:
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        return self._stepped
+        ran = self._ran.setdefault(code, set())
 
-    def _stepped(self, frame: FrameType, event: str, _arg: Any) -> Any:
-        if event == "opcode":
-            code = frame.f_code
-            if code not in self._positions:
-                self._positions[code] = [Place(*position) for position in code.co_positions()]
-            self.places[code.co_filename].add(self._positions[code][frame.f_lasti // 2])
-        return self._stepped
+        def stepped(frame: FrameType, event: str, _arg: Any) -> Any:
+            if event == "opcode":
+                ran.add(frame.f_lasti)
+            return stepped
+
+        return stepped
 
 
 def written_in_functions(tree: ast.Module) -> Iterator[tuple[str, Place]]:
@@ -185,7 +199,7 @@ def written() -> str:
     for module in MODULES:
         found = {}
         for part in fragments(module):
-            is_in = pattern_of(part).search
+            is_in = finder(part)
             found.setdefault(next((text for text in made().texts if is_in(text)), f"NO EXAMPLE OF: {part!r}"))
         lines += [f"--- {module}", *found, ""]
     return "\n".join(lines)
