@@ -158,7 +158,7 @@ def test_memory_left_to_a_young_server_does_until_more_could_be_taken(progress: 
 def test_little_spare_memory_is_not_taken() -> None:
     job = job_of(limit=GIB, workers=2)
     worth = lowered(inputs_of(job, windows=4))
-    job = job_of(limit=int(worth["ps-0"] / 0.85), workers=2)
+    job = job_of(limit=int(worth["ps-0"] / 0.92), workers=2)
     job.limits |= {f"worker-{at}": 260 * MIB for at in range(2)}
     assert lowered(inputs_of(job, windows=4)) == {}
 

@@ -152,7 +152,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     place takes seconds to raise, for which ``act_on_oom`` sees to it that it is done in time."""
     spare_windows: int = 1
     """Number of profiles in a row of the nodes that run now after which memory may be taken from a node."""
-    spare_share: float = 0.2
+    spare_share: float = 0.1
     """Least part of its limit that is taken from a PS: it has to be tidied up for it, and may need more again as its tables grow."""
     spare_again_seconds: float = 60.0
     """Seconds since memory was given to a node or taken from it last, before any is taken."""

@@ -282,7 +282,9 @@ def _first_tables(inputs: StartInputs) -> int:
     that isn't known."""
     features, policy = inputs.features, inputs.start
     tables, dims = features.tables or policy.usual_tables, features.dims or _DIMS
-    rate = min(inputs.start.cold_cores, inputs.capacity.cores) / (_COSTS["worker_sample"] * max(dims, 16) / _DIMS)
+    cores = min(policy.cold_cores, inputs.capacity.cores) * (1 - policy.cold_ps_share)
+    each = _COSTS["worker_sample"] * max(dims, 16) / _DIMS + _COSTS["worker_minibatch"] / max(1, features.batch_size)
+    rate = cores / each
     samples = min(rate * policy.tables_seconds, features.rows or math.inf)
     rows = policy.new_ids_share * samples * tables
     dense = 0 if features.dims else policy.own_model_bytes
