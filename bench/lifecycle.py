@@ -27,7 +27,7 @@ from common import Figure, arguments, emit
 
 from dlrover_lite.client.handle import JobHandle, launch
 from dlrover_lite.core.errors import DeadlineExceeded
-from dlrover_lite.core.processes import send_signal, wait_for_end
+from dlrover_lite.core.processes.identity import send_signal, wait_for_end
 from dlrover_lite.core.units import GIB
 from dlrover_lite.protocol.messages import MasterReplies
 from dlrover_lite.protocol.questions import NodeStatus, Status, StatusRequest, Story, StoryRequest

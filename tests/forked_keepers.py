@@ -29,7 +29,7 @@ from dlrover_lite.backends.local.jobs import launching
 from dlrover_lite.core import failpoints
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.files.paths import python_environment
-from dlrover_lite.core.processes import JOB_VARIABLE
+from dlrover_lite.core.processes.identity import JOB_VARIABLE
 from dlrover_lite.jobs.store import Job
 from tests.keeper_forks import ROOM_BYTES, Request
 

@@ -22,7 +22,7 @@ from dlrover_lite.backends.keeper.options import KeeperOptions
 from dlrover_lite.backends.keeper.protocol import TemplateOptions
 from dlrover_lite.core import failpoints
 from dlrover_lite.core.files.durable import open_private
-from dlrover_lite.core.processes import JOB_VARIABLE
+from dlrover_lite.core.processes.identity import JOB_VARIABLE
 from dlrover_lite.jobs.store import Job
 
 __all__ = ["ROOM_BYTES", "Request"]

@@ -15,7 +15,7 @@ import pytest
 from dlrover_lite.backends.keeper.options import KeeperOptions
 from dlrover_lite.backends.local.jobs import launching
 from dlrover_lite.client.handle import JobHandle
-from dlrover_lite.core.processes import JOB_VARIABLE
+from dlrover_lite.core.processes.identity import JOB_VARIABLE
 from dlrover_lite.recipe.schema import Model, Recipe, SyntheticData
 from tests.backends.support import assert_nothing_runs, launch_with, until
 from tests.directories import own_directories

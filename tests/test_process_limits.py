@@ -13,8 +13,8 @@ from dlrover_lite.backends.local import doctor
 from dlrover_lite.backends.local.jobs.local_jobs import create_job
 from dlrover_lite.cli.main import main
 from dlrover_lite.client.handle import launch
-from dlrover_lite.core import process_limits
 from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.processes import limits as process_limits
 from dlrover_lite.master_process import __main__ as master
 from dlrover_lite.recipe.load import parse_recipe
 

@@ -20,7 +20,7 @@ from dlrover_lite.core.errors import BrainError, RemoteError, WireError
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.files.locks import Lock
 from dlrover_lite.core.files.paths import python_environment
-from dlrover_lite.core.processes import is_foreign, send_signal, wait_for_end
+from dlrover_lite.core.processes.identity import is_foreign, send_signal, wait_for_end
 from dlrover_lite.core.version import __version__
 from dlrover_lite.protocol.brain_mode import BrainMode
 

@@ -19,7 +19,7 @@ import msgspec
 
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BrainError, DlroverLiteError, JobError
-from dlrover_lite.core.process_log import log
+from dlrover_lite.core.processes.log import log
 from dlrover_lite.core.version import __version__
 
 __all__ = ["DaemonOptions", "DaemonReady", "look_at", "serve", "stopped_by_signals"]
@@ -72,7 +72,7 @@ def serve(
     from dlrover_lite.brain_server.files import BrainFiles, BrainRecord
     from dlrover_lite.brain_server.history_thread import HistoryThread
     from dlrover_lite.brain_server.service import Service
-    from dlrover_lite.core.processes import identify
+    from dlrover_lite.core.processes.identity import identify
     from dlrover_lite.protocol.brain_messages import BrainRequests
     from dlrover_lite.protocol.history_messages import HistoryQuestion
     from dlrover_lite.transport.connector import Connector

@@ -26,7 +26,7 @@ from dlrover_lite.core.errors import BrainError
 from dlrover_lite.core.files.durable import close_to_others, make_private, write_whole
 from dlrover_lite.core.files.locks import Lock, held_by
 from dlrover_lite.core.files.paths import brain_database, make_state, state_directory
-from dlrover_lite.core.processes import ProcessIdentity, identify
+from dlrover_lite.core.processes.identity import ProcessIdentity, identify
 
 __all__ = ["BrainFiles", "BrainRecord", "running_brain"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dlrover_lite.brain.store.history import FileHistory, History
 from dlrover_lite.brain_server.files import BrainFiles, BrainRecord
 from dlrover_lite.core.errors import RemoteError, WireError
-from dlrover_lite.core.processes import is_foreign
+from dlrover_lite.core.processes.identity import is_foreign
 from dlrover_lite.protocol.history_messages import HistoryAnswer, HistoryQuestion
 
 if TYPE_CHECKING:  # it brings zmq along, which is of no use where no brain runs

@@ -150,7 +150,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Exception as error:  # the one place where a bug becomes a message
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             raise
-        from dlrover_lite.core.process_limits import exhausted
+        from dlrover_lite.core.processes.limits import exhausted
 
         if (shortage := exhausted(error)) is not None:
             print(f"Error: {shortage.message}\n{shortage.hint}", file=sys.stderr)

@@ -18,7 +18,7 @@ from dlrover_lite.brain_server.daemon import look_at
 from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.client.handle import JobHandle, Recipes, resolve, these_hosts
 from dlrover_lite.core.errors import DlroverLiteError
-from dlrover_lite.core.this_process import user_name
+from dlrover_lite.core.processes.this_process import user_name
 from dlrover_lite.core.words import at_time, cleaned
 from dlrover_lite.data.open import index_data
 from dlrover_lite.protocol.acts import PolicyName

@@ -53,7 +53,7 @@ from dlrover_lite.core.files.durable import (
 from dlrover_lite.core.files.locks import held_by
 from dlrover_lite.core.files.paths import make_state, state_directory
 from dlrover_lite.core.files.regular import read_file
-from dlrover_lite.core.processes import ProcessIdentity, identify
+from dlrover_lite.core.processes.identity import ProcessIdentity, identify
 from dlrover_lite.core.progress import Steps, no_steps
 from dlrover_lite.core.units import MIB
 from dlrover_lite.core.version import __version__

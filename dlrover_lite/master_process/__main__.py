@@ -16,9 +16,9 @@ from dlrover_lite.backends.keeper.client import KeeperClient
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.files.durable import write_whole
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
-from dlrover_lite.core.process_limits import exhausted
-from dlrover_lite.core.process_log import log
-from dlrover_lite.core.this_process import StopSignals
+from dlrover_lite.core.processes.limits import exhausted
+from dlrover_lite.core.processes.log import log
+from dlrover_lite.core.processes.this_process import StopSignals
 from dlrover_lite.jobs import events as stories
 from dlrover_lite.jobs.checkpoint_location import destination
 from dlrover_lite.jobs.store import Job, JobRecord, Result

@@ -10,8 +10,8 @@ import msgspec
 
 from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.core.errors import BrainError
-from dlrover_lite.core.processes import is_foreign
-from dlrover_lite.core.this_process import user_name
+from dlrover_lite.core.processes.identity import is_foreign
+from dlrover_lite.core.processes.this_process import user_name
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master_process.brain_restart import BrainRestart, start_process

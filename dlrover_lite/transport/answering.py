@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dlrover_lite.core.errors import DlroverLiteError
-from dlrover_lite.core.process_log import log
+from dlrover_lite.core.processes.log import log
 from dlrover_lite.transport.frames import (
     INTERNAL,
     LATER,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dlrover_lite.core.process_log import log
+from dlrover_lite.core.processes.log import log
 from dlrover_lite.transport.answering import Answering, without_repeats
 from dlrover_lite.transport.frames import MalformedMessage, Reply, ReplyCodec, Request, RequestCodec
 

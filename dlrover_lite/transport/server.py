@@ -13,7 +13,7 @@ from typing import Any
 import zmq
 
 from dlrover_lite.core.errors import WireError
-from dlrover_lite.core.process_log import log
+from dlrover_lite.core.processes.log import log
 from dlrover_lite.transport.answering import Answering, without_repeats
 from dlrover_lite.transport.curve import Gate, JobKey, is_guarded
 from dlrover_lite.transport.endpoints import may_be_ipv6

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.this_process import user_name
+from dlrover_lite.core.processes.this_process import user_name
 from dlrover_lite.core.units import Resources
 from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, RoleNow, Room
 

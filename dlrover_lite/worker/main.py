@@ -21,8 +21,8 @@ from dlrover_lite.core.errors import (
     RecipeError,
     WireError,
 )
-from dlrover_lite.core.process_log import log
-from dlrover_lite.core.this_process import StopSignals
+from dlrover_lite.core.processes.log import log
+from dlrover_lite.core.processes.this_process import StopSignals
 from dlrover_lite.data.base import Dataset, Schema
 from dlrover_lite.data.open import open_data
 from dlrover_lite.data.shared_index import take_indexes

@@ -12,7 +12,7 @@ import pytest
 
 from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs, create_job
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.processes import ProcessIdentity, send_signal
+from dlrover_lite.core.processes.identity import ProcessIdentity, send_signal
 from dlrover_lite.jobs.backend import RunOptions
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.transport.connector import read_key

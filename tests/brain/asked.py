@@ -17,7 +17,7 @@ from dlrover_lite.brain_server import history_client
 from dlrover_lite.brain_server.files import BrainFiles, BrainRecord
 from dlrover_lite.brain_server.history_client import BrainHistory
 from dlrover_lite.brain_server.history_thread import HistoryThread
-from dlrover_lite.core.processes import identify
+from dlrover_lite.core.processes.identity import identify
 from dlrover_lite.transport.connector import Connector
 
 WAYS = ("files", "brain")

@@ -15,7 +15,7 @@ import msgspec
 import zmq
 
 from dlrover_lite.backends.local.jobs.local_jobs import create_job
-from dlrover_lite.core.processes import identify
+from dlrover_lite.core.processes.identity import identify
 from dlrover_lite.jobs import final_status
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.messages import MasterRequests

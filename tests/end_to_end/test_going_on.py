@@ -15,7 +15,7 @@ import dlrover_lite
 from dlrover_lite.cli.main import main
 from dlrover_lite.client import census, resuming
 from dlrover_lite.client.handle import JobHandle, launch, resume
-from dlrover_lite.core.processes import is_alive
+from dlrover_lite.core.processes.identity import is_alive
 from dlrover_lite.jobs.checkpoint_location import Located, locate, store_of
 from tests.backends.support import PATIENCE_SECONDS, until
 from tests.end_to_end.support import HERE, kill, nodes, pid_of, succeeded, until_trained

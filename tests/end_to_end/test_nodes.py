@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrover_lite.client.handle import JobHandle
-from dlrover_lite.core.processes import is_alive
+from dlrover_lite.core.processes.identity import is_alive
 from tests.backends.support import until
 from tests.end_to_end.support import kill, start, succeeded, until_trained, write_csv
 from tests.end_to_end.test_faults import CENSUS, SGD, assert_exactly_once

@@ -32,7 +32,7 @@ from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.brain_server.history_client import BrainHistory
 from dlrover_lite.client.handle import launch
 from dlrover_lite.core.errors import BrainError, HistoryError, UsageError
-from dlrover_lite.core.processes import identify
+from dlrover_lite.core.processes.identity import identify
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master_process.brain_restart import BrainRestart, start_process

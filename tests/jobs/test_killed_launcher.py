@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.core.processes import ProcessIdentity, identify, send_signal, wait_for_end
+from dlrover_lite.core.processes.identity import ProcessIdentity, identify, send_signal, wait_for_end
 from dlrover_lite.jobs.store import Job
 from tests.backends.support import until
 

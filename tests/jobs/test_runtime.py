@@ -12,7 +12,7 @@ from dlrover_lite.backends.keeper.runtime_directories import (
     sweep_runtime,
 )
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.processes import ProcessIdentity, identify
+from dlrover_lite.core.processes.identity import ProcessIdentity, identify
 from tests.jobs.test_store import gone
 
 JOB = Path("/nowhere/quick-01234567")

@@ -12,7 +12,7 @@ import pytest
 
 from dlrover_lite.backends.local.jobs.local_jobs import create_job, summary_of
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
+from dlrover_lite.core.processes.identity import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
 from dlrover_lite.jobs import events, store
 from dlrover_lite.jobs.store import Beginning, Job, Result, find_job, list_jobs
 from dlrover_lite.protocol.questions import StoryEntry

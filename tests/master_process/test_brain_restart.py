@@ -9,7 +9,7 @@ import pytest
 
 from dlrover_lite.brain_server.files import BrainFiles, BrainRecord
 from dlrover_lite.core.errors import BrainError
-from dlrover_lite.core.processes import ProcessIdentity
+from dlrover_lite.core.processes.identity import ProcessIdentity
 from dlrover_lite.master_process.brain_restart import LIVED_SECONDS, LONGEST_PAUSE_SECONDS, BrainRestart
 
 DEAD = BrainRecord(ProcessIdentity(os.getpid(), "long ago"), "1.0", "ipc:///nowhere", "/nowhere", 1.0)

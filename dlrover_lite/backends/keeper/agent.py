@@ -32,7 +32,7 @@ from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import DlroverLiteError, UsageError
 from dlrover_lite.core.files.durable import make_private
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
-from dlrover_lite.core.process_log import log, log_to
+from dlrover_lite.core.processes.log import log, log_to
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.transport.connector import KEY_FILE_VARIABLE, Connector
 from dlrover_lite.transport.endpoints import tcp_address

@@ -17,7 +17,7 @@ from dlrover_lite.backends.host import linux
 from dlrover_lite.backends.keeper.protocol import TemplateOptions
 from dlrover_lite.backends.template.threads import THREAD_VARIABLES
 from dlrover_lite.core.files.durable import open_private
-from dlrover_lite.core.processes import JOB_VARIABLE
+from dlrover_lite.core.processes.identity import JOB_VARIABLE
 from dlrover_lite.jobs.store import Job
 
 __all__ = ["is_ours", "kill_all", "reap", "spawn", "spawn_template"]

@@ -41,8 +41,8 @@ from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.core.files.durable import make_private
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
-from dlrover_lite.core.process_log import log, log_to
-from dlrover_lite.core.processes import ProcessIdentity, identify
+from dlrover_lite.core.processes.identity import ProcessIdentity, identify
+from dlrover_lite.core.processes.log import log, log_to
 from dlrover_lite.jobs.store import EndState, Job, JobRecord, Result
 from dlrover_lite.protocol.brain_mode import BRAIN_VARIABLE
 from dlrover_lite.transport.connector import KEY_FILE_VARIABLE, Connector

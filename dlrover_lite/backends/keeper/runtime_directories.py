@@ -18,7 +18,7 @@ import msgspec
 from dlrover_lite.backends.host import cgroups
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.processes import ProcessIdentity, is_alive, is_foreign, kill_processes_of
+from dlrover_lite.core.processes.identity import ProcessIdentity, is_alive, is_foreign, kill_processes_of
 
 __all__ = [
     "MAX_SOCKET_NAME_BYTES",

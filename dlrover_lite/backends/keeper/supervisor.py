@@ -19,8 +19,8 @@ from dlrover_lite.backends.keeper.restarts import Restarts
 from dlrover_lite.backends.limits.base import Limiter, check_resources
 from dlrover_lite.backends.limits.node_limits import NodeLimits
 from dlrover_lite.core.errors import BackendError, JobError
-from dlrover_lite.core.process_limits import exhausted
-from dlrover_lite.core.process_log import log
+from dlrover_lite.core.processes.limits import exhausted
+from dlrover_lite.core.processes.log import log
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.nodes import NodeSpec

@@ -36,8 +36,8 @@ from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.files.paths import cache_directory, python_environment, state_directory
 from dlrover_lite.core.kernels.files import INDEX, damaged_files, is_ours
-from dlrover_lite.core.process_limits import descriptor_shortage, process_shortage
-from dlrover_lite.core.processes import identify
+from dlrover_lite.core.processes.identity import identify
+from dlrover_lite.core.processes.limits import descriptor_shortage, process_shortage
 from dlrover_lite.core.units import GIB, MIB, format_bytes
 from dlrover_lite.protocol.nodes import Enforcement
 from dlrover_lite.transport.endpoints import KEEPER_SOCKET

@@ -16,7 +16,7 @@ import msgspec
 
 from dlrover_lite.checkpoint.file_service.service import FileService, failure_of
 from dlrover_lite.core.errors import DlroverLiteError
-from dlrover_lite.core.process_log import log
+from dlrover_lite.core.processes.log import log
 from dlrover_lite.protocol.file_messages import FileRequests
 from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Failure, Request

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dlrover_lite.core.errors import DeadlineExceeded, JobError
 from dlrover_lite.core.failpoints import failpoint
-from dlrover_lite.core.process_log import log
+from dlrover_lite.core.processes.log import log
 from dlrover_lite.protocol.messages import Hello, MasterReplies, NodeFailed, PsOrders, Welcome
 from dlrover_lite.protocol.nodes import UNANSWERED_EXIT_CODE, UNANSWERED_SECONDS, NodeSpec
 from dlrover_lite.protocol.ps_messages import PsReplies, PsRequests

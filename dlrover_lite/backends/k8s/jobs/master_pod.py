@@ -37,7 +37,7 @@ from dlrover_lite.backends.keeper.restarts import Restarts
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.files.durable import open_private
-from dlrover_lite.core.process_log import log, log_to
+from dlrover_lite.core.processes.log import log, log_to
 from dlrover_lite.jobs.store import Job, Result, take_up_job, this_process
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.connector import KEY_FILE_VARIABLE

@@ -9,7 +9,7 @@ from dlrover_lite.backends.k8s.jobs.code_files import recipe_in_pod
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.core.files.durable import make_private
 from dlrover_lite.core.files.paths import brain_database
-from dlrover_lite.core.process_log import log
+from dlrover_lite.core.processes.log import log
 from dlrover_lite.protocol.brain_mode import BrainMode
 from dlrover_lite.protocol.features import features_of
 from dlrover_lite.recipe.schema import Recipe

@@ -39,7 +39,7 @@ from dlrover_lite.backends.k8s.objects.names import job_labels
 from dlrover_lite.backends.k8s.objects.node_pod import PodSettings
 from dlrover_lite.backends.k8s.objects.pod_view import PodView
 from dlrover_lite.core.errors import BackendError
-from dlrover_lite.core.process_limits import raise_descriptors
+from dlrover_lite.core.processes.limits import raise_descriptors
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.hosts import Host, SharedRoom, sum_of

@@ -18,7 +18,7 @@ from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.files.paths import python_environment
-from dlrover_lite.core.process_limits import descriptor_shortage, exhausted, process_shortage, raise_descriptors
+from dlrover_lite.core.processes.limits import descriptor_shortage, exhausted, process_shortage, raise_descriptors
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.recipe.schema import Recipe
 

@@ -15,7 +15,7 @@ from dlrover_lite.backends.local.jobs.job_logs import LogFile
 from dlrover_lite.backends.local.jobs.launching import check_process_limits, release_ended, start_keeper
 from dlrover_lite.backends.local.jobs.leftovers import sweep
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.core.processes import ProcessIdentity, is_alive, send_signal, wait_for_end
+from dlrover_lite.core.processes.identity import ProcessIdentity, is_alive, send_signal, wait_for_end
 from dlrover_lite.jobs import store
 from dlrover_lite.jobs.backend import LOCAL, Address, JobSummary, RunOptions, StopCause
 from dlrover_lite.jobs.store import Beginning, Job, JobRecord, Result, State

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.queues import Costs, Node, Window, run
-from dlrover_lite.backends.sim.physics.sampling import Job, Sample, sample, worker_limit
+from dlrover_lite.backends.sim.physics.representative_nodes import Job, Sample, sample, worker_limit
 
 __all__ = ["STANDS", "JobRate", "NodeRate", "Rate", "Rates", "Received"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.queues import Costs, Node, run
 from dlrover_lite.backends.sim.physics.rates import Rates
-from dlrover_lite.backends.sim.physics.sampling import (
+from dlrover_lite.backends.sim.physics.representative_nodes import (
     MOST_SERVERS,
     MOST_WORKERS,
     Job,
