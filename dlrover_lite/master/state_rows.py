@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from dlrover_lite.core.decoding import from_json
+
 __all__ = ["FactRows", "whole"]
 
 _PIECE_BYTES = 768
@@ -52,10 +54,10 @@ def whole(name: str, own: str | None, rows: Callable[[str], Mapping[str, str]]) 
         return own
     found = rows(f"{name}/")
     texts = []
-    for field, raw in msgspec.json.decode(own, type=dict[str, msgspec.Raw]).items():
+    for field, raw in from_json(own, dict[str, msgspec.Raw]).items():
         text = bytes(raw).decode()
         if text.startswith(f'{{"{_PARTS}":'):
-            marker = msgspec.json.decode(text)
+            marker = from_json(text, dict[str, Any])
             parts = [(key, found[f"{name}/{field}/{key}"]) for key in marker[_PARTS]]
             text = _joined(marker["of"], parts)
         texts.append(f"{_quoted(field)}:{text}")

@@ -27,9 +27,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
 
 from dlrover_lite.backends.k8s.api.calls import Calls
-from dlrover_lite.backends.k8s.api.problems import ApiProblem, Unreachable
+from dlrover_lite.backends.k8s.api.problems import ApiProblem, Unreachable, explained
 from dlrover_lite.backends.k8s.api.watch import Change, Meta, Watch
 from tests.k8s.exec_server import ExecServer
 from tests.k8s.pod_cgroups import PodGroups
@@ -484,15 +486,17 @@ class Cluster:
             self.calls.patch("Pod", pod.name, {"status": changes}, subresource="status", how="merge")
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = self.calls.connection.client.call_api(
-            f"/api/v1/namespaces/{self.calls.namespace}/{path}",
-            "POST",
-            header_params={"Accept": "application/json"},
-            body=body,
-            auth_settings=["BearerToken"],
-            _preload_content=False,
-            _return_http_data_only=True,
-        )
+        """Post to the API. Raises ApiProblem and Unreachable, as ``Calls`` does: what it is about may have been deleted meanwhile."""
+        url, accepted = f"/api/v1/namespaces/{self.calls.namespace}/{path}", {"Accept": "application/json"}
+        options: dict[str, Any] = {
+            "auth_settings": ["BearerToken"],
+            "_preload_content": False,
+            "_return_http_data_only": True,
+        }
+        try:
+            answer = self.calls.connection.client.call_api(url, "POST", header_params=accepted, body=body, **options)
+        except (ApiException, HTTPError, OSError) as error:
+            raise explained(error, f"post to {path}", self.calls.connection.server) from error
         found: dict[str, Any] = json.loads(answer.data)
         return found
 

@@ -11,8 +11,9 @@ import pytest
 
 from dlrover_lite.backends.k8s.api.calls import Calls
 from dlrover_lite.backends.k8s.api.connection import connect
+from dlrover_lite.core.decoding import convert
 from tests.k8s.cluster import ApiServer, needs_cluster
-from tests.k8s.kubelet import Cluster, namespace, needs_root
+from tests.k8s.kubelet import Anything, Cluster, Pod, namespace, needs_root
 
 pytestmark = [needs_cluster, needs_root]
 _SECONDS = 30.0
@@ -123,6 +124,14 @@ def test_a_stateful_set_has_its_pod_again_and_none_when_scaled_to_zero(cluster: 
     until(cluster, lambda: phase(cluster, "job-0") == "", "no pod")
     cluster.calls.delete("StatefulSet", "job", propagation="Background")
     until(cluster, lambda: cluster.calls.find("ConfigMap", "owned") is None, "what it owned gone")
+
+
+def test_a_pod_that_is_deleted_before_it_has_a_node_takes_no_other_along(cluster: Cluster) -> None:
+    made = cluster.calls.create(pod("one", ["true"]))
+    cluster.pods["gone"] = Pod(convert({**made, "metadata": {**made["metadata"], "name": "gone"}}, Anything))
+    until(cluster, lambda: any(line.startswith("gone: ") for line in cluster.said), "a refusal")
+    cluster.calls.create(pod("other", ["true"]))
+    until(cluster, lambda: phase(cluster, "other") == "Succeeded", "the end of the other")
 
 
 def test_a_pod_with_no_room_or_no_image_says_why(cluster: Cluster) -> None:
