@@ -84,7 +84,7 @@ class ObservationPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Least share of a worker's CPU that its computing thread is taken to have: the others hold the interpreter's lock, too."""
     memory_seconds: float = 3600.0
     """The most seconds ahead for which a plan's parameter servers get memory: as long as new limits hold that a PS in need gets."""
-    memory_times_so_far: float = 1.0
+    memory_times_so_far: float = 0.7
     """The same as a multiple of the time that what was trained so far took: tables are forecast from that, further ahead it is a guess,
     and what grows is given more in place."""
     shift_times: float = 1.5

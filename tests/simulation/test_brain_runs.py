@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -12,7 +14,7 @@ from dlrover_lite.protocol.demands import demand_of
 from dlrover_lite.protocol.features import features_of
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.simulation import brain_runs
-from dlrover_lite.simulation.brain_runs import simulate_with_brain
+from dlrover_lite.simulation.brain_runs import BrainRun, simulate_with_brain
 from dlrover_lite.simulation.fluid_nodes.fluid_work import FluidWork
 from dlrover_lite.simulation.job_recipe import recipe_of
 from dlrover_lite.simulation.outcomes.records import Run
@@ -72,6 +74,25 @@ def test_jobs_end_and_use_the_machines_as_their_user_would_not_have() -> None:
     trained = sum((use.stop - use.start) * use.used_cores for use in ads.usage)
     assert trained == pytest.approx(9e6 / 1024 * 0.063, rel=0.2), "CPU seconds aren't those of its minibatches"
     assert max(use.used_bytes for use in ads.usage) > 40 * MIB + 8 * 50_000 * 150
+
+
+def test_intervals_are_closed_as_they_end(tmp_path: Path) -> None:
+    """Real nodes report every second or so. Those here report seldom, and so at that moment."""
+    run = BrainRun(TRACE, CLUSTER, tmp_path)
+    ends = None
+    try:
+        while True:
+            run.world.happen()
+            job = run.world.jobs.get("job-00000")
+            if job is None or job.master.run is None:
+                continue
+            profiler = job.master.run.profiling.profiler
+            if profiler.has_measured:
+                break
+            ends = profiler.ends
+        assert ends is not None and run.world.clock.now == pytest.approx(ends, abs=1.5)
+    finally:
+        run.world.close()
 
 
 def test_a_recipe_tells_what_a_user_would_and_no_more() -> None:

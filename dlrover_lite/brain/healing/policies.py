@@ -147,7 +147,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     ``ahead_seconds``."""
     ahead_seconds: float = 1800.0
     """Seconds that memory is looked ahead. New limits hold for twice as long, at least."""
-    ahead_share: float = 0.5
+    ahead_share: float = 0.35
     """How far memory is looked ahead at most, as a multiple of what has been trained so far: tables are forecast from that, and a limit in
     place takes seconds to raise, for which ``act_on_oom`` sees to it that it is done in time."""
     spare_windows: int = 1

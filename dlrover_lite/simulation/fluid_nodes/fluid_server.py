@@ -11,7 +11,7 @@ from dlrover_lite.backends.sim.physics.rates import STANDS, NodeRate
 from dlrover_lite.core.slot_sets import SLOTS
 from dlrover_lite.protocol.messages import PsCounters, PsOrders, PsReport
 from dlrover_lite.protocol.nodes import NodeSpec
-from dlrover_lite.simulation.fluid_nodes.job_rates import JobRates, next_multiple
+from dlrover_lite.simulation.fluid_nodes.job_rates import JobRates
 from dlrover_lite.simulation.nodes.server import Server
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _LOOK_SECONDS = 1.0
 
 
 class FluidServer(Server):
-    """``report_seconds``: it reports at whole multiples of that while nothing goes on with its slots or checkpoints."""
+    """``report_seconds``: it reports that often, with all others of its job, while nothing goes on with its slots or checkpoints."""
 
     def __init__(self, job: SimulatedJob, spec: NodeSpec, rates: JobRates, report_seconds: float) -> None:
         super().__init__(job, spec)
@@ -87,7 +87,7 @@ class FluidServer(Server):
     def _report_at(self) -> float:
         if self._has_news or self.orders.version < self._orders_to_hear or self._unanswered:
             return super()._report_at
-        usual = next_multiple(self._reported_at, self._report_seconds)
+        usual = self._rates.next_report(self._reported_at, self._report_seconds)
         return min(usual, self._reported_at + self._level_seconds)
 
     @property

@@ -17,7 +17,7 @@ from dlrover_lite.protocol.messages import (
     WorkReport,
 )
 from dlrover_lite.protocol.nodes import NodeSpec
-from dlrover_lite.simulation.fluid_nodes.job_rates import JobRates, next_multiple
+from dlrover_lite.simulation.fluid_nodes.job_rates import JobRates
 from dlrover_lite.simulation.nodes.program import NodeProgram
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _AGAIN_SECONDS = 0.5
 
 
 class FluidWorker(NodeProgram):
-    """``report_seconds``: it reports at whole multiples of that, with all others of its job, and when a lease is done."""
+    """``report_seconds``: it reports that often, with all others of its job, and when a lease is done."""
 
     def __init__(self, job: SimulatedJob, spec: NodeSpec, rates: JobRates, report_seconds: float) -> None:
         super().__init__(job, spec)
@@ -134,7 +134,7 @@ class FluidWorker(NodeProgram):
             self._ask_at = self.clock() + seconds
 
     def _next_report(self) -> float:
-        return next_multiple(self.clock(), self._report_seconds)
+        return self._rates.next_report(self.clock(), self._report_seconds)
 
     def _report(self, *, want: bool, give_back: bool = False) -> None:
         """Report what was done since the last time, and ask for another lease if this one is done."""

@@ -167,6 +167,14 @@ class JobRates:
         for server in self._servers:
             server.passes(own, minibatches)
 
+    def next_report(self, now: float, seconds: float) -> float:
+        """Return when nodes that report every so many seconds do so next: together, and when an interval of the master's ends, which is
+        closed once all have told something later. Real nodes report every second or so, and have it closed as soon."""
+        run = self.job.master.run
+        ends = None if run is None else run.profiling.profiler.ends
+        phase = 0.0 if ends is None else ends
+        return phase + next_multiple(now - phase, seconds)
+
     def _then(self, at: float, act: Callable[[], None]) -> None:
         if self._due is not None:
             if self._due.due and self._due.at <= at:
