@@ -31,7 +31,7 @@ from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.files.paths import python_environment
 from dlrover_lite.core.processes.identity import JOB_VARIABLE
 from dlrover_lite.jobs.store import Job
-from tests.keeper_forks import ROOM_BYTES, Request
+from tests.keeper_forks import LONGEST_COMMAND_BYTES, Request
 
 __all__ = ["Keepers", "forked_keepers"]
 
@@ -120,12 +120,12 @@ class Keepers:
 
     def _begin(self, environment: dict[str, str]) -> None:
         self._environment = _read_at_start(environment)
-        begun = {**environment, **children.SINGLE_THREADED, JOB_VARIABLE: "x" * ROOM_BYTES}
+        begun = {**environment, **children.SINGLE_THREADED, JOB_VARIABLE: "x" * LONGEST_COMMAND_BYTES}
         begun.pop(failpoints.VARIABLE, None)  # each keeper has its own
         self._channel, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with end:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(PROCESS), str(end.fileno()), "x" * ROOM_BYTES],
+                [sys.executable, "-P", str(PROCESS), str(end.fileno()), "x" * LONGEST_COMMAND_BYTES],
                 pass_fds=[end.fileno()],
                 env=begun,
             )

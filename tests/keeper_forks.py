@@ -25,9 +25,9 @@ from dlrover_lite.core.files.durable import open_private
 from dlrover_lite.core.processes.identity import JOB_VARIABLE
 from dlrover_lite.jobs.store import Job
 
-__all__ = ["ROOM_BYTES", "Request"]
+__all__ = ["LONGEST_COMMAND_BYTES", "Request"]
 
-ROOM_BYTES = 1 << 14
+LONGEST_COMMAND_BYTES = 1 << 14
 """Longest command, and longest path of a job, that can be shown for a process."""
 _LONGEST_REQUEST_BYTES = 1 << 20
 KEEPER = "dlrover_lite.backends.keeper.keeper"
@@ -172,8 +172,8 @@ def _show(command: list[str], job: str) -> None:
     name = f"{JOB_VARIABLE}=".encode()
     variables = ctypes.string_at(environment, environment_end - environment)
     start = environment + variables.index(name) + len(name)
-    assert len(job.encode()) <= ROOM_BYTES
-    ctypes.memset(start, 0, ROOM_BYTES)
+    assert len(job.encode()) <= LONGEST_COMMAND_BYTES
+    ctypes.memset(start, 0, LONGEST_COMMAND_BYTES)
     ctypes.memmove(start, job.encode(), len(job.encode()))
 
 
