@@ -81,7 +81,7 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     worker_peak: int = 0
     """The most bytes of memory that any worker of the job has used, those that have ended included; 0: not known."""
     worker_steady: bool = False
-    """That has been the same for minutes."""
+    """The workers' memory use is steady: for minutes no worker has used more than ``worker_peak``."""
     evaluated: bool = True
     """An evaluation has ended, or the job has none to come: as ``Standing.evaluated``."""
     seconds_to_act: float = 10.0
