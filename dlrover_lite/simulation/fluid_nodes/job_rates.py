@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dlrover_lite.simulation.fluid_nodes.fluid_worker import FluidWorker
     from dlrover_lite.simulation.job import SimulatedJob
 
-__all__ = ["JobRates", "JobTruth", "Slowing", "next_multiple"]
+__all__ = ["JobRates", "JobTruth", "Slowing"]
 
 _NEARLY = 1e-6
 _AHEAD = 0.01
@@ -173,7 +173,7 @@ class JobRates:
         run = self.job.master.run
         ends = None if run is None else run.profiling.profiler.ends
         phase = 0.0 if ends is None else ends
-        return phase + next_multiple(now - phase, seconds)
+        return phase + _next_multiple(now - phase, seconds)
 
     def _then(self, at: float, act: Callable[[], None]) -> None:
         if self._due is not None:
@@ -240,6 +240,6 @@ class JobRates:
         return max(0.0, (self._full_at[limit, share] - self.samples) / self._rate)
 
 
-def next_multiple(now: float, seconds: float) -> float:
+def _next_multiple(now: float, seconds: float) -> float:
     """Return the next time that is a whole multiple of so many seconds: nodes that report then report together."""
     return (math.floor(now / seconds + _NEARLY) + 1) * seconds
