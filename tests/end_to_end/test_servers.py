@@ -120,3 +120,18 @@ def test_a_server_out_of_memory_without_room_for_more_fails_the_job() -> None:
     first, *story = result.message.splitlines()
     assert first == "ps-0 needs more memory than its 160 MiB, and 180 MiB are left for it beside the other nodes"
     assert any("ps-0: is up" in line for line in story)
+
+
+def test_a_worker_leaves_for_a_server_out_of_memory_where_there_is_no_other_room() -> None:
+    model = {"use": "wide_deep", "options": {"embedding_dim": 32, "hidden": [16]}}
+    total = {"cores": 4, "memory": f"{160 + 2 * 512 + 20}MiB"}
+    memory = {"ps": "160MiB", "worker": "512MiB"}
+    handle = start(model, MUCH, workers=2, memory=memory, batch_size=512, total=total, export="none")
+    status = succeeded(handle)
+    nodes = {node["id"]: node for node in status["nodes"]}
+    assert "OOMKilled: over its memory limit of 160 MiB" in nodes["ps-0"]["state"]
+    assert nodes["ps-1"]["memory"] == 240 << 20
+    assert sum(node["role"] == "worker" and node["memory"] == 512 << 20 for node in nodes.values()) == 2, (
+        "none came back"
+    )
+    assert "gives its room to ps-0" in "\n".join(entry.text for entry in handle.story("worker-1").entries)

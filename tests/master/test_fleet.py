@@ -169,14 +169,51 @@ def test_a_worker_that_runs_out_of_ever_more_memory_ends_the_job() -> None:
     assert limits == [300, 450, 675, 1012]
 
 
+def alone(capacity: Resources) -> Fleet:
+    """A fleet of which one worker is left."""
+    fleet, _ = begun(capacity).scale(1, 1.0)
+    for node in ("worker-1", "worker-2"):
+        fleet, _ = ends(fleet, node)
+    return fleet
+
+
 def test_job_fails_without_room_for_a_larger_worker() -> None:
-    used = 2 * 100 + 2 * 200
-    _, instructions = ends(begun(Resources(8.0, used + 250)), "worker-0", "OOMKilled")
+    used = 2 * 100
+    _, instructions = ends(alone(Resources(8.0, used + 250)), "worker-0", "OOMKilled")
     assert of(Launch, instructions)[0].node.resources.memory == 250
-    _, instructions = ends(begun(Resources(8.0, used + 210)), "worker-0", "OOMKilled")
+    _, instructions = ends(alone(Resources(8.0, used + 210)), "worker-0", "OOMKilled")
     (failure,) = of(FailJob, instructions)
     assert "worker-0 needs more memory than its 200 B, and 210 B are left" in failure.message
     assert not of(Launch, instructions)
+
+
+@pytest.mark.parametrize("node", ["ps-0", "worker-0"])
+def test_workers_give_their_memory_to_a_node_that_ran_out_of_its_own(node: str) -> None:
+    """As few as will do, one at least stays, and what has taken its place waits until they have left."""
+    capacity = Resources(8.0, 2 * 100 + 3 * 200 + 10)
+    fleet, instructions = ends(begun(capacity), node, "OOMKilled")
+    assert not of(FailJob, instructions) and not of(Launch, instructions)
+    (leaves,) = of(Terminate, instructions)
+    assert leaves.gently and leaves.node == "worker-2"
+    assert fleet.plan.worker.count == 2 and fleet.workers_wanted == 3
+    told = [note.text for note in of(Note, instructions)]
+    assert any(text.startswith(f"gives its room to {node}: it needs more memory than its") for text in told)
+    assert fleet.tick(50.0) == (fleet, []), "it hasn't left yet"
+    fleet, instructions = ends(fleet, "worker-2", "Succeeded", 51.0)
+    assert not of(Launch, instructions), "nobody takes its place"
+    fleet, instructions = fleet.tick(51.0)
+    (launch,) = of(Launch, instructions)
+    assert launch.node.follows == ("ps-0" if node == "ps-0" else "")
+    assert launch.node.resources.memory == (150 if node == "ps-0" else 300)
+    assert sum(one.most.memory for one in fleet.running) <= capacity.memory
+    assert fleet.take_room(60.0) == (fleet, []), "there is no room for it to come back"
+
+
+def test_nobody_leaves_for_a_node_that_would_have_too_little_all_the_same() -> None:
+    fleet, _ = begun(Resources(8.0, 100 + 100 + 3 * 200)).resized("ps-0", Resources(1.0, 2500))
+    after, instructions = ends(fleet, "ps-0", "OOMKilled")
+    assert of(FailJob, instructions) and not of(Terminate, instructions)
+    assert after.plan == fleet.plan
 
 
 def test_a_worker_that_leaves_is_not_replaced_by_itself() -> None:
@@ -280,7 +317,8 @@ def test_memory_of_a_server_without_a_follower_is_freed() -> None:
 
 
 def test_job_fails_without_room_for_a_larger_server() -> None:
-    _, instructions = ends(begun(Resources(8.0, 100 + 3 * 200 + 110)), "ps-0", "OOMKilled")
+    """The last worker doesn't leave for it: nobody would be there to train."""
+    _, instructions = ends(alone(Resources(8.0, 100 + 200 + 110)), "ps-0", "OOMKilled")
     assert "ps-0 needs more memory than its 100 B, and 110 B are left" in of(FailJob, instructions)[0].message
     assert not of(Launch, instructions)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from dlrover_lite.backends.sim.backend import SimBackend
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.core.failpoints import Died
-from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.jobs import events
 from dlrover_lite.master.nodes.reconciler import Reconciler
 from dlrover_lite.master.work.shard_plan import ShardPlan
@@ -124,4 +125,37 @@ def test_a_master_killed_before_it_has_noted_its_nodes_waits_for_a_plan_anew(
     assert fleet is not None and fleet.by_id
     assert min(node.resources.memory for node in fleet.by_id.values()) > 0
     assert not world.said
+    world.close()
+
+
+@pytest.mark.parametrize("killed", ["nobody", "the master"])
+def test_workers_of_a_full_machine_leave_for_a_server_that_ran_out_of_memory(tmp_path: Path, killed: str) -> None:
+    """The job goes on with fewer, and trains every sample: also if the master is killed before they have left."""
+    memory = 512 * MIB
+    sizes = schema.ResourceLimits(
+        ps=schema.RoleResources(count=1, cores=1.0, memory=memory),
+        worker=schema.RoleResources(count=3, cores=1.0, memory=memory),
+    )
+    recipe = msgspec.structs.replace(RECIPE, autoscale="off", resources=sizes)
+    plan = ShardPlan(samples=100_000, batch_size=256, epochs=1, eval_samples=0)
+    world = World(tmp_path, seed=5, hosts=[Host("full", Resources(8.0, 4 * memory + 50 * MIB))], brain=False)
+    world.add(JobSpec(recipe, plan, work=SteadyWork(), counted=True))
+    world.run(until=lambda: bool(world.jobs), most_seconds=1)
+    job = world.jobs["ads-1"]
+    world.run(until=lambda: job.minibatches > 50, most_seconds=600)
+    (server,) = job.servers()
+    server.extra_bytes = memory
+    server.hold()
+    if killed == "the master":
+        world.run(
+            until=lambda: job.master.run is not None and bool(job.master.run.fleet.workers_wanted), most_seconds=600
+        )
+        job.master.kill()
+    world.run(until=lambda: world.is_over, most_seconds=3600)
+    assert job.outcome is not None and job.outcome.state == "succeeded", job.outcome
+    result = job.files.result()
+    assert result is not None and result.status is not None
+    assert (result.status["samples"], result.status["quarantined"]) == (plan.samples, 0)
+    told = "\n".join(entry.text for entry in events.read(job.files.directory).entries)
+    assert "gives its room to ps-0: it needs more memory than its 512 MiB" in told
     world.close()

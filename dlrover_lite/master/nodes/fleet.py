@@ -23,7 +23,7 @@ from dlrover_lite.master.nodes.relaunch import (
     POLICIES,
     delay_seconds,
     describe_growth,
-    larger,
+    larger_by_givers,
     recent,
     with_another,
 )
@@ -272,10 +272,10 @@ class Fleet(msgspec.Struct, frozen=True):
 
     def tick(self, now: float) -> Next:
         """Launch what is due."""
-        due = [late for late in self.pending if late.due <= now]
+        due = [late for late in self.pending if late.due <= now and not self._waits_for_room(late)]
         if not due:
             return self, []
-        fleet = msgspec.structs.replace(self, pending=[late for late in self.pending if late.due > now])
+        fleet = msgspec.structs.replace(self, pending=[late for late in self.pending if late not in due])
         done: list[Instruction] = []
         for late in due:
             fleet, instructions = fleet._launch(late.role, late.resources, now, late.follows)
@@ -362,6 +362,8 @@ class Fleet(msgspec.Struct, frozen=True):
         for worker in workers:
             fleet, _, instructions = fleet._step(worker, "drain", now, f"gives its room to {to}: {why}")
             done += instructions
+        if not workers:
+            return fleet, done
         wanted, planned = self.workers_wanted, self.plan.worker.count
         fleet = fleet._plan("worker", max(1, planned - len(workers)))
         return msgspec.structs.replace(fleet, workers_wanted=max(wanted, planned)), done
@@ -487,9 +489,12 @@ class Fleet(msgspec.Struct, frozen=True):
         each = plan.each
         if node.resources.memory < each.memory and each.memory > room:
             each = msgspec.structs.replace(each, memory=node.resources.memory)  # what was taken from it others have now
+        giving: list[Node] = []
         if policy.memory_factor > 1:
             had = Resources(node.resources.cores, max(node.resources.memory, node.used_memory))
-            grown = larger(had, policy.memory_factor, room)
+            willing = least_missed(self.staying)[: None if role == "worker" else -1]  # one is left, whoever comes back
+            givers, grown = larger_by_givers(had, policy.memory_factor, room, [one.most.memory for one in willing])
+            giving = willing[:givers]
             if grown is None:
                 return self, [FailJob(*_no_room(node, room))]
             each = msgspec.structs.replace(each, memory=max(each.memory, grown.memory))
@@ -502,12 +507,21 @@ class Fleet(msgspec.Struct, frozen=True):
             each = msgspec.structs.replace(each, memory=node.resources.memory)
         delay = delay_seconds(policy, before)
         how = describe_growth(node.resources, each, followed=bool(follows))
-        if not delay:
+        if not delay and not giving:
             fleet, instructions = fleet._launch(role, each, now, follows)
             return fleet, [Note(node.id, f"{list(fleet.by_id)[-1]} takes its place{how}"), *instructions]
+        why = f"it needs more memory than its {format_bytes(node.resources.memory)}, and none is left"
+        fleet, instructions = fleet.give_way([worker.id for worker in giving], node.id, why, now)
         pending = msgspec.structs.replace(fleet, pending=[*fleet.pending, Pending(now + delay, each, role, follows)])
         another = "parameter server" if role == "ps" else "worker"
-        return pending, [Note(node.id, f"another {another} takes its place in {delay:g} s{how}")]
+        when = f"when {', '.join(worker.id for worker in giving)} has left" if giving else f"in {delay:g} s"
+        return pending, [Note(node.id, f"another {another} takes its place {when}{how}"), *instructions]
+
+    def _waits_for_room(self, late: Pending) -> bool:
+        """Return whether there is no memory for a node before a worker that is on its way out has ended."""
+        leaves = any(node.role == "worker" and node.state in ("draining", "ending") for node in self.running)
+        held = sum(node.most.memory for node in self.running)
+        return leaves and held + late.resources.memory > self.capacity.memory
 
     def memory_beside(self, node: Node) -> int:
         """Return the memory that all other nodes have, or are to have, in bytes."""

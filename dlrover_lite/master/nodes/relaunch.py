@@ -9,7 +9,16 @@ import msgspec
 from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.protocol.nodes import COUNTED_SECONDS, ExitReason
 
-__all__ = ["POLICIES", "Policy", "delay_seconds", "describe_growth", "larger", "recent", "with_another"]
+__all__ = [
+    "POLICIES",
+    "Policy",
+    "delay_seconds",
+    "describe_growth",
+    "larger",
+    "larger_by_givers",
+    "recent",
+    "with_another",
+]
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -62,6 +71,15 @@ def larger(each: Resources, factor: float, room: int) -> Resources | None:
     if memory < each.memory * min(factor, _LEAST_GROWTH):
         return None
     return Resources(each.cores, max(memory, each.memory))
+
+
+def larger_by_givers(each: Resources, factor: float, room: int, givers: Sequence[int]) -> tuple[int, Resources | None]:
+    """Return ``larger``, and before it the number of those, of the first, who have to give their ``givers`` bytes for that: as few as make
+    it enough to try again. None: all of theirs together don't."""
+    for count in range(len(givers) + 1):
+        if (grown := larger(each, factor, room + sum(givers[:count]))) is not None:
+            return count, grown
+    return 0, None
 
 
 def describe_growth(before: Resources, after: Resources, *, followed: bool = False) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -40,6 +41,11 @@ _HASTY = Policies(
 _PACE_SECONDS = 0.5
 """Length in seconds of the intervals in which a job is measured that the brain may change."""
 
+_NODE_BYTES = 512 * MIB
+"""Memory of a node whose size is fixed."""
+_FULL_SHARE = 0.25
+"""Share of single machines, of jobs with fixed plans, that have hardly more memory than these take."""
+
 
 class Case:
     """A world that is still to be made."""
@@ -56,6 +62,8 @@ class Case:
         self.cadence = Cadence(calm_seconds=chance.choice(_CALM_SECONDS), show_seconds=_SHOW_SECONDS)
         self.takes_checkpoints = all(spec.recipe.checkpoint != "off" for spec in self.specs)
         self.autoscales = any(spec.recipe.autoscale == "on" for spec in self.specs)
+        if len(self.hosts) == 1 and not self.autoscales and chance.random() < _FULL_SHARE:
+            self.hosts = (_filled(self.hosts[0], self.specs),)
 
     def world(self, directory: Path) -> World:
         """Make the world, with its jobs still to come."""
@@ -87,6 +95,13 @@ class Case:
         return lines
 
 
+def _filled(host: Host, specs: Sequence[JobSpec]) -> Host:
+    """Return a machine with no memory but for the nodes that jobs begin with, and a little."""
+    roles = [role for spec in specs for role in (spec.recipe.resources.ps, spec.recipe.resources.worker) if role]
+    nodes = sum(int(role.count or 0) for role in roles)
+    return Host(host.name, Resources(host.resources.cores, nodes * _NODE_BYTES + _NODE_BYTES // 4))
+
+
 def _spec(chance: random.Random, at: int) -> JobSpec:
     epochs, minibatches = chance.choice((1, 1, 2)), chance.randint(80, 130)
     samples = minibatches * _BATCH - chance.choice((0, 30))
@@ -108,8 +123,8 @@ def _spec(chance: random.Random, at: int) -> JobSpec:
     servers, workers = chance.randint(1, 3), chance.randint(1, 3)
     worker_seconds = chance.uniform(*_TRAINING_SECONDS) * workers / (minibatches * epochs)
     limits = schema.ResourceLimits(
-        ps=schema.RoleResources(count=servers, cores=0.5, memory=512 * MIB),
-        worker=schema.RoleResources(count=workers, cores=1.0, memory=512 * MIB),
+        ps=schema.RoleResources(count=servers, cores=0.5, memory=_NODE_BYTES),
+        worker=schema.RoleResources(count=workers, cores=1.0, memory=_NODE_BYTES),
     )
     recipe = schema.Recipe(
         version=1,

@@ -130,18 +130,23 @@ class Injection:
         self._world.clock.after(seconds, lambda: pause(False))
 
     def _out_of_memory(self, fault: Fault, job: SimulatedJob) -> str | None:
-        """Have a node need more memory than its limit, where its machine has some left: else the job fails, as it says that it does."""
-        left = self._world.machines.left
+        """Have a node need more memory than its limit, where its machine has some left, or other workers have: else the job fails, as it
+        says that it does."""
         nodes: Sequence[Worker | Server] = job.workers() if fault.kind.startswith("worker") else job.servers()
-        nodes = [
-            node for node in nodes if left(node.process.host).memory >= _LEFT_BEYOND_LIMIT * node.process.limits.memory
-        ]
-        node = _picked(nodes, fault.pick)
+        node = _picked([node for node in nodes if self._has_more(node, job)], fault.pick)
         if node is None:
             return None
         node.extra_bytes += int(node.process.limits.memory * (0.4 + 0.8 * fault.amount))
         node.hold()
         return node.name
+
+    def _has_more(self, node: Worker | Server, job: SimulatedJob) -> bool:
+        """Return whether a node's machine has enough memory left for it to run out of its own, with that of all workers there but one."""
+        host, needed = node.process.host, _LEFT_BEYOND_LIMIT * node.process.limits.memory
+        others = [one for one in job.workers() if one is not node]
+        there = [one.process.limits.memory for one in others if one.process.host == host]
+        givers = there if len(there) < len(others) or node not in job.servers() else there[1:]
+        return self._world.machines.left(host).memory + sum(givers) >= needed
 
     def _to_master(self, fault: Fault, job: SimulatedJob) -> str | None:
         master = job.master
