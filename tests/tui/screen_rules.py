@@ -28,10 +28,10 @@ def broken_rules(screen: Screen[Any]) -> list[str]:
     for pager in screen.query(Pager):
         found += _of_text(pager, pager.in_sight)
     for stack in screen.query(Stack):
-        found += _of_parts([(widget, want(stack.size.width)) for widget, want in stack._parts])
+        found += _of_parts([(widget, want(stack.size.width)) for widget, want in stack._parts], stack.size.height)
     for columns in screen.query(Columns):
         for group in columns.groups(columns.size.width) if columns.display else ():
-            found += _of_parts(group)
+            found += _of_parts(group, columns.size.height)
     return found + _of_places(screen)
 
 
@@ -70,14 +70,17 @@ def _of_text(widget: Pager | Lines, lines: Sequence[Any]) -> list[str]:
     return found
 
 
-def _of_parts(wants: Sequence[tuple[Widget, Want]]) -> list[str]:
-    """While one part has fewer lines than it wants, none has more than are enough for it; and none that never gives way is left out."""
+def _of_parts(wants: Sequence[tuple[Widget, Want]], height: int) -> list[str]:
+    """While one part has fewer lines than it wants, none has more than are enough for it, and no line of the ``height`` that they share
+    is empty; and none that never gives way is left out."""
     cut = [widget for widget, want in wants if widget.outer_size.height < want.enough and widget.display]
     cut += [widget for widget, want in wants if want.enough and not want.rank and not widget.display]
     roomy = [
         widget for widget, want in wants if widget.display and widget.outer_size.height > max(want.enough, want.least)
     ]
-    return [f"{roomy} have lines to spare while {cut} are cut"] if cut and roomy else []
+    found = [f"{roomy} have lines to spare while {cut} are cut"] if cut and roomy else []
+    taken = sum(widget.outer_size.height for widget, _ in wants if widget.display)
+    return [*found, f"{height - taken} lines are empty while {cut} are cut"] if cut and taken < height else found
 
 
 def _of_places(screen: Screen[Any]) -> list[str]:

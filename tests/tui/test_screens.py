@@ -180,6 +180,22 @@ def test_foreseen_memory_is_a_curve_where_there_is_room() -> None:
     drive(steps, the_app(job=ADS.id))
 
 
+def test_the_lines_of_a_prompt_are_used_again_when_it_has_gone() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await opened(pilot)
+        await settled(pilot)
+        before = screen_text(pilot)
+        await pilot.press(":")
+        await settled(pilot)
+        assert not broken_rules(pilot.app.screen)
+        await pilot.press("escape")
+        await settled(pilot)
+        assert not broken_rules(pilot.app.screen)
+        assert screen_text(pilot) == before
+
+    drive(steps, the_app(job=ADS.id), size=(120, 40))
+
+
 def test_a_timer_that_comes_while_the_app_closes_does_nothing() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await opened(pilot)

@@ -106,6 +106,9 @@ class Columns(Container):
         least = max(sum(min(want.least, want.enough) for want in group if not want.rank) for group in groups)
         return Want(least, max(sum(want.enough for want in group) for group in groups), grows=True, rank=1)
 
+    def on_resize(self, _event: events.Resize) -> None:
+        self.share()
+
     def share(self) -> None:
         """Give each part its lines."""
         if not self.size.width:
