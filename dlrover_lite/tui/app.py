@@ -446,7 +446,7 @@ class TuiApp(App[None]):
         for job in self.job_ids[:50]:
             yield Choice(f"Job {job}", "Open this job", partial(self.open_job, job))
         yield Choice("Notices", "All that was told here so far", lambda: self.command("notices", ""))
-        yield Choice("Screenshot", "Write what is shown to a file, as a picture (SVG)", self.take_picture)
+        yield Choice("Screenshot", "What is shown, as a picture in a file (SVG)", self.take_picture)
         yield Choice("Help", "The keys and commands", lambda: self.command("help", ""))
         for theme in self.theme_names:
             yield Choice(f"Theme {theme}", "Other colours", partial(self.command, "theme", theme))

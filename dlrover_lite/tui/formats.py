@@ -80,14 +80,14 @@ def span(begin: float, end: float) -> tuple[str, str]:
     return clock(begin, seconds=seconds), clock(end, seconds=seconds)
 
 
-def ends(row: JobRow) -> Line:
-    """Write when a job ``ends``, at 14:32 ±3m, or 14:32:05 ±8s; of one that is over, when that was."""
+def ends(row: JobRow, width: int | None = None) -> Line:
+    """Write when a job ``ends``, at 14:32 ±3m, or 14:32:05 ±8s; of one that is over, when that was. What it may be off by needs room."""
     if row.over:
         return line((f"at {clock(row.ended_at)}", "dim")) if row.ended_at is not None else DASH
     if row.expected is None:
         return DASH
-    error = row.expected.error_seconds
-    return line(_when(row.expected, row), (f" {give_or_take(error)}", "dim"))
+    when, error = _when(row.expected, row), f" {give_or_take(row.expected.error_seconds)}"
+    return line(when, (error, "dim")) if width is None or len(when) + len(error) <= width else line(when)
 
 
 def _when(end: ExpectedEnd, row: JobRow) -> str:

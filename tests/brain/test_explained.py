@@ -260,4 +260,9 @@ def test_memory_forecast_is_put_in_words(fields: dict[str, Any], text: str) -> N
         "ahead": (MemoryAhead(START + 60, 480 * MIB, 440 * MIB, 500 * MIB),),
         "limits": (Used(START, 256 * MIB), Used(START, 512 * MIB)),
     }
-    assert memory(MemoryCurve(**(plain | fields))) == text
+    curve = MemoryCurve(**(plain | fields))
+    assert memory(curve) == text
+    if curve.limit:
+        assert memory(curve, short=True).startswith("ps-1: 310 of 512 MiB, 480 (±40) ")
+    else:
+        assert memory(curve, short=True) == text

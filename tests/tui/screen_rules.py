@@ -36,7 +36,7 @@ def broken_rules(screen: Screen[Any]) -> list[str]:
 
 
 def _of_cells(grid: Grid[Any]) -> list[str]:
-    """A cell that says more than there is room for ends with an ellipsis, and no cell is beyond the table's right edge."""
+    """A cell that says more than there is room for ends with an ellipsis, which no number does, and none is beyond the right edge."""
     table, top = grid.table, grid.scroll_offset.y
     placed = table.place(grid.width)
     room = grid.scrollable_content_region.width
@@ -46,7 +46,8 @@ def _of_cells(grid: Grid[Any]) -> list[str]:
         for one in placed:
             whole = plain(table.columns[one.at].cell(table.rows[name], one.width)).strip()
             shown = drawn.crop(one.x, one.x + one.width).text.strip()
-            if shown != whole and not shown.endswith("…"):
+            is_number = table.columns[one.at].right
+            if shown != whole and (is_number or not shown.endswith("…")):
                 found.append(f"{whole!r} is cut to {shown!r}")
     if table.shown and grid.size.height < 2:
         found.append(f"{len(table.shown)} rows, of which none is seen")
@@ -74,7 +75,7 @@ def _of_parts(wants: Sequence[tuple[Widget, Want]], height: int) -> list[str]:
     """While one part has fewer lines than it wants, none has more than are enough for it, and no line of the ``height`` that they share
     is empty; and none that never gives way is left out."""
     cut = [widget for widget, want in wants if widget.outer_size.height < want.enough and widget.display]
-    cut += [widget for widget, want in wants if want.enough and not want.rank and not widget.display]
+    cut += [widget for widget, want in wants if want.enough and not want.rank and not want.spare and not widget.display]
     roomy = [
         widget for widget, want in wants if widget.display and widget.outer_size.height > max(want.enough, want.least)
     ]

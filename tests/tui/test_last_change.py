@@ -115,10 +115,12 @@ def test_the_reason_is_in_the_list_at_every_width(name: str, width: int) -> None
 
 # --- the room ---------------------------------------------------------------------------------------------------------
 
-WANTS = st.builds(Want, st.integers(1, 8), st.integers(0, 60), st.booleans(), st.integers(0, 3))
+WANTS = st.builds(
+    Want, st.integers(1, 8), st.integers(0, 60), st.booleans(), st.integers(0, 3), st.sampled_from([False] * 4 + [True])
+)
 
 
-@given(st.integers(0, 80), st.lists(WANTS, max_size=6))
+@given(st.integers(0, 80), st.lists(WANTS, max_size=6).filter(lambda wants: sum(want.spare for want in wants) <= 1))
 def test_no_part_has_lines_to_spare_while_another_is_cut(room: int, wants: list[Want]) -> None:
     found = divide(room, wants)
     shown = [(want, lines) for want, lines in zip(wants, found, strict=True) if lines]
@@ -128,6 +130,10 @@ def test_no_part_has_lines_to_spare_while_another_is_cut(room: int, wants: list[
         assert sum(found) <= room
     if any(want.grows and lines for want, lines in shown):
         assert sum(found) >= room
+    if any(want.spare and lines for want, lines in shown):
+        assert sum(found) == room and all(
+            lines == want.enough for want, lines in zip(wants, found, strict=True) if not (want.spare and lines)
+        )
 
 
 def test_missing_lines_are_counted() -> None:

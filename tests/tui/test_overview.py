@@ -14,14 +14,16 @@ from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.news import JobNews, PlanNews, WatchedJobs
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.tui.model import Given, HostShare, JobsView
-from dlrover_lite.tui.pages.overview_page import jobs_in, overview
+from dlrover_lite.tui.pages.overview_page import jobs_in, overview, picture
 from dlrover_lite.tui.pages.stack_chart import Layer, Look, look_of, stack_chart
 from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.text import length, plain
 from dlrover_lite.tui.view_state import JobsFold, LocalNode, LocalStatus
+from dlrover_lite.tui.widgets.panel import Panel
 from tests.tui.driving import drive, screen_text, settled, the_app, told
 from tests.tui.fixed import NOW, VIEW, FixedSource
 from tests.tui.overview import ADS, FAR, FEED, HERE, LONG_GONE, OVERVIEW, WAITS, job
+from tests.tui.screen_rules import broken_rules
 
 
 def _text(view: JobsView = OVERVIEW, width: int = 120, height: int = 40) -> str:
@@ -60,6 +62,37 @@ def test_the_overview_fits_its_width_and_of_one_machine_its_height(size: tuple[i
     lines = overview(here, *size, NOW)
     assert max(map(length, lines)) <= size[0]
     assert len(lines) <= max(size[1], 17)
+
+
+@pytest.mark.parametrize("size", [(56, 11), (76, 20), (116, 36), (196, 56)])
+def test_no_number_of_the_overview_is_cut(size: tuple[int, int]) -> None:
+    text = [plain(one).rstrip() for one in overview(OVERVIEW, *size, NOW)]
+    assert any(one.endswith("given") or "given," in one for one in text if "this machine" in one)
+    told = [one for one in text[1:] if "waits" not in one and "GiB: " not in one]
+    assert not [one for one in told if re.search(r"[\d ][KMGT]?i?…", one)]
+
+
+@given(st.integers(20, 200), st.integers(1, 60), st.sets(st.sampled_from(sorted(OVERVIEW.jobs))))
+def test_a_picture_fits_and_says_what_is_missing(width: int, height: int, jobs: set[str]) -> None:
+    view = msgspec.structs.replace(OVERVIEW, jobs={job: OVERVIEW.jobs[job] for job in jobs})
+    lines = picture(view, width, height, NOW)
+    assert len(lines) <= height and all(length(one) <= width for one in lines)
+    text = "\n".join(map(plain, lines))
+    sources = {OVERVIEW.jobs[job].source for job in jobs if job != WAITS.id}
+    if lines and len(sources) == 2:
+        assert ("gke/ml" in text) != ("and 1 more cluster: v" in text)
+
+
+def test_the_room_below_all_jobs_shows_who_had_what() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await settled(pilot)
+        panel = pilot.app.screen.query_one("#picture", Panel)
+        assert panel.display and "cores given, by job" in panel.text and "ads-7f3k2m1p" in panel.text
+        await pilot.resize_terminal(80, 24)
+        await settled(pilot)
+        assert not panel.display and not broken_rules(pilot.app.screen)
+
+    drive(steps, size=(120, 40))
 
 
 def _drawn(layers: list[Layer], most: float | None, height: int = 12, width: int = 48) -> list[str]:

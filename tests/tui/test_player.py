@@ -120,6 +120,9 @@ def test_player_goes_to_decisions_of_all_jobs_or_one(player: Player) -> None:
     [
         ("14:01", 60),
         ("14:00:05", 5),
+        ("0:45", 45),
+        ("01:05", 65),
+        ("0:01:05", 65),
         ("90s", 90),
         ("1m", 60),
         ("1m30.5s", 90.5),
@@ -139,7 +142,14 @@ def test_the_first_minute_means_the_beginning() -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "no time"), ("soon", "no time"), ("24:00", "no time"), ("9h", "1:40 long"), ("13:59", "14:01:40")],
+    [
+        ("", "no time"),
+        ("soon", "no time"),
+        ("24:60", "no time"),
+        ("24:00", "1:40 long"),
+        ("9h", "1:40 long"),
+        ("13:59", "14:01:40"),
+    ],
 )
 def test_senseless_times_are_refused(player: Player, text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):

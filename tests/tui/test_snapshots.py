@@ -23,6 +23,7 @@ from dlrover_lite.tui.screens.reading import ReadingScreen
 from dlrover_lite.tui.widgets.toned import Lines
 from tests.tui.driving import arrived, drive, opened, screen_text, settled, the_app, until
 from tests.tui.fixed import ADS, DETAIL, EVALUATED, FEED, SUGGESTED, VIEW, FixedSource
+from tests.tui.overview import OVERVIEW
 from tests.tui.recorded_jobs import job_of
 from tests.tui.screen_rules import broken_rules
 
@@ -81,6 +82,13 @@ def test_jobs_with_long_reasons(seen: SnapshotAssertion) -> None:
         await pilot.press("escape", "down")
 
     assert screens(steps, _recorded()) == seen
+
+
+def test_overview(seen: SnapshotAssertion) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("v")
+
+    assert screens(steps, the_app(FixedSource(OVERVIEW))) == seen
 
 
 def test_no_jobs(seen: SnapshotAssertion) -> None:

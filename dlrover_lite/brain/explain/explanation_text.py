@@ -98,14 +98,19 @@ def _small(seconds: float) -> str:
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
-def memory(one: MemoryCurve) -> str:
-    """Write a memory curve in words: ``ps-1: 310 MiB now, 480 MiB (±40) at the end, limit 512 MiB``"""
+def memory(one: MemoryCurve, *, short: bool = False) -> str:
+    """Write a memory curve in words: ``ps-1: 310 MiB now, 480 MiB (±40) at the end, limit 512 MiB``; ``short``: ``ps-1: 310 of 512 MiB,
+    480 (±40) at the end``."""
+    whole = one.limit if short and one.limit else None
     parts = [f"{format_bytes(one.now)} now"]
     if (most := one.most) is not None:
         half = max(most.upper - most.expected, most.expected - most.lower)
         when = "at the end" if one.to_the_end else "in an hour"
-        parts.append(f"{format_bytes(most.expected)} (±{_in_unit_of(most.expected, half)}) {when}")
-    if one.limit:
+        expected = format_bytes(most.expected) if whole is None else _in_unit_of(whole, most.expected)
+        parts.append(f"{expected} (±{_in_unit_of(whole or most.expected, half)}) {when}")
+    if whole is not None:
+        parts[0] = f"{_in_unit_of(whole, one.now)} of {format_bytes(whole)}"
+    elif one.limit:
         parts.append(f"limit {format_bytes(one.limit)}")
     if one.full_at is not None:
         parts.append(f"full at {at_time(one.full_at).partition(' ')[2]}")

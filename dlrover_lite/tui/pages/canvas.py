@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from dlrover_lite.tui.text import Line, Span, Tone, joined
+from dlrover_lite.tui.text import Line, Span, Tone, cut, joined
 
-__all__ = ["LABEL", "Canvas", "ends_line"]
+__all__ = ["LABEL", "Canvas", "ends_line", "label"]
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a braille character's dots: rows from the top, each with its left and right dot."""
@@ -67,6 +67,13 @@ class Canvas:
             bits, _ = self._dots.get((at // 4, x // 2), (0, tone))
             self._dots[at // 4, x // 2] = bits | _DOTS[at % 4][x % 2], tone
 
+    def labels(self, written: Callable[[float], str], *values: float) -> dict[int, str]:
+        """Return what stands beside the rows of some values. Of several in a row the first does."""
+        found: dict[int, str] = {}
+        for value in values:
+            found.setdefault(self._row(value, self.height), label(written(value)))
+        return found
+
     def lines(self, labels: Mapping[int, str]) -> list[Line]:
         """Return the field's lines, with what stands beside some of its rows."""
         return [
@@ -86,6 +93,11 @@ class Canvas:
         if (dots := self._dots.get(at)) is not None:
             return Span(chr(_BRAILLE + dots[0]), dots[1])
         return self._put.get(at) or self._rules.get(column) or self._filled.get(at) or Span(" ")
+
+
+def label(text: str) -> str:
+    """Write a number beside a field: where it is too long without the space before its unit."""
+    return cut(text if len(text) <= LABEL else text.replace(" ", ""), LABEL)
 
 
 def ends_line(ends: tuple[str, str], plot: int, between: Line = ()) -> Line:

@@ -30,6 +30,8 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = "▏▎▍▌▋▊▉█"
 _LEAST_SPAN = 1e-9
 """Smallest span of x that is spread over columns; below it all is in one column."""
+_HALF_FROM = 5
+"""Number of rows from which on half of what an axis has at its top is written, too."""
 _MOST_ABOVE = 1.5
 """The most that an axis goes beyond what was measured and foreseen, as a factor: a band may end anywhere."""
 
@@ -127,10 +129,16 @@ def curve(
     for mean in means:
         for column in range(canvas.column(mean.start) + 1, canvas.column(mean.stop), 2):
             canvas.over(column, mean.value, "━", "accent")
-    labels = {0: compact(top), rows - 1: "0"} if rows > 1 else {0: compact(top)}
-    if rows >= 5 and top:
-        labels[rows // 2] = compact(top * (1 - (rows // 2 * 4 + 1.5) / (rows * 4 - 1)))
-    return [*canvas.lines(labels), _axis(marks, canvas), ends_line(ends, plot, legend)]
+    between = (top / 2,) if rows >= _HALF_FROM else ()
+    return [
+        *canvas.lines(canvas.labels(_written, top, 0.0, *between)),
+        _axis(marks, canvas),
+        ends_line(ends, plot, legend),
+    ]
+
+
+def _written(value: float) -> str:
+    return compact(value) if value else "0"
 
 
 def _draw_band(canvas: Canvas, band: Band) -> None:
@@ -233,7 +241,9 @@ def scatter(
         field.put(point)
     for point in reversed(points):
         field.name(point)
-    labels = {0: compact(top), rows // 2: compact(top * (1 - (rows // 2) / (rows - 1))), rows - 1: "0"}
+    labels = {0: _written(top), rows - 1: "0"}
+    if rows >= _HALF_FROM:
+        labels[round((rows - 1) / 2)] = _written(top / 2)
     found = []
     for row in range(rows):
         head = Span(labels.get(row, "").rjust(LABEL) + ("┤" if row in labels else "│"), "dim")

@@ -9,7 +9,7 @@ from dlrover_lite.core.words import at_time, compact, short_duration
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobDetail
-from dlrover_lite.tui.pages.last_change import cause_of, is_made, mark_of, tone_of_miss
+from dlrover_lite.tui.pages.last_change import cause_of, is_made, mark_of, told_in_full, tone_of_miss
 from dlrover_lite.tui.table import Column, Order, Table, numbers
 from dlrover_lite.tui.text import Line, Span, cut, line, wrapped
 
@@ -161,20 +161,16 @@ def describe_run(run: Run, width: int) -> list[Line]:
 
 def describe(one: Chosen, width: int, *, is_made: bool = True) -> list[Line]:
     """Write all that the list knows of a decision: why, first."""
-    symbol, tone = mark_of(one, is_made=is_made)
-    what = line((f"{symbol} ", tone), (one.difference or one.action, "title"))
-    if not is_made:
-        what += line((f"  {one.done or 'suggested, waits for accept or reject'}", "warn"))
-    cause = wrapped(one.cause, width) if one.cause and one.cause not in one.reason else []
-    return [what, *cause, *wrapped(one.reason, width), (), *_facts(one)]
+    waits = "" if is_made else one.done or "suggested, waits for accept or reject"
+    return [*told_in_full(one, width, is_made=is_made, waits=waits), (), *_facts(one)]
 
 
 def _facts(one: Chosen) -> list[Line]:
-    found = [
-        line(("decided    ", "dim"), f"{one.action}, {at_time(one.at)}, stage {stage(one)}"),
-        line(("from       ", "dim"), one.before or "-"),
-        line(("to         ", "dim"), one.choice or "-"),
-    ]
+    found = [line(("decided    ", "dim"), f"{one.action}, {at_time(one.at)}, stage {stage(one)}")]
+    if one.action == "heal":
+        found.append(line(("node       ", "dim"), one.choice or "-"))
+    else:
+        found += [line(("from       ", "dim"), one.before or "-"), line(("to         ", "dim"), one.choice or "-")]
     if one.predicted is not None:
         before = f"{compact(one.rate_before)} → " if one.rate_before else ""
         band = f" (80% band {compact(one.lower or 0.0)} to {compact(one.upper or 0.0)})"

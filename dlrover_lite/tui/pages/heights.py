@@ -21,10 +21,19 @@ class Want(NamedTuple):
     """Whether more lines than enough make it better."""
     rank: int = 0
     """Rank of the part: where there isn't room for all, those of the highest give way first; 0: never."""
+    spare: bool = False
+    """Whether it is shown only where all others have enough, and then has all lines that are left over."""
 
 
 def divide(room: int, wants: Sequence[Want]) -> list[int]:
-    """Divide ``room`` lines: nothing gets more than enough while another has less. Of what is left over those that grow get equal parts."""
+    """Divide ``room`` lines: nothing gets more than enough while another has less. Of what is left over those that grow get equal parts,
+    unless one is for that."""
+    spare = next((at for at, want in enumerate(wants) if want.spare and want.enough > 0), None)
+    if spare is not None:
+        left = room - sum(want.enough for at, want in enumerate(wants) if at != spare)
+        if left >= wants[spare].enough:
+            return [left if at == spare else want.enough for at, want in enumerate(wants)]
+        wants = [Want(0, 0) if want.spare else want for want in wants]
     kept = _kept(room, wants)
     found = [min(want.least, want.enough) if at in kept else 0 for at, want in enumerate(wants)]
     left = room - sum(found)

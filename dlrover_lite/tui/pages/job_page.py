@@ -158,7 +158,10 @@ def _ahead(curve: MemoryCurve | None, width: int) -> list[Line]:
     if curve is None:
         return []
     tone: Tone = "warn" if curve.full_at is not None else "plain"
-    return [line(_name("memory"), (cut(explanation_text.memory(curve), width - _LABEL), tone))]
+    text, room = explanation_text.memory(curve), width - _LABEL
+    if len(text) > room:
+        text = explanation_text.memory(curve, short=True)
+    return [line(_name("memory"), (cut(text, room), tone))]
 
 
 def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
@@ -253,12 +256,15 @@ def _memory(row: NodeRow, width: int) -> Line:
     return _bar_of(row.used_memory, row.memory, text, width)
 
 
-def _work(row: NodeRow, _width: int) -> Line:
-    """Write what a node does: samples/s of a worker, slots of a parameter server."""
+def _work(row: NodeRow, width: int) -> Line:
+    """Write what a node does: samples/s of a worker, slots of a parameter server. Width 0: there is room."""
     if not row.alive:
         return ()
     if row.role == "ps":
-        return formats.DASH if row.slots is None else line(f"{row.slots:,} slots")
+        if row.slots is None:
+            return formats.DASH
+        texts = (f"{row.slots:,} slots", f"{row.slots} slots", f"{row.slots:,}")
+        return line(next((text for text in texts if not width or len(text) <= width), texts[-1]))
     return line(f"{compact(row.rate)}/s")
 
 
@@ -284,11 +290,11 @@ def _throttled(row: NodeRow, _width: int) -> Line:
 
 
 _COLUMNS: tuple[Column[NodeRow], ...] = (
-    Column("node", "NODE", lambda row, _: line(row.id), None, least=9, wanted=10, most=16),
-    Column("state", "STATE", _state, lambda row: row.state, least=10, wanted=11, most=28, rank=3),
-    numbers("cpu", "CPU", _cpu, lambda row: row.used_cores, least=9, wanted=16, most=30, rank=1),
-    numbers("memory", "MEMORY", _memory, lambda row: row.used_memory, least=13, wanted=20, most=36, rank=1),
-    numbers("work", "WORK", _work, lambda row: row.rate or row.slots, least=11, rank=2),
+    Column("node", "NODE", lambda row, _: line(row.id), None, least=9, most=16),
+    Column("state", "STATE", _state, lambda row: row.state, least=10, wanted=11, most=28, rank=1),
+    numbers("cpu", "CPU", _cpu, lambda row: row.used_cores, least=9, wanted=16, most=30, rank=2),
+    numbers("memory", "MEMORY", _memory, lambda row: row.used_memory, least=13, wanted=20, most=36, rank=2),
+    numbers("work", "WORK", _work, lambda row: row.rate or row.slots, least=8, wanted=11, rank=1),
     Column("share", "SHARE", _share, lambda row: row.share, least=5, wanted=6, right=True, rank=4),
     Column("leased", "LEASED", _leased, lambda row: row.leased, least=6, right=True, rank=6),
     Column("throttled", "HELD", _throttled, lambda row: row.throttled, least=4, wanted=5, right=True, rank=7),

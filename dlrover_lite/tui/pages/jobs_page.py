@@ -9,15 +9,17 @@ from dlrover_lite.jobs.backend import LOCAL
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobRow, JobsView
 from dlrover_lite.tui.pages.charts import bar, sparkline
-from dlrover_lite.tui.pages.last_change import difference_of, in_list, mark_of
+from dlrover_lite.tui.pages.last_change import in_list, told_in_full
 from dlrover_lite.tui.table import Column, Table, numbers
-from dlrover_lite.tui.text import Line, Span, line, side_by_side, wrapped
+from dlrover_lite.tui.text import Line, Span, length, line, plain, side_by_side, wrapped
 
 __all__ = ["chosen", "describe", "headline", "jobs_table", "nothing_yet", "recipe_lines"]
 
 
 _BESIDE = 110
 """Width from which on facts are beside why they are so."""
+_NAME = 10
+"""Width of the names of facts."""
 
 
 def jobs_table() -> Table[JobRow]:
@@ -93,12 +95,12 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
     Column("source", "SOURCE", _source, _where, least=12, wanted=16, most=30, rank=2, has=lambda row: bool(row.source)),
     Column("state", "STATE", _state, lambda row: row.state, least=12),
     numbers("progress", "DONE", _progress, lambda row: row.share, least=4, most=12, rank=1),
-    Column("ends", "ENDS", lambda row, _: formats.ends(row), _ends_at, least=12, wanted=13, rank=2),
+    Column("ends", "ENDS", formats.ends, _ends_at, least=12, wanted=13, most=17, rank=2),
     numbers("rate", "SAMPLES/S", lambda row, _: formats.number(row.rate), lambda row: row.rate, least=9, rank=3),
     Column("trend", "TREND", _trend, least=6, wanted=8, most=12, rank=6),
     Column("nodes", "NODES", _nodes, _node_count, least=6, wanted=7, rank=5, down=True),
     numbers("cpu", "CPU", _cpu, lambda row: row.used_cores, least=8, rank=7),
-    numbers("memory", "MEMORY", _memory, lambda row: row.used_memory, least=12, wanted=13, rank=8),
+    numbers("memory", "MEMORY", _memory, lambda row: row.used_memory, least=13, rank=8),
     numbers("cost", "COST", lambda row, _: formats.cost_of(row), _core_seconds, least=22, rank=9),
     Column("decision", "LAST CHANGE", _decision, None, least=44, wanted=50, most=400, rank=4),
 )
@@ -157,14 +159,14 @@ def describe(row: JobRow, width: int, now: float) -> list[Line]:
         ("samples", _samples(row)),
         ("samples/s", formats.number(row.rate)),
         ("nodes", _nodes(row, 0)),
-        ("cpu", (*_cpu(row, 0), Span(" cores used of those given", "dim"))),
-        ("memory", (*_memory(row, 0), Span(" used of what is given", "dim"))),
+        ("cpu", _with(_cpu(row, 0), row.cores, " cores used of those given")),
+        ("memory", _with(_memory(row, 0), row.memory, " used of what is given")),
         ("cost", formats.cost_of(row)),
         ("files", line(row.directory or (f"in {row.source}" if row.source else "not on this machine"))),
     ]
     if row.look is not None:
         pairs.insert(-1, ("brain", formats.look(row.look, now)))
-    found = [line((f"{name:<10} ", "dim"), *value) for name, value in pairs]
+    found = [one for name, value in pairs for one in _fact(name, value, width)]
     if row.message:
         found += [(), line(("message", "title")), *wrapped(row.message, width)]
     if row.decision is not None:
@@ -176,12 +178,26 @@ def describe(row: JobRow, width: int, now: float) -> list[Line]:
 
 def chosen(row: JobRow, width: int, now: float) -> list[Line]:
     """Write what is known of the job that is chosen: why it is as it is, first."""
-    facts = describe(row, width, now)
+    left = width * 55 // 100 if width >= _BESIDE else 0
+    facts = describe(row, width - left - 2 if left else width, now)
     facts = facts[: next((at for at, one in enumerate(facts) if not one), len(facts))]
-    if width < _BESIDE:
+    if not left:
         return [*_why(row, width), (), *facts]
-    left = width * 55 // 100
     return side_by_side(((left, _why(row, left)), (width - left - 2, facts)))
+
+
+def _with(value: Line, known: object, what: str) -> Line:
+    """Say what a value is, if it is known."""
+    return (*value, Span(what, "dim")) if known else value
+
+
+def _fact(name: str, value: Line, width: int) -> list[Line]:
+    """Write a name and a value; one that is too long goes on below."""
+    head = Span(f"{name:<{_NAME}} ", "dim")
+    if length(value) <= width - _NAME - 1 or not value:
+        return [(head, *value)]
+    first, *more = wrapped(plain(value), width - _NAME - 1, value[0].tone)
+    return [(head, *first), *(line(" " * (_NAME + 1), *rest) for rest in more)]
 
 
 def _why(row: JobRow, width: int) -> list[Line]:
@@ -191,10 +207,8 @@ def _why(row: JobRow, width: int) -> list[Line]:
         found += wrapped(row.message, width, "bad" if row.state in ("failed", "lost") else "warn")
     one, last = row.change, row.decision
     if one is not None:
-        symbol, tone = mark_of(one, is_made=row.is_changed)
-        waits = "" if row.is_changed else "  not carried out yet"
-        head = line((f"{symbol} ", tone), (f"{difference_of(one)} {formats.clock(one.at)}", "title"), (waits, "warn"))
-        found += [head, *wrapped("; ".join(part for part in (one.cause, one.reason) if part), width)]
+        waits = "" if row.is_changed else "not carried out yet"
+        found += told_in_full(one, width, is_made=row.is_changed, when=formats.clock(one.at), waits=waits)
     if last is not None and (one is None or last.number > one.number):
         found += wrapped(
             f"{formats.clock(last.at)} {last.action}: {last.reason}", width, "plain" if one is None else "dim"

@@ -9,7 +9,7 @@ from dlrover_lite.core.words import compact
 from dlrover_lite.protocol.news import Chosen
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.model import JobDetail, JobRow
-from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded
+from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
 
 __all__ = [
     "cause_of",
@@ -20,6 +20,7 @@ __all__ = [
     "in_list",
     "is_made",
     "mark_of",
+    "told_in_full",
     "tone_of_miss",
 ]
 
@@ -87,6 +88,19 @@ def is_made(one: Chosen, detail: JobDetail) -> bool:
 def changes(detail: JobDetail) -> list[Chosen]:
     """Return the decisions that changed something, the oldest first."""
     return [one for one in detail.decisions if one.action in CHANGING and is_made(one, detail)]
+
+
+def told_in_full(one: Chosen, width: int, *, is_made: bool, when: str = "", waits: str = "") -> list[Line]:
+    """Write what was decided, ``when``, what it ``waits`` for, and below that what it follows from and why."""
+    symbol, tone = mark_of(one, is_made=is_made)
+    first, *more = wrapped(f"{difference_of(one)} {when}".rstrip(), width - 2, "title")
+    found = [line((f"{symbol} ", tone), *first), *(line("  ", *rest) for rest in more)]
+    if waits and length(found[-1]) + 2 + len(waits) <= width:
+        found[-1] = (*found[-1], Span(f"  {waits}", "warn"))
+    elif waits:
+        found.append(line((f"  {waits}", "warn")))
+    cause = wrapped(one.cause, width) if one.cause and one.cause not in one.reason else []
+    return [*found, *cause, *wrapped(one.reason, width)]
 
 
 # --- the line ---------------------------------------------------------------------------------------------------------

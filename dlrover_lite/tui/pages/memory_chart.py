@@ -11,7 +11,7 @@ from dlrover_lite.core.units import GIB, MIB, format_bytes
 from dlrover_lite.tui import formats
 from dlrover_lite.tui.pages.canvas import LABEL, Canvas, ends_line
 from dlrover_lite.tui.pages.charts import round_up
-from dlrover_lite.tui.text import Line, Span, cut, line, padded
+from dlrover_lite.tui.text import Line, Span, line, padded
 
 __all__ = ["is_near_its_limit", "memory_chart"]
 
@@ -20,6 +20,8 @@ _LEGEND: Line = line(
 )
 _NEAR = 0.3
 """Share of its limit from which on it is worth a look what a server uses, or will."""
+_HALF_FROM = 4
+"""Number of rows from which on half of what is at the top is written, too."""
 _MOST_ABOVE = 1.25
 """The most that the axis goes beyond the limit for a band, as a factor."""
 
@@ -41,7 +43,7 @@ def memory_chart(curve: MemoryCurve, width: int, height: int) -> list[Line]:
     top = _top(curve)
     chart = Canvas(plot, rows, low, max(high, low + 1.0), top)
     _draw(chart, curve)
-    labels = {0: _label(top), rows // 2: _label(top * (1 - rows // 2 / (rows - 1))), rows - 1: "0"}
+    labels = chart.labels(_written, top, 0.0, *((top / 2,) if rows >= _HALF_FROM else ()))
     found = [padded((Span(" " * LABEL + " "), *_LEGEND, *_higher(curve, top)), width)]
     found += chart.lines(labels)
     now = chart.column(curve.used[-1].at)
@@ -73,8 +75,8 @@ def _higher(curve: MemoryCurve, top: float) -> Line:
     return ()
 
 
-def _label(size: float) -> str:
-    return cut(format_bytes(int(size)), LABEL)
+def _written(size: float) -> str:
+    return format_bytes(int(size)) if size else "0"
 
 
 def _draw(chart: Canvas, curve: MemoryCurve) -> None:

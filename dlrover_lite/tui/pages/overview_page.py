@@ -17,7 +17,7 @@ from dlrover_lite.tui.pages.stack_chart import Layer, Look, key_of, look_of, sta
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import EMPTY, Line, Span, Tone, cut, length, line, padded, side_by_side
 
-__all__ = ["jobs_in", "overview", "pulse"]
+__all__ = ["LEAST_PICTURE", "has_picture", "jobs_in", "overview", "picture", "pulse"]
 
 _HERE = "this machine"
 _SHORTEST_SECONDS = 60.0
@@ -29,7 +29,14 @@ _MOST_LAYERS = 12
 _OTHERS = Look("·", "dim")
 _SIDE_BY_SIDE = 100
 """Width from which on cores and memory are beside each other."""
-_LEAST_CHART, _MOST_CHART = 6, 22
+_LEAST_CHART, _TWO_CHARTS, _MOST_CHART = 5, 12, 22
+"""Minimum number of lines of a chart, that in which two are above each other, and the maximum."""
+_WITH_BARS = 80
+"""Width from which on what is given of each host is drawn, too."""
+_LOW = 14
+"""Number of lines below which none is left empty."""
+LEAST_PICTURE = 8
+"""Minimum number of lines of a machine in a picture without its jobs' rows."""
 _WAITING = ("queued", "starting")
 _LEAST_WITH_BARS = 16
 """Minimum number of lines of a machine for what is used to be drawn, too."""
@@ -60,10 +67,32 @@ def overview(view: JobsView, width: int, height: int, now: float, chosen: str = 
     found = [_head(view, now, width)]
     if not places:
         return [*found, EMPTY, line("Nothing runs, nothing has run in the last hour, and no host is known.")]
-    each = max(8, (height - 1) // len(places) - 1)
+    gap = [EMPTY] if height >= _LOW else []
+    each = max(8, (height - 1) // len(places) - len(gap))
     for place in places:
-        found += [EMPTY, *_drawn(place, width, each, now, chosen)]
+        found += [*gap, *_drawn(place, width, each, now, chosen)]
     return found
+
+
+def has_picture(view: JobsView, now: float) -> bool:
+    """Say whether there is anything to draw."""
+    return any(_steps(row) and _is_recent(row, now) for row in view.jobs.values())
+
+
+def picture(view: JobsView, width: int, height: int, now: float) -> list[Line]:
+    """Draw what jobs were given over time, without telling of each: as many machines and clusters as there is room for in ``height``
+    lines, and how many more there are. [] where there is nothing to draw, or no room."""
+    places = [place for place in _places(view, now) if any(map(_steps, place.jobs))]
+    shown = places if len(places) * LEAST_PICTURE <= height else places[: (height - 1) // LEAST_PICTURE]
+    if not shown:
+        return []
+    more = len(places) - len(shown)
+    each = (height - bool(more)) // len(shown)
+    found: list[Line] = []
+    for place in shown:
+        head = [_title(place, width), *([_used(place, width)] if each >= _LEAST_WITH_BARS else [])]
+        found += [*head, *_charts(place, _looks(place.jobs), width, each - len(head), now)]
+    return [*found, line((f"and {plural(more, 'more cluster')}: v", "dim"))] if more else found
 
 
 def jobs_in(view: JobsView, now: float) -> list[str]:
@@ -84,9 +113,14 @@ def _head(view: JobsView, now: float, width: int) -> Line:
     return padded(parts, width)
 
 
+def _is_recent(row: JobRow, now: float) -> bool:
+    """Say whether a job is in the picture."""
+    return not row.over or (row.ended_at or 0.0) >= now - _RECENT_SECONDS
+
+
 def _places(view: JobsView, now: float) -> list[_Place]:
     jobs = sorted(
-        (row for row in view.jobs.values() if not row.over or (row.ended_at or 0.0) >= now - _RECENT_SECONDS),
+        (row for row in view.jobs.values() if _is_recent(row, now)),
         key=lambda row: (row.created_at, row.id),
     )
     sources = dict.fromkeys([*(host.source for host in view.hosts), *(row.source for row in jobs)])
@@ -113,17 +147,27 @@ def _title(place: _Place, width: int) -> Line:
     """Write what there is, what is given of it, and what of that is used."""
     given, used, memory, used_memory = _sums(place)
     cores, there = place.there_is(False), place.there_is(True)
-    parts = [
-        Span(place.source or _HERE, "title"),
-        Span(f"  {given:g}{'' if cores is None else f' of {cores:g}'} cores given, {used:.3g} used"),
-        Span(
-            f"; {format_bytes(memory)}{'' if there is None else f' of {format_bytes(int(there))}'} given, "
-            f"{format_bytes(used_memory)} used"
-        ),
-    ]
-    if len(place.hosts) > 1:
-        parts.append(Span(f"; {len(place.hosts)} hosts"))
-    return padded(parts, width)
+    name = Span(f"{place.source or _HERE}  ", "title")
+    hosts = f"; {len(place.hosts)} hosts" if len(place.hosts) > 1 else ""
+    of_cores, of_memory = f"{given:g}", format_bytes(memory)
+    long = (of_cores if cores is None else f"{of_cores} of {cores:g}") + f" cores given, {used:.3g} used; "
+    long += of_memory if there is None else f"{of_memory} of {format_bytes(int(there))}"
+    of_cores = of_cores if cores is None else f"{of_cores}/{cores:g}"
+    of_memory = of_memory if there is None else _of(memory, int(there))
+    texts = (
+        f"{long} given, {format_bytes(used_memory)} used{hosts}",
+        f"{of_cores} cores given, {used:.3g} used; {of_memory} given, {format_bytes(used_memory)} used{hosts}",
+        f"{of_cores} cores, {of_memory} given{hosts}",
+    )
+    fitting = next((text for text in texts if length([name]) + len(text) <= width), texts[-1])
+    return padded([name, Span(fitting)], width)
+
+
+def _of(part: int, whole: int) -> str:
+    """Write bytes of others: ``1.5/8 GiB``, ``420 MiB/8 GiB``."""
+    amount, _, unit = format_bytes(part).partition(" ")
+    text = format_bytes(whole)
+    return f"{amount}/{text}" if text.endswith(f" {unit}") else f"{amount} {unit}/{text}"
 
 
 def _sums(place: _Place) -> tuple[float, float, int, int]:
@@ -185,7 +229,7 @@ def _charts(place: _Place, looks: dict[str, Look], width: int, height: int, now:
         return side_by_side(
             ((left, chart(False, left, height)), (width - 2 - left, chart(True, width - 2 - left, height)))
         )
-    if height >= 2 * _LEAST_CHART:
+    if height >= _TWO_CHARTS:
         return [*chart(False, width, height - height // 2), *chart(True, width, height // 2)]
     return chart(False, width, height)
 
@@ -272,10 +316,10 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
     Column("nodes", "NODES", lambda row, _: line(f"{row.workers or 0}w {row.servers or 0}p"), least=6, rank=2),
     Column("cpu", "CORES", lambda row, _: formats.cores_of(row.used_cores, row.cores), least=9, right=True),
     Column(
-        "memory", "MEMORY", lambda row, _: formats.memory_of(row.used_memory, row.memory), least=12, right=True, rank=1
+        "memory", "MEMORY", lambda row, _: formats.memory_of(row.used_memory, row.memory), least=13, right=True, rank=1
     ),
     Column("rate", "SAMPLES/S", lambda row, _: formats.number(row.rate), least=9, right=True, rank=4),
-    Column("ends", "ENDS", lambda row, _: formats.ends(row), least=13, rank=5),
+    Column("ends", "ENDS", formats.ends, least=12, most=17, rank=5),
 )
 
 
@@ -295,7 +339,7 @@ def _hosts(place: _Place, width: int, most: int) -> list[Line]:
         lines.append(
             line(
                 (f"{cut(host.name, 20):<20} ", "plain"),
-                *bar(given, host.cores, 16, full=2, high=2),
+                *(bar(given, host.cores, 16, full=2, high=2) if width >= _WITH_BARS else ()),
                 (f" {given:g} of {host.cores:g} cores, {format_bytes(host.memory)}: ", "dim"),
                 what,
             )
@@ -329,8 +373,8 @@ def _at_most(lines: Iterable[Line], most: int, width: int, what: str) -> list[Li
 
 _NAME = 10
 """Width of the names of what is told."""
-_BAR, _SHORT_BAR, _WIDE = 24, 8, 80
-"""Widths of bars, and the width from which on they are long."""
+_BAR, _SHORT_BAR = 24, 6
+"""Maximum and minimum width of bars."""
 _IN_ORDER = ("training", "evaluating", "exporting", "running", "starting", "queued", "silent", *OVER)
 """States, those that matter now first."""
 
@@ -343,7 +387,7 @@ def pulse(view: JobsView, width: int, height: int, now: float) -> list[Line]:
     places = _places(view, now)
     for place in places:
         found += [line(_named(place.source or _HERE))] if len(places) > 1 else []
-        found += _use(place, _BAR if width >= _WIDE else _SHORT_BAR)
+        found += _use(place, width)
     live = [row for row in rows if not row.over]
     rates = [row.rate for row in live if row.rate is not None]
     if rates:
@@ -380,8 +424,8 @@ def _states(rows: Sequence[JobRow], width: int) -> list[Line]:
     return lines if rows else [line(_named("jobs"), ("none so far", "dim"))]
 
 
-def _use(place: _Place, room: int) -> list[Line]:
-    """Write what is used of what was given, and what was given of what there is."""
+def _use(place: _Place, width: int) -> list[Line]:
+    """Write what is used of what was given, and what was given of what there is; with bars where there is room."""
     given, used, memory, used_memory = _sums(place)
     cores, there = place.there_is(False), place.there_is(True)
     of_cores = "" if cores is None else f" of {cores:g}"
@@ -390,6 +434,9 @@ def _use(place: _Place, room: int) -> list[Line]:
         ("cores", used, given, f" {used:.3g} used, {given:g}{of_cores} given"),
         ("memory", used_memory, memory, f" {format_bytes(used_memory)} used, {format_bytes(memory)}{of_memory} given"),
     )
+    room = min(_BAR, *(width - _NAME - len(text) for *_, text in texts))
+    if room < _SHORT_BAR:
+        return [line(_named(name), text[1:]) for name, _, _, text in texts]
     return [line(_named(name), *bar(part, of, room, full=2, high=2), text) for name, part, of, text in texts]
 
 

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from dlrover_lite.tui.pages.canvas import LABEL, Canvas, ends_line
 from dlrover_lite.tui.pages.charts import round_up
-from dlrover_lite.tui.text import Line, Span, Tone, cut, line
+from dlrover_lite.tui.text import Line, Span, Tone, line
 
 __all__ = ["Layer", "Look", "key_of", "look_of", "stack_chart"]
 
+_HALF_FROM = 6
+"""Number of rows from which on half of what is at the top is written, too."""
 _SHADES = "█▓▒░"
 _TONES: tuple[Tone, ...] = ("good", "accent", "warn")
 
@@ -74,11 +76,10 @@ def stack_chart(
             canvas.put(column, most, "─", "bad")
     for at, by_row in places.items():
         _name(canvas, layers[at].name, by_row)
-    labels = {0: written(top), rows - 1: "0"}
-    if rows >= 6:
-        labels[round(rows / 2)] = written(top / 2)
+    between = (most,) if most is not None and most < top else (top / 2,) if rows >= _HALF_FROM else ()
+    labels = canvas.labels(lambda value: written(value) if value else "0", top, 0.0, *between)
     axis = line((" " * LABEL + "└" + "─" * plot, "dim"))
-    return [*canvas.lines({row: cut(text, LABEL) for row, text in labels.items()}), axis, ends_line(ends, plot)]
+    return [*canvas.lines(labels), axis, ends_line(ends, plot)]
 
 
 def _cells(values: Sequence[float], rows: int, top: float) -> list[tuple[int, int]]:

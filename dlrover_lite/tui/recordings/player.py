@@ -18,6 +18,7 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _SAME_MOMENT_SECONDS = 0.05
 """Seconds within which what comes is one step."""
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?\Z")
+_PASSED = re.compile(r"(?:(\d{1,4}):)?(\d{1,4}):([0-5]\d)\Z")
 _SPAN = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?\Z")
 
 
@@ -137,14 +138,18 @@ class Player:
         return mark
 
     def time_of(self, text: str) -> float:
-        """Return the time that a text means: ``12:30``, ``12:30:05`` (the first such time of day since the beginning), ``90s``, ``5m``,
-        ``1h30m`` (since the beginning), ``start``, ``end``. Raises UsageError for what can't be understood, or isn't within the
-        recording."""
+        """Return the time that a text means: ``12:30``, ``12:30:05`` (the first such time of day since the beginning; where there is none,
+        minutes and seconds since the beginning, as the replay's line has them), ``90s``, ``5m``, ``1h30m`` (since the beginning),
+        ``start``, ``end``. Raises UsageError for what can't be understood, or isn't within the recording."""
         text = text.strip()
         if text in ("start", "end"):
             return self.begin if text == "start" else self.end
-        if (match := _CLOCK.match(text)) is not None:
-            at = self._of_day(*(int(part or 0) for part in match.groups()))
+        of_day, passed = _CLOCK.match(text), _PASSED.match(text)
+        if of_day is not None and (at := self._of_day(*(int(part or 0) for part in of_day.groups()))) <= self.end:
+            return at
+        if passed is not None:
+            hours, minutes, seconds = (float(part or 0) for part in passed.groups())
+            at = self.begin + hours * 3600 + minutes * 60 + seconds
         elif text and (match := _SPAN.match(text)) is not None:
             hours, minutes, seconds = (float(part or 0) for part in match.groups())
             at = self.begin + hours * 3600 + minutes * 60 + seconds

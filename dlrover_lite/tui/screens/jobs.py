@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
+from textual.geometry import Size
 
 from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOBS
 from dlrover_lite.tui.model import JobRow, JobsView
-from dlrover_lite.tui.pages import jobs_page
+from dlrover_lite.tui.pages import jobs_page, overview_page
+from dlrover_lite.tui.pages.heights import Want
 from dlrover_lite.tui.pages.last_change import change_of_jobs
 from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.screens.table_and_details import TableAndDetails
 from dlrover_lite.tui.text import Line
 from dlrover_lite.tui.widgets.grid import Grid
+from dlrover_lite.tui.widgets.panel import Panel, Part
 from dlrover_lite.tui.widgets.toned import Lines
 
 __all__ = ["JobsScreen"]
@@ -33,9 +36,33 @@ class JobsScreen(TableAndDetails, inherit_bindings=False):
     grid: Grid[JobRow]
 
     def __init__(self) -> None:
+        self.picture = Panel("Overview", id="picture")
+        self._drawn: tuple[int, Size] | None = None
+        """Second and size that the picture was drawn for."""
         super().__init__(jobs_page.jobs_table(), id="jobs")
         self.empty = Lines(id="empty")
         self.view: JobsView | None = None
+
+    def parts(self) -> list[Part]:
+        return [*super().parts(), (self.picture, self._want_picture)]
+
+    def _want_picture(self, _width: int) -> Want:
+        if self.view is None or not overview_page.has_picture(self.view, self.tui.now()):
+            return Want(0, 0)
+        lines = overview_page.LEAST_PICTURE + self.picture.frame
+        return Want(lines, lines, spare=True)
+
+    def draw_details(self) -> None:
+        super().draw_details()
+        self._draw_picture()
+
+    def _draw_picture(self) -> None:
+        """Draw what jobs were given over time, where there is room; once a second, as it takes a while."""
+        size, now = self.picture.size, self.tui.now()
+        if self.view is None or not self.picture.display or not size.height or self._drawn == (int(now), size):
+            return
+        self._drawn = int(now), size
+        self.picture.show(overview_page.picture(self.view, size.width, size.height, now))
 
     def body(self) -> ComposeResult:
         yield self.stack

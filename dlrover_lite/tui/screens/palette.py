@@ -33,7 +33,9 @@ class Palette(ModalScreen[None]):
 
     DEFAULT_CSS = """
     Palette { align: center top; }
-    Palette Vertical { width: 76; max-width: 100%; height: 80%; margin-top: 1; padding: 0 1; background: $panel; }
+    Palette Vertical {
+        width: 80; max-width: 100%; height: 80%; margin-top: 1; padding: 0 1; background: $panel; border: round $foreground 35%;
+    }
     Palette Input { height: 1; border: none; padding: 0 1; background: $surface; }
     Palette Grid { height: 1fr; }
     """

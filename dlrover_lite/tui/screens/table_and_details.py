@@ -8,7 +8,7 @@ from dlrover_lite.tui.pages.heights import Want, fitted
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.text import Line
 from dlrover_lite.tui.widgets.grid import Grid
-from dlrover_lite.tui.widgets.panel import Panel, Stack
+from dlrover_lite.tui.widgets.panel import Panel, Part, Stack
 
 __all__ = ["TableAndDetails"]
 
@@ -22,7 +22,11 @@ class TableAndDetails(ActingPage, inherit_bindings=False):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.pane = Panel(id="pane")
-        self.stack = Stack(((self.grid, self._rows), (self.pane, self._details)), self.draw_details)
+        self.stack = Stack(self.parts(), self.draw_details)
+
+    def parts(self) -> list[Part]:
+        """Return what is above each other."""
+        return [(self.grid, self._rows), (self.pane, self._details)]
 
     def details_title(self) -> str:
         """Return the title of the details; "" where no row is chosen."""
