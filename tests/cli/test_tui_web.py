@@ -46,6 +46,8 @@ async def _look(address: str, server: subprocess.Popen[str], ended_by: signal.Si
                 assert answer.status == status, path
         async with session.get(address) as answer:
             page = await answer.text()
+            assert "style-src 'self'" in answer.headers["Content-Security-Policy"]
+            assert answer.headers["Referrer-Policy"] == "no-referrer"
         assert root[1] not in page  # it works behind a proxy
         (script,) = re.findall(r'script src="([^"]+)"', page)
         async with session.get(address + script) as answer:
