@@ -151,3 +151,14 @@ def test_servers_tell_a_dimension_of_rows_as_large_as_theirs(dims: tuple[int, ..
     rows = 1_000_000
     foreseen = rows * row_bytes(work.dim, one.state_parts) + float(index_bytes(rows))
     assert work.row_bytes(rows) == pytest.approx(foreseen, rel=0.03)
+
+
+def test_jobs_share_the_network_cards_of_their_machines_while_they_are_there(tmp_path: Path) -> None:
+    machines = [MachineKind(count=2, cores=2.5, memory=8 * GIB, network_gbits=0.05)]
+    simulated = BrainRun(TRACE, ClusterFile(machines=machines, startup=StartTimes(image_mb=0)), tmp_path, seed=1)
+    cards, shared = simulated.world.machines.cards, []
+    simulated.world.watchers.append(lambda _: shared.append(cards.is_shared))
+    simulated.run(3 * 3600.0)
+    assert {one.end for one in simulated.records()} == {"succeeded"}
+    assert any(shared) and not shared[-1]
+    simulated.world.close()

@@ -9,6 +9,7 @@ from functools import partial
 from dlrover_lite.backends.sim.clock import EventClock
 from dlrover_lite.backends.sim.physics.cpu_sharing import share_cores
 from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.network_cards import NetworkCards
 from dlrover_lite.backends.sim.pools import Pool, Pools
 from dlrover_lite.backends.sim.process import Process, Work
 from dlrover_lite.core.units import Resources, format_bytes
@@ -28,6 +29,8 @@ class Cluster:
     ) -> None:
         self.machines = dict(machines)
         self.clock = clock
+        self.cards = NetworkCards[Callable[[], None]]()
+        """What jobs have pass the machines' network cards; each is called when its part of them has changed."""
         self.cpu_seconds = dict.fromkeys(machines, 0.0)
         """CPU seconds of all processes of each machine, as of the last ``settle``."""
         self.image_at: dict[str, float] = {}

@@ -187,13 +187,17 @@ class JobRates:
         self.settle()
         workers, servers = list(self._workers), list(self._servers)
         asked = [server for server in servers if server.share]
-        found = self._rates.of_nodes(
+        found, others = self._rates.with_cards(
+            self.job.world.machines.cards,
+            self.changed,
             self.truth.costs,
             [self._node(worker) for worker in workers],
             [self._node(server) for server in asked],
             list(self.job.world.machines.machines.values()),
             [server.share for server in asked],
         )
+        for changed in others:
+            changed()
         factor = self._kept(servers)
         slowest = min((rate.minibatches for rate in found.workers), default=0.0)
         for worker, rate in zip(workers, found.workers, strict=True):

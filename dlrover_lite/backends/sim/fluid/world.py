@@ -2,9 +2,9 @@
 
 Without another policy users' plans are kept. A job begins when all of its nodes have places and are there; its nodes are put where most
 cores are left, servers first, and jobs that have no room are passed over by later ones. Limits of nodes never add up to more than a
-machine has, so jobs of one machine don't slow each other down; what passes their network cards together isn't added up. A server that runs
-out of memory ends its job, as nobody gives it more. A machine that fails takes its nodes along: without some workers a job goes on more
-slowly, and for a lost server it waits until another one is there, and goes back to its newest checkpoint.
+machine has, so jobs of one machine slow each other down by what passes its network card alone. A server that runs out of memory ends its
+job, as nobody gives it more. A machine that fails takes its nodes along: without some workers a job goes on more slowly, and for a lost
+server it waits until another one is there, and goes back to its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dlrover_lite.backends.sim.fluid.job import STOPPED, FluidJob, FluidNode, Jo
 from dlrover_lite.backends.sim.fluid.places import Places
 from dlrover_lite.backends.sim.machine_faults import schedule_faults
 from dlrover_lite.backends.sim.physics.machines import STEADY, Disturbances, Machine
+from dlrover_lite.backends.sim.physics.network_cards import NetworkCards
 from dlrover_lite.backends.sim.physics.queues import Node
 from dlrover_lite.backends.sim.physics.rates import Rate, Rates
 from dlrover_lite.backends.sim.physics.startup import Startup
@@ -70,6 +71,7 @@ class FluidWorld:
         self._usual = list(self.places.machines)
         self._startup, self._seed = startup, seed
         self._rates = Rates(seed) if rates is None else rates
+        self._cards = NetworkCards[FluidJob]()
         self._first_plan = first_plan
         self._waiting: list[FluidJob] = []
         self._with_image: set[int] = set()
@@ -210,19 +212,27 @@ class FluidWorld:
             job.next = self.clock.after(max(0.0, seconds), partial(self._ends, job, state))
 
     def _rate(self, job: FluidJob) -> Rate:
+        """Return a job's rate; jobs that have another one by what it wants of network cards go on at that."""
         up = [node for node in job.nodes if node.up]
         servers = [Node(node.resources.cores, node.host) for node in up if node.role == "server" and node.owns]
         workers = [Node(node.resources.cores, node.host) for node in up if node.role == "worker"]
         began = job.training_from is not None or len(up) == len(job.nodes)
-        if not began or len(servers) < len(job.owners) or self.clock.now < job.held_until:
+        if not began or job.ended or len(servers) < len(job.owners) or self.clock.now < job.held_until:
+            workers = []
+        found, others = self._rates.with_cards(self._cards, job, job.request.costs, workers, servers, self.machines)
+        for other in others:
+            other.passes(self.clock.now)
+            self._changed(other)
+        if not workers:
             return STOPPED
-        rate = self._rates.of(job.request.costs, workers, servers, self.machines)
+        rate = found.total(job.request.costs.batch_size)
         return rate if job.kept_rate == 1.0 else Rate(*(part * job.kept_rate for part in rate))
 
     def _ends(self, job: FluidJob, state: JobState) -> None:
         job.passes(self.clock.now)
-        job.ended_at, job.rate = self.clock.now, STOPPED
+        job.ended_at = self.clock.now
         self._change(job, state)
+        job.rate = self._rate(job)
         for node in job.nodes:
             if node.host >= 0:
                 self.places.give_back(node)

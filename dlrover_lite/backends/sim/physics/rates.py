@@ -6,15 +6,18 @@ that differ in no more than names and order are one, and give the same rate, who
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from dlrover_lite.backends.sim.physics.machines import Machine
+from dlrover_lite.backends.sim.physics.network_cards import NetworkCards
 from dlrover_lite.backends.sim.physics.queues import Costs, Node, Window, run
 from dlrover_lite.backends.sim.physics.representative_nodes import Job, Sample, sample, worker_limit
 
 __all__ = ["STANDS", "JobRate", "NodeRate", "Rate", "Rates", "Received"]
 
+JobKey = TypeVar("JobKey", bound=Hashable)
 _MINIBATCHES = 300
 """Least number of minibatches that a rate comes from."""
 _MORE = 1.1
@@ -74,6 +77,11 @@ class JobRate(NamedTuple):
     def minibatches(self) -> float:
         return sum(worker.minibatches for worker in self.workers)
 
+    def total(self, batch_size: int) -> Rate:
+        """Return what the whole job does."""
+        worker_cores, server_cores = (sum(one.cpu_seconds for one in of) for of in (self.workers, self.servers))
+        return Rate(self.minibatches * batch_size, worker_cores, server_cores)
+
 
 class _Place(NamedTuple):
     """A machine as a job meets it, and the job's nodes there. Memory is left out: it changes no rate until there is none left."""
@@ -114,9 +122,30 @@ class Rates:
         if not workers or not servers:
             return Rate(0.0, 0.0, 0.0)
         places, _ = _places(workers, servers, machines, shares or [1 / len(servers)] * len(servers))
-        found = self._look_up(costs, places)
-        worker_cores, server_cores = (sum(one.cpu_seconds for one in of) for of in (found.workers, found.servers))
-        return Rate(found.minibatches * costs.batch_size, worker_cores, server_cores)
+        return self._look_up(costs, places).total(costs.batch_size)
+
+    def with_cards(
+        self,
+        cards: NetworkCards[JobKey],
+        job: JobKey,
+        costs: Costs,
+        workers: Sequence[Node],
+        servers: Sequence[Node],
+        machines: Sequence[Machine],
+        shares: Sequence[float] = (),
+    ) -> tuple[JobRate, list[JobKey]]:
+        """Return the same by nodes, beside all that passes the cards of these machines; and the other jobs that have other parts of them
+        now. Without workers, or without servers, the job wants nothing of them."""
+        alone = self.of_nodes(costs, workers, servers, machines, shares)
+        wanted = {host: its.bytes for host, its in enumerate(alone.received) if its.bytes}
+        changed = cards.wants(job, wanted, {host: one.bytes_per_second for host, one in enumerate(machines)})
+        if not (parts := cards.parts(job)):
+            return alone, changed
+        beside = [
+            replace(one, bytes_per_second=one.bytes_per_second * parts[host]) if host in parts else one
+            for host, one in enumerate(machines)
+        ]
+        return self.of_nodes(costs, workers, servers, beside, shares), changed
 
     def of_nodes(
         self,
