@@ -63,9 +63,8 @@ _STRAIGHT_SHARES, _STRAIGHT_HEADS = (
     )
 )
 """Values of c n, as parts of the rows there are, each beside limits of what doesn't grow straight, as multiples of that."""
-_STRAIGHT, _STRAIGHT_IN_ORDER = 0.03, 0.15
-"""Prior weight of c > 0; where rows are evicted and epochs have the same order, that is rather the order of time, and much follows from
-it."""
+_STRAIGHT, _STRAIGHT_IN_ORDER = 0.03, 0.5
+"""Prior weight of c > 0; where rows are evicted and epochs have the same order, that is as likely as not the order of time."""
 _LEAST_WEIGHT = 1e-4
 """Least weight of a law that is kept."""
 _AT_ONCE = 4
