@@ -3,6 +3,9 @@
 As there, six jobs come within half a minute: the longest first, one that can't shrink, one that is short and urgent when the host is full,
 one that fails in mid-run, two others. Sizes, costs and times of arrival follow from a seed. The other policies divide a job's cores among
 its nodes as was found best by trying, and change plans at once and for nothing. A job takes as long to start with all.
+
+Beside them stands what nobody could better by much: who knows all that a job costs and how long it would take, has the job run that can't
+shrink, and gives all that is left to the one that ends first.
 """
 
 from __future__ import annotations
@@ -11,12 +14,12 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -50,6 +53,9 @@ class Ratios(NamedTuple):
     worst: float
     seconds: dict[str, float]
     """Mean completion time with each policy."""
+    known_mean: float
+    """The same as ``mean`` of who knows all."""
+    known_worst: float
 
 
 def schedule(seed: int, cores: float) -> list[Arrival]:
@@ -116,7 +122,23 @@ def ends_at(one: Arrival) -> float:
     return one.job.samples * (one.job.fails_at or 1.0)
 
 
-def without_brain(policy: PolicyName, arrivals: Sequence[Arrival], cores: float) -> dict[str, float]:
+def shortest_first(present: Sequence[Arrival], left: Mapping[str, float], cores: float) -> dict[str, Candidate]:
+    """Divide the cores as who knows all would. ``left``: samples of each job until it is over."""
+    found: dict[str, Candidate] = {}
+
+    def seconds(one: Arrival) -> float:
+        return left[one.job.name] / rate(one.job.form.plan(cores), one.costs, cores)
+
+    free = cores
+    for one in sorted(present, key=lambda one: (not one.job.fixed, seconds(one))):
+        plan = one.job.asked if one.job.fixed else one.job.form.plan(free)
+        if 0 < plan.cores <= free + 1e-9:
+            found[one.job.name] = plan
+            free -= plan.cores
+    return found
+
+
+def without_brain(policy: PolicyName | Literal["known"], arrivals: Sequence[Arrival], cores: float) -> dict[str, float]:
     """Compute the completion times in seconds."""
     now, left = 0.0, {one.job.name: ends_at(one) for one in arrivals}
     began: dict[str, float] = {}
@@ -124,7 +146,8 @@ def without_brain(policy: PolicyName, arrivals: Sequence[Arrival], cores: float)
     step = 1.0
     while left:
         present = [one for one in arrivals if one.job.name in left and one.job.arrives <= now]
-        plans = shares(policy, [one.job for one in present], cores)
+        jobs = [one.job for one in present]
+        plans = shortest_first(present, left, cores) if policy == "known" else shares(policy, jobs, cores)
         if policy == "static":
             wanted = sum(plan.cores for plan in plans.values())
             part = min(1.0, cores / wanted) if wanted else 1.0
@@ -226,6 +249,7 @@ def ratios(seed: int, cores: float, *, warm: bool = False, tell: bool = False) -
     arrivals = schedule(seed, cores)
     counted = [one.job.name for one in arrivals if one.job.fails_at is None]
     by: dict[str, dict[str, float]] = {policy: without_brain(policy, arrivals, cores) for policy in BASELINES}
+    by["known"] = without_brain("known", arrivals, cores)
     by["brain"] = with_brain(arrivals, cores, seed, warm=warm, tell=tell)
     means = {policy: statistics.mean(each[name] for name in counted) for policy, each in by.items()}
     worsts = {policy: max(each[name] for name in counted) for policy, each in by.items()}
@@ -233,7 +257,9 @@ def ratios(seed: int, cores: float, *, warm: bool = False, tell: bool = False) -
         for policy, each in by.items():
             print(f"  {policy}: { ({name: round(value) for name, value in each.items()}) }", file=sys.stderr)
     best, shortest = (min(of[policy] for policy in BASELINES) for of in (means, worsts))
-    return Ratios(means["brain"] / best, worsts["brain"] / shortest, means)
+    return Ratios(
+        means["brain"] / best, worsts["brain"] / shortest, means, means["known"] / best, worsts["known"] / shortest
+    )
 
 
 def _one(what: tuple[int, float, bool]) -> Ratios:
@@ -257,8 +283,10 @@ def main() -> None:
         for seed, one in zip(options.seeds, each, strict=True):
             seconds = ", ".join(f"{policy} {value:.0f} s" for policy, value in one.seconds.items())
             print(f"{cores:g} cores, seed {seed}: mean {one.mean:.3f}, worst {one.worst:.3f} ({seconds})")
-        mean, worst = (statistics.median(of) for of in zip(*[(one.mean, one.worst) for one in each], strict=True))
-        print(f"{cores:g} cores: mean {mean:.3f}, worst {worst:.3f} (medians)", flush=True)
+        columns = zip(*[(one.mean, one.worst, one.known_mean, one.known_worst) for one in each], strict=True)
+        mean, worst, known_mean, known_worst = (statistics.median(of) for of in columns)
+        known = f"{known_mean:.3f} and {known_worst:.3f} with all known"
+        print(f"{cores:g} cores: mean {mean:.3f}, worst {worst:.3f}, {known} (medians)", flush=True)
 
 
 if __name__ == "__main__":
