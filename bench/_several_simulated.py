@@ -35,6 +35,9 @@ __all__ = ["Ratios", "ratios"]
 
 _START_SECONDS = 4.0
 _MOST_WINDOWS = 400
+_LEAST_CORES, _ROUNDING = 0.25, 1e-9
+_NEARLY = 0.97
+"""Share of the fastest plan's rate that a smaller plan has to have, so that the cores between them are others'."""
 _SERVER_SHARES = (0.125, 0.25, 0.4)
 
 
@@ -127,15 +130,26 @@ def shortest_first(present: Sequence[Arrival], left: Mapping[str, float], cores:
     found: dict[str, Candidate] = {}
 
     def seconds(one: Arrival) -> float:
-        return left[one.job.name] / rate(one.job.form.plan(cores), one.costs, cores)
+        return left[one.job.name] / rate(useful(one.job.form, one.costs, cores, cores), one.costs, cores)
 
     free = cores
     for one in sorted(present, key=lambda one: (not one.job.fixed, seconds(one))):
-        plan = one.job.asked if one.job.fixed else one.job.form.plan(free)
-        if 0 < plan.cores <= free + 1e-9:
+        if free < _LEAST_CORES:
+            break
+        plan = one.job.asked if one.job.fixed else useful(one.job.form, one.costs, free, cores)
+        if plan.cores <= free + _ROUNDING:
             found[one.job.name] = plan
             free -= plan.cores
     return found
+
+
+@cache
+def useful(form: Form, costs: Costs, free: float, cores: float) -> Candidate:
+    """Return the smallest plan of a job's form that is nearly as fast as the fastest one within ``free`` cores."""
+    steps = max(1, round(free / _LEAST_CORES))
+    plans = [form.plan(free * step / steps) for step in range(1, steps + 1)]
+    rates = [rate(plan, costs, cores) for plan in plans]
+    return next(plan for plan, its in zip(plans, rates, strict=True) if its >= _NEARLY * max(rates))
 
 
 def without_brain(policy: PolicyName | Literal["known"], arrivals: Sequence[Arrival], cores: float) -> dict[str, float]:
