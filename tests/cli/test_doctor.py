@@ -261,7 +261,8 @@ def test_leftovers_that_the_next_run_removes_are_listed(home: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "said", "hinted"),
     [
-        ("always within_size advise [never] deny force\n", "4 KiB for shared memory (never)", True),
+        ("always within_size advise [never] deny force\n", "4 KiB for shared memory (never), huge ones where", False),
+        ("always within_size advise never [deny] force\n", "4 KiB for shared memory (deny)", True),
         ("always within_size [advise] never deny force\n", "huge ones for shared memory (advise)", False),
         ("nothing that is known", "4 KiB for shared memory", False),
         (None, "4 KiB for shared memory", False),

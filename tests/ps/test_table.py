@@ -294,8 +294,7 @@ def test_arenas_of_absurd_sizes_are_refused(size: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has arenas that are files")
-def test_putting_data_into_an_arena_changes_nothing_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlrover_lite.ps.memory.arena._gives_hugepages", lambda: False)
+def test_putting_data_into_an_arena_changes_nothing_around_it() -> None:
     arena = Arena("put", 100_000)
     arena.bytes[:5000] = 1
     data = np.arange(9001, dtype=np.uint16)

@@ -411,9 +411,9 @@ def huge_pages(setting: Path = _HUGE_PAGES) -> Check:
         return Check("pages", "ok", "4 KiB for shared memory: this kernel has no huge ones for it")
     if chosen[1] not in ("never", "deny"):
         return Check("pages", "ok", f"huge ones for shared memory ({chosen[1]})")
-    hint = (
-        f"For tables of many gigabytes huge ones are faster, in virtual machines most of all: echo advise > {setting}"
-    )
+    if chosen[1] == "never":
+        return Check("pages", "ok", "4 KiB for shared memory (never), huge ones where a server asks for them")
+    hint = f"For tables of many gigabytes huge ones are faster: echo never > {setting} allows them where a server asks"
     return Check("pages", "ok", f"4 KiB for shared memory ({chosen[1]})", hint)
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import sys
+import time
 from contextlib import suppress
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import JobError
+from dlrover_lite.ps.memory.file_memory import HUGE_BYTES, Mapping
+from dlrover_lite.ps.memory.page_costs import PageChoice
 
-_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
-"""Advice of Linux 5.14 and later to madvise; Python's mmap doesn't name it yet."""
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 22, 23, 25
+"""Advice of Linux 5.14 and later to madvise, the last one of 6.1 and later; Python's mmap doesn't name it yet."""
+_SMALL_BYTES = 16 << 20
+"""Bytes at the beginning of an arena that get small pages: little tables are to take little memory."""
 
 
 class Arena:
@@ -35,10 +39,7 @@ class Arena:
             elif sys.platform == "linux":
                 self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
                 os.ftruncate(self.fd, size)
-            self._map = mmap.mmap(-1 if self.fd is None else self.fd, size)
-            # fewer TLB misses on random rows, where the kernel gives huge pages to shared memory (most don't unless told)
-            with suppress(OSError, AttributeError):
-                self._map.madvise(mmap.MADV_HUGEPAGE)
+            self._mapping = Mapping(self.fd, size)
         except (OSError, ValueError, OverflowError) as error:
             self.close()
             raise JobError(
@@ -46,7 +47,8 @@ class Arena:
                 hint="Raise the limit on virtual memory (ulimit -v).",
             ) from error
         self.size = size
-        self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self.bytes: NDArray[np.uint8] = self._mapping.bytes
+        self._choice = PageChoice()
 
     def __del__(self) -> None:
         self.close()
@@ -57,34 +59,66 @@ class Arena:
             os.close(self.fd)
             self.fd = None
 
-    def touch(self, start: int, stop: int) -> None:
-        """Have memory for bytes [start, stop) that were not touched yet, several times faster than by writing them."""
+    def touch(self, start: int, stop: int) -> int:
+        """Have memory for bytes [start, stop) that were not touched yet, several times faster than by writing them, and in huge pages where
+        they can be had for as little. Returns where it ends: behind ``stop``, perhaps."""
         start, stop = pages(start), pages(min(stop, self.size))
-        if start < stop and sys.platform == "linux":
-            with suppress(OSError):  # an older kernel: writing will do it
-                self._map.madvise(_MADV_POPULATE_WRITE, start, stop - start)
+        while start < stop:
+            end = (start // HUGE_BYTES + 1) * HUGE_BYTES
+            if not self._touch_huge(start):
+                end, began = min(stop, end), time.thread_time()
+                self._populate(_MADV_POPULATE_WRITE, start, end)
+                self._choice.took(end - start, time.thread_time() - began, huge=False)
+            start = end
+        return start
+
+    def touch_huge(self, start: int, stop: int) -> int:
+        """Have memory for bytes from ``start`` on that were not touched yet, as long as huge pages are the quickest way. Returns where
+        it ends."""
+        start, stop = pages(start), pages(min(stop, self.size))
+        while start < stop and self._touch_huge(start, at_once=True):
+            start = (start // HUGE_BYTES + 1) * HUGE_BYTES
+        return start
+
+    def _touch_huge(self, start: int, *, at_once: bool = False) -> bool:
+        """Make a huge page of the memory around byte ``start``, from which on nothing is touched yet; what is before stays as it is. False
+        where there may be none, or none can be had."""
+        first = start // HUGE_BYTES * HUGE_BYTES
+        if not _SMALL_BYTES <= first <= self.size - HUGE_BYTES or self.fd is None:
+            return False
+        if not self._choice.huge(at_once=at_once):
+            return False
+        began = time.thread_time()
+        try:
+            if first == start:
+                self._mapping.advise(_MADV_POPULATE_WRITE, first, mmap.PAGESIZE)  # nothing is made of a hole
+            self._mapping.advise(_MADV_COLLAPSE, first, HUGE_BYTES)
+        except OSError as error:
+            self._choice.failed(for_good=error.errno == errno.EINVAL)
+            return False
+        self._choice.took(HUGE_BYTES, time.thread_time() - began, huge=True)
+        return True
 
     def map(self, stop: int) -> None:
         """Map all that is in the memory below byte ``stop`` at once, which takes two thirds of what it does page by page."""
-        if sys.platform == "linux":
-            with suppress(OSError):  # an older kernel: reading will do it
-                self._map.madvise(_MADV_POPULATE_READ, 0, pages(min(stop, self.size)))
+        self._populate(_MADV_POPULATE_READ, 0, pages(min(stop, self.size)))
 
     def put(self, start: int, data: NDArray[Any]) -> bool:
         """Have ``data``, contiguous, from byte ``start`` on, where there may be no memory yet: cheaper than to ``touch`` and to write, as
-        nobody clears the memory before. False where that can't be done, or huge pages come cheaper: the caller has to touch and write."""
-        if self.fd is None or _gives_hugepages() or start + data.nbytes > self.size:
+        nobody clears the memory before. False where that can't be done: the caller has to touch and write."""
+        if self.fd is None or start + data.nbytes > self.size:
             return False
-        left = data.reshape(-1).data.cast("B")
+        left, began = data.reshape(-1).data.cast("B"), time.thread_time()
         try:
             at = start
             while left:
                 written = os.pwrite(self.fd, left, at)
                 left, at = left[written:], at + written
             first = start // mmap.PAGESIZE * mmap.PAGESIZE
-            self._map.madvise(_MADV_POPULATE_READ, first, pages(at) - first)
+            self._mapping.advise(_MADV_POPULATE_READ, first, pages(at) - first)
         except OSError:
             return False  # an older kernel, or a file that is only to be mapped
+        self._choice.took(max(1, data.nbytes), time.thread_time() - began, huge=False)
         return True
 
     def give_back(self, start: int, stop: int) -> None:
@@ -92,17 +126,12 @@ class Arena:
         then. ``stop``: no byte from there to the end of its page is in use."""
         start, stop = pages(start), pages(min(stop, self.size))
         if start < stop and sys.platform == "linux":
-            self._map.madvise(mmap.MADV_REMOVE, start, stop - start)
+            self._mapping.advise(mmap.MADV_REMOVE, start, stop - start)
 
-
-@cache
-def _gives_hugepages() -> bool:
-    """Say whether the kernel gives huge pages to shared memory when it is touched."""
-    try:
-        chosen = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text(encoding="ascii")
-    except OSError:
-        return False
-    return "[never]" not in chosen and "[deny]" not in chosen
+    def _populate(self, advice: int, start: int, stop: int) -> None:
+        if start < stop and sys.platform == "linux":
+            with suppress(OSError):  # an older kernel: reading or writing will do it
+                self._mapping.advise(advice, start, stop - start)
 
 
 def pages(size: int) -> int:

@@ -27,7 +27,7 @@ class RowArena:
     def __init__(
         self, arenas: Arenas, name: str, row_words: int, reserve_bytes: int, numbers: NDArray[np.uint64]
     ) -> None:
-        self.row_bytes = 4 * row_words
+        self.row_bytes, self._row_words = 4 * row_words, row_words
         rows = min(reserve_bytes // self.row_bytes, _ROWS_MOST)
         if int(numbers[USED]) and not arenas.left(name):
             raise JobError(f"memory of a parameter server that has ended is gone: {name}")
@@ -57,15 +57,26 @@ class RowArena:
         if used + new_rows > touched:
             touched = max(touched, used)
             stop = min(used + new_rows + self.slack, self.capacity)
-            self.file.touch(touched * self.row_bytes, stop * self.row_bytes)
-            self._numbers[TOUCHED] = stop
+            end = self.file.touch(touched * self.row_bytes, stop * self.row_bytes)
+            self._numbers[TOUCHED] = max(stop, min(end // self.row_bytes, self.capacity))
 
     def append(self, records: NDArray[np.uint32]) -> bool:
         """Put these records [n, words] (contiguous) behind those in use, which stay as they are; there is address space for them.
         False if it can't be done: they are to be written one by one. ``free_beyond`` those that don't get used."""
-        used = self._used
-        self._numbers[TOUCHED] = max(self._touched, used + len(records))
+        used, stop = self._used, self._used + len(records)
+        self._touch_huge(stop)
+        if stop <= self._touched:
+            self.records[used * self._row_words : stop * self._row_words] = records.reshape(-1)
+            return True
+        self._numbers[TOUCHED] = stop
         return self.file.put(used * self.row_bytes, records)
+
+    def _touch_huge(self, stop: int) -> None:
+        """Have memory for rows below ``stop``, as far as it can be had in huge pages."""
+        touched = max(self._touched, self._used)
+        if touched < stop:
+            end = self.file.touch_huge(touched * self.row_bytes, stop * self.row_bytes)
+            self._numbers[TOUCHED] = max(touched, min(end // self.row_bytes, self.capacity))
 
     def free_beyond(self) -> None:
         """Mark the records beyond those in use as free."""

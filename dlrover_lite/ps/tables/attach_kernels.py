@@ -6,7 +6,7 @@ import numpy as np
 
 from dlrover_lite.core.kernels.compile import kernel, prefetch
 from dlrover_lite.core.records import EPOCH_BITS, HASH_HIGH, HASH_LOW, TABLE_EPOCH
-from dlrover_lite.ps.tables.bucket_index import CHUNK, NOWHERE, enter_all, find, prefetch_home
+from dlrover_lite.ps.tables.bucket_index import CHUNK, NOWHERE, enter_first, find, prefetch_home
 from dlrover_lite.ps.tables.slot_counters import TABLE_ROWS
 from dlrover_lite.ps.tables.table_kernels import enter_row
 from dlrover_lite.tables.hashing import SLOT_SHIFT
@@ -19,14 +19,14 @@ _SHIFT = np.uint64(SLOT_SHIFT)
 
 
 @kernel
-def restore(store, used, index, row_counts, free):  # type: ignore[no-untyped-def]
-    """Enter the live rows below ``used`` into an empty index that has room for all, count them by slot and table, and list the numbers that
-    are free, rising: how many, and the first row whose table is none (``used``: all are right).
+def restore(store, used, index, filled, row_counts, free):  # type: ignore[no-untyped-def]
+    """Enter the live rows below ``used`` into an empty index that has room for all (``filled``: zeros for ``enter_first``), count them by
+    slot and table, and list the numbers that are free, rising: how many, and the first row whose table is none (``used``: all are right).
 
     The last row may have been about to move to one of the others (``move_kernels.compact``), and be the same in both: it is freed.
     """
     records, row_words = store.records, store.row_words
-    rows, words, fingerprints, buckets = index.rows, index.words, index.fingerprints, index.size[0]
+    rows, fingerprints, buckets = index.rows, index.fingerprints, index.size[0]
     tables = np.uint64(store.salts.shape[0])
     hashes = np.empty(CHUNK, np.uint64)
     live = np.empty(CHUNK, np.uint64)
@@ -52,7 +52,7 @@ def restore(store, used, index, row_counts, free):  # type: ignore[no-untyped-de
             n += _U1
             row_counts[key_hash >> _SHIFT] += 1
             row_counts[TABLE_ROWS + table - _U1] += 1
-        enter_all(hashes, live, n, rows, words, fingerprints, buckets)
+        enter_first(hashes, live, n, rows, fingerprints, buckets, filled)
     if last < end:
         at = last * row_words
         table = np.uint64(records[at + TABLE_EPOCH] >> EPOCH_BITS)

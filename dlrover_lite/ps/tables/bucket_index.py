@@ -32,6 +32,7 @@ __all__ = [
     "candidate",
     "enter",
     "enter_all",
+    "enter_first",
     "find",
     "prefetch_bucket",
     "prefetch_home",
@@ -213,6 +214,21 @@ def enter_all(hashes, new_rows, n, rows, words, fingerprints, buckets):  # type:
 
 
 @kernel
+def enter_first(hashes, new_rows, n, rows, fingerprints, buckets, filled):  # type: ignore[no-untyped-def]
+    """Enter the first n of these keys as ``enter_all`` does, into an index that this alone has filled. ``filled``: uint8, entries of each
+    bucket. No bucket is read, so nothing waits for it to come from memory: twice as fast once more, where they are many."""
+    for i in range(n):
+        bucket = ((hashes[i] & _LOW) * buckets) >> _HALF
+        while filled[bucket] == np.uint8(_U12):
+            rows[bucket * _U16 + _U15] += np.uint32(1)
+            bucket += _U1
+        entry = np.uint64(filled[bucket])
+        filled[bucket] += np.uint8(1)
+        rows[bucket * _U16 + entry] = np.uint32(new_rows[i] + _U1)
+        fingerprints[bucket * _U64 + _FIRST_FINGERPRINT + entry] = np.uint8(_fingerprint(hashes[i]))
+
+
+@kernel
 def remove(key_hash, position, index):  # type: ignore[no-untyped-def]
     """Free the key's entry, which is at ``position``."""
     bucket = position // _U16
@@ -315,6 +331,10 @@ class BucketIndex:
     def bytes(self) -> int:
         """Bytes of memory that it takes."""
         return BUCKET_BYTES * int(self.buckets.size[:2].max())
+
+    def filled(self, rows: int) -> NDArray[np.uint8]:
+        """Return zeros for ``enter_first``: of each bucket that so many rows may be in."""
+        return np.zeros(self.size + rows // ENTRIES + 2, np.uint8)
 
     def make_room(self, rows: int, more: int = 0) -> None:
         """Have room for ``rows`` and so many more, right now."""

@@ -177,8 +177,9 @@ class GroupState:
             self._kept.journal.undo(self._kept.number, self._store, used)
         self._index.make_room(used)
         self._arena.file.map(used * self.row_bytes)
+        index, filled = self._index.buckets, self._index.filled(used)
         freed, right = attach_kernels.restore(
-            self._store, np.uint64(used), self._index.buckets, self._slots.row_counts, self._book.free
+            self._store, np.uint64(used), index, filled, self._slots.row_counts, self._book.free
         )
         if right < used:
             raise JobError(
