@@ -13,7 +13,7 @@ from dlrover_lite.brain.models.fitted_model import at_reading_limit, load_model,
 from dlrover_lite.brain.models.throughput import Prior, fit, predict
 from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Setting
 from dlrover_lite.brain.planning.decision import Decision, decide
-from dlrover_lite.brain.planning.job_view import RoundInputs
+from dlrover_lite.brain.planning.job_view import Policy, RoundInputs
 from dlrover_lite.brain.planning.observed_job import observe_job, observed_view
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Candidate
@@ -29,6 +29,7 @@ MOST = 60_000.0
 """Samples/s that can be read."""
 COSTS = Costs(read=1024 / MOST)
 SMALL, LARGE = Candidate(2, 1, 0.5, 0.5), Candidate(12, 3, 1.0, 1.0)
+USUAL = Policy()
 PATIENCE = 5_000.0
 """Seconds of work that are left."""
 
@@ -169,14 +170,15 @@ def test_seconds_without_a_core_are_none_of_reading() -> None:
 # --- decisions ------------------------------------------------------------------------------------------------------
 
 
-def decided(profiles: Sequence[Profile], cores: float = 16.0) -> Decision:
+def decided(profiles: Sequence[Profile], cores: float = 16.0, policy: Policy = USUAL) -> Decision:
     view = observed_view(
         base_view("job"),
         observe_job(profiles),
         free_cores={"a": 16.0},
         total_samples=profiles[-1].samples_so_far + PATIENCE * MOST,
     )
-    return decide(RoundInputs(at=0.0, capacity=Resources(cores, 64 * GIB), jobs=(view,))).decisions[0]
+    inputs = RoundInputs(at=0.0, capacity=Resources(cores, 64 * GIB), jobs=(view,), policy=policy)
+    return decide(inputs).decisions[0]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -190,6 +192,13 @@ def test_cores_that_reading_leaves_unused_are_given_back_within_three_intervals(
     there = Job(last.choice, COSTS, seed=seed + 10)
     rate = np.mean([one.samples_per_second for one in there.windows(3)])
     assert rate > 0.95 * MOST
+
+
+def test_how_much_a_job_that_reading_limits_may_risk_is_its_own_number() -> None:
+    """Plans with fewer cores may be slower by their bands, if not by what is expected; of other jobs another number says how much."""
+    careful = msgspec.structs.replace(USUAL, reading_risk=0.0)
+    assert decided(grown(seed=0), policy=careful).action == "stay"
+    assert decided(grown(seed=0), policy=msgspec.structs.replace(USUAL, saving_risk=0.0)).action == "change"
 
 
 def test_a_job_limited_by_reading_tries_no_larger_plan() -> None:

@@ -181,7 +181,8 @@ def _save(
             candidates = candidates._replace(gain=np.where(withhold, -np.inf, candidates.gain))
         withhold[one.now] = False
         tie_share = policy.saving_share if reads_all else policy.tie_share
-        at = cheapest_as_good(candidates, one.now, tie_share, most_loss=policy.saving_risk)
+        most_loss = policy.reading_risk if reads_all else policy.saving_risk
+        at = cheapest_as_good(candidates, one.now, tie_share, most_loss=most_loss)
         saved = int(one.points.milli[one.now] - one.points.milli[at])
         if saved >= policy.least_saving * one.points.milli[one.now] and not withhold[at]:
             walk.move(job, at)

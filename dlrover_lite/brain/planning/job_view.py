@@ -118,6 +118,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Least part of its cores that a job that is alone gives away, if they make no difference."""
     saving_risk: NonNegative = 0.1
     """The most of the remaining time, as a share, that may be lost by that at the lower end of the band."""
+    reading_risk: NonNegative = 0.15
+    """The same of a job that reading limits: by then plans with more cores have been measured to gain nothing, and it goes back soon if one
+    with fewer is slower."""
     saving_share: NonNegative = 0.025
     """Share by which a job that reading limits may be slower than it ever was, for fewer cores: where another limit comes as near, the
     model rounds off the corner by more than that."""
