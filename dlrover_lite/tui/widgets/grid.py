@@ -14,7 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from dlrover_lite.tui.table import Placed, Table
-from dlrover_lite.tui.widgets.toned import Toned, tone_css
+from dlrover_lite.tui.widgets.toned import Toned
 
 __all__ = ["Grid"]
 
@@ -28,9 +28,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
     every row, and drops all that it has drawn with each cell that changes.)"""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"grid--cursor", "grid--head"}
-    DEFAULT_CSS = (
-        tone_css("Grid")
-        + """
+    DEFAULT_CSS = """
     Grid {
         overflow-x: hidden;
         overflow-y: auto;
@@ -41,7 +39,6 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         &:focus > .grid--cursor { background: $block-cursor-background; color: $block-cursor-foreground; text-style: bold; }
     }
     """
-    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False),
         Binding("down,j", "move(1)", "Down", show=False),

@@ -14,18 +14,15 @@ from textual.strip import Strip
 
 from dlrover_lite.tui.text import Line, plain
 from dlrover_lite.tui.text_view import TextView
-from dlrover_lite.tui.widgets.toned import Toned, tone_css
+from dlrover_lite.tui.widgets.toned import Toned
 
 __all__ = ["Pager"]
 
 
 class Pager(ScrollView, Toned, can_focus=True):
-    DEFAULT_CSS = (
-        tone_css("Pager")
-        + """
+    DEFAULT_CSS = """
     Pager { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     """
-    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "scroll_up", "Up", show=False),
         Binding("down,j", "scroll_down", "Down", show=False),

@@ -8,45 +8,37 @@ from typing import Any
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.dom import DOMNode
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
+from textual.style import Style as VisualStyle
 from textual.widget import Widget
 
 from dlrover_lite.tui.text import EMPTY, Line, Tone, for_terminal, length, padded, plain
 
-__all__ = ["Lines", "Toned", "Wrapped", "tone_css"]
+__all__ = ["TONE_STYLES", "Lines", "Toned", "Wrapped"]
 
 
-def tone_css(name: str) -> str:
-    """Return colours that follow the theme, for a widget class of that name. Without colours tones look alike, but titles, and
-    what a search has found."""
-    return f"""
-    {name} {{
-        & > .tone--dim {{ color: $text-muted; }}
-        & > .tone--good {{ color: $text-success; }}
-        & > .tone--warn {{ color: $text-warning; }}
-        & > .tone--bad {{ color: $text-error; text-style: bold; }}
-        & > .tone--accent {{ color: $text-accent; }}
-        & > .tone--title {{ text-style: bold; }}
-        & > .tone--one {{ color: $text-primary; }}
-        & > .tone--two {{ color: $text-secondary; }}
-        & > .tone--three {{ color: $text-accent; }}
-        & > .tone--found {{ text-style: underline; }}
-        & > .tone--here {{ text-style: bold reverse; }}
-    }}
-    """
+TONE_STYLES: dict[Tone, str] = {
+    "plain": "",
+    "dim": "$text-muted",
+    "good": "$text-success",
+    "warn": "$text-warning",
+    "bad": "bold $text-error",
+    "accent": "$text-accent",
+    "title": "bold",
+    "one": "$text-primary",
+    "two": "$text-secondary",
+    "three": "$text-accent",
+    "found": "underline",
+    "here": "bold reverse",
+}
+"""Styles of tones, with the colours of the theme. Without colours tones look alike, but titles, and what a search has found."""
 
 
 class Toned(Widget):
-    """Draws lines. It is a mixin: textual looks for colours along the first base of a class only, so each class that has another one before
-    this names ``tone_css`` itself.
-
-    Tones are components, and yet not among ``COMPONENT_CLASSES``: textual would match the rules for all of them in each widget of a screen,
-    whenever the focus or a class changes, which takes longer than all else that it does then. A widget draws two or three."""
-
-    DEFAULT_CSS = tone_css("Toned")
+    """Draws lines, each tone in its style upon the widget's. (Tones aren't component classes: textual would match the rules for all of
+    them in each widget of a screen whenever the focus or a class changes, which takes longer than all else that it does then.)"""
 
     def __init__(self, *children: Widget, **settings: Any) -> None:
         self._tones: dict[Tone, Style] = {}
@@ -57,10 +49,8 @@ class Toned(Widget):
 
     def tone(self, tone: Tone) -> Style:
         if (style := self._tones.get(tone)) is None:
-            component = DOMNode(classes=f"tone--{tone}")
-            component._attach(self)
-            self.app.stylesheet.apply(component)
-            style = self._tones[tone] = component.rich_style
+            named = TONE_STYLES[tone].replace("$text-muted", self.app.theme_variables["text-muted"])
+            style = self._tones[tone] = (self.visual_style + VisualStyle.parse(named)).rich_style
             self._toned_by = self.app.theme
         return style
 
