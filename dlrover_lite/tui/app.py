@@ -250,8 +250,11 @@ class TuiApp(App[None]):
     def _push_job(self, job: str) -> None:
         self._job = job
         row = self.view.jobs.get(job) if self.view else None
+        screen, known = JobScreen(job, row), self.job_feed.take()
+        if known is not None and known.row.id == job:
+            screen.detail = known  # it was open until just now: nothing new is told of it before it changes
         self.job_feed.read_now()
-        self._push(JobScreen(job, row), partial(self._push_job, job))
+        self._push(screen, partial(self._push_job, job))
 
     def _push(self, page: Page, reopen: Callable[[], object]) -> None:
         page.reopen = reopen

@@ -20,14 +20,18 @@ from dlrover_lite.tui.recordings.recorded import RecordedSource, Recording
 from dlrover_lite.tui.replay_app import ReplayApp
 from dlrover_lite.tui.screens.confirm import Confirm
 from dlrover_lite.tui.screens.form import Form
+from dlrover_lite.tui.screens.job import JobScreen
 from tests.chaos.extent import LONG
 from tests.tui.driving import Acts, drive, opened, shown, taken, the_app, told, type_at_once, until
 from tests.tui.fixed import ADS, SUGGESTED, FixedSource
 
 MOST_AT_ONCE = 12
-KEYS_TO_TYPE = 10_000 if LONG else 500
+KEYS_TO_TYPE = 10_000 if LONG else 400
 RESIZED = 0.05
 """Share of the times that keys are typed at which the terminal gets another size meanwhile."""
+OPENED, ACTED = 0.1, 0.5
+"""Shares of the times that keys are typed at which they lead to the job, and, where it is open, are to do something about it."""
+ACTING = ("r", "z", "s", "x", "a", "p", "t", "ctrl+k", "ctrl+d")
 FIRST_SEED = int(os.environ.get("CHAOS_SEED") or 1)
 UNDER_WAY = Autoscaling("on", decision=6, what="more workers", under_way=True)
 SIZES = [(20, 8), (60, 15), (80, 24), (200, 60)]
@@ -122,6 +126,10 @@ def _keys(draw: random.Random, screen: Any) -> list[str]:
     """That are typed together; answers, mostly, where something is asked."""
     if isinstance(screen, Confirm | Form) and draw.random() < 0.6:
         return draw.choices(["y", "r", "n", "enter", "tab", "1", "2", "escape"], k=draw.randint(1, 3))
+    if isinstance(screen, JobScreen) and draw.random() < ACTED:
+        return [*["down"] * draw.randint(0, 2), draw.choice(ACTING)]
+    if draw.random() < OPENED:
+        return [*["escape"] * 3, *f":j {ADS.id}", "enter"]
     if draw.random() < 0.2:
         return [*draw.choice(WORDS), *draw.choices(["enter", "escape", "tab"], k=draw.randint(0, 2))]
     return draw.choices(KEYS, k=draw.choice([1, 1, 2, draw.randint(1, MOST_AT_ONCE)]))
@@ -149,6 +157,8 @@ def _type(app: TuiApp, seed: int, size: tuple[int, int]) -> None:
 
     async def steps(pilot: Pilot[None]) -> None:
         while len(typed) < KEYS_TO_TYPE:
+            if isinstance(app.screen, JobScreen) and app.screen.job == ADS.id and app.actions is not None:
+                await opened(pilot)
             keys = _keys(draw, app.screen)
             typed.extend(keys)
             type_at_once(app, *keys)
@@ -156,8 +166,8 @@ def _type(app: TuiApp, seed: int, size: tuple[int, int]) -> None:
                 sizes.append((draw.randint(20, 200), draw.randint(5, 60)))
                 await pilot.resize_terminal(*sizes[-1])
             await taken(pilot)
-            if draw.random() < 0.25:
-                await pilot.pause()  # what has changed is drawn
+            if keys[-1] in ACTING or draw.random() < 0.25:
+                await pilot.pause()  # what has changed is drawn, and a question can be seen
             if draw.random() < 0.03:
                 await pilot.resize_terminal(*draw.choice([size, *SIZES]))
         await pilot.resize_terminal(*size)

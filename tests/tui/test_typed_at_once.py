@@ -226,3 +226,14 @@ def test_an_explanation_opens_its_screen_at_once() -> None:
         assert isinstance(pilot.app.screen, JobsScreen)
 
     drive(steps, the_app(source, job=ADS.id))
+
+
+def test_a_job_that_is_left_and_opened_again_at_once_is_shown() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        app: Any = pilot.app
+        await opened(pilot)
+        type_at_once(app, "escape", *f":j {ADS.id}", "enter")
+        await taken(pilot)
+        assert app.screen.job == ADS.id and app.screen.grid.table.rows
+
+    drive(steps, the_app(job=ADS.id))
