@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.ps.memory.file_memory import HUGE_BYTES, Mapping
+from dlrover_lite.ps.memory.memory_pages import FreePages
 from dlrover_lite.ps.memory.page_costs import PageChoice
 
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 22, 23, 25
@@ -48,7 +49,7 @@ class Arena:
             ) from error
         self.size = size
         self.bytes: NDArray[np.uint8] = self._mapping.bytes
-        self._choice = PageChoice()
+        self._choice, self._free = PageChoice(), FreePages()
 
     def __del__(self) -> None:
         self.close()
@@ -86,7 +87,7 @@ class Arena:
         first = start // HUGE_BYTES * HUGE_BYTES
         if not _SMALL_BYTES <= first <= self.size - HUGE_BYTES or self.fd is None:
             return False
-        if not self._choice.huge(at_once=at_once):
+        if not self._choice.huge(at_once=at_once) or not self._free.enough():
             return False
         began = time.thread_time()
         try:
