@@ -342,7 +342,7 @@ class TuiApp(App[None]):
             what = f"{process} of {row.id} has no log" if process else f"{row.id} has no logs"
             self.tell(f"{what} on this machine", "warning")
             return
-        screen = LogScreen(f"{row.id} {process or 'all nodes'}", log_of(row, process))
+        screen = LogScreen(row, process, log_of(row, process))
         self._push(screen, partial(self.open_log, row, process))
 
     def open_recipe(self, row: JobRow) -> None:

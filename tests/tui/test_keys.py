@@ -325,7 +325,12 @@ def test_logs_of_all_nodes_are_one(with_logs: FixedSource) -> None:
             await pilot.press("home")
             assert "master   │ the master" in _text(pilot)
             assert "all nodes" in head(_app(pilot))
-            await pilot.press("escape")
+            await write(pilot, "colon", "logs worker-0", "enter")  # of a job's log it is known whose it is
+            await until(pilot, lambda: "line 99" in _text(pilot))
+            assert f"{ADS.id} worker-0" in head(_app(pilot))
+            await write(pilot, "colon", "recipe", "enter")
+            assert f"Recipe of {ADS.id}" in head(_app(pilot))
+            await pilot.press("escape", "escape", "escape")
         await write(pilot, "colon", "logs worker-7", "enter")
         assert told(_app(pilot))[-1] == f"worker-7 of {ADS.id} has no log on this machine"
 

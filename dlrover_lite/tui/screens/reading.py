@@ -11,6 +11,7 @@ from textual.widget import Widget
 from dlrover_lite.core.words import plural
 from dlrover_lite.tui.commands import COMMANDS
 from dlrover_lite.tui.keys import EVERYWHERE, READING, SCREENS, Key
+from dlrover_lite.tui.model import JobRow
 from dlrover_lite.tui.screens.page import Page, bindings, old
 from dlrover_lite.tui.sources.job_log import JobLogTail
 from dlrover_lite.tui.sources.log_tail import KEPT_LINES, LogTail
@@ -162,8 +163,10 @@ class LogScreen(ReadingScreen, inherit_bindings=False):
     KEYS = (READING, EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
 
-    def __init__(self, title: str, tail: LogTail | JobLogTail) -> None:
-        super().__init__(title, lambda _width, _height: (), follow=True)
+    def __init__(self, row: JobRow, process: str, tail: LogTail | JobLogTail) -> None:
+        """``process``: that of the job which wrote it; empty: it is of all of them."""
+        super().__init__(f"{row.id} {process or 'all nodes'}", lambda _width, _height: (), follow=True)
+        self._row = row
         self._feed = Feed(tail.read, self._arrived, name="log")
         self._gone = 0
 
@@ -212,6 +215,12 @@ class LogScreen(ReadingScreen, inherit_bindings=False):
     def on_pager_stopped(self, event: Pager.Stopped) -> None:
         event.stop()
         self._followed()
+
+    def action_recipe(self) -> None:
+        self.tui.open_recipe(self._row)
+
+    def command_logs(self, process: str) -> None:
+        self.tui.open_log(self._row, process)
 
     def action_follow(self) -> None:
         self.pager.follow_end(not self.pager.follow)
