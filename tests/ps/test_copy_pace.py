@@ -15,13 +15,6 @@ def test_copying_rests_longer_while_training_is_slowed_up_to_a_limit() -> None:
     assert rests[-1] == REST_MOST
 
 
-def test_a_short_move_heeds_training_too() -> None:
-    pace = CopyPace()
-    for _ in range(3):
-        pace.look(LOW - 0.01)
-    assert pace.rest == REST_MOST
-
-
 def test_copying_goes_faster_when_training_has_its_speed_again() -> None:
     pace = CopyPace()
     for _ in range(20):

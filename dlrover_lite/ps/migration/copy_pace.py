@@ -14,9 +14,7 @@ REST_MOST = 3.0
 """Maximum rest, in seconds for each second of copying, however slow training is: other things may be why, and a move has to end."""
 LOW, HIGH = 0.84, 0.92
 """Shares of the speed that training had before the move: below the first the target rests longer, above the second less long."""
-_LONGER, _SHORTER = 2.0, 0.8
-"""Factors of the rest after a second in which training was too slow, or quick enough. The longest rest is there after three seconds: a move
-of half a GiB takes little more."""
+_LONGER, _SHORTER = 1.5, 0.8
 WINDOW_SECONDS = 1.0
 """Seconds over which the speed of training is measured."""
 MOST_TOLD = 10.0
