@@ -22,7 +22,7 @@ from dlrover_lite.master.nodes.fleet import (
     WorkerGone,
 )
 from dlrover_lite.master.nodes.places import Places
-from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, larger, recent, with_another
+from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, larger, memory_again, recent, with_another
 from dlrover_lite.protocol.hosts import HostNodes
 from dlrover_lite.protocol.nodes import Observed
 from dlrover_lite.protocol.plans import Plan, RolePlan
@@ -321,6 +321,17 @@ def test_job_fails_without_room_for_a_larger_server() -> None:
     _, instructions = ends(alone(Resources(8.0, 100 + 200 + 110)), "ps-0", "OOMKilled")
     assert "ps-0 needs more memory than its 100 B, and 110 B are left" in of(FailJob, instructions)[0].message
     assert not of(Launch, instructions)
+
+
+@given(st.integers(1, 500), st.lists(st.integers(1, 500), min_size=1, max_size=5), st.integers(0, 3000))
+def test_servers_that_begin_again_have_room_for_what_they_had(planned: int, had: list[int], beside: int) -> None:
+    """Those before them fitted; so do these, with no less together, whatever they are planned with."""
+    room = (sum(had) + beside) // len(had)
+    each = memory_again(planned, had, room)
+    assert each * len(had) <= sum(had) + beside + len(had), "rounded up"
+    assert each * len(had) >= sum(had)
+    assert each <= max(planned, *had)
+    assert memory_again(planned, had, 10**9) == max(planned, *had)
 
 
 def test_a_user_error_of_a_server_fails_the_job() -> None:

@@ -53,6 +53,7 @@ from dlrover_lite.master.job_state_store import (
     Generation,
 )
 from dlrover_lite.master.nodes.fleet import Fleet, Note
+from dlrover_lite.master.nodes.relaunch import memory_again
 from dlrover_lite.master.phases import Phase
 from dlrover_lite.master.slots.slot_state import SlotState
 from dlrover_lite.master.work.ledger_data import TokensReserved
@@ -61,7 +62,7 @@ from dlrover_lite.master.work.shard_plan import ID_KINDS, PLAN, ShardPlan
 from dlrover_lite.protocol.hosts import HostNodes
 from dlrover_lite.protocol.messages import NodeFailed, RestoreOrder, TrainingSettings
 from dlrover_lite.protocol.nodes import Backend
-from dlrover_lite.protocol.plans import Plan
+from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.transport.frames import Request
 
 __all__ = ["POLL_SECONDS", "GoingBack", "begin_generation", "end_generation", "is_to_begin", "waiting"]
@@ -338,7 +339,7 @@ def _fleet(
     one: then nodes have no less memory."""
     wanted = 0
     if before is not None:
-        plan = _no_less_memory(plan, before.plan) if instead else _as_grown(before)
+        plan = _no_less_memory(plan, before.plan) if instead else _as_grown(before, capacity)
         wanted = 0 if instead else before.workers_wanted
     ended = {}
     for node in before.by_id.values() if before is not None else ():
@@ -349,10 +350,15 @@ def _fleet(
     return fleet, [one for one in instructions if isinstance(one, Note)]
 
 
-def _as_grown(before: Fleet) -> Plan:
-    """Return the plan with the memory that PS were given while they ran: they need it for the rows that come back, too."""
-    memory = max((node.resources.memory for node in before.of("ps") if node.state != "ended"), default=0)
-    return msgspec.structs.replace(before.plan, ps=before.plan.ps.with_memory(memory))
+def _as_grown(before: Fleet, capacity: Resources) -> Plan:
+    """Return the plan with the memory that PS were given while they ran: they need it for the rows that come back, too. Where only some
+    were given more, there may not be room for as much of each."""
+    ps, worker = before.plan.ps, before.plan.worker
+    followed = {node.follows for node in before.of("ps")}
+    had = [node.resources.memory for node in before.of("ps") if node.id not in followed][-ps.count :]
+    room = (capacity.memory - worker.count * worker.each.memory) // ps.count
+    each = Resources(ps.each.cores, memory_again(ps.each.memory, had, room))
+    return Plan(ps=RolePlan(ps.count, each), worker=worker)
 
 
 def _no_less_memory(plan: Plan, before: Plan) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -80,6 +81,14 @@ def larger_by_givers(each: Resources, factor: float, room: int, givers: Sequence
         if (grown := larger(each, factor, room + sum(givers[:count]))) is not None:
             return count, grown
     return 0, None
+
+
+def memory_again(planned: int, had: Sequence[int], room: int) -> int:
+    """Return the memory in bytes of each of the servers that begin with the rows of others: as much as the largest of these ``had``, or is
+    ``planned``, as far as there is ``room`` for each; but no less than they had in the mean, for which there was room."""
+    most = max([planned, *had])
+    mean = math.ceil(sum(had) / len(had)) if had else most
+    return min(most, max(mean, room))
 
 
 def describe_growth(before: Resources, after: Resources, *, followed: bool = False) -> str:

@@ -43,8 +43,8 @@ _PACE_SECONDS = 0.5
 
 _NODE_BYTES = 512 * MIB
 """Memory of a node whose size is fixed."""
-_FULL_SHARE = 0.25
-"""Share of single machines, of jobs with fixed plans, that have hardly more memory than these take."""
+_FULL_SHARE = 0.5
+"""Share of single machines, of jobs with fixed plans and three workers each, that have hardly more memory than these take."""
 
 
 class Case:
@@ -62,7 +62,8 @@ class Case:
         self.cadence = Cadence(calm_seconds=chance.choice(_CALM_SECONDS), show_seconds=_SHOW_SECONDS)
         self.takes_checkpoints = all(spec.recipe.checkpoint != "off" for spec in self.specs)
         self.autoscales = any(spec.recipe.autoscale == "on" for spec in self.specs)
-        if len(self.hosts) == 1 and not self.autoscales and chance.random() < _FULL_SHARE:
+        can_leave = all(role.count > 2 for spec in self.specs if (role := spec.recipe.resources.worker) and role.count)
+        if len(self.hosts) == 1 and not self.autoscales and can_leave and chance.random() < _FULL_SHARE:
             self.hosts = (_filled(self.hosts[0], self.specs),)
 
     def world(self, directory: Path) -> World:
@@ -96,7 +97,8 @@ class Case:
 
 
 def _filled(host: Host, specs: Sequence[JobSpec]) -> Host:
-    """Return a machine with no memory but for the nodes that jobs begin with, and a little."""
+    """Return a machine with no memory but for the nodes that jobs begin with, and a little: one that runs out of its own finds room once a
+    worker has left."""
     roles = [role for spec in specs for role in (spec.recipe.resources.ps, spec.recipe.resources.worker) if role]
     nodes = sum(int(role.count or 0) for role in roles)
     return Host(host.name, Resources(host.resources.cores, nodes * _NODE_BYTES + _NODE_BYTES // 4))

@@ -111,8 +111,8 @@ class Invariants:
                 self._broken(f"{job.id}: the ledger contradicts itself: {error}")
 
     def _look_at_leases(self, job: SimulatedJob, run: GenerationRun, known: _Known) -> None:
-        """Check that whoever has a lease knows of it: nobody else gets what is leased."""
-        now, unheard = self._world.clock.now, dict[int, float]()
+        """Check that whoever has a lease knows of it: nobody else gets what is leased. A master whose machine sleeps tells nobody."""
+        now, unheard = job.master_clock(), dict[int, float]()
         for worker in job.workers():
             known_there = worker.tokens
             for token in run.shards.ledger.tokens(worker.id):
