@@ -20,6 +20,8 @@ _PIECE_BYTES = 768
 """Length of pieces: their base64 is that of the whole, piece by piece, where it is a multiple of 3."""
 _PARTS: Final = "/"
 """Name under which a struct's own row has the parts of a field, which is no field's name."""
+_MARKED: Final = f'{{"{_PARTS}":['
+"""How the text of such a field begins. A mapping with that key begins otherwise, as its members are no lists."""
 
 
 class FactRows:
@@ -50,13 +52,13 @@ class FactRows:
 def whole(name: str, own: str | None, rows: Callable[[str], Mapping[str, str]]) -> str | None:
     """Return the JSON of a fact whose own row is this one: all of it, or what its parts complete. ``rows`` gives rows by a prefix of their
     names."""
-    if own is None or f'{{"{_PARTS}":' not in own:
+    if own is None or _MARKED not in own:
         return own
     found = rows(f"{name}/")
     texts = []
     for field, raw in from_json(own, dict[str, msgspec.Raw]).items():
         text = bytes(raw).decode()
-        if text.startswith(f'{{"{_PARTS}":'):
+        if text.startswith(_MARKED):
             marker = from_json(text, dict[str, Any])
             parts = [(key, found[f"{name}/{field}/{key}"]) for key in marker[_PARTS]]
             text = _joined(marker["of"], parts)

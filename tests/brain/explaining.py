@@ -298,6 +298,7 @@ def _memory() -> Iterator[str]:
     yield memory(MemoryCurve(node="ps-1", used=used, ahead=ahead, limits=limits))
     yield memory(MemoryCurve(node="ps-1", used=used, ahead=ahead, limits=limits, to_the_end=False))
     yield memory(MemoryCurve(node="ps-1", used=used, ahead=ahead, limits=limits, full_at=START + 90))
+    yield memory(MemoryCurve(node="ps-1", used=used, ahead=ahead, limits=limits), short=True)
 
 
 # --- other plans ----------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def training(directory: Path, points: Collection[str], pause_seconds: float = 0.
 
 def moves(directory: Path, points: Collection[str], pause_seconds: float = 0.0, **changes: Any) -> ChaosJob:
     """Slots go from the server that has more to the other, again and again."""
-    plain = recipe(**{"ps": 2, "workers": 2, "epochs": 12, **changes})
+    plain = recipe(**{"ps": 2, "workers": 2, "epochs": 24, **changes})
     job = start(directory, plain, points, slow_seconds=0.02, pause_seconds=pause_seconds)
     rng = random.Random(1)
     job.until_all_passed(lambda: move_some(job.handle, rng))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dlrover_lite.master.state_rows import FactRows, whole
@@ -65,6 +65,7 @@ def test_rows_say_together_what_the_whole_says(values: list[Large]) -> None:
 
 
 @given(larges)
+@example(Large(0, {"/": Member(0, "")}, b"", [], ""))
 def test_a_fact_that_was_written_whole_is_read(value: Large) -> None:
     text = msgspec.json.encode(value).decode()
     assert read({"large": text}) == text
