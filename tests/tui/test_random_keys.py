@@ -26,7 +26,7 @@ from tests.tui.driving import Acts, drive, opened, shown, taken, the_app, told, 
 from tests.tui.fixed import ADS, SUGGESTED, FixedSource
 
 MOST_AT_ONCE = 12
-KEYS_TO_TYPE = 10_000 if LONG else 400
+KEYS_TO_TYPE = 10_000 if LONG else 250
 RESIZED = 0.05
 """Share of the times that keys are typed at which the terminal gets another size meanwhile."""
 OPENED, ACTED = 0.1, 0.5
