@@ -92,7 +92,7 @@ def picture(view: JobsView, width: int, height: int, now: float) -> list[Line]:
     for place in shown:
         head = [_title(place, width), *([_used(place, width)] if each >= _LEAST_WITH_BARS else [])]
         found += [*head, *_charts(place, _looks(place.jobs), width, each - len(head), now)]
-    return [*found, line((f"and {plural(more, 'more cluster')}: v", "dim"))] if more else found
+    return [*found, line((f"{plural(more, 'more cluster')}: v", "dim"))] if more else found
 
 
 def jobs_in(view: JobsView, now: float) -> list[str]:
