@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from dlrover_lite.backends.sim.physics.cpu_sharing import share_cores
 
-__all__ = ["NetworkCards"]
+__all__ = ["JobKey", "NetworkCards"]
 
 _STEPS = 16
 """Steps of a card in which parts are told: each part of a job's cards has a rate of its own, which takes long to compute."""
@@ -64,8 +64,6 @@ class NetworkCards(Generic[JobKey]):
             before = self._parts.get(job, {})
             if part != before.get(host, 1.0):
                 changed.append(job)
-                self._parts[job] = {
-                    **{at: of for at, of in before.items() if at != host},
-                    **({host: part} if part < 1.0 else {}),
-                }
+                others = {at: of for at, of in before.items() if at != host}
+                self._parts[job] = others if part == 1.0 else {**others, host: part}
         return changed

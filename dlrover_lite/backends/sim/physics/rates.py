@@ -6,18 +6,17 @@ that differ in no more than names and order are one, and give the same rate, who
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from dlrover_lite.backends.sim.physics.machines import Machine
-from dlrover_lite.backends.sim.physics.network_cards import NetworkCards
+from dlrover_lite.backends.sim.physics.network_cards import JobKey, NetworkCards
 from dlrover_lite.backends.sim.physics.queues import Costs, Node, Window, run
 from dlrover_lite.backends.sim.physics.representative_nodes import Job, Sample, sample, worker_limit
 
 __all__ = ["STANDS", "JobRate", "NodeRate", "Rate", "Rates", "Received"]
 
-JobKey = TypeVar("JobKey", bound=Hashable)
 _MINIBATCHES = 300
 """Least number of minibatches that a rate comes from."""
 _MORE = 1.1
