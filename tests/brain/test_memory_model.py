@@ -232,7 +232,7 @@ def test_rows_and_index_take_what_the_server_says() -> None:
     """Against the real tables: what they say that they take while they grow is never more than the model's, but for rows that have memory
     ahead, to the end of a huge page where there is one, nor is the model's much more than that."""
     from dlrover_lite.protocol.ps_messages import TableSpec
-    from dlrover_lite.ps.memory.file_memory import HUGE_BYTES
+    from dlrover_lite.ps.memory.aligned_mapping import HUGE_BYTES
     from dlrover_lite.ps.tables.table import TableGroup
     from dlrover_lite.recipe.schema import Optimizer
 

@@ -12,9 +12,9 @@ import pytest
 
 from dlrover_lite.core.records import TABLE_EPOCH
 from dlrover_lite.ps.memory import arena as arenas
-from dlrover_lite.ps.memory import page_costs
+from dlrover_lite.ps.memory import page_choice
+from dlrover_lite.ps.memory.aligned_mapping import HUGE_BYTES
 from dlrover_lite.ps.memory.arena import Arena
-from dlrover_lite.ps.memory.file_memory import HUGE_BYTES
 from dlrover_lite.ps.memory.row_arena import RowArena
 from dlrover_lite.ps.memory.state_memory import Arenas
 from dlrover_lite.ps.tables.row_arrays import NUMBERS, TOUCHED, USED
@@ -28,9 +28,9 @@ WORDS = 37
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What becomes of huge pages that are asked for, from the first byte on."""
     monkeypatch.setattr(arenas, "_SMALL_BYTES", 0)
-    monkeypatch.setattr(page_costs, "WORTH", math.inf)
-    monkeypatch.setattr(page_costs, "WORTH_AT_ONCE", math.inf)
-    monkeypatch.setattr(page_costs, "SKIPPED", 0 if request.param == "every other" else page_costs.SKIPPED)
+    monkeypatch.setattr(page_choice, "WORTH", math.inf)
+    monkeypatch.setattr(page_choice, "WORTH_AT_ONCE", math.inf)
+    monkeypatch.setattr(page_choice, "SKIPPED", 0 if request.param == "every other" else page_choice.SKIPPED)
     asked, advise = [0], arenas.Mapping.advise
 
     def advised(mapping: arenas.Mapping, advice: int, start: int, length: int) -> None:

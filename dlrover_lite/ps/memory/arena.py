@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import JobError
-from dlrover_lite.ps.memory.file_memory import HUGE_BYTES, Mapping
-from dlrover_lite.ps.memory.memory_pages import FreePages
-from dlrover_lite.ps.memory.page_costs import PageChoice
+from dlrover_lite.ps.memory.aligned_mapping import HUGE_BYTES, Mapping
+from dlrover_lite.ps.memory.free_huge_pages import FreePages
+from dlrover_lite.ps.memory.page_choice import PageChoice
 
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 22, 23, 25
 """Advice of Linux 5.14 and later to madvise, the last one of 6.1 and later; Python's mmap doesn't name it yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlrover_lite.ps.memory.memory_pages import EVERY, LEAST, FreePages, huge_pages
+from dlrover_lite.ps.memory.free_huge_pages import EVERY, LEAST, FreePages, huge_pages
 
 TEXT = """Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      3
 Node 0, zone   Normal  27836  11204  35391  42869   1519   1009    450    198    339    830   1019

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.ps.memory.page_costs import (
+from dlrover_lite.ps.memory.page_choice import (
     AGAIN,
     SKIPPED,
     SKIPPED_MOST,
