@@ -80,6 +80,7 @@ class Model:
         most = self.index.bytes // 64 + len(self.rows) // 12 + 2
         entries = self.index.buckets.rows[: 16 * most].reshape(-1, 16)[:, :12]
         assert sorted(entries[entries != 0].tolist()) == sorted(row + 1 for row in self.rows.values())
+        assert self.index.entries(self._used) == len(self.rows)
 
 
 crowded = st.builds(lambda low, high: high << 32 | low, st.integers(0, 3), st.integers(0, 40))

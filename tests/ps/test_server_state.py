@@ -22,7 +22,7 @@ from dlrover_lite.ps.journal.state_words import Header
 from dlrover_lite.ps.memory.arena import Arena
 from dlrover_lite.ps.memory.state_memory import PrivateMemory
 from dlrover_lite.ps.server.engine import Engine, NotOwned
-from dlrover_lite.ps.tables.row_arrays import USED
+from dlrover_lite.ps.tables.row_arrays import INDEXED, NUMBERS, USED
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.layout import hashes_of, slots_of
 from tests.ps.models import nothing_applied, read
@@ -213,6 +213,7 @@ def test_a_damaged_journal_or_rows_of_no_table_are_refused(memories: list[Privat
     row_words = follow(memories).groups[1].shape.words
     arena = Arena("records", fd=memories[-1].left()["group-1"])
     arena.bytes.view(np.uint32)[row_words * 17 + int(TABLE_EPOCH)] = 9 << 20
+    words(memories)[Header.GROUPS + NUMBERS + int(INDEXED)] = 0  # its index is made from them
     with pytest.raises(JobError, match="row 17 of 300"):
         follow(memories)
 

@@ -25,7 +25,7 @@ from dlrover_lite.ps.tables.row_arrays import NUMBERS
 
 __all__ = ["GROUPS_MOST", "MAJOR", "MINOR", "State"]
 
-MAJOR, MINOR = 2, 1
+MAJOR, MINOR = 2, 2
 """Major and minor version of this layout. A newer minor version has more in places that were zero; of another major version nothing is
 known."""
 

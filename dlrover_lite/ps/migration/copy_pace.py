@@ -6,10 +6,12 @@ training is slowed by all that it takes. So the source says how fast training is
 
 from __future__ import annotations
 
-__all__ = ["REST_LEAST", "REST_MOST", "CopyPace", "KeptSpeed"]
+__all__ = ["REST_FIRST", "REST_LEAST", "REST_MOST", "CopyPace", "KeptSpeed"]
 
 REST_LEAST = 0.5
 """Minimum rest, in seconds for each second of copying: workers are to keep their CPU."""
+REST_FIRST = 2.0
+"""Rest in seconds for each second of copying while it isn't known what training keeps: half a GiB is copied before that is."""
 REST_MOST = 3.0
 """Maximum rest, in seconds for each second of copying, however slow training is: other things may be why, and a move has to end."""
 LOW, HIGH = 0.84, 0.92
@@ -25,7 +27,7 @@ class CopyPace:
     """How long the target of a move rests."""
 
     def __init__(self) -> None:
-        self.rest = REST_LEAST
+        self.rest = REST_FIRST
         """Seconds of rest for each second of copying."""
 
     def look(self, kept: float) -> None:

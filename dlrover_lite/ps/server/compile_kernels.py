@@ -17,6 +17,7 @@ from dlrover_lite.ps.migration.cleanup import Cleanup
 from dlrover_lite.ps.migration.migration import Incoming, Outgoing
 from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.ps.tables.compile_kernels import compile_kernels as compile_table_kernels
+from dlrover_lite.ps.tables.row_arrays import INDEXED
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.layout import BLOCK
 
@@ -26,7 +27,7 @@ __all__ = ["compile_kernels"]
 @armed("")  # this is no training: nobody is to die here
 def compile_kernels() -> None:
     """Have an engine answer what a worker asks for one minibatch of two keys, without a wire between them; then another engine takes up
-    what this one has left, and all rows move to a third."""
+    what this one has left, with its index and without, and all rows move to a third."""
     compile_table_kernels()
     memory = PrivateMemory() if sys.platform == "linux" else None
     engine = Engine(owned=ALL_SLOTS, memory=memory)
@@ -41,6 +42,10 @@ def compile_kernels() -> None:
     if memory is not None:
         with memory.hand_over() as left:
             engine = Engine(owned=ALL_SLOTS, memory=left)
+            for g in range(len(engine.groups)):
+                engine.state.numbers(g)[INDEXED] = 0  # the next one makes an index from rows
+            with left.hand_over() as left_again:
+                engine = Engine(owned=ALL_SLOTS, memory=left_again)
     engine.own(ALL_SLOTS)
     _move(engine, Engine())
 

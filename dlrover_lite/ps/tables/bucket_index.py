@@ -14,8 +14,6 @@ number of buckets has them, on the other side still where the old one does.
 
 from __future__ import annotations
 
-import mmap
-from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +21,8 @@ from numpy.typing import NDArray
 
 from dlrover_lite.core.kernels.compile import count_trailing_zeros, kernel, prefetch
 from dlrover_lite.core.records import EPOCH_BITS, HASH_HIGH, HASH_LOW, TABLE_EPOCH
+from dlrover_lite.ps.memory.aligned_mapping import HUGE_BYTES
+from dlrover_lite.ps.memory.arena import Arena, pages
 
 __all__ = [
     "CHUNK",
@@ -34,6 +34,8 @@ __all__ = [
     "enter_all",
     "enter_first",
     "find",
+    "index_bytes",
+    "is_size",
     "prefetch_bucket",
     "prefetch_home",
     "remove",
@@ -55,9 +57,10 @@ _CROWDED = 0.95
 """Rows per entry that there are at most, however fast they come: above it the index grows at once."""
 _SPARSE = 0.2
 """Rows per entry below which it shrinks."""
+_RESERVED_BYTES = 4 << 20
+"""Bytes of memory for reserved buckets that one push or one piece of a move waits for: two huge pages take up to 8 ms."""
 _AT_ONCE = 1 << 10
 """Buckets up to which it doubles in one go: a millisecond or less."""
-_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
 
 _OLD, _NEW, _BOUNDARY, _SHRINKS = (np.uint64(number) for number in range(4))
 _U0, _U1, _U3, _U4, _U6, _U7, _U8 = (np.uint64(n) for n in (0, 1, 3, 4, 6, 7, 8))
@@ -299,20 +302,55 @@ def change_size(count, rows, words, fingerprints, size, records, row_words, hash
     return NOWHERE
 
 
+@kernel
+def count_entries(rows, fingerprints, buckets, used):  # type: ignore[no-untyped-def]
+    """Count the entries of an index of so many buckets, and of those behind where they went on to; NOWHERE if one of them is of no row
+    below ``used``, or has no fingerprint, or if they go on to where there is nothing."""
+    n, bucket, goes_on = _U0, _U0, False
+    while bucket < buckets or goes_on:
+        at = bucket * _U16
+        if at >= np.uint64(rows.shape[0]):
+            return NOWHERE
+        for entry in range(_U12):
+            row = np.uint64(rows[at + entry])
+            if (row != _U0) != (fingerprints[bucket * _U64 + _FIRST_FINGERPRINT + entry] != np.uint8(0)) or row > used:
+                return NOWHERE
+            n += np.uint64(row != _U0)
+        goes_on = rows[at + _U15] != np.uint32(0)
+        bucket += _U1
+    return n
+
+
 class BucketIndex:
     """The index of the rows in ``records`` (uint32, flat, ``row_words`` each). Kernels change what is in ``buckets``; its sizes are changed
-    here. ``capacity``: rows that there may be, for which address space is taken."""
+    here. ``capacity``: rows that there may be.
 
-    def __init__(self, records: NDArray[np.uint32], row_words: int, capacity: int) -> None:
+    ``memory``, ``size`` and ``indexed`` may outlive the process: ``index_bytes`` of memory, ``Buckets.size``, and a word [1] that is set
+    to 0 here before the size changes. Zeros in ``size``: nothing is there yet.
+    """
+
+    def __init__(
+        self,
+        records: NDArray[np.uint32],
+        row_words: int,
+        capacity: int,
+        *,
+        memory: Arena | None = None,
+        size: NDArray[np.uint64] | None = None,
+        indexed: NDArray[np.uint64] | None = None,
+    ) -> None:
         self._records, self._row_words = records, np.uint64(row_words)
-        # A key is never further behind its home than all entries would fill.
-        most = _buckets_for(capacity) + capacity // ENTRIES + 2
-        self._memory = mmap.mmap(-1, most * BUCKET_BYTES, flags=_FLAGS)
-        with suppress(OSError, AttributeError):  # a kernel without huge pages
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
-        data = np.frombuffer(self._memory, np.uint8)
-        size = np.array([_FIRST_BUCKETS, _FIRST_BUCKETS, 0, 0], np.uint64)
+        self._memory = memory or Arena("index", index_bytes(capacity))
+        size = np.zeros(4, np.uint64) if size is None else size
+        self._indexed = np.zeros(1, np.uint64) if indexed is None else indexed
+        if not size[_OLD]:
+            size[:] = _FIRST_BUCKETS, _FIRST_BUCKETS, 0, 0
+        data = self._memory.bytes[: self._memory.size // BUCKET_BYTES * BUCKET_BYTES]
         self.buckets = Buckets(data.view(np.uint32), data.view(np.uint64), data, size)
+        self._untouched = 0
+        """Byte up to which there is no memory yet for buckets that the growth under way adds; 0: there is, or nobody knows."""
+        self._reserved, self._ready = 0, 0
+        """Number of buckets that are wanted before rows need them; byte up to which there is memory for them."""
         self._hashes, self._rows = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
         self._more = 0
         """Number of rows for which there had to be room last: as many may be asked for next."""
@@ -330,7 +368,14 @@ class BucketIndex:
     @property
     def bytes(self) -> int:
         """Bytes of memory that it takes."""
-        return BUCKET_BYTES * int(self.buckets.size[:2].max())
+        return max(BUCKET_BYTES * int(self.buckets.size[:2].max()), self._ready)
+
+    def entries(self, used: int) -> int | None:
+        """Count the entries; None if they can't be those of rows below ``used``."""
+        found = int(
+            count_entries(self.buckets.rows, self.buckets.fingerprints, self.buckets.size[:2].max(), np.uint64(used))
+        )
+        return None if found == NOWHERE else found
 
     def filled(self, rows: int) -> NDArray[np.uint8]:
         """Return zeros for ``enter_first``: of each bucket that so many rows may be in."""
@@ -347,12 +392,13 @@ class BucketIndex:
                 self._finish()
 
     def reserve(self, rows: int) -> None:
-        """Begin to grow if so many rows in all take a larger index."""
-        if rows > self._full() and not self.changing:
-            self._begin(_buckets_for(rows))
+        """Have an index for so many rows in all, as soon as there is memory for it, which ``advance`` sees to."""
+        self._reserved = max(self._reserved, _buckets_for(rows))
 
     def advance(self, new_rows: int, rows: int) -> None:
         """Go on with a change of size, or begin one, beside ``new_rows`` that have come; ``rows``: all there are."""
+        if not self.changing and self._reserved > self.size and self._prepare():
+            self._begin(self._reserved)
         if not self.changing and rows > self._full():
             now = self.size
             self._begin(2 * now if now <= _AT_ONCE else now + now // 8)
@@ -364,6 +410,7 @@ class BucketIndex:
     def shrink(self, buckets: int, rows: int) -> bool:
         """Go on to shrink an index that is far too large for so many rows, by so many buckets. True if there is no more to do."""
         if not self.changing and self._is_sparse(rows):
+            self._reserved = 0
             self._begin(_buckets_for(rows))
         if self.changing and self._change(buckets):
             self._give_back()
@@ -390,6 +437,10 @@ class BucketIndex:
 
     def _begin(self, buckets: int) -> None:
         size, now = self.buckets.size, self.size
+        self._indexed[0] = 0
+        self._untouched = (
+            pages(buckets * BUCKET_BYTES) if buckets * BUCKET_BYTES > max(now * BUCKET_BYTES, self._ready) else 0
+        )
         size[_NEW], size[_SHRINKS] = buckets, buckets < now
         size[_BOUNDARY] = 0 if buckets < now else 1 << 32
 
@@ -400,19 +451,56 @@ class BucketIndex:
     def _change(self, buckets: int) -> bool:
         """Go on with a change of size by so many buckets; return whether it is over."""
         count, stopped = np.uint64(buckets), None
+        self._indexed[0] = 0
+        self._touch(buckets)
         while stopped != NOWHERE:
             stopped = change_size(count, *self.buckets, self._records, self._row_words, self._hashes, self._rows)
             if stopped != NOWHERE:  # more keys are at home in one bucket than there is room for
                 self._hashes, self._rows = (np.empty(2 * len(self._rows), np.uint64) for _ in range(2))
         return not self.changing
 
+    def _prepare(self) -> bool:
+        """Have some memory for the buckets that are reserved; return whether it is all there."""
+        end = self._reserved * BUCKET_BYTES
+        start = max(self._ready, self.size * BUCKET_BYTES)
+        self._ready = max(start, self._memory.touch(start, min(start + _RESERVED_BYTES, end)))
+        return self._ready >= end
+
+    def _touch(self, buckets: int) -> None:
+        """Have memory for where the entries of so many buckets go in the growth under way: behind the last bucket of before, from the end
+        on, in blocks that can be huge pages."""
+        old, new, boundary, _ = self.buckets.size.tolist()
+        lowest = max(0, (boundary * old >> 32) - buckets) * new // old
+        start = max(old, lowest) * BUCKET_BYTES
+        while self._untouched > start:
+            block = max((self._untouched - 1) // HUGE_BYTES * HUGE_BYTES, old * BUCKET_BYTES)
+            self._memory.touch(block, self._untouched)
+            self._untouched = block if block > old * BUCKET_BYTES else 0
+
     def _give_back(self) -> None:
         """Give back the memory of buckets behind the last one."""
         end, rows = self.size - 1, self.buckets.rows
         while rows[16 * end + 15]:
             end += 1
-        start = -(-(end + 1) * BUCKET_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._memory.madvise(mmap.MADV_DONTNEED, start, len(self._memory) // mmap.PAGESIZE * mmap.PAGESIZE - start)
+        self._memory.give_back((end + 1) * BUCKET_BYTES, self._memory.size)
+        self._ready = 0
+
+
+def index_bytes(capacity: int) -> int:
+    """Tell how many bytes of address space the index of so many rows may take."""
+    return _most_buckets(capacity) * BUCKET_BYTES
+
+
+def _most_buckets(capacity: int) -> int:
+    # A key is never further behind its home than all entries would fill.
+    return _buckets_for(capacity) + capacity // ENTRIES + 2
+
+
+def is_size(size: NDArray[np.uint64], capacity: int) -> bool:
+    """Say whether this can be the ``Buckets.size`` of an index for so many rows."""
+    old, new, boundary, shrinks = size.tolist()
+    least, most = min(old, new), max(old, new)
+    return _FIRST_BUCKETS <= least <= most <= _most_buckets(capacity) and boundary <= 1 << 32 and shrinks <= 1
 
 
 def share_of(left: int, new_rows: int, rows_left: int) -> int:

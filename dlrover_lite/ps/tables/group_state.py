@@ -19,7 +19,8 @@ from dlrover_lite.ps.memory.scratch import Scratch
 from dlrover_lite.ps.memory.state_memory import Arenas
 from dlrover_lite.ps.snapshots.copy_on_write_log import Area, no_spill
 from dlrover_lite.ps.tables import attach_kernels, move_kernels, table_kernels
-from dlrover_lite.ps.tables.bucket_index import CHUNK, BucketIndex
+from dlrover_lite.ps.tables.bucket_index import CHUNK
+from dlrover_lite.ps.tables.kept_index import KeptIndex
 from dlrover_lite.ps.tables.row_arrays import (
     EPOCH,
     FREE,
@@ -106,8 +107,17 @@ class GroupState:
             np.array([init_salt(seed, t.name) for t in tables], np.uint64),
             np.array([t.init_scale for t in tables], np.float32),
         )
-        self._index = BucketIndex(self._arena.records, self.shape.words, self._arena.capacity)
-        self._slots = SlotBook(len(self.tables))
+        self._kept_index = KeptIndex(
+            self._kept.arenas,
+            self._kept.name,
+            self._arena.records,
+            self.shape.words,
+            self._arena.capacity,
+            len(self.tables),
+            numbers,
+        )
+        self._index = self._kept_index.index
+        self._slots = SlotBook(self._kept_index.row_counts)
         self._free_numbers = Scratch(self._arena.capacity, np.uint64)
         """Memory that the book's stack of free row numbers lies in."""
         free, counts = self._free_numbers.array, self._slots.row_counts
@@ -175,6 +185,12 @@ class GroupState:
         used = self.used
         if self._kept.journal is not None:
             self._kept.journal.undo(self._kept.number, self._store, used)
+        self._book.numbers[LOG_LENGTH] = 0
+        if not self._kept_index.whole:
+            self._index_rows(used)
+
+    def _index_rows(self, used: int) -> None:
+        """Make index, free numbers and counts from the rows. Raises JobError for rows that are none."""
         self._index.make_room(used)
         self._arena.file.map(used * self.row_bytes)
         index, filled = self._index.buckets, self._index.filled(used)
@@ -186,7 +202,7 @@ class GroupState:
                 f"rows of a parameter server that has ended are damaged: row {right} of {used} is of no table"
             )
         self._book.numbers[FREE] = freed
-        self._book.numbers[LOG_LENGTH] = 0
+        self._kept_index.note_whole()
 
     def _keys(
         self, keys: NDArray[np.uint64], counts: NDArray[np.int64]

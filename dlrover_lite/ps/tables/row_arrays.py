@@ -11,9 +11,10 @@ from dlrover_lite.core.rows import RowData
 
 __all__ = ["NUMBERS", "RowData", "Store", "as_input", "no_rows", "with_room"]
 
-USED, FREE, LOG_LENGTH, EPOCH, TOUCHED = (np.uint64(number) for number in range(5))
+USED, FREE, LOG_LENGTH, EPOCH, TOUCHED, INDEXED = (np.uint64(number) for number in range(6))
 """Positions in a group's numbers (uint64) of: row numbers in use, free ones included; free row numbers; rows in the log; its epoch, which
-each snapshot advances; row numbers that have memory. FREE and LOG_LENGTH mean nothing to the process that follows."""
+each snapshot advances; row numbers that have memory; 1 if index and counts are those of the rows, 0 while they change. LOG_LENGTH means
+nothing to the process that follows, nor does FREE unless INDEXED is 1."""
 NUMBERS = 8
 """Number of words that a group's numbers take."""
 

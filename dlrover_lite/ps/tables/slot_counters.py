@@ -88,8 +88,8 @@ def as_members(slots: SlotSet) -> SlotSet:
 class SlotBook:
     """What is known of each slot. All slots are owned at first, and none is tracked. Arrays are [4096] where nothing else is said."""
 
-    def __init__(self, tables: int) -> None:
-        self.row_counts = np.zeros(SLOTS + tables, np.int64)
+    def __init__(self, row_counts: NDArray[np.int64]) -> None:
+        self.row_counts = row_counts
         """Live rows of each slot, then of each table of the group: one array, since kernels are slower with each one more."""
         self.flags = np.full(SLOTS, OWNED, np.uint8)
         self._requests, self._gathered, self._updated = (np.zeros(SLOTS, np.int64) for _ in range(3))

@@ -6,8 +6,8 @@ made at the first push.
 Slots move while all this goes on: rows of some slots are found, copied, logged when they change, and dropped, a bounded number at
 a time. Row numbers that become free are used again first; ``compact`` closes the gaps.
 
-The arena and a few numbers can outlive the process (``Kept``): the group that follows in another process finds its rows there. What isn't
-there, index, free numbers, rows of each slot, it finds out from them.
+The arena, the index and a few numbers can outlive the process (``Kept``): the group that follows in another process finds its rows there.
+What isn't there, or was about to change, it finds out from them.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ class TableGroup(GroupState):
         )
         stopped(-min(0, new_rows))
         self._grow(new_rows)
+        self._kept_index.note_whole()
         self._slots.count(keys, counts, self._store.salts, updated=True)
 
     def changed_last(self, most: int) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
@@ -138,6 +139,7 @@ class TableGroup(GroupState):
             raise ValueError(f"values of shape {values.shape}, expected {(len(keys), self.dim)}")
         if not len(keys):
             return
+        self._kept_index.note_change()
         free = self.gaps
         if self._spill is not None:
             self._book.numbers[FREE] = 0  # behind all rows of the snapshot: free numbers among them are to stay free
@@ -148,6 +150,7 @@ class TableGroup(GroupState):
         finally:
             if self._spill is not None:
                 self._book.numbers[FREE] = free
+        self._kept_index.note_whole()
 
     def take_counters(self) -> Counters:
         """Return what was asked for since the last call, by slot."""
@@ -254,9 +257,12 @@ class TableGroup(GroupState):
         positions = positions_of(records)
         if len(positions) and not 0 < positions.min() <= positions.max() <= len(self.tables):
             raise ValueError(f"rows of tables {positions.min()} to {positions.max()} in a group of {len(self.tables)}")
+        self._kept_index.note_change()
         self._write(as_input(records, U32))
+        self._kept_index.note_whole()
 
     def _write(self, records: NDArray[np.uint32]) -> None:
+        """Write records; the index changes until the caller notes that it is whole."""
         n = len(records)
         self._make_room(n)
         rows = self.rows
@@ -284,11 +290,13 @@ class TableGroup(GroupState):
         stop = self._range(start, scan_limit)
         if self.gaps + stop - start > len(self._book.free):
             self._rebase()
+        self._kept_index.note_change()
         rising, step = move_kernels.drop(
             self._store, self._index.buckets, self._book, slots, np.uint64(start), np.uint64(stop)
         )
         stopped(step)
         self._free_rises = self._free_rises and bool(rising)
+        self._kept_index.note_whole()
         return stop
 
     def compact(self, limit: int) -> bool:
@@ -303,16 +311,20 @@ class TableGroup(GroupState):
         if not self._free_rises:
             free[: self.gaps].sort()
             self._free_rises = True
+        self._kept_index.note_change()
         taken, step = move_kernels.compact(self._store, self._index.buckets, self._book, np.uint64(limit))
         stopped(step)
         self._book = self._book._replace(free=free[int(taken) :])
+        self._kept_index.note_whole()
         if self.gaps:
             return False
         self._rebase()
         self._free_numbers.give_back()
         if not self._arena.give_back():
             return False
-        return self._index.shrink(limit, self.rows)
+        done = self._index.shrink(limit, self.rows)
+        self._kept_index.note_whole()
+        return done
 
     def _rebase(self) -> None:
         """Have the stack of free row numbers where it has room for all there can be: numbers are taken from its bottom, too."""

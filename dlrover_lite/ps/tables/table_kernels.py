@@ -33,7 +33,7 @@ from dlrover_lite.ps.tables.bucket_index import (
     row_at,
 )
 from dlrover_lite.ps.tables.copy_values import copy_values
-from dlrover_lite.ps.tables.row_arrays import FREE, LOG_LENGTH, USED, Store
+from dlrover_lite.ps.tables.row_arrays import FREE, INDEXED, LOG_LENGTH, USED, Store
 from dlrover_lite.ps.tables.slot_counters import OWNED, TABLE_ROWS, TRACKED, flags_of
 from dlrover_lite.tables.hashing import SLOT_SHIFT, initial_value, mix64
 from dlrover_lite.tables.optimizers import init_state, update_rows
@@ -247,6 +247,9 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
                 if row != _U0:
                     rows[i] = row - _U1
                 else:
+                    if new == 0:
+                        numbers[INDEXED] = _U0  # until the caller says otherwise
+                        fence()
                     row = take_row(numbers, free)
                     enter_row(key_hash, t, row, buckets, row_counts)
                     new += 1
