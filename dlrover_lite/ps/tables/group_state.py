@@ -131,6 +131,8 @@ class GroupState:
             words, base, limit = self._kept.journal.arguments(self._kept.number, self.shape.words)
             self._journal = (tuple(words), base, limit)
             self._pushed = self._kept.journal.pushed
+        self._new_rows = 1
+        """Number of rows that the last update has made: the next one gets memory for as many ahead, which costs half of what faults do."""
         self._tracking = False
         self._spill: Area | None = None
         self._spill_arguments = no_spill()

@@ -90,7 +90,7 @@ class TableGroup(GroupState):
         if self.complete:
             self._require(keys, counts)
         self._make_room(len(keys))
-        self._arena.touch(1)
+        self._arena.touch(min(len(keys), self._new_rows))
         new_rows = table_kernels.update(
             counts,
             self._hashes[: len(keys)],
@@ -108,6 +108,7 @@ class TableGroup(GroupState):
             self._tracking,
         )
         stopped(-min(0, new_rows))
+        self._new_rows = max(1, new_rows)
         self._grow(new_rows)
         self._kept_index.note_whole()
         self._slots.count(keys, counts, self._store.salts, updated=True)
