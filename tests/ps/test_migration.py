@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,23 @@ from hypothesis import strategies as st
 from dlrover_lite.core import slot_sets
 from dlrover_lite.protocol.messages import PsOrders
 from dlrover_lite.protocol.ps_messages import (
+    Configure,
     Copied,
     CopyBegin,
     Copying,
     CopyNext,
+    DenseSpec,
     NotNow,
     Pull,
     Shared,
+    TableSpec,
 )
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, mask_of
 from dlrover_lite.ps.migration import convergence, migration_target
 from dlrover_lite.ps.migration import migration as moving
 from dlrover_lite.ps.migration.chunk_memory import ChunkMemory, NotShared
+from dlrover_lite.ps.migration.cleanup import GIVE_BACK_SECONDS, Cleanup
+from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.layout import BLOCK
 from tests.ps.rig import SGD, Rig, rows_of
@@ -363,6 +369,32 @@ def test_received_rows_stay_when_the_source_hears_of_the_commit_first() -> None:
         assert rows_of(rig.engine(1)) == before
         rig.push_everywhere(0, 0, grads)
         assert rows_of(rig.engine(1)) == before
+
+
+def test_memory_is_given_back_a_piece_at_a_time_when_tidying_is_done() -> None:
+    now = [10.0]
+    engine = Engine(owned=ALL_SLOTS, clock=lambda: now[0])
+    adagrad = Optimizer(use="adagrad")
+    engine.configure(Configure(0, [TableSpec("a", 64, 0.0)], DenseSpec(0, 0), adagrad, adagrad), ALL_SLOTS)
+    ids = np.arange(140_000, dtype=np.uint64)
+    engine.push(0, 0, 1.0, ALL_SLOTS, [(ids, [len(ids)], np.ones((len(ids), 64), np.float32))])
+    full = engine.bytes
+    engine.own(0)
+    tidying = Cleanup(engine)
+    tidying.remove(ALL_SLOTS)
+    assert tidying.give_back() is None
+    while not tidying.done:
+        assert engine.bytes > full / 2
+        tidying.step(1 << 12)
+    sizes = [engine.bytes]
+    while (seconds := tidying.give_back()) is not None:
+        sizes.append(engine.bytes)
+        assert tidying.give_back() == seconds == pytest.approx(GIVE_BACK_SECONDS)
+        assert engine.bytes == sizes[-1]
+        now[0] += 1.0
+    assert len(sizes) >= 3
+    assert all(before - after <= 32 << 20 for before, after in pairwise([*sizes, engine.bytes]))
+    assert engine.bytes < 2 << 20
 
 
 def test_memory_of_moved_rows_is_given_back() -> None:

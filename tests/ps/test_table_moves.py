@@ -80,7 +80,7 @@ def drop_all(tables: TableGroup, members: slot_sets.SlotSet, scan_limit: int = 1
 
 def compact_all(tables: TableGroup, limit: int = 50) -> int:
     calls = 1
-    while not tables.compact(limit):
+    while not (tables.compact(limit) and tables.give_back()):
         calls += 1
         assert calls < 10_000
     return calls

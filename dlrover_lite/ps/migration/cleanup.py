@@ -6,11 +6,16 @@ from dlrover_lite.core import slot_sets
 from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
 from dlrover_lite.ps.server.engine import Engine
 
-__all__ = ["Cleanup"]
+__all__ = ["GIVE_BACK_SECONDS", "Cleanup"]
+
+GIVE_BACK_SECONDS = 0.32
+"""Seconds from one return of at most 32 MiB of a group's memory to the next. A virtual machine that tells its host of gigabytes at once
+stands still for 100 ms a GiB, two seconds after they were freed."""
 
 
 class Cleanup:
-    """Removes rows of slots that are another's, then moves rows together and gives memory back; a little at each ``step``."""
+    """Removes rows of slots that are another's, then moves rows together, a little at each ``step``; and gives memory back after that,
+    while all else goes on."""
 
     def __init__(self, engine: Engine) -> None:
         self.unwanted = 0
@@ -19,6 +24,8 @@ class Cleanup:
         self._group = 0
         self._cursor = 0
         self.done = True
+        self._give_back_at: float | None = None
+        """When some memory is to be given back; None: there is none."""
 
     def remove(self, slots: int) -> None:
         """Begin to remove the rows of these slots; 0: there are only gaps to close."""
@@ -43,3 +50,15 @@ class Cleanup:
             return
         self.unwanted = 0
         self.done = True
+        self._give_back_at = self._engine.clock()
+
+    def give_back(self) -> float | None:
+        """Give some memory back, if it is time and there are only gaps closed. Returns after how many seconds there is more to do; None:
+        there is none left."""
+        if self._give_back_at is None or not self.done:
+            return None
+        now = self._engine.clock()
+        if now >= self._give_back_at:
+            left = [not group.give_back() for group in self._engine.groups]
+            self._give_back_at = now + GIVE_BACK_SECONDS if any(left) else None
+        return self._give_back_at - now if self._give_back_at is not None else None

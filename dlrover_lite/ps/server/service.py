@@ -364,6 +364,8 @@ class PsService:
             return min(wait, self._restore(order))
         if self._may_tidy:
             self._tidy()
+        if (more := self._tidying.give_back()) is not None:
+            wait = min(wait, more)
         if self._slowed:
             self._let_in(self._slowed)
             wait = min(wait, SLOWED_LOOK_SECONDS)

@@ -498,7 +498,7 @@ def _most_buckets(capacity: int) -> int:
 
 def is_size(size: NDArray[np.uint64], capacity: int) -> bool:
     """Say whether this can be the ``Buckets.size`` of an index for so many rows."""
-    old, new, boundary, shrinks = size.tolist()
+    old, new, boundary, shrinks = (int(word) for word in size)
     least, most = min(old, new), max(old, new)
     return _FIRST_BUCKETS <= least <= most <= _most_buckets(capacity) and boundary <= 1 << 32 and shrinks <= 1
 

@@ -301,9 +301,9 @@ class TableGroup(GroupState):
         return stop
 
     def compact(self, limit: int) -> bool:
-        """Move at most ``limit`` of the last rows into free ones; when none is left, give memory back, a few milliseconds' worth at a time.
-        True when there is nothing more to do. Raises ValueError while slots are tracked: the log holds row numbers; JobError while a
-        snapshot is taken."""
+        """Move at most ``limit`` of the last rows into free ones; when none is left, have the index shrink. True when there is nothing more
+        to do but to ``give_back``. Raises ValueError while slots are tracked: the log holds row numbers; JobError while a snapshot is
+        taken."""
         self._refuse_in_snapshot("moved")
         if self._tracking:
             raise ValueError("rows can't be moved while slots are tracked")
@@ -321,11 +321,13 @@ class TableGroup(GroupState):
             return False
         self._rebase()
         self._free_numbers.give_back()
-        if not self._arena.give_back():
-            return False
         done = self._index.shrink(limit, self.rows)
         self._kept_index.note_whole()
         return done
+
+    def give_back(self) -> bool:
+        """Return some memory of row numbers that are no longer used to the system: at most 32 MiB. True when there is no more."""
+        return self._arena.give_back()
 
     def _rebase(self) -> None:
         """Have the stack of free row numbers where it has room for all there can be: numbers are taken from its bottom, too."""
