@@ -311,7 +311,7 @@ class PsReport(Message, frozen=True):
     version: Count = 0
     """Version of the newest orders that the PS follows; 0: none yet."""
     tidy: bool = True
-    """The PS holds no row of a slot that it neither owns nor receives, and has given free memory back."""
+    """The PS holds no row of a slot that it neither owns nor receives, and all others without a gap."""
     ready: Items[ReadySlots] = []
     """Slots that are not its own yet, and of which it, the target of a move, holds all there is."""
     received: ByKey[Count, Count] = {}
@@ -331,6 +331,8 @@ class PsReport(Message, frozen=True):
     """Counters for the profile, sent twice a second."""
     restoring: RestoreReport | None = None
     """How far the PS is with the cut that it was ordered to restore; None: it hasn't begun, or need not."""
+    gives_back: bool = False
+    """The PS gives back memory that it no longer needs, a little at a time."""
 
 
 class SnapshotOrder(Message, frozen=True):

@@ -194,6 +194,8 @@ def test_memory_of_a_server_is_lowered_once_it_is_tidy(pair: Rig) -> None:
     found = status_of(pair, "ps-0")
     assert (found.memory, found.wanted_cores, found.wanted_memory, found.waits_for) == (GIB, 0.5, 512 * MIB, waits)
     assert resize(pair, "ps-0", memory=512 * MIB) == [f"ps-0 {waits}"]
+    pair.report("ps-0", orders=orders, gives_back=True)  # its rows are where they belong
+    assert resize(pair, "ps-0", memory=512 * MIB) == [f"ps-0 {waits}"]
     pair.backend.used["ps-0"] = 400 * MIB
     pair.report("ps-0", orders=orders)
     until(pair, lambda: status_of(pair, "ps-0").memory == 512 * MIB)

@@ -27,10 +27,10 @@ from dlrover_lite.protocol.ps_messages import (
     TableSpec,
 )
 from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, mask_of
-from dlrover_lite.ps.migration import convergence, migration_target
+from dlrover_lite.ps.migration import cleanup, convergence, migration_target
 from dlrover_lite.ps.migration import migration as moving
 from dlrover_lite.ps.migration.chunk_memory import ChunkMemory, NotShared
-from dlrover_lite.ps.migration.cleanup import GIVE_BACK_SECONDS, Cleanup
+from dlrover_lite.ps.migration.cleanup import Cleanup
 from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.layout import BLOCK
@@ -371,30 +371,34 @@ def test_received_rows_stay_when_the_source_hears_of_the_commit_first() -> None:
         assert rows_of(rig.engine(1)) == before
 
 
-def test_memory_is_given_back_a_piece_at_a_time_when_tidying_is_done() -> None:
+def test_much_memory_is_given_back_a_piece_at_a_time_after_tidying(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleanup, "AT_ONCE", 1)
     now = [10.0]
     engine = Engine(owned=ALL_SLOTS, clock=lambda: now[0])
     adagrad = Optimizer(use="adagrad")
     engine.configure(Configure(0, [TableSpec("a", 64, 0.0)], DenseSpec(0, 0), adagrad, adagrad), ALL_SLOTS)
-    ids = np.arange(140_000, dtype=np.uint64)
+    ids = np.arange(200_000, dtype=np.uint64)
     engine.push(0, 0, 1.0, ALL_SLOTS, [(ids, [len(ids)], np.ones((len(ids), 64), np.float32))])
-    full = engine.bytes
+    sizes = [engine.bytes]
     engine.own(0)
     tidying = Cleanup(engine)
     tidying.remove(ALL_SLOTS)
     assert tidying.give_back() is None
     while not tidying.done:
-        assert engine.bytes > full / 2
+        assert not tidying.gives_back
         tidying.step(1 << 12)
-    sizes = [engine.bytes]
+    sizes.append(engine.bytes)
     while (seconds := tidying.give_back()) is not None:
+        assert tidying.gives_back
         sizes.append(engine.bytes)
-        assert tidying.give_back() == seconds == pytest.approx(GIVE_BACK_SECONDS)
+        assert tidying.give_back() == seconds == pytest.approx(cleanup.GIVE_BACK_SECONDS)
         assert engine.bytes == sizes[-1]
         now[0] += 1.0
-    assert len(sizes) >= 3
-    assert all(before - after <= 32 << 20 for before, after in pairwise([*sizes, engine.bytes]))
-    assert engine.bytes < 2 << 20
+    sizes.append(engine.bytes)
+    assert not tidying.gives_back
+    assert len(sizes) >= 4
+    assert all(before - after <= 34 << 20 for before, after in pairwise(sizes))
+    assert sizes[-1] < 3 << 20
 
 
 def test_memory_of_moved_rows_is_given_back() -> None:

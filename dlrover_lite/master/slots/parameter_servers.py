@@ -146,7 +146,7 @@ class ParameterServers:
     def tidy(self, node: str) -> bool:
         """Return whether a PS has given back all memory that it can, and nothing moves to or from it."""
         report = self.reports.get(node)
-        return report is not None and report.tidy and not self._moves(node)
+        return report is not None and report.tidy and not report.gives_back and not self._moves(node)
 
     def bytes_of(self, node: str) -> int:
         """Return the memory that a PS's rows and index take, as it last told, in bytes."""

@@ -441,6 +441,7 @@ class PsService:
             restored=self.engine.state.restored,
             counters=self._counters(now),
             restoring=self._restore_report(),
+            gives_back=self._tidying.gives_back,
         )
 
     def _restore_report(self) -> RestoreReport | None:

@@ -57,8 +57,6 @@ _CROWDED = 0.95
 """Rows per entry that there are at most, however fast they come: above it the index grows at once."""
 _SPARSE = 0.2
 """Rows per entry below which it shrinks."""
-_RESERVED_BYTES = 4 << 20
-"""Bytes of memory for reserved buckets that one push or one piece of a move waits for: two huge pages take up to 8 ms."""
 _AT_ONCE = 1 << 10
 """Buckets up to which it doubles in one go: a millisecond or less."""
 
@@ -349,8 +347,6 @@ class BucketIndex:
         self.buckets = Buckets(data.view(np.uint32), data.view(np.uint64), data, size)
         self._untouched = 0
         """Byte up to which there is no memory yet for buckets that the growth under way adds; 0: there is, or nobody knows."""
-        self._reserved, self._ready = 0, 0
-        """Number of buckets that are wanted before rows need them; byte up to which there is memory for them."""
         self._hashes, self._rows = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
         self._more = 0
         """Number of rows for which there had to be room last: as many may be asked for next."""
@@ -368,7 +364,7 @@ class BucketIndex:
     @property
     def bytes(self) -> int:
         """Bytes of memory that it takes."""
-        return max(BUCKET_BYTES * int(self.buckets.size[:2].max()), self._ready)
+        return BUCKET_BYTES * int(self.buckets.size[:2].max())
 
     def entries(self, used: int) -> int | None:
         """Count the entries; None if they can't be those of rows below ``used``."""
@@ -392,13 +388,13 @@ class BucketIndex:
                 self._finish()
 
     def reserve(self, rows: int) -> None:
-        """Have an index for so many rows in all, as soon as there is memory for it, which ``advance`` sees to."""
-        self._reserved = max(self._reserved, _buckets_for(rows))
+        """Begin to grow if so many rows in all take a larger index. Where there is hardly anything yet, all of its memory is touched with
+        the first rows that come: a server without rows holds nobody up."""
+        if rows > self._full() and not self.changing:
+            self._begin(_buckets_for(rows))
 
     def advance(self, new_rows: int, rows: int) -> None:
         """Go on with a change of size, or begin one, beside ``new_rows`` that have come; ``rows``: all there are."""
-        if not self.changing and self._reserved > self.size and self._prepare():
-            self._begin(self._reserved)
         if not self.changing and rows > self._full():
             now = self.size
             self._begin(2 * now if now <= _AT_ONCE else now + now // 8)
@@ -410,7 +406,6 @@ class BucketIndex:
     def shrink(self, buckets: int, rows: int) -> bool:
         """Go on to shrink an index that is far too large for so many rows, by so many buckets. True if there is no more to do."""
         if not self.changing and self._is_sparse(rows):
-            self._reserved = 0
             self._begin(_buckets_for(rows))
         if self.changing and self._change(buckets):
             self._give_back()
@@ -438,9 +433,7 @@ class BucketIndex:
     def _begin(self, buckets: int) -> None:
         size, now = self.buckets.size, self.size
         self._indexed[0] = 0
-        self._untouched = (
-            pages(buckets * BUCKET_BYTES) if buckets * BUCKET_BYTES > max(now * BUCKET_BYTES, self._ready) else 0
-        )
+        self._untouched = pages(buckets * BUCKET_BYTES) if buckets > now else 0
         size[_NEW], size[_SHRINKS] = buckets, buckets < now
         size[_BOUNDARY] = 0 if buckets < now else 1 << 32
 
@@ -459,13 +452,6 @@ class BucketIndex:
                 self._hashes, self._rows = (np.empty(2 * len(self._rows), np.uint64) for _ in range(2))
         return not self.changing
 
-    def _prepare(self) -> bool:
-        """Have some memory for the buckets that are reserved; return whether it is all there."""
-        end = self._reserved * BUCKET_BYTES
-        start = max(self._ready, self.size * BUCKET_BYTES)
-        self._ready = max(start, self._memory.touch(start, min(start + _RESERVED_BYTES, end)))
-        return self._ready >= end
-
     def _touch(self, buckets: int) -> None:
         """Have memory for where the entries of so many buckets go in the growth under way: behind the last bucket of before, from the end
         on, in blocks that can be huge pages."""
@@ -483,7 +469,6 @@ class BucketIndex:
         while rows[16 * end + 15]:
             end += 1
         self._memory.give_back((end + 1) * BUCKET_BYTES, self._memory.size)
-        self._ready = 0
 
 
 def index_bytes(capacity: int) -> int:
