@@ -409,6 +409,7 @@ def test_a_reserved_index_does_not_grow_and_shrinks_with_its_rows() -> None:
     other = group(dim=1)
     other.reserve(len(rows.ids))
     reserved = other.bytes
+    assert reserved >= 6 * len(rows.ids), "it is to have its size before rows come"
     other.write(rows)
     assert other.bytes - reserved == pytest.approx(other.used * other.row_bytes, abs=4 << 20)
     assert same(every_row(other), rows)
