@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 TABLES = [TableSpec("a", 4, 0.0), TableSpec("b", 4, 0.0)]
 EVERY = np.ones(SLOTS, np.bool_)
 KEYS = 3_000
-"""Of each table: more than the index has room for at first."""
+"""Number of keys of each table: more than the index has room for at first."""
 
 
 class Lives:
