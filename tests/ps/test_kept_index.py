@@ -99,6 +99,8 @@ def test_who_follows_takes_up_the_index_as_it_is(lives: Lives) -> None:
     assert not lives.follow()
     lives.check(KEYS + 200)
     lives.update(0, 10)
+    lives.group.reserve(5 * KEYS)
+    assert lives.group._index.changing
     assert not lives.follow()
     lives.check(KEYS + 200)
 

@@ -278,6 +278,7 @@ class TableGroup(GroupState):
     def reserve(self, more_rows: int) -> None:
         """Begin to have an index large enough for so many more rows."""
         self._index.reserve(self.rows + more_rows)
+        self._kept_index.note_whole()
 
     def drop(self, slots: SlotSet, start: int, *, scan_limit: int) -> int:
         """Free the live rows of these slots among [start, start + scan_limit). Returns where to go on (``used``: nowhere).
