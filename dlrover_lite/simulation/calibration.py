@@ -1,8 +1,8 @@
 """What a real job costs, as simulated ones do: from its profiles. Nothing here is a formula of the brain's.
 
 CPU seconds of a minibatch are what was counted, by role, as a part for each minibatch and one for each server that is asked: least squares
-over profiles with different numbers of servers. What can't be counted, the latency, is found by simulating: that with which the simulated
-rates are nearest to the measured ones.
+over profiles with different numbers of servers. How much of a worker's are those of threads beside the busiest one has been counted, too.
+What can't be counted, the latency, is found by simulating: that with which the simulated rates are nearest to the measured ones.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _LATENCY_STEPS = 12
 """Number of times that the interval it lies in is made smaller: to a hundredth of what it is."""
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 _LEAST_CORES = 0.05
+_TWO_THREADS = 2.0
+"""Cores from which on a worker computes with more threads than one: of those only one's CPU seconds are told."""
 _READING = 0.95
 """Share of the time for which all workers read, from which on reading is what limits a job."""
 
@@ -79,6 +81,7 @@ def calibrate(profiles: Sequence[Profile], *, usual: Costs | None = None, depth:
         usual,
         worker=worker,
         worker_request=worker_request,
+        aside=_aside(found, usual.aside),
         ps=ps,
         ps_request=ps_request,
         batch_size=found[-1].batch_size,
@@ -101,6 +104,18 @@ def _line(counts: Sequence[int], seconds: Sequence[float], usual_slope: float) -
     of = (1 + usual_slope * np.asarray(counts)) / over
     first = float((of * wanted).sum() / (of * of).sum())
     return first, usual_slope * first
+
+
+def _aside(profiles: Sequence[Profile], usual: float) -> float:
+    """Return the share of workers' CPU seconds that other threads take than the busiest one: that which computes, or that which reads, pulls
+    and pushes. It is told of workers that compute with one thread; ``usual`` where there is none."""
+    used = busiest = 0.0
+    for worker in (worker for one in profiles for worker in one.workers):
+        if worker.cores < _TWO_THREADS and worker.phase_cpu_seconds:
+            computes = worker.phase_cpu_seconds.get("compute", 0.0)
+            used += worker.cpu_seconds
+            busiest += max(computes, sum(worker.phase_cpu_seconds.values()) - computes)
+    return max(0.0, 1.0 - busiest / used) if used > 0 else usual
 
 
 def _reading(profiles: Sequence[Profile]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as changed
 
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.queues import Costs, Node, run
@@ -44,6 +45,35 @@ def test_costs_are_found_from_a_few_plans_and_predict_others() -> None:
     rates = Rates()
     for other in (profile_of(1, 2, 1.0), profile_of(4, 1, 1.0), profile_of(8, 2, 0.5)):
         assert rate_of(found, other, rates) == pytest.approx(other.samples_per_second, rel=0.08)
+
+
+def test_what_a_worker_does_beside_its_busiest_thread_is_counted() -> None:
+    true = replace(TRUE, aside=0.3)
+    known = [profile_of(1, 1, 1.0, costs=true), profile_of(2, 2, 0.25, costs=true)]
+    for phases, found in (
+        ({"compute": 0.7, "read": 0.1, "pull": 0.1}, 0.3),
+        ({"compute": 0.2, "read": 0.3, "pull": 0.2, "push": 0.2}, 0.3),
+        ({}, 0.0),
+    ):
+        costs = calibrate([with_phases(one, phases) for one in known])
+        assert costs.aside == pytest.approx(found)
+    larger = profile_of(1, 1, 1.8, costs=true)
+    costs = calibrate([with_phases(one, {"compute": 0.7}) for one in known])
+    assert rate_of(costs, larger, Rates()) == pytest.approx(larger.samples_per_second, rel=0.05)
+    assert rate_of(replace(costs, aside=0.0), larger, Rates()) < 0.8 * larger.samples_per_second
+
+
+def test_of_threads_that_compute_together_one_tells_nothing() -> None:
+    assert calibrate([with_phases(profile_of(1, 1, 2.0), {"compute": 0.4})]).aside == 0.0
+
+
+def with_phases(profile: Profile, shares: dict[str, float]) -> Profile:
+    """``shares``: of each worker's CPU seconds, by phase."""
+    workers = (
+        changed(worker, phase_cpu_seconds={name: share * worker.cpu_seconds for name, share in shares.items()})
+        for worker in profile.workers
+    )
+    return changed(profile, workers=tuple(workers))
 
 
 def test_with_one_number_of_servers_the_costs_of_a_request_are_the_usual_part() -> None:

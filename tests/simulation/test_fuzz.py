@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +68,33 @@ def test_a_seed_is_run_again_by_its_number(tmp_path: Path) -> None:
     for line in Case(1).describe():
         assert line in result.output
     assert "again: python -m dlrover_lite.simulation.fuzz --seed 1" in result.output
+
+
+def test_seeds_that_are_terminated_leave_no_process() -> None:
+    script = """if True:
+        import os, signal
+        from dlrover_lite.simulation.fuzz import __main__ as command
+
+        def run_seeds(*given, run=command.run_seeds):
+            for ran in run(*given):
+                yield ran
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        command.run_seeds = run_seeds
+        command.main(["--processes", "2"])
+    """
+    runs = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        said, _ = runs.communicate(timeout=120)
+        assert said.startswith("stopped\n1 seeds in")
+        assert runs.returncode == 0
+        with pytest.raises(ProcessLookupError):
+            os.killpg(runs.pid, 0)
+    finally:
+        try:
+            os.killpg(runs.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # as it should be
 
 
 def test_a_seed_whose_job_ends_early_goes_on_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -39,6 +41,7 @@ def main(seed: int | None, first: int, seeds: int | None, processes: int, keep: 
 def _run_all(numbers: Iterator[int], processes: int) -> int:
     """Run all these seeds; return how many have found something, or were too short to count."""
     began, tally = time.monotonic(), Tally()
+    before = signal.signal(signal.SIGTERM, _stop)
     try:
         for ran in run_seeds(numbers, processes):
             tally.add(ran)
@@ -50,8 +53,15 @@ def _run_all(numbers: Iterator[int], processes: int) -> int:
                 )
     except KeyboardInterrupt:
         click.echo("stopped")
+    finally:
+        signal.signal(signal.SIGTERM, before)
     click.echo(tally.describe(time.monotonic() - began))
     return tally.failing
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Stop as by ctrl-C: who is killed at once leaves processes behind that run seeds."""
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 Minibatches circulate. Each waits until it has been read, is pulled from every PS, computed by its worker, and pushed to every PS. Workers
 and PS serve one minibatch after the other, first come first served. CPU limits are those of the kernel: so many seconds in each period of
 0.1 s, at full speed until they are used up. Nodes that run share the cores of their host evenly, and work as fast as their host is. Part
-of a worker's work can be spread over the whole cores of its limit; a PS has one thread. What goes from one host to another passes the
-card of the first and then that of the other, one transfer after the other on each.
+of a worker's work can be spread over the whole cores of its limit, and part of it is done by other threads beside; a PS has one thread.
+What goes from one host to another passes the card of the first and then that of the other, one transfer after the other on each.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Costs:
     """For each PS that is asked."""
     parallel: float = 0.8
     """Share of a worker's work that is spread over its cores."""
+    aside: float = 0.0
+    """Share of a worker's work that other threads do, beside those that compute."""
     ps: float = 0.008
     """CPU seconds of all PS together."""
     ps_request: float = 0.0012
@@ -107,6 +109,7 @@ def run(
                 costs.worker,
                 costs.worker_request,
                 costs.parallel,
+                costs.aside,
                 costs.ps,
                 costs.ps_request,
                 costs.latency,
@@ -139,10 +142,10 @@ def _work(seconds, variation):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _speedup(cores, parallel):  # type: ignore[no-untyped-def]
-    """How much faster work is done by the threads of so many cores than by one."""
+def _speedup(cores, parallel, aside):  # type: ignore[no-untyped-def]
+    """How much faster work is done by the threads of so many cores, and those beside, than by one."""
     threads = max(1.0, np.floor(cores + 1e-9))
-    return 1.0 / (1.0 - parallel + parallel / threads)
+    return 1.0 / max(aside, (1.0 - aside) * (1.0 - parallel + parallel / threads))
 
 
 @kernel
@@ -222,7 +225,7 @@ def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, sec
     np.random.seed(seed)
     n_nodes, n_hosts = cores.shape[0], machines.shape[0]
     n_servers = n_nodes - n_workers
-    worker_cost, request_cost, parallel, ps_cost, ps_request, latency, variation, read_time, batch_bytes = costs
+    worker_cost, request_cost, parallel, aside, ps_cost, ps_request, latency, variation, read_time, batch_bytes = costs
     n_stations = n_nodes + 2 * n_hosts  # nodes, cards out, cards in
     cards_in = n_nodes + n_hosts
     total = n_workers * depth
@@ -239,7 +242,7 @@ def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, sec
     members, ends = np.argsort(host, kind="mergesort"), np.zeros(n_hosts + 1, np.int64)
     for node in range(n_nodes):
         if node < n_workers:
-            fast[node] = _speedup(cores[node], parallel)
+            fast[node] = _speedup(cores[node], parallel, aside)
         speed[node] = machines[host[node], 1]
         ends[host[node] + 1] += 1
     for at in range(n_hosts):

@@ -50,7 +50,7 @@ class Sample:
 def worker_limit(job: Job, node: Node) -> float:
     """Return the minibatches/s that a worker can compute."""
     seconds = (job.costs.worker + job.costs.worker_request * len(job.servers)) / job.machines[node.host].speed
-    return min(node.cores, _speedup(job, node)) / seconds
+    return min(node.cores, _speedup(job.costs, node.cores)) / seconds
 
 
 def server_limit(job: Job, node: Node, share: float) -> float:
@@ -59,9 +59,10 @@ def server_limit(job: Job, node: Node, share: float) -> float:
     return min(node.cores, 1.0) / seconds if seconds else float("inf")
 
 
-def _speedup(job: Job, node: Node) -> float:
-    threads = max(1.0, float(int(node.cores + 1e-9)))
-    return 1.0 / (1.0 - job.costs.parallel + job.costs.parallel / threads)
+def _speedup(costs: Costs, cores: float) -> float:
+    """Return how much faster a worker's threads do its work than one does."""
+    threads = max(1.0, float(int(cores + 1e-9)))
+    return 1.0 / max(costs.aside, (1.0 - costs.aside) * (1.0 - costs.parallel + costs.parallel / threads))
 
 
 def sample(job: Job) -> Sample:
@@ -120,7 +121,7 @@ class _Loads:
         self.threads, self.traffic = [0.0] * len(job.machines), [0.0] * len(job.machines)
         for at in workers:
             node = job.workers[at]
-            self.threads[node.host] += _speedup(job, node)
+            self.threads[node.host] += _speedup(job.costs, node.cores)
             self.traffic[node.host] += 1 / len(workers)
         for at, share in zip(servers, shares, strict=True):
             self.threads[job.servers[at].host] += 1.0
