@@ -107,8 +107,8 @@ def _line(counts: Sequence[int], seconds: Sequence[float], usual_slope: float) -
 
 
 def _aside(profiles: Sequence[Profile], usual: float) -> float:
-    """Return the share of workers' CPU seconds that other threads take than the busiest one: that which computes, or that which reads, pulls
-    and pushes. It is told of workers that compute with one thread; ``usual`` where there is none."""
+    """Return the share of workers' CPU seconds that other threads take than the busiest one: that which computes, or that which reads,
+    pulls and pushes. It is told of workers that compute with one thread; ``usual`` where there is none."""
     used = busiest = 0.0
     for worker in (worker for one in profiles for worker in one.workers):
         if worker.cores < _TWO_THREADS and worker.phase_cpu_seconds:

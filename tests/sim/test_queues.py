@@ -64,7 +64,7 @@ def test_work_is_spread_over_whole_cores_as_far_as_it_is_parallel(cores: float, 
 
 @pytest.mark.parametrize(
     ("cores", "aside", "speedup"),
-    [(1.0, 0.3, 1.0), (1.25, 0.3, 1.25), (1.9, 0.3, 1 / 0.7), (4.0, 0.3, 1 / (0.7 * 0.4)), (4.0, 0.5, 2.0)],
+    [(1.0, 0.3, 1.0), (1.25, 0.3, 1.25), (1.9, 0.3, 1 / 0.7), (4.0, 0.2, 1 / (0.8 * 0.4)), (4.0, 0.3, 1 / 0.3)],
 )
 def test_some_work_is_done_beside_what_is_computed(cores: float, aside: float, speedup: float) -> None:
     """A worker with more than a core uses it, though it computes with one thread; no thread does more than its own work at a time."""

@@ -48,7 +48,7 @@ def test_costs_are_found_from_a_few_plans_and_predict_others() -> None:
 
 
 def test_what_a_worker_does_beside_its_busiest_thread_is_counted() -> None:
-    true = replace(TRUE, aside=0.3)
+    true = replace(TRUE, aside=0.3, latency=0.001)
     known = [profile_of(1, 1, 1.0, costs=true), profile_of(2, 2, 0.25, costs=true)]
     for phases, found in (
         ({"compute": 0.7, "read": 0.1, "pull": 0.1}, 0.3),

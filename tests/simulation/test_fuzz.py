@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -91,10 +92,8 @@ def test_seeds_that_are_terminated_leave_no_process() -> None:
         with pytest.raises(ProcessLookupError):
             os.killpg(runs.pid, 0)
     finally:
-        try:
+        with suppress(ProcessLookupError):  # as it should be
             os.killpg(runs.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # as it should be
 
 
 def test_a_seed_whose_job_ends_early_goes_on_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
