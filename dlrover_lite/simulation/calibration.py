@@ -81,7 +81,7 @@ def calibrate(profiles: Sequence[Profile], *, usual: Costs | None = None, depth:
         usual,
         worker=worker,
         worker_request=worker_request,
-        aside=_aside(found, usual.aside),
+        overlapped=_overlapped(found, usual.overlapped),
         ps=ps,
         ps_request=ps_request,
         batch_size=found[-1].batch_size,
@@ -106,7 +106,7 @@ def _line(counts: Sequence[int], seconds: Sequence[float], usual_slope: float) -
     return first, usual_slope * first
 
 
-def _aside(profiles: Sequence[Profile], usual: float) -> float:
+def _overlapped(profiles: Sequence[Profile], usual: float) -> float:
     """Return the share of workers' CPU seconds that other threads take than the busiest one: that which computes, or that which reads,
     pulls and pushes. It is told of workers that compute with one thread; ``usual`` where there is none."""
     used = busiest = 0.0

@@ -63,12 +63,12 @@ def test_work_is_spread_over_whole_cores_as_far_as_it_is_parallel(cores: float, 
 
 
 @pytest.mark.parametrize(
-    ("cores", "aside", "speedup"),
+    ("cores", "overlapped", "speedup"),
     [(1.0, 0.3, 1.0), (1.25, 0.3, 1.25), (1.9, 0.3, 1 / 0.7), (4.0, 0.2, 1 / (0.8 * 0.4)), (4.0, 0.3, 1 / 0.3)],
 )
-def test_some_work_is_done_beside_what_is_computed(cores: float, aside: float, speedup: float) -> None:
+def test_some_work_is_done_beside_what_is_computed(cores: float, overlapped: float, speedup: float) -> None:
     """A worker with more than a core uses it, though it computes with one thread; no thread does more than its own work at a time."""
-    costs = Costs(0.1, 0.0, parallel=0.8, aside=aside, ps=0.0, ps_request=1e-6, latency=0.0, variation=0.0)
+    costs = Costs(0.1, 0.0, parallel=0.8, overlapped=overlapped, ps=0.0, ps_request=1e-6, latency=0.0, variation=0.0)
     window = run([Node(cores)], [Node(1.0)], [Machine(64.0)], costs, seed=0, seconds=50.0)
     assert rate(window) == pytest.approx(speedup / 0.1, rel=0.01)
     assert worker_limit(Job([Node(cores)], [Node(1.0)], [1.0], [Machine(64.0)], costs), Node(cores)) == pytest.approx(
@@ -82,8 +82,8 @@ def cases(draw: st.DrawFn) -> tuple[list[Node], list[Node], list[Machine], Costs
     machines = draw(st.lists(st.builds(Machine, cores, speed, st.just(1e9)), min_size=1, max_size=3))
     node = st.builds(Node, st.sampled_from([0.25, 0.5, 1.0, 2.0]), st.integers(0, len(machines) - 1))
     workers, servers = (draw(st.lists(node, min_size=1, max_size=4)) for _ in range(2))
-    variation, aside = draw(st.sampled_from([0.0, 0.3])), draw(st.sampled_from([0.0, 0.3]))
-    return workers, servers, machines, Costs(aside=aside, depth=draw(st.integers(1, 2)), variation=variation)
+    variation, overlapped = draw(st.sampled_from([0.0, 0.3])), draw(st.sampled_from([0.0, 0.3]))
+    return workers, servers, machines, Costs(overlapped=overlapped, depth=draw(st.integers(1, 2)), variation=variation)
 
 
 @settings(max_examples=60, deadline=None)
@@ -92,7 +92,7 @@ def test_nothing_gets_more_than_there_is(case: tuple[list[Node], list[Node], lis
     workers, servers, machines, costs = case
     window = run(workers, servers, machines, costs, seed=seed, seconds=4.0)
     limits = np.array([node.cores for node in [*workers, *servers]])
-    of_workers = [max(1.0, np.floor(node.cores)) / (1.0 - costs.aside) for node in workers]
+    of_workers = [max(1.0, np.floor(node.cores)) / (1.0 - costs.overlapped) for node in workers]
     threads = np.array(of_workers + [1.0] * len(servers))
     # a node may begin and end the window with a quota each
     assert (window.cpu_seconds <= np.minimum(limits, threads) * (4.0 + 2 * PERIOD)).all()

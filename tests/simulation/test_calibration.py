@@ -48,7 +48,7 @@ def test_costs_are_found_from_a_few_plans_and_predict_others() -> None:
 
 
 def test_what_a_worker_does_beside_its_busiest_thread_is_counted() -> None:
-    true = replace(TRUE, aside=0.3, latency=0.001)
+    true = replace(TRUE, overlapped=0.3, latency=0.001)
     known = [profile_of(1, 1, 1.0, costs=true), profile_of(2, 2, 0.25, costs=true)]
     for phases, found in (
         ({"compute": 0.7, "read": 0.1, "pull": 0.1}, 0.3),
@@ -56,15 +56,15 @@ def test_what_a_worker_does_beside_its_busiest_thread_is_counted() -> None:
         ({}, 0.0),
     ):
         costs = calibrate([with_phases(one, phases) for one in known])
-        assert costs.aside == pytest.approx(found)
+        assert costs.overlapped == pytest.approx(found)
     larger = profile_of(1, 1, 1.8, costs=true)
     costs = calibrate([with_phases(one, {"compute": 0.7}) for one in known])
     assert rate_of(costs, larger, Rates()) == pytest.approx(larger.samples_per_second, rel=0.05)
-    assert rate_of(replace(costs, aside=0.0), larger, Rates()) < 0.8 * larger.samples_per_second
+    assert rate_of(replace(costs, overlapped=0.0), larger, Rates()) < 0.8 * larger.samples_per_second
 
 
 def test_of_threads_that_compute_together_one_tells_nothing() -> None:
-    assert calibrate([with_phases(profile_of(1, 1, 2.0), {"compute": 0.4})]).aside == 0.0
+    assert calibrate([with_phases(profile_of(1, 1, 2.0), {"compute": 0.4})]).overlapped == 0.0
 
 
 def with_phases(profile: Profile, shares: dict[str, float]) -> Profile:

@@ -47,7 +47,7 @@ class Costs:
     """For each PS that is asked."""
     parallel: float = 0.8
     """Share of a worker's work that is spread over its cores."""
-    aside: float = 0.0
+    overlapped: float = 0.0
     """Share of a worker's work that other threads do, beside those that compute."""
     ps: float = 0.008
     """CPU seconds of all PS together."""
@@ -109,7 +109,7 @@ def run(
                 costs.worker,
                 costs.worker_request,
                 costs.parallel,
-                costs.aside,
+                costs.overlapped,
                 costs.ps,
                 costs.ps_request,
                 costs.latency,
@@ -142,10 +142,10 @@ def _work(seconds, variation):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _speedup(cores, parallel, aside):  # type: ignore[no-untyped-def]
+def _speedup(cores, parallel, overlapped):  # type: ignore[no-untyped-def]
     """How much faster work is done by the threads of so many cores, and those beside, than by one."""
     threads = max(1.0, np.floor(cores + 1e-9))
-    return 1.0 / max(aside, (1.0 - aside) * (1.0 - parallel + parallel / threads))
+    return 1.0 / max(overlapped, (1.0 - overlapped) * (1.0 - parallel + parallel / threads))
 
 
 @kernel
@@ -225,7 +225,9 @@ def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, sec
     np.random.seed(seed)
     n_nodes, n_hosts = cores.shape[0], machines.shape[0]
     n_servers = n_nodes - n_workers
-    worker_cost, request_cost, parallel, aside, ps_cost, ps_request, latency, variation, read_time, batch_bytes = costs
+    worker_cost, request_cost, parallel, overlapped, ps_cost, ps_request, latency, variation, read_time, batch_bytes = (
+        costs
+    )
     n_stations = n_nodes + 2 * n_hosts  # nodes, cards out, cards in
     cards_in = n_nodes + n_hosts
     total = n_workers * depth
@@ -242,7 +244,7 @@ def _run(n_workers, cores, host, machines, shares, costs, depth, seed, warm, sec
     members, ends = np.argsort(host, kind="mergesort"), np.zeros(n_hosts + 1, np.int64)
     for node in range(n_nodes):
         if node < n_workers:
-            fast[node] = _speedup(cores[node], parallel, aside)
+            fast[node] = _speedup(cores[node], parallel, overlapped)
         speed[node] = machines[host[node], 1]
         ends[host[node] + 1] += 1
     for at in range(n_hosts):

@@ -62,7 +62,7 @@ def server_limit(job: Job, node: Node, share: float) -> float:
 def _speedup(costs: Costs, cores: float) -> float:
     """Return how much faster a worker's threads do its work than one does."""
     threads = max(1.0, float(int(cores + 1e-9)))
-    return 1.0 / max(costs.aside, (1.0 - costs.aside) * (1.0 - costs.parallel + costs.parallel / threads))
+    return 1.0 / max(costs.overlapped, (1.0 - costs.overlapped) * (1.0 - costs.parallel + costs.parallel / threads))
 
 
 def sample(job: Job) -> Sample:
