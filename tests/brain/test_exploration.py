@@ -153,6 +153,15 @@ def test_a_try_that_is_surely_worse_ends_before_its_time() -> None:
     assert (unsure.action, unsure.choice) == ("stay", NOW)
 
 
+@pytest.mark.parametrize(("cores", "ends"), [(2.75, False), (6.0, True)])
+def test_a_try_ends_early_for_a_plan_that_needs_more_cores_than_there_were(cores: float, ends: bool) -> None:
+    """Others have ended meanwhile, and a plan of their cores surely pays: whether the tried one is better matters no longer."""
+    wide = Bounds(min_workers=1, max_workers=10, max_servers=1, worker_sizes=(0.5,), ps_sizes=(0.5, 0.75))
+    found = decided(tried(seconds=10.0, ratio=1.0, bounds=wide), capacity=Resources(cores, 10**6))
+    assert (found.action, found.choice != NOW) == (("change", True) if ends else ("stay", False))
+    assert found.choice is not None and (found.choice.cores > NOW.cores) is ends
+
+
 def test_no_change_back_that_costs_more_than_it_saves() -> None:
     late = tried(seconds=30.0, ratio=0.99, remaining_samples=2e6)
     assert decided(late, policy=NO_MORE).action == "stay"

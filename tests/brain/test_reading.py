@@ -13,10 +13,11 @@ from dlrover_lite.brain.models.fitted_model import at_reading_limit, load_model,
 from dlrover_lite.brain.models.throughput import Prior, fit, predict
 from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Setting
 from dlrover_lite.brain.planning.decision import Decision, decide
-from dlrover_lite.brain.planning.job_view import Policy, RoundInputs
+from dlrover_lite.brain.planning.job_view import MeasuredPlan, Policy, RoundInputs
 from dlrover_lite.brain.planning.observed_job import observe_job, observed_view
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.brain.planning.plan_values import options_of
 from dlrover_lite.cli.commands.job.profile import told
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.profiles import Observation, Profile, observe
@@ -230,6 +231,26 @@ def test_nothing_is_tried_where_reading_limits() -> None:
         )
         found = decide(RoundInputs(at=0.0, capacity=Resources(16.0, 64 * GIB), jobs=(job,))).decisions[0]
         assert found.action == action
+
+
+def test_a_larger_plan_that_was_measured_a_little_faster_is_not_gone_back_to() -> None:
+    """A source is read faster in some intervals than in others, with any plan: the job would go to and fro for as long as it lasts."""
+    prior = Prior({**TRUE, "source_sample": 1 / MOST}, relative_sd=0.3, exponent=6.0)
+    larger = MeasuredPlan(Candidate(10, 1, 1.0, 1.0), Band(1.05 * MOST, 1.04 * MOST, 1.06 * MOST))
+    job = msgspec.structs.replace(
+        base_view("job"),
+        model=model_data(fit([], prior=prior), batch_size=1024, free_cores={"a": 64.0}),
+        now=Candidate(6, 1, 1.0, 1.0),
+        measured=Band(0.98 * MOST, 0.97 * MOST, 0.99 * MOST),
+        measured_before=(larger,),
+        remaining_samples=PATIENCE * MOST,
+        scale_seconds=2.0,
+        ran_seconds=1000.0,
+    )
+    found = decide(RoundInputs(at=0.0, capacity=Resources(16.0, 64 * GIB), jobs=(job,))).decisions[0]
+    assert found.choice is not None and found.choice.cores <= 7.0
+    options = options_of(job, load_model(job.model), Resources(16.0, 64 * GIB), USUAL)
+    assert (options.least_gain <= options.gain).all() and (options.gain <= options.most_gain).all()
 
 
 def test_stored_models_without_reading_predict_as_they_did() -> None:

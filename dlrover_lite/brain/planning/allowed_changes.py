@@ -36,14 +36,18 @@ def vetoed(one: Options, policy: Policy) -> Mask:
 def withheld(one: Options, windows: int) -> Mask:
     """Find the plans that would undo the last change before as many ``windows`` were measured, or end a try, or were refused a short while
     ago; all while the job's work may have changed, or its plan hasn't been measured, [n]. What others needed isn't undone by being had
-    again."""
+    again. A try is ended for plans of more cores than it is about: none of these surely paid, and found room, when it began. Of a job that
+    runs."""
+    assert one.now is not None
     points, view, found = one.points, one.view, np.zeros(len(one.gain), np.bool_)
-    if under_way(one) or view.suspected is not None or view.unmeasured:
+    if view.suspected is not None or view.unmeasured:
         return ~found
+    if view.exploration is not None and under_way(one):
+        found = points.milli <= max(points.milli[one.now], points.milli[points.are(view.exploration.back)].max())
     for refused in view.declined:
         found |= points.are(refused)
     change = view.last_change
-    if one.now is None or change is None or change.taken or change.fresh_windows >= windows:
+    if change is None or change.taken or change.fresh_windows >= windows:
         return found
     left, now = change.left, points.candidate(one.now)
     for axis in ("workers", "servers", "worker_cores", "ps_cores"):

@@ -299,16 +299,16 @@ def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Opti
         scale[now], together[now] = 0.0, 1.0
     ratio = rate / points.throughput
     gain = stay - stay * ratio - scale
-    most_gain = stay - stay * ratio / together - scale
-    if reads_all:
-        most_gain = np.minimum(most_gain, -scale)  # no plan is faster
+    least_gain, most_gain = stay - stay * ratio * together - scale, stay - stay * ratio / together - scale
+    if reads_all:  # no plan is faster
+        least_gain, gain, most_gain = (np.minimum(each, -scale) for each in (least_gain, gain, most_gain))
     return Options(
         view=view,
         points=points,
         memory=points.memory(view.need),
         value=worth(view.priority, stay, gain, policy.rho),
         gain=gain,
-        least_gain=stay - stay * ratio * together - scale,
+        least_gain=least_gain,
         most_gain=most_gain,
         minimum=minimum,
         now=now,
