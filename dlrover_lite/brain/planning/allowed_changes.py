@@ -34,10 +34,10 @@ def vetoed(one: Options, policy: Policy) -> Mask:
 
 
 def withheld(one: Options, windows: int) -> Mask:
-    """Find the plans that would undo the last change before as many ``windows`` were measured, or end a try, or were refused a short while
-    ago; all while the job's work may have changed, or its plan hasn't been measured, [n]. What others needed isn't undone by being had
-    again. A try is ended for plans of more cores than it is about: none of these surely paid, and found room, when it began. Of a job that
-    runs."""
+    """Find the plans of a job that runs which would undo its last change before as many ``windows`` were measured, or end a try, or were
+    refused a short while ago; all while the job's work may have changed, or its plan hasn't been measured, [n]. What others needed isn't
+    undone by being had again. A try is ended for plans of more cores than it is about: none of these surely paid, and found room, when it
+    began."""
     assert one.now is not None
     points, view, found = one.points, one.view, np.zeros(len(one.gain), np.bool_)
     if view.suspected is not None or view.unmeasured:
