@@ -449,10 +449,17 @@ class _Thread:
         raise AssertionError("it listens")
 
 
+class Trained(TrainingWatch):
+    """Training goes on from the beginning: until the first push nothing would hold the persister back, which reads the part meanwhile."""
+
+    def goes_on(self, answered: int, now: float) -> bool:
+        return True
+
+
 def test_a_part_is_written_slowly_until_somebody_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Meanwhile what changes is taken from the spill."""
     monkeypatch.setattr(pace, "LEAST_BYTES_PER_SECOND", 1.0)
-    monkeypatch.setattr(persisting, "TRAINING_SECONDS", 1e9)
+    monkeypatch.setattr(persisting, "TrainingWatch", Trained)
     server, twin = Server(tmp_path), Server(tmp_path / "twin")
     server.cuts._start = InThread
     for one in (server, twin):
