@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dlrover_lite.backends.host import linux
+
 __all__ = ["Figure", "arguments", "emit", "line_of", "medians", "print_table", "start_process"]
 
 
@@ -86,11 +88,11 @@ def medians(subjects: Mapping[str, Callable[[], float]], rounds: int, *, warm_up
 
 
 def start_process(script: str, *parameters: str) -> subprocess.Popen[str]:
-    """``script`` of this directory, as a process to talk with by lines; it imports what this one does."""
+    """``script`` of this directory, as a process to talk with by lines; it imports what this one does, and ends when this one does."""
     source = str(Path(__file__).resolve().parent.parent)
     paths = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
-        [sys.executable, str(Path(script).resolve()), *parameters],
+        linux.tied([sys.executable, str(Path(script).resolve()), *parameters]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -293,6 +293,16 @@ def test_bands_are_as_wide_as_students_t(freedom: float) -> None:
     assert found == pytest.approx(stdtrit(3.0, 0.9) / stdtrit(freedom, 0.9), rel=1e-12)
 
 
+def test_a_band_is_finite_however_little_is_known() -> None:
+    """What is infinite is written as null, and a decision with that can't be read again."""
+    found = fit(simulated()[:4], form=ADDITIVE)
+    vast = msgspec.structs.replace(found, covariance=(1e12 * np.array(found.covariance)).tolist())
+    predicted = predict(vast, setting(workers=np.array([2, 64])))
+    for values in (predicted.low, predicted.samples_per_second, predicted.high):
+        assert np.isfinite(values).all() and (values > 0).all()
+    assert (predicted.high > 1e6 * predicted.low).all()
+
+
 def test_a_fit_is_plain_data() -> None:
     found = fit(simulated()[:4], engine=Engine(depth=3.0))
     again = msgspec.json.decode(msgspec.json.encode(found), type=Fit)

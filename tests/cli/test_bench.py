@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from dlrover_lite.core.processes.identity import identify, wait_for_end
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
@@ -89,3 +93,26 @@ def test_figures_of_a_failed_script_count_but_the_run_is_not_whole(
     script = tmp_path / "script.py"
     script.write_text(f"import sys\nprint('{json.dumps(figures)}')\nprint('a table')\nsys.exit({code})\n")
     assert importlib.import_module("all").run(script, quick=False) == ([figures], whole)
+
+
+_STARTER = """\
+import sys, time
+sys.path.insert(0, {bench!r})
+from common import line_of, start_process
+print(line_of(start_process({script!r})), flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="nothing else tells a process that the one that started it has ended"
+)
+def test_processes_of_a_bench_end_with_it_however_it_ends(tmp_path: Path) -> None:
+    script = tmp_path / "its_process.py"
+    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(1000)\n")
+    code = _STARTER.format(bench=str(BENCH), script=str(script))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as bench:
+        assert bench.stdout is not None
+        its = identify(int(bench.stdout.readline()))
+        bench.kill()
+    assert its is None or wait_for_end(its, 60)

@@ -37,6 +37,9 @@ _PRIOR_QUANTILE = 1.637744353696209
 """90th percentile of Student's t with ``_NOISE_WORTH`` degrees of freedom: scipy's, whose import takes longer than a job's first plan."""
 _WIDER = 0.12
 """Relative error added to the band for each doubling outside of what was seen."""
+_LONGEST_LOG_WIDTH = 20.0
+"""The most that the ends of a band are off what is expected, as a logarithm: nothing is known then. Far from all that was measured the
+variance grows until its width overflows, and what is infinite can't be stored as JSON."""
 _USUAL_PARALLEL_SHARE = 0.9
 """Share of a worker's work that its threads do at the same time. It counts until workers of several cores were measured: then what they
 take longer than this says is found as latency."""
@@ -194,7 +197,7 @@ def predict(fitted: Fit, setting: Setting) -> Prediction:
     """Predict the throughput of each setting with its band."""
     found = uncertainty(fitted, setting)
     spread = np.sqrt(fitted.noise**2 + found.variance + (_WIDER * found.counted) ** 2)
-    width = np.exp(_quantile(fitted.freedom) * spread)
+    width = np.exp(np.minimum(_quantile(fitted.freedom) * spread, _LONGEST_LOG_WIDTH))
     rate = found.samples_per_second
     return Prediction(rate, rate / width, rate * width, found.doublings > 1e-6)
 
