@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dlrover_lite.brain.planning.decision import decide
@@ -103,29 +103,41 @@ def test_both_searches_find_the_same_front_on_hosts(monkeypatch: pytest.MonkeyPa
 
 # --- nodes that are there -----------------------------------------------------------------------------------------------
 
+SizedHost = tuple[float, int, int, int, float]
+"""Cores and MiB of a host, its workers and PS, and the speed of a core."""
+
 COUNTS = st.integers(0, 3)
-ANY_HOSTS = st.lists(
-    st.tuples(
-        st.sampled_from([0.5, 1.0, 2.0, 4.0]),
-        st.sampled_from([600, 1200, 4000]),
-        COUNTS,
-        COUNTS,
-        st.sampled_from([0.5, 1, 2]),
-    ),
-    min_size=2,
-    max_size=5,
+SPEEDS = st.sampled_from([0.5, 2.0]) | st.integers(80, 120).map(lambda percent: percent / 100)
+ANY_SIZES = SIZES | st.integers(50, 2500).map(lambda milli: milli / 1000)
+KINDS = st.lists(
+    st.tuples(st.sampled_from([0.5, 1.0, 2.0, 4.0, 8.5]), st.sampled_from([600, 1200, 4000, 20_000]), COUNTS, COUNTS),
+    min_size=1,
+    max_size=3,
 )
+ANY_HOSTS: st.SearchStrategy[list[SizedHost]] = KINDS.flatmap(
+    lambda kinds: st.lists(
+        st.builds(lambda kind, speed: (*kind, speed), st.sampled_from(kinds), SPEEDS), min_size=2, max_size=8
+    )
+)
+"""Hosts of few kinds, of which some are about as fast and some aren't."""
+
+UNLIKE_BY_A_HAIR: list[SizedHost] = [(16.0, 65_536, 24, 8, speed) for speed in (0.98715, 1.07009, 1.01854, 0.92943)]
+"""The last one is slower than nine tenths of the fastest one, but not of the mean of the others."""
+OTHERS_BETWEEN: list[SizedHost] = [(16.0, 65_536, 0, 0, 1.02), (8.5, 65_536, 0, 0, 1.01), (16.0, 65_536, 0, 0, 1.0)]
+"""About as fast, but by what was measured one of another kind is between two of a kind."""
 
 
-def spaces(sizes: Sequence[tuple[float, int, int, int, float]]) -> HostSpace:
+def spaces(sizes: Sequence[SizedHost]) -> HostSpace:
     hosts = [Host(f"host-{at}", Resources(cores, mib * MIB)) for at, (cores, mib, *_) in enumerate(sizes)]
     nodes = [HostNodes(f"host-{at}", w, p) for at, (_, _, w, p, _) in enumerate(sizes)]
     return HostSpace.of(hosts, nodes, {f"host-{at}": speed for at, (*_, speed) in enumerate(sizes)})
 
 
-@given(ANY_HOSTS, st.integers(1, 8), SIZES, SIZES)
+@given(ANY_HOSTS, st.integers(1, 24), ANY_SIZES, ANY_SIZES)
+@example(UNLIKE_BY_A_HAIR, 40, 0.5, 0.25)
+@example(OTHERS_BETWEEN, 2, 4.0, 0.5)
 def test_a_plan_has_a_place_if_and_only_if_its_nodes_can_be_placed(
-    sizes: list[tuple[float, int, int, int, float]], servers: int, worker_cores: float, ps_cores: float
+    sizes: list[SizedHost], servers: int, worker_cores: float, ps_cores: float
 ) -> None:
     space = spaces(sizes)
     for given_space in (space, space.grouped()):
@@ -135,9 +147,23 @@ def test_a_plan_has_a_place_if_and_only_if_its_nodes_can_be_placed(
             assert (found is not None) == expected
 
 
-@given(ANY_HOSTS, st.integers(1, 12), st.integers(1, 8), SIZES, SIZES)
+@given(ANY_HOSTS)
+@example(UNLIKE_BY_A_HAIR)
+@example(OTHERS_BETWEEN)
+def test_hosts_that_count_as_one_hold_as_many_workers_as_each_by_itself(sizes: list[SizedHost]) -> None:
+    """For all plans of a lattice at once."""
+    space = spaces(sizes)
+    servers = np.arange(1, 49)[:, None, None]
+    worker_sizes, ps_sizes = np.array(even_sizes(4.0, 16))[:, None], np.array(even_sizes(2.0, 16))
+    together, each = (
+        worker_places(servers, worker_sizes, ps_sizes, NEED, given_space) for given_space in (space.grouped(), space)
+    )
+    assert np.argwhere(together != each).tolist() == []
+
+
+@given(ANY_HOSTS, st.integers(1, 12), st.integers(1, 8), ANY_SIZES, ANY_SIZES)
 def test_ps_that_stay_keep_their_host_and_no_host_has_more_than_it_holds(
-    sizes: list[tuple[float, int, int, int, float]], workers: int, servers: int, worker_cores: float, ps_cores: float
+    sizes: list[SizedHost], workers: int, servers: int, worker_cores: float, ps_cores: float
 ) -> None:
     space = spaces(sizes)
     found = place(Candidate(workers, servers, worker_cores, ps_cores), NEED, space)
@@ -189,11 +215,15 @@ def test_speeds_of_nodes_are_those_of_the_hosts_where_they_are_placed() -> None:
 
 
 def test_hosts_about_as_fast_are_alike() -> None:
+    """However fast a group of them is on average, those that aren't about as fast as the fastest one stay apart."""
     hosts = alike(4, 4.0, 100_000 * MIB)
     assert not HostSpace.of(hosts, (), {"host-0": 1.04, "host-1": 0.97}).speed_class.any()
     unlike = HostSpace.of(hosts, (), {"host-0": 1.5, "host-1": 0.7})
     assert unlike.speed_class.tolist() == [0, 1, 1, 2]
     assert unlike.grouped().alike.tolist() == [1, 2, 1]
+    by_a_hair = spaces(UNLIKE_BY_A_HAIR)
+    assert by_a_hair.speed_class.tolist() == [0, 0, 0, 1]
+    assert by_a_hair.grouped().speed_class.tolist() == [0, 1]
 
 
 def test_workers_leave_the_host_with_the_fewest() -> None:

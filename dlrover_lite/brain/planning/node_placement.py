@@ -8,7 +8,7 @@ here, and another begin elsewhere. All workers wait for every PS, which has one 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +24,8 @@ _AS_FAST = 0.9
 
 
 class HostSpace(NamedTuple):
-    """What each host has for the nodes of one job, and how many of these are there, [hosts] each: the fastest first, of these the ones with
-    the most cores."""
+    """What each host has for the nodes of one job, and how many of these are there, [hosts] each: the fastest first, of
+    those about as fast the ones with the most cores."""
 
     names: tuple[str, ...]
     milli: IntArray
@@ -38,6 +38,9 @@ class HostSpace(NamedTuple):
     """Number of hosts that an entry stands for."""
     speeds: FloatArray
     """Speed of a core."""
+    speed_class: IntArray
+    """Numbers of the hosts' classes, from 0: those of a class are about as fast as its fastest one, and faster than
+    those of the next."""
 
     @staticmethod
     def of(
@@ -45,13 +48,16 @@ class HostSpace(NamedTuple):
     ) -> HostSpace:
         """Take in what ``hosts`` have for the job, and its ``nodes``: those on other hosts don't count. ``speeds``: of a core of each host;
         1 for those not named."""
-        fast = speeds or {}
+        fast = {host.name: (speeds or {}).get(host.name, 1.0) for host in hosts}
+        classes = _speed_classes(fast.values())
+        # of a class, hosts that have as much are side by side: so PS are spread in the same order if these are grouped
         order = sorted(
             hosts,
             key=lambda host: (
-                -fast.get(host.name, 1.0),
-                -host.resources.cores,
+                classes[fast[host.name]],
+                -to_milli(host.resources.cores),
                 -host.resources.memory,
+                -fast[host.name],
                 host.name,
             ),
         )
@@ -64,11 +70,13 @@ class HostSpace(NamedTuple):
             np.array([one.workers for one in each], np.int64),
             np.array([one.servers for one in each], np.int64),
             np.ones(len(order), np.int64),
-            np.array([fast.get(host.name, 1.0) for host in order]),
+            np.array([fast[host.name] for host in order]),
+            np.array([classes[fast[host.name]] for host in order], np.int64),
         )
 
     def grouped(self) -> HostSpace:
-        """Return the same with one entry for all hosts that have as much, and as many nodes, and are as fast: their speed is the mean."""
+        """Return the same with one entry for all hosts of a class that have as much, and as many nodes. Their speed is the
+        mean, their class what it was: by their means, hosts may seem about as fast that aren't."""
         columns = np.stack([self.milli, self.memory, self.workers, self.servers, self.speed_class])
         _, first, inverse, alike = np.unique(
             columns, axis=1, return_index=True, return_inverse=True, return_counts=True
@@ -77,18 +85,19 @@ class HostSpace(NamedTuple):
         speeds = (np.bincount(inverse.ravel(), self.speeds) / alike)[order]
         first = first[order]
         names = tuple(self.names[at] for at in first.tolist())
-        milli, memory, workers, servers, _ = columns[:, first]
-        return HostSpace(names, milli, memory, workers, servers, alike[order], speeds)
+        milli, memory, workers, servers, classes = columns[:, first]
+        return HostSpace(names, milli, memory, workers, servers, alike[order], speeds, classes)
 
-    @property
-    def speed_class(self) -> IntArray:
-        """Numbers of the hosts' classes, from 0: those of a class are about as fast as its first one, and faster than those of the next."""
-        found, first, number = [], math.inf, -1
-        for speed in self.speeds.tolist():
-            if speed < first * _AS_FAST:
-                first, number = speed, number + 1
-            found.append(number)
-        return np.array(found, np.int64)
+
+def _speed_classes(speeds: Iterable[float]) -> dict[float, int]:
+    """Number the class of each speed, as ``HostSpace.speed_class`` has it."""
+    found: dict[float, int] = {}
+    fastest, number = math.inf, -1
+    for speed in sorted(speeds, reverse=True):
+        if speed < fastest * _AS_FAST:
+            fastest, number = speed, number + 1
+        found[speed] = number
+    return found
 
 
 def worker_places(
