@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from _host_jobs import WINDOW_SECONDS, Best, Cluster, SimulatedJob, changes_of, rate_of
+from _host_jobs import WINDOW_SECONDS, Cluster, SimulatedJob, changes_of
+from _host_plans import Best, rate_of
 
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.queues import Costs

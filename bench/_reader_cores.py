@@ -13,7 +13,8 @@ import itertools
 import statistics
 import sys
 
-from _host_jobs import WINDOW_SECONDS, SimulatedJob, changes_of, rate_of, run_alone
+from _host_jobs import WINDOW_SECONDS, SimulatedJob, changes_of, run_alone
+from _host_plans import rate_of
 from common import Figure
 
 from dlrover_lite.backends.sim.physics.machines import Machine

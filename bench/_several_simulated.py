@@ -24,7 +24,8 @@ from typing import Literal, NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
-from _host_jobs import WINDOW_SECONDS, Cluster, SimulatedJob, rate_of
+from _host_jobs import WINDOW_SECONDS, Cluster, SimulatedJob
+from _host_plans import rate_of
 from _several_schedule import BASELINES, Form, PolicyName, Workload, shares
 
 from dlrover_lite.backends.sim.physics.machines import Machine
@@ -35,10 +36,17 @@ __all__ = ["Ratios", "ratios"]
 
 _START_SECONDS = 4.0
 _MOST_WINDOWS = 400
-_LEAST_CORES, _ROUNDING = 0.25, 1e-9
+_LEAST_CORES, _ROUNDING = 0.25, 0.01
 _NEARLY = 0.97
 """Share of the fastest plan's rate that a smaller plan has to have, so that the cores between them are others'."""
 _SERVER_SHARES = (0.125, 0.25, 0.4)
+_shares_cores = False
+"""Nodes of a job share the cores that they have together: of a process, as all that is simulated in it."""
+
+
+def _share_cores(shared: bool) -> None:
+    global _shares_cores
+    _shares_cores = shared
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,7 @@ def schedule(seed: int, cores: float) -> list[Arrival]:
 
 @cache
 def rate(plan: Candidate, costs: Costs, cores: float) -> float:
-    return rate_of(plan, [Machine(max(cores, plan.cores + 0.01))], costs)
+    return rate_of(plan, [Machine(max(cores, plan.cores + 0.01))], costs, shared_cores=_shares_cores)
 
 
 @cache
@@ -215,7 +223,7 @@ def _once(
 ) -> tuple[dict[str, float], float]:
     """Have the schedule once, from ``now`` on; return the completion times, and when it is over. ``run``: what names of jobs begin with."""
     found: dict[str, float] = {}
-    cluster = Cluster([Machine(cores)], directory)
+    cluster = Cluster([Machine(cores)], directory, shared_cores=_shares_cores)
     cluster.now = cluster.now if now is None else now
     first, jobs = cluster.now, dict[str, SimulatedJob]()
     for _ in range(_MOST_WINDOWS):
@@ -287,12 +295,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(6)))
     parser.add_argument("--warm", action="store_true", help="the brain has seen the schedule once before")
     parser.add_argument("--tell", action="store_true", help="what was decided")
+    parser.add_argument("--shared-cores", action="store_true", help="nodes of a job share what they have together")
     options = parser.parse_args()
+    _share_cores(options.shared_cores)
     for cores in options.cores:
         if options.tell:
             each = [ratios(seed, cores, warm=options.warm, tell=True) for seed in options.seeds]
         else:
-            with ProcessPoolExecutor(2) as pool:
+            with ProcessPoolExecutor(2, initializer=_share_cores, initargs=(options.shared_cores,)) as pool:
                 each = list(pool.map(_one, [(seed, cores, options.warm) for seed in options.seeds]))
         for seed, one in zip(options.seeds, each, strict=True):
             seconds = ", ".join(f"{policy} {value:.0f} s" for policy, value in one.seconds.items())

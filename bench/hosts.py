@@ -25,7 +25,8 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))
 
 from _host_changes import measured_plans, shifted
-from _host_jobs import Best, SimulatedJob, best_plan, changes_of, mean_rate, run_alone
+from _host_jobs import SimulatedJob, changes_of, mean_rate, run_alone
+from _host_plans import Best, best_plan
 from _priority_rounds import inversions
 from _reader_cores import figure as reader_cores_kept
 from common import Figure, arguments, emit

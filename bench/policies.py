@@ -25,7 +25,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _host_jobs import SimulatedJob, best_plan, mean_rate, rate_of, run_alone
+from _host_jobs import SimulatedJob, mean_rate, run_alone
+from _host_plans import best_plan, rate_of
 from common import Figure, arguments, emit
 from hosts import CASES
 

@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import msgspec
 from _figures import version
-from _host_jobs import Best, SimulatedJob, best_plan, mean_rate, run_alone
+from _host_jobs import SimulatedJob, mean_rate, run_alone
+from _host_plans import Best, best_plan
 from _numbers import USUAL, Ranges, module_numbers, policy_fields, read_ranges, write_ranges
 from common import Figure, arguments, emit
 

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import msgspec
 import numpy as np
-from _host_jobs import WINDOW_SECONDS, SimulatedJob, measure, place, profile_of, run_alone
+from _host_jobs import WINDOW_SECONDS, SimulatedJob, profile_of, run_alone
+from _host_plans import measure, place
 from common import Figure, arguments, emit
 
 from dlrover_lite.backends.sim.physics.machines import Machine

@@ -144,6 +144,7 @@ class RegisteredJob:
             capacity=ours.total,
             free=by_name(ours.hosts),
             total_samples=self.demand.total_samples,
+            shared_cores=self.demand.shared_cores,
             priority=self.priority,
             policy=self.policy,
             start=self.policies.start,

@@ -50,6 +50,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     facts: TableFacts = TableFacts()
     checkpoints: bool = False
     """The job takes checkpoints: it can give way to another job and go on later, and snapshots need memory of their own."""
+    shared_cores: bool = False
+    """The job's nodes share the cores that they have together."""
 
     def __post_init__(self) -> None:
         if self.capacity is not None:
@@ -125,9 +127,11 @@ def autoscale_of(recipe: Recipe) -> Autoscale:
     return "on" if recipe.resources.ps is None or recipe.resources.worker is None else "off"
 
 
-def demand_of(recipe: Recipe, hosts: Sequence[Host], *, samples: int, shared: SharedRoom | None = None) -> Demand:
+def demand_of(
+    recipe: Recipe, hosts: Sequence[Host], *, samples: int, shared: SharedRoom | None = None, shared_cores: bool = False
+) -> Demand:
     """Make the demand of a job with this recipe. ``samples``: number of samples in one epoch; ``shared``: what all jobs may use, where
-    ``hosts`` depend on what others have."""
+    ``hosts`` depend on what others have; ``shared_cores``: the job's nodes share the cores that they have together."""
     limits = recipe.resources
     return Demand(
         hosts=tuple(hosts),
@@ -140,6 +144,7 @@ def demand_of(recipe: Recipe, hosts: Sequence[Host], *, samples: int, shared: Sh
         autoscale=autoscale_of(recipe),
         facts=_facts(recipe),
         checkpoints=recipe.checkpoint != "off",
+        shared_cores=shared_cores,
     )
 
 

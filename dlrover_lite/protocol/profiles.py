@@ -123,6 +123,8 @@ class Profile(msgspec.Struct, frozen=True, gc=False):
     relative_sd: Number = 0.0
     """Standard error of the mean throughput over its mean, from the parts of the interval."""
     tables: Row[TableUse] = ()
+    shared_cores: bool = False
+    """The job's nodes share the cores that they have together."""
 
     @property
     def makes_sense(self) -> bool:
@@ -215,6 +217,8 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     """Bytes of rows per sample that go to a worker, and of gradients that come back."""
     byte_seconds: float | None = None
     """Seconds per byte of the network card that was the busiest."""
+    shared_cores: bool = False
+    """The nodes share the cores that they have together, and these are all that ``free_power`` counts of the host's."""
     relative_sd: float = 0.0
     weight: float = 1.0
     """Weight of this observation: below 1 for those that are old, or of another job."""
@@ -254,7 +258,7 @@ class SeenProfile(NamedTuple):
         if profile.samples <= 0 or profile.seconds <= 0 or not workers or not ps:
             return None
         of_workers = sum(worker.minibatches for worker in workers) or profile.minibatches
-        hot = max(range(len(ps)), key=lambda i: ps[i].cpu_seconds / ps[i].cores)
+        hot = max(range(len(ps)), key=lambda i: ps[i].cpu_seconds / (1.0 if profile.shared_cores else ps[i].cores))
         fullest, host_workers, host_ps = _fullest_host(profile)
         read = sum(max(0.0, worker.phase_seconds.get("read", 0.0) - worker.read_delay_seconds) for worker in workers)
         card_share, sample_bytes, byte_seconds = _transfers(profile)
@@ -276,6 +280,7 @@ class SeenProfile(NamedTuple):
             read_cpu_seconds=sum(worker.phase_cpu_seconds.get("read", 0.0) for worker in workers) / of_workers,
             sample_bytes=sample_bytes,
             byte_seconds=byte_seconds,
+            shared_cores=profile.shared_cores,
             relative_sd=profile.relative_sd,
         )
         seen = SeenProfile(
@@ -316,8 +321,11 @@ def _fullest_host(profile: Profile) -> tuple[tuple[str, float], float, float]:
         workers = [worker for worker in profile.workers if worker.host == host.host]
         ps = [server for server in profile.ps if server.host == host.host]
         used = sum(worker.cpu_seconds for worker in workers) + sum(server.cpu_seconds for server in ps)
+        free = host.cores - host.other_cores
+        if profile.shared_cores:
+            free = min(free, sum(worker.cores for worker in workers) + sum(server.cores for server in ps))
         # where others want all they can get, nodes are given more than what these leave
-        free = max(host.cores - host.other_cores, used / profile.seconds, _LEAST_FREE_CORES)
+        free = max(free, used / profile.seconds, _LEAST_FREE_CORES)
         if (workers or ps) and used / free > fullest:
             fullest = used / free
             found = ((host.host, free), len(workers) / len(profile.workers), len(ps) / len(profile.ps))

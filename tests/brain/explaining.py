@@ -287,6 +287,7 @@ def _models() -> Iterator[str]:
     reading = {"reader_sample": 1e-4, "source_sample": 1e-6, "network_byte": 8e-10}
     fit = msgspec.structs.replace(fitted.fit, coefficients={**fitted.fit.coefficients, **reading})
     yield from _of_model(model_shown(msgspec.structs.replace(fitted, fit=fit, hosts=4.0), TWO, ()))
+    yield from _of_model(model_shown(msgspec.structs.replace(fitted, shared_cores=True), TWO, ()))
     for form in FORMS.values():
         fit = msgspec.structs.replace(fitted.fit, form=form.name, coefficients=dict.fromkeys(form.coefficients, 1e-3))
         yield from _of_model(model_shown(msgspec.structs.replace(fitted, fit=fit), TWO, ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import msgspec
 import pytest
@@ -177,6 +178,17 @@ def test_a_throttled_ps_gets_more_cores() -> None:
     few = inputs(windows(busy=(0.9, 0.3), throttled=3.0), free={"a": Resources(0.25, 0)})
     assert treated(few) == {"ps-0": Resize(Resources(0.75, 4 * GIB))}
     assert isinstance(treated(inputs(windows(busy=(0.9, 0.3), throttled=3.0), resizable=False))["ps-0"], MoveSlots)
+
+
+def test_where_nodes_share_their_cores_none_is_held_back_by_its_own() -> None:
+    """They are stopped together: that says nothing of one of them, and cores of its own wouldn't help it."""
+
+    def shared(**fields: Any) -> HealInputs:
+        profiles = windows(throttled=3.0, **fields)
+        return inputs(tuple(msgspec.structs.replace(one, shared_cores=True) for one in profiles))
+
+    assert isinstance(treated(shared(rates=(0.3, 1.0, 1.0)))["worker-0"], Replace)
+    assert isinstance(treated(shared(busy=(0.9, 0.3)))["ps-0"], MoveSlots)
 
 
 def test_a_ps_whose_host_gets_slow_is_replaced_elsewhere() -> None:

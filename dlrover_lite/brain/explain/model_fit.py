@@ -41,9 +41,10 @@ _LIMITS = {
     "ps": "cores of the busiest server",
     "pipeline": "minibatches under way at once",
     "host": "free cores of the machine",
+    "cores": "cores that all nodes share",
     "network": "the fullest network card",
 }
-_EVERY_JOBS = ("workers", "parameter servers", "pipeline", "host")
+_EVERY_JOBS = ("workers", "parameter servers", "pipeline")
 _FORMULA = (
     "samples/s = batch size / time of a minibatch; that is as long as the slowest of {limits} lets it be, and a little longer where two "
     "are alike (p-norm with p = {exponent:g})"
@@ -51,6 +52,11 @@ _FORMULA = (
 _THROTTLED = (
     "; a worker that its limit holds back gets {cores:.2f} cores less than its limit, as it is stopped all the time"
 )
+_THROTTLED_TOGETHER = (
+    "; where the cores that all nodes share hold them back, {cores:.2f} of these are lost for each worker, as it is stopped all "
+    "the time"
+)
+
 _ADDITIVE = "samples/s = batch size / time of a minibatch, in which the phases add up"
 
 
@@ -64,7 +70,7 @@ def model_shown(model: FittedModel, plan: Candidate | None, profiles: Sequence[P
     points = _points(fitted, [one for _, one in seen])
     return ModelShown(
         form=fitted.form,
-        formula=_formula(fitted),
+        formula=_formula(fitted, shared_cores=model.shared_cores),
         exponent=fitted.exponent,
         intervals=fitted.observations,
         error=fitted.relative_error,
@@ -81,15 +87,16 @@ def model_shown(model: FittedModel, plan: Candidate | None, profiles: Sequence[P
     )
 
 
-def _formula(fitted: Fit) -> str:
+def _formula(fitted: Fit, *, shared_cores: bool) -> str:
     if fitted.form != BOTTLENECK.name:
         return _ADDITIVE
-    limits = [*_EVERY_JOBS]
+    limits = [*_EVERY_JOBS, "cores that all share" if shared_cores else "host"]
     limits += ["reading"] if {"reader_sample", "source_sample"} & fitted.coefficients.keys() else []
     limits += ["network"] if "network_byte" in fitted.coefficients else []
     formula = _FORMULA.format(limits=f"{', '.join(limits[:-1])} and {limits[-1]}", exponent=fitted.exponent)
     lost = fitted.engine.throttle_cores
-    return formula + (_THROTTLED.format(cores=lost) if lost >= 0.005 else "")
+    throttled = _THROTTLED_TOGETHER if shared_cores else _THROTTLED
+    return formula + (throttled.format(cores=lost) if lost >= 0.005 else "")
 
 
 def _points(fitted: Fit, observations: Sequence[Observation]) -> tuple[FitPoint, ...]:

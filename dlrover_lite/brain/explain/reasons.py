@@ -29,6 +29,7 @@ _LIMITS: dict[LimitName, str] = {
     "ps": "parameter servers were the limit",
     "pipeline": "the time from pull to push was the limit",
     "host": "the machine's free cores were the limit",
+    "cores": "the cores that its nodes share were the limit",
     "reading": "reading was the limit",
     "network": "the network was the limit",
 }

@@ -382,7 +382,10 @@ def _held_back(uses: Sequence[WorkerUse] | Sequence[PsUse], windows: Sequence[Pr
 
 
 def _is_held_back(inputs: HealInputs, uses: Sequence[WorkerUse] | Sequence[PsUse], windows: Sequence[Profile]) -> bool:
-    """Say whether more cores would make a node faster: it is throttled, and uses what it has."""
+    """Say whether more cores would make a node faster: it is throttled, and uses what it has. Where nodes share their cores, its own don't
+    limit it."""
+    if windows[-1].shared_cores:
+        return False
     used = sum(use.cpu_seconds for use in uses) / max(1e-9, uses[-1].cores * _seconds(windows))
     return (
         inputs.resizable

@@ -11,7 +11,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Rates", "bottleneck_rows", "bottleneck_sides", "even_card_share", "rates_with_variance"]
+__all__ = [
+    "Rates",
+    "bottleneck_rows",
+    "bottleneck_sides",
+    "even_card_share",
+    "minibatch_cpu_seconds",
+    "rates_with_variance",
+    "shared_cores_times",
+]
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6
@@ -33,15 +41,22 @@ class Rates(NamedTuple):
     """Number of doublings by which settings lie outside of what was seen, added up over the axes."""
 
 
-def _of_worker(cores: Floats, speed: Floats | float, engine: Sequence[float]) -> tuple[Floats, Floats, Floats]:
+def _of_worker(
+    cores: Floats, speed: Floats | float, engine: Sequence[float], shares: Floats | bool
+) -> tuple[Floats, Floats, Floats]:
     """Return, for one worker, the cores that it can use, times its speed; how much faster its threads are than one; and the minibatches
-    that it has under way."""
+    that it has under way. ``shares``: all nodes' cores, so that it is held back by their limit, not its own."""
     deep, shallow, compute_share, _, _, lost, parallel_share, _ = engine
     threads = np.maximum(np.floor(cores + _ROUNDING), 1.0)
     threads = 1 / (1 - parallel_share + parallel_share / threads)  # Amdahl's law
     depth = np.where(cores >= 1, deep, shallow)
-    limit = np.maximum(cores - lost, cores * _LEAST_LEFT)
+    limit = np.where(shares, np.inf, _left_of(cores, lost))
     return np.minimum(limit, threads / compute_share) * speed, threads, depth
+
+
+def _left_of(cores: Floats, lost: Floats | float) -> Floats:
+    """Return what is left of a limit where ``lost`` cores of it are spent on stopping who is held back by it."""
+    return np.asarray(np.maximum(cores - lost, cores * _LEAST_LEFT))
 
 
 def even_card_share(servers: Floats, hosts: Floats | float) -> Floats:
@@ -53,7 +68,7 @@ def even_card_share(servers: Floats, hosts: Floats | float) -> Floats:
 
 
 def bottleneck_rows(table: Floats, engine: Sequence[float], known: int = 9) -> Floats:
-    """Compute [n, 7, 9]: seconds per minibatch and unit of each coefficient, for the settings of ``table`` [12, n], the fields of
+    """Compute [n, 7, 9]: seconds per minibatch and unit of each coefficient, for the settings of ``table`` [13, n], the fields of
     ``Setting``. ``engine``: the depth with and without a whole core, the compute and the serial share, the cores that a PS can use,
     those that a worker loses where its limit holds it back, the share of its work that its threads do at the same time, and the bytes of a
     sample's rows. Only the first ``known`` coefficients are computed, of at least six, and the times that these are part of.
@@ -62,13 +77,15 @@ def bottleneck_rows(table: Floats, engine: Sequence[float], known: int = 9) -> F
     CPU seconds as they are, and limits of less than a core don't lengthen it.
     """
     (
-        batch, workers, worker_cores, worker_speed, ps, ps_cores, ps_speed, ps_share, free_power, host_workers, host_ps, card_share,
+        batch, workers, worker_cores, worker_speed, ps, ps_cores, ps_speed, ps_share, free_power, host_workers, host_ps, card_share, shares,
     ) = table  # fmt: skip
-    _, _, _, serial_share, most_ps_cores, _, _, sample_bytes = engine
-    power, threads, depth = _of_worker(worker_cores, worker_speed, engine)
+    _, _, _, serial_share, most_ps_cores, lost, _, sample_bytes = engine
+    shares = shares > 0
+    power, threads, depth = _of_worker(worker_cores, worker_speed, engine, shares)
+    free_power = np.where(shares, _left_of(free_power, lost * workers * host_workers * worker_speed), free_power)
     depth = depth * workers
     pipeline = serial_share / depth
-    of_ps = 1 / (np.minimum(ps_cores, most_ps_cores) * ps_speed)
+    of_ps = 1 / (np.where(shares, most_ps_cores, np.minimum(ps_cores, most_ps_cores)) * ps_speed)
     own = known - _CPU_COEFFICIENTS
     rows = np.zeros((_CPU_TIMES + own, known, table.shape[1]))
     by_limit = (0, 1 / (workers * power)), (2, pipeline / (worker_speed * threads)), (3, host_workers / free_power)
@@ -100,31 +117,44 @@ def bottleneck_sides(
     speeds: tuple[Floats | float, Floats | float],
     power: float,
     hosts: float,
+    shares: bool = False,
 ) -> tuple[Floats, Floats, Floats]:
     """Compute the times of ``bottleneck_rows`` to the power of ``exponent``, for ``plans`` of these numbers of PS [P] and sizes of workers
     [A] and PS [S], of nodes spread evenly over ``hosts``. ``speeds``: of workers' and of PS' cores, for all plans or for each number of PS
     [P]; ``power``: free cores of a host times their speed. Return the times of one worker, its pipeline and its reader [P, A]; of the
-    fullest host, of its network card and of the source that all read from, which depend on neither size [P]; and of a PS [P, S]."""
+    fullest host, of its network card and of the source that all read from, which depend on neither size [P]; and of a PS [P, S].
+    ``shares``: nodes share the cores that they have together; the time of these isn't among what is returned (``shared_cores_times``)."""
     worker_speed, ps_speed = (np.asarray(speed, np.float64).reshape(-1, 1) for speed in speeds)
     servers, worker_sizes, ps_sizes = plans
-    worker_sample, worker_minibatch, worker_request, ps_sample, ps_request, latency = coefficients[:6].tolist()
-    reader, source, network = coefficients[6:].tolist()
+    latency, reader, source, network = coefficients[5:].tolist()
     _, _, _, serial_share, most_ps_cores, _, _, sample_bytes = engine
-    of_worker_cores, threads, depth = _of_worker(worker_sizes, worker_speed, engine)
-    work = batch * worker_sample + worker_minibatch + servers * worker_request
-    served = batch * ps_sample / servers + ps_request
+    of_worker_cores, threads, depth = _of_worker(worker_sizes, worker_speed, engine, shares)
+    work, served = minibatch_cpu_seconds(servers, coefficients, batch)
     worker, ps = work[:, None], served[:, None]
     pipeline = serial_share / depth * (worker / (worker_speed * threads) + ps / ps_speed) + latency / depth
-    host = (work + served * servers) / (hosts * power)
-    of_ps = ps / (np.minimum(ps_sizes, most_ps_cores) * ps_speed)
+    ps_limits = np.full(len(ps_sizes), most_ps_cores) if shares else np.minimum(ps_sizes, most_ps_cores)
+    of_ps = ps / (ps_limits * ps_speed)
     of_worker = (worker / of_worker_cores) ** exponent + pipeline**exponent
-    fixed = host**exponent
+    fixed = np.zeros(len(servers)) if shares else ((work + served * servers) / (hosts * power)) ** exponent
     if reader or source:
         of_worker += (batch * reader) ** exponent
         fixed += (batch * source) ** exponent
     if network:
         fixed += (batch * network * sample_bytes * even_card_share(servers, hosts)) ** exponent
     return of_worker, fixed, of_ps**exponent
+
+
+def minibatch_cpu_seconds(servers: Floats, coefficients: Floats, batch: float) -> tuple[Floats, Floats]:
+    """Compute the CPU seconds that a minibatch takes of its worker, and of each of so many PS [P]."""
+    worker_sample, worker_minibatch, worker_request, ps_sample, ps_request = coefficients[:5].tolist()
+    return batch * worker_sample + worker_minibatch + servers * worker_request, batch * ps_sample / servers + ps_request
+
+
+def shared_cores_times(
+    seconds: Floats, cores: Floats, workers: Floats, engine: Sequence[float], speed: float
+) -> Floats:
+    """Compute the time of ``seconds`` of CPU on ``cores`` that nodes share, for so many workers. Arguments broadcast."""
+    return np.asarray(seconds / (_left_of(cores, engine[5] * workers) * speed))
 
 
 def rates_with_variance(

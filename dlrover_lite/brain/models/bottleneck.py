@@ -14,14 +14,16 @@ from dlrover_lite.protocol.profiles import Profile, host_speeds, observe
 
 __all__ = ["LIMITS", "Bottleneck", "Limit", "LimitName", "LimitTime", "bottleneck", "limit_times"]
 
-LimitName = Literal["workers", "ps", "pipeline", "host", "reading", "network"]
-LIMITS: tuple[LimitName, ...] = ("workers", "ps", "pipeline", "host", "reading", "network")
-"""Limits: the cores of workers, those of the busiest PS, how many minibatches are under way, the fullest host's free cores, how fast
-samples are read, and the fullest host's network card."""
+LimitName = Literal["workers", "ps", "pipeline", "host", "cores", "reading", "network"]
+LIMITS: tuple[LimitName, ...] = ("workers", "ps", "pipeline", "host", "cores", "reading", "network")
+"""Limits: the cores of workers, those of the busiest PS, how many minibatches are under way, the fullest host's free cores, the cores that
+all nodes share (in place of the host's), how fast samples are read, and the fullest host's network card."""
 _OF_TIMES: tuple[LimitName, ...] = ("workers", "ps", "pipeline", "host", "reading", "reading", "network")
 """Limits that the form's times belong to: reading is limited by workers' own readers, and by what all of them read from."""
 _SOURCE = 5
 """Position of the second of these."""
+_HOST = 3
+"""Position of the time that a host's free cores take, or those that all nodes share."""
 _ALWAYS = 4
 """Number of limits, the first, that every job has."""
 
@@ -30,6 +32,7 @@ _COEFFICIENTS: dict[LimitName, tuple[str, ...]] = {
     "ps": ("ps_sample", "ps_request"),
     "pipeline": ("latency",),
     "host": ("worker_sample", "worker_minibatch", "worker_request", "ps_sample", "ps_request"),
+    "cores": ("worker_sample", "worker_minibatch", "worker_request", "ps_sample", "ps_request"),
     "reading": ("reader_sample", "source_sample"),
     "network": ("network_byte",),
 }
@@ -77,8 +80,10 @@ def limit_times(fitted: Fit, setting: Setting) -> list[LimitTime]:
     out. ``fitted``: of the form ``bottleneck``."""
     assert fitted.form == BOTTLENECK.name
     seconds = [float(np.ravel(term)[0]) for term in times(fitted, setting)]
+    shared = float(np.ravel(setting.shared_cores)[0]) > 0
     found: dict[LimitName, LimitTime] = {}
-    for at, (name, each) in enumerate(zip(_OF_TIMES, seconds, strict=True)):
+    for at, (limit, each) in enumerate(zip(_OF_TIMES, seconds, strict=True)):
+        name: LimitName = "cores" if shared and at == _HOST else limit
         nearest = found[name].seconds if name in found else 0.0
         if at < _ALWAYS or each > nearest:
             found[name] = LimitTime(name, each, whatever_plan=at == _SOURCE)

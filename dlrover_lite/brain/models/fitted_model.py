@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dlrover_lite.brain.models.arithmetic import bottleneck_sides
+from dlrover_lite.brain.models.arithmetic import bottleneck_sides, minibatch_cpu_seconds, shared_cores_times
 from dlrover_lite.brain.models.bottleneck import LimitName, limit_times
 from dlrover_lite.brain.models.throughput import Fit, predict, vector
 from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Setting
 from dlrover_lite.brain.planning.job_view import ModelData
-from dlrover_lite.brain.planning.pareto import Sides
+from dlrover_lite.brain.planning.pareto import SharedCores, Sides
 from dlrover_lite.brain.planning.plan_grid import FloatArray
 from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import HistoryError
@@ -48,6 +48,8 @@ class FittedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Mean speed of the cores of one PS, of two, and so on, where it differs between hosts; empty: all are as fast as ``speed`` says."""
     worker_speeds: tuple[float, ...] = ()
     """Mean speed of the cores that workers have beside as many PS."""
+    shared_cores: bool = False
+    """The job's nodes share the cores that they have together."""
 
     def _speeds(self, servers: ArrayLike) -> tuple[Any, Any]:
         """Return the speeds of workers and PS, for these numbers of PS."""
@@ -78,6 +80,7 @@ class FittedModel(msgspec.Struct, frozen=True, kw_only=True):
             free_cores=self.free_cores,
             hosts=self.hosts,
             speed=self.speed,
+            shared_cores=self.shared_cores,
         )
         return setting._replace(worker_speed=of_workers, ps_speed=of_ps)
 
@@ -98,8 +101,21 @@ class Bottleneck(FittedModel, frozen=True, kw_only=True):
             speeds=(of_workers, of_ps),
             power=self.free_cores * self.speed,
             hosts=self.hosts,
+            shares=self.shared_cores,
         )
-        return Sides(*found, fitted.exponent)
+        return Sides(*found, fitted.exponent, self._shared(servers) if self.shared_cores else None)
+
+    def _shared(self, servers: FloatArray) -> SharedCores:
+        engine = self.fit.engine.numbers
+        of_worker, of_each_ps = minibatch_cpu_seconds(servers, vector(self.fit), self.batch_size)
+
+        of_all_ps = of_each_ps * servers
+
+        def seconds(at: int, cores: FloatArray, workers: FloatArray) -> FloatArray:
+            within = np.minimum(cores, self.free_cores)
+            return shared_cores_times(of_worker[at] + of_all_ps[at], within, workers, engine, self.speed)
+
+        return SharedCores(of_worker / np.maximum(of_all_ps, 1e-12), seconds)
 
     def nearest_limit(self, w: ArrayLike, p: ArrayLike, worker_cores: ArrayLike, ps_cores: ArrayLike) -> LimitName:
         """Name what limits the throughput of one plan."""
@@ -114,9 +130,10 @@ def model_data(
     speed: float = 1.0,
     worker_speeds: Sequence[float] = (),
     ps_speeds: Sequence[float] = (),
+    shared_cores: bool = False,
 ) -> ModelData:
     """Turn a fitted model into data, to be decided from and stored. ``free_cores``: those that are free for the job's nodes, by host;
-    speeds as ``FittedModel`` has them."""
+    speeds and ``shared_cores`` as ``FittedModel`` has them."""
     hosts = float(len(free_cores))
     mean = sum(free_cores.values()) / hosts
     model = FittedModel(
@@ -127,6 +144,7 @@ def model_data(
         speed=speed,
         worker_speeds=tuple(worker_speeds),
         ps_speeds=tuple(ps_speeds),
+        shared_cores=shared_cores,
     )
     return ModelData(_KIND, msgspec.to_builtins(model))
 

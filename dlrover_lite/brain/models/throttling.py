@@ -86,6 +86,10 @@ def _stopped_seconds(observations: Sequence[Observation]) -> Floats:
     found = []
     for o in observations:
         seconds = o.workers * o.batch_size / o.samples_per_second
-        used = (o.worker_cpu_seconds or 0.0) / o.worker_speed / seconds / o.worker_cores
+        if o.shared_cores:  # all nodes are stopped together, when they have used what they have together
+            together = (o.worker_cpu_seconds or 0.0) + (o.ps_cpu_seconds or 0.0) * o.ps
+            used = together * o.workers / seconds / o.free_power
+        else:
+            used = (o.worker_cpu_seconds or 0.0) / o.worker_speed / seconds / o.worker_cores
         found.append(seconds * min(1.0, max(0.0, (used - _FROM) / (_TO - _FROM))))
     return np.array(found)

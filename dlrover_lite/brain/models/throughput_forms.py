@@ -72,6 +72,8 @@ class Setting(NamedTuple):
     host_workers: Floats
     host_ps: Floats
     card_share: Floats
+    shared_cores: Floats
+    """1 where nodes share the cores that they have together, else 0."""
 
     @staticmethod
     def even(
@@ -84,14 +86,18 @@ class Setting(NamedTuple):
         free_cores: ArrayLike,
         hosts: ArrayLike = 1.0,
         speed: ArrayLike = 1.0,
+        shared_cores: bool = False,
     ) -> Setting:
         """Make the setting of nodes that are alike within a role, the PS equally loaded, all spread evenly over ``hosts``, each with
-        ``free_cores``. Arguments broadcast."""
+        ``free_cores``. Arguments broadcast. ``shared_cores``: nodes share the cores that they have together,
+        on one host."""
         w, p, w_cores, p_cores, batch, free, n, fast = (
             np.asarray(value, np.float64)
             for value in (workers, ps, worker_cores, ps_cores, batch_size, free_cores, hosts, speed)
         )
-        there = free * fast, 1 / n, 1 / n, even_card_share(p, n)
+        if shared_cores:
+            free = np.minimum(free, w * w_cores + p * p_cores)
+        there = free * fast, 1 / n, 1 / n, even_card_share(p, n), np.asarray(float(shared_cores))
         return Setting(batch, w, w_cores, fast, p, p_cores, fast, 1 / p, *there)
 
     @staticmethod
@@ -100,7 +106,7 @@ class Setting(NamedTuple):
         return Setting(*(np.array([getattr(o, name) for o in observations], np.float64) for name in Setting._fields))
 
     def table(self) -> tuple[Floats, tuple[int, ...]]:
-        """Spread all fields over each other and flatten them: [12, n] in the order of the fields, and the shape that n comes from."""
+        """Spread all fields over each other and flatten them: [13, n] in the order of the fields, and the shape that n comes from."""
         shape = np.broadcast(*self).shape
         table = np.empty((len(self), *shape))
         for at, values in enumerate(self):
@@ -112,7 +118,7 @@ class Form(NamedTuple):
     name: str
     coefficients: tuple[str, ...]
     rows: Callable[[Floats, Engine, int], Floats]
-    """Maps a setting's ``table`` [12, n] to [n, times, coefficients]: seconds per minibatch and unit of each coefficient. The last argument
+    """Maps a setting's ``table`` [13, n] to [n, times, coefficients]: seconds per minibatch and unit of each coefficient. The last argument
     is the number of coefficients that count, from the first one on: others, and times of these alone, may be left out."""
     exponents: tuple[float, ...]
     """Exponents to choose from, rising."""

@@ -350,6 +350,7 @@ def observed_view(
         "speed": _mean_speed(observed, free_cores),
         "worker_speeds": worker_speeds,
         "ps_speeds": ps_speeds,
+        "shared_cores": last.shared_cores and len(free_cores) == 1,
     }
     return msgspec.structs.replace(
         view,

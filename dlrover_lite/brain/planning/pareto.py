@@ -6,6 +6,7 @@ the buckets then gives the front. Sorting half a million points instead takes th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -32,6 +33,9 @@ time."""
 _MANY = 200_000
 """Number of points of a lattice from which on the search is compiled: that takes two seconds once on a machine, and saves a millisecond
 each time. No machine alone has so many."""
+_UNEVENNESS = 1e-6
+"""Part by which a plan counts as slower whose nodes share their cores, and have them e times as they use them: less than anything that is
+measured, so that it decides between plans that are as fast."""
 _NONE = np.iinfo(np.int64).max
 
 Parts = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
@@ -48,6 +52,15 @@ class ThroughputModel(Protocol):
         ...
 
 
+class SharedCores(NamedTuple):
+    """What nodes that share the cores which they have together take of these."""
+
+    worker_share: FloatArray
+    """[P]: CPU seconds of a minibatch's worker over those of all PS."""
+    seconds: Callable[[int, FloatArray, FloatArray], FloatArray]
+    """Computes seconds per minibatch on so many cores, for so many workers, with the number of PS at this position."""
+
+
 class Sides(NamedTuple):
     """How slow plans are, as a sum: of w workers of size a and p PS of size s it is
 
@@ -59,6 +72,8 @@ class Sides(NamedTuple):
     fixed: FloatArray
     of_ps: FloatArray
     power: float
+    shared: SharedCores | None = None
+    """Another term, of both sides together; None: there is none."""
 
 
 @runtime_checkable
@@ -192,6 +207,9 @@ def _look_at_sides(lattice: Lattice, sides: Sides, fitting: IntArray, found: _Fa
     """Look at a separable model's points. What is slower than something cheaper of the same side is so beside every other side, and isn't
     looked at."""
     _, many, sizes = lattice.shape
+    if sides.shared is not None:
+        _look_at_shared(lattice, sides, sides.shared, fitting, found)
+        return
     first = lattice.worker_counts[0]
     powers = np.zeros(int(lattice.worker_counts[-1] - first) + 1)
     powers[lattice.worker_counts - first] = lattice.worker_counts ** -float(sides.power)
@@ -215,6 +233,25 @@ def _look_at_sides(lattice: Lattice, sides: Sides, fitting: IntArray, found: _Fa
         slowness = of_workers[p, n][pair] + sides.of_ps[p[pair], s]
         cost = lattice.worker_units[n[pair]] + lattice.ps_units[p[pair], s]
         found.look(cost, slowness, (p * many + n)[pair] * sizes + s)
+
+
+def _look_at_shared(lattice: Lattice, sides: Sides, shared: SharedCores, fitting: IntArray, found: _Fastest) -> None:
+    """Look at the points of a model whose nodes share their cores: all of them, as a larger node helps others, too. Of those that are as
+    fast and have as many cores in all, the one counts whose nodes have them the most as they use them."""
+    _, many, sizes = lattice.shape
+    shrink = lattice.workers ** -float(sides.power)
+    worker_cores = (lattice.worker_units * lattice.unit_milli / MILLI)[:, None]
+    for p in range(len(lattice.servers)):
+        room = fitting[p] if fitting.shape[1] == 1 else fitting[p][lattice.size_of_side]
+        cost = lattice.worker_units[:, None] + lattice.ps_units[p]
+        n, s = ((lattice.workers[:, None] <= room) & (cost <= found.most)).nonzero()
+        ps_cores = lattice.ps_units[p, s] * lattice.unit_milli / MILLI
+        cores = worker_cores[n, 0] + ps_cores
+        slowness = (sides.of_worker[p, lattice.size_of_side] * shrink)[n] + sides.fixed[p] + sides.of_ps[p, s]
+        slowness += shared.seconds(p, cores, lattice.workers[n].astype(np.float64)) ** sides.power
+        uneven = worker_cores[n, 0] / ps_cores / max(shared.worker_share[p], 1e-3)
+        slowness *= 1 + _UNEVENNESS * np.abs(np.log(uneven))
+        found.look(cost[n, s], slowness, (p * many + n) * sizes + s)
 
 
 def _look_at_all(lattice: Lattice, model: ThroughputModel, fitting: IntArray, found: _Fastest) -> None:

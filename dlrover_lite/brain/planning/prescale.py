@@ -89,6 +89,8 @@ class StartInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What this job may have of each host, by name; empty: all of the capacity is on one."""
     total_samples: float | None = None
     """Number of samples to train on, over all epochs; None: not known."""
+    shared_cores: bool = False
+    """The job's nodes share the cores that they have together."""
     priority: float = 1.0
     policy: Policy = Policy()
     start: StartPolicy = StartPolicy()
@@ -152,6 +154,7 @@ def _view(inputs: StartInputs, known: _Known) -> JobView:
         fit([], prior=prior, depth=float(inputs.features.pipeline_depth)),
         batch_size=inputs.features.batch_size,
         free_cores={host: free.cores for host, free in _free(inputs).items()},
+        shared_cores=inputs.shared_cores and len(_free(inputs)) == 1,
     )
     return JobView(
         job=inputs.job,

@@ -23,6 +23,7 @@ _WORDS = {
     "ps": "the cores of the busiest parameter server",
     "pipeline": "the minibatches under way at once",
     "host": "the free cores of the machine",
+    "cores": "the cores that all nodes share",
     "reading": "reading",
     "network": "the fullest network card",
 }
@@ -171,7 +172,7 @@ def _print_servers(newest: Profile) -> None:
 def told(verdict: Bottleneck) -> str:
     """Say in words which limit is the nearest, how far away the others are, and what that rests on."""
     nearest, *others = verdict.limits
-    allows = "allow" if nearest.name in ("workers", "ps", "pipeline", "host") else "allows"
+    allows = "allow" if nearest.name in ("workers", "ps", "pipeline", "host", "cores") else "allows"
     first = f"{_WORDS[nearest.name]}, which alone {allows} {count(nearest.samples_per_second)} samples/s"
     first += ", whatever the plan" if nearest.whatever_plan else ""
     further = "; ".join(f"{_WORDS[each.name]} {count(each.samples_per_second)}" for each in others)
