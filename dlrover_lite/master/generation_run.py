@@ -172,7 +172,9 @@ class GenerationRun:
         self._samples_at_start = shards.consumed_samples
         self.plan_rates, self.evaluation_pauses = PlanRates(), EvaluationPauses()
         sinks = [*(profiles or []), self.plan_rates, speeds]
-        self.profiling = Profiling(job, recipe, shards, sinks, clock=clock, wall_clock=wall_clock, pace=edge.pace)
+        self.profiling = Profiling(
+            job, recipe, shards, sinks, clock=clock, wall_clock=wall_clock, pace=edge.pace, enforcement=self.enforcement
+        )
         self._topology = TopologyRequests(self.servers, outbox.reply, clock=clock)
         self._leases = LeaseRequests(
             shards, self.progress, self.evaluations, self.rounds, self.profiling, self.exporting, clock=clock

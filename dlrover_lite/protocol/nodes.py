@@ -84,7 +84,9 @@ class Usage(msgspec.Struct, frozen=True):
     peak_memory: Bytes
     shared_memory: Bytes = 0
     throttled_seconds: Seconds = 0.0
-    """Seconds in which the node was ready to run and held back by its CPU limit."""
+    """Seconds in which the node was ready to run and held back by its CPU limit. Where the nodes of a job share their cores, all of them
+    are stopped together: seconds since this node started in which they were, whichever of them was ready to run. Each CPU of the machine
+    counts for itself."""
 
 
 class HostUsage(msgspec.Struct, frozen=True):
@@ -117,6 +119,8 @@ class Enforcement(msgspec.Struct, frozen=True):
     """What isn't enforced, a phrase for each: "fractions of a core"."""
     why: Text = ""
     """Why nothing better is in force, and what to do about it; empty for the best there is."""
+    shared_cores: bool = False
+    """The nodes of a job share the cores that they have together: what one doesn't use, others may."""
 
 
 class Backend(Protocol):

@@ -37,7 +37,8 @@ class WorkerUse(msgspec.Struct, frozen=True, gc=False):
     """Number of minibatches consumed."""
     cpu_seconds: Seconds
     throttled_seconds: Seconds = 0.0
-    """Seconds in which the worker was ready to run and held back by its CPU limit."""
+    """Seconds in which the worker was ready to run and held back by its CPU limit. With ``Profile.shared_cores``: seconds in which the
+    limit of all nodes has stopped them, whichever was ready to run."""
     phase_seconds: ByKey[Name, Seconds] = {}
     """Wall seconds by phase: read, pull, compute, push, wait. A pull or push lasts until all PS have answered, beside other phases."""
     phase_cpu_seconds: ByKey[Name, Seconds] = {}
@@ -61,6 +62,7 @@ class PsUse(msgspec.Struct, frozen=True, gc=False):
     queue_seconds: Seconds = 0.0
     """Seconds that requests waited before the PS began with them, summed over requests."""
     throttled_seconds: Seconds = 0.0
+    """As of a worker."""
     rows: Count = 0
     """Number of embedding rows at the end of the interval."""
     row_bytes: Bytes = 0

@@ -16,6 +16,7 @@ from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.protocol.nodes import Backend, NodeSpec, Observed, Role, Usage
 from tests.backends.support import until
 
+ROLES: tuple[Role, ...] = ("ps", "worker")
 GIVEN_BACK = MIB // 4
 """More than the few pages that a node may give back of the memory that it began with; they are counted off what it takes."""
 
@@ -75,6 +76,16 @@ class Scripted:
     def usage(self, node: str) -> Usage:
         return self.backend.readings().nodes[node]
 
+    def cores_used(self, *nodes: str, seconds: float = 0.5) -> float:
+        """CPU seconds per second of these nodes together, over a while: rather too few than too many, as it lasts from before the first
+        reading until after the second. Others on the machine make it less."""
+        began = self.clock()
+        before = [self.usage(node).cpu_seconds for node in nodes]
+        read = self.clock()
+        self.until(lambda: self.clock() - read > seconds, "a while")
+        after = [self.usage(node).cpu_seconds for node in nodes]
+        return (sum(after) - sum(before)) / (self.clock() - began)
+
     def end(self, node: str) -> Observed:
         """End the node at once."""
         self.backend.terminate(node, grace_seconds=0)
@@ -100,6 +111,18 @@ class Scripted:
         return seen.version
 
 
+def _until_used(scripted: Scripted, cores: float, *nodes: str) -> None:
+    """Wait until these nodes get about so many cores together; more they may at no time. (Each CPU may finish what it was given in the
+    period before, by an earlier limit.)"""
+
+    def gets_them() -> bool:
+        used = scripted.cores_used(*nodes)
+        assert used < 1.2 * cores + 0.05
+        return used > 0.8 * cores
+
+    scripted.until(gets_them, f"{cores:g} cores")
+
+
 def _nodes_of(backend: Backend) -> dict[str, Observed]:
     seen = backend.observe()
     assert seen is not None
@@ -123,6 +146,11 @@ class BackendContract:
     def needs_limits_of_each_node(self) -> None:
         if not self.limits_each_node:
             pytest.skip("nodes have the limits of their container, which is given them from outside")
+
+    @staticmethod
+    def needs_shared_cores(scripted: Scripted) -> None:
+        if not scripted.backend.enforcement().shared_cores:
+            pytest.skip("each node has its own limit of CPU")
 
     def test_capacity_names_each_host_once_with_its_cores_and_memory(self, scripted: Scripted) -> None:
         hosts = scripted.backend.capacity()
@@ -319,14 +347,11 @@ class BackendContract:
         self.needs_limits_of_each_node()
         if not self.enforces_fractions:
             pytest.skip("; ".join(scripted.backend.enforcement().cannot))
-        node = scripted.launch("work:inf", cores=0.1)
+        node = scripted.launch("work:inf", cores=0.1)  # no other node runs, whose cores it could use
         scripted.event(node, "started")
 
         def use() -> float:
-            """Cores, over a while. Others on the machine make it less."""
-            before, at = scripted.usage(node).cpu_seconds, scripted.clock()
-            scripted.until(lambda: scripted.clock() - at > 0.2, "a while")
-            return (scripted.usage(node).cpu_seconds - before) / (scripted.clock() - at)
+            return scripted.cores_used(node, seconds=0.2)
 
         def share() -> float:
             """Of the time that it ran or was held back, over a tenth of a second of CPU. Others on the machine make it more."""
@@ -347,6 +372,67 @@ class BackendContract:
         scripted.until(lambda: scripted.usage(node).throttled_seconds > held_back, "being held back again")
         scripted.until(lambda: use() < 0.2, "a tenth of a core again")
         scripted.end(node)
+
+    def test_busy_nodes_get_together_what_they_have_together(self, scripted: Scripted) -> None:
+        self.needs_shared_cores(scripted)
+        busy = [scripted.launch("work:inf", role, cores=0.25) for role in ROLES]
+        for node in busy:
+            scripted.event(node, "started")
+        _until_used(scripted, 0.5, *busy)
+        for node in busy:  # neither is kept from its own by the other
+            scripted.until(lambda node=node: scripted.cores_used(node) > 0.15, "its part")
+        scripted.end(busy[0])
+        _until_used(scripted, 0.25, busy[1])
+        scripted.end(busy[1])
+
+    def test_a_busy_node_gets_what_an_idle_one_leaves(self, scripted: Scripted) -> None:
+        self.needs_shared_cores(scripted)
+        idle, busy = scripted.launch("stay", "ps", cores=0.25), scripted.launch("work:inf", cores=0.25)
+        for node in (idle, busy):
+            scripted.event(node, "started")
+        _until_used(scripted, 0.5, busy)
+        scripted.resize(idle, Resources(0.05, 256 * MIB))
+        _until_used(scripted, 0.3, busy)
+        scripted.resize(idle, Resources(0.45, 256 * MIB))
+        _until_used(scripted, 0.7, busy)
+        scripted.resize(busy, Resources(0.05, 256 * MIB))
+        _until_used(scripted, 0.5, busy)
+        scripted.end(idle)
+        _until_used(scripted, 0.05, busy)
+        scripted.end(busy)
+
+    def test_what_is_kept_of_an_ended_node_has_no_cores(self, scripted: Scripted) -> None:
+        self.needs_shared_cores(scripted)
+        kept, busy = scripted.launch("keep:something", "ps", cores=0.4), scripted.launch("work:inf", cores=0.2)
+        scripted.wait_for_output(kept, "kept")
+        _until_used(scripted, 0.6, busy)
+        scripted.backend.terminate(kept, grace_seconds=0, keep_memory=True)
+        scripted.event(kept, "exited")
+        _until_used(scripted, 0.2, busy)
+        scripted.resize(kept, Resources(0.5, 256 * MIB))
+        _until_used(scripted, 0.2, busy)
+        follower = scripted.launch("look", "ps", cores=0.4, follows=kept)
+        scripted.wait_for_output(follower, "found 3 files")
+        _until_used(scripted, 0.6, busy)
+        for node in (follower, busy):
+            scripted.end(node)
+
+    def test_nodes_that_share_their_cores_are_throttled_together(self, scripted: Scripted) -> None:
+        self.needs_shared_cores(scripted)
+        idle, busy = scripted.launch("stay", "ps", cores=0.1), scripted.launch("work:inf", cores=0.1)
+        for node in (idle, busy):
+            scripted.event(node, "started")
+            scripted.until(lambda node=node: scripted.usage(node).throttled_seconds > 0.3, "being held back")
+        late = scripted.launch("stay", cores=0.1)
+        scripted.event(late, "started")
+        read = scripted.backend.readings().nodes
+        assert read[late].throttled_seconds < read[idle].throttled_seconds  # since it started
+        scripted.end(busy)
+        before = scripted.usage(idle).throttled_seconds
+        scripted.cores_used(idle)
+        assert scripted.usage(idle).throttled_seconds < before + 0.1  # nothing needs more than there is
+        for node in (idle, late):
+            scripted.end(node)
 
     def test_resizing_an_unknown_node_is_refused_and_an_ended_one_ignored(self, scripted: Scripted) -> None:
         with pytest.raises(BackendError, match="nobody"):

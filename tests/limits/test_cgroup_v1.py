@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dlrover_lite.backends.host import cgroups
 from dlrover_lite.backends.host.mounts import Hierarchy
-from dlrover_lite.backends.limits.base import LimiterUnavailable
+from dlrover_lite.backends.limits.base import Fence, LimiterUnavailable
 from dlrover_lite.backends.limits.cgroup import period_and_quota
 from dlrover_lite.backends.limits.cgroup_v1 import CgroupV1
 from dlrover_lite.core.errors import BackendError
@@ -27,6 +29,12 @@ def limiter() -> Iterator[CgroupV1]:
     made = CgroupV1(NAME, own_v1(), nothing)
     yield made
     made.remove_all()
+
+
+def cpu_group(fence: Fence) -> Path:
+    """The node's group in the hierarchy of the cpu controller."""
+    directories = (Path(file).parent for file in fence.enter.groups)
+    return next(directory for directory in directories if (directory / "cpu.shares").exists())
 
 
 def groups() -> list[Path]:
@@ -52,12 +60,62 @@ def test_written_limits_are_those_asked_for(limiter: CgroupV1) -> None:
     def read(name: str) -> int:
         return next(int((path / name).read_text()) for path in directories if (path / name).exists())
 
-    assert read("cpu.cfs_quota_us") / read("cpu.cfs_period_us") == 0.5
+    assert (read("cpu.shares"), read("cpu.cfs_quota_us")) == (512, -1)
     assert read("memory.limit_in_bytes") == 64 * MIB
     for memory in (128 * MIB, 32 * MIB):  # up and down
-        fence.resize(Resources(0.01, memory))
+        fence.resize(Resources(0.25, memory))
         assert read("memory.limit_in_bytes") == memory
-        assert read("cpu.cfs_quota_us") / read("cpu.cfs_period_us") == 0.01
+        assert (read("cpu.shares"), read("cpu.cfs_quota_us")) == (256, -1)
+
+
+def test_the_cpu_limit_is_that_of_all_nodes_together(limiter: CgroupV1) -> None:
+    fence = limiter.create("ps-0", Resources(0.5, 64 * MIB))
+    group = cpu_group(fence)
+    for cores in (0.5, 0.01, 1.5, 0.02, 0.75):  # up and down, with one period and another
+        limiter.limit_together(cores)
+        quota, period = (int((group.parent / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        assert quota / period == cores
+        assert (group / "cpu.cfs_quota_us").read_text() == "-1\n"
+
+
+def test_a_node_group_that_had_a_quota_has_none_any_more(limiter: CgroupV1) -> None:
+    limiter.limit_together(1.0)
+    fence = limiter.create("ps-0", Resources(0.5, 64 * MIB))
+    quota = cpu_group(fence) / "cpu.cfs_quota_us"
+    quota.write_text("50000")
+    fence.resize(Resources(0.25, 64 * MIB))
+    limiter.limit_together(0.25)
+    assert quota.read_text() == "-1\n"
+
+
+def test_a_quota_within_that_is_somebody_elses_does_not_take_the_limit_away(limiter: CgroupV1) -> None:
+    limiter.limit_together(1.0)
+    group = cpu_group(limiter.create("ps-0", Resources(1.0, 64 * MIB)))
+    (group / "cpu.cfs_quota_us").write_text(str(int((group / "cpu.cfs_period_us").read_text()) // 2))
+    with pytest.raises(BackendError, match=r"nodes can't be limited to 0.25 cores together: .*Invalid") as caught:
+        limiter.limit_together(0.25)
+    assert caught.value.hint.startswith("A group within has a CPU quota above that")
+    assert int((group.parent / "cpu.cfs_quota_us").read_text()) > 0
+    limiter.limit_together(0.75)
+
+
+def test_all_nodes_together_are_limited_to_the_cores_of_the_surrounding_group() -> None:
+    found = own_v1()
+    around = next(hierarchy.own for hierarchy in found if "cpu" in hierarchy.controllers) / f"{NAME}-around"
+    around.mkdir()
+    try:
+        (around / "cpu.cfs_quota_us").write_text("50000")  # of 100,000: half a core
+        within = [replace(each, own=around) if "cpu" in each.controllers else each for each in found]
+        limiter = CgroupV1(NAME, within, nothing)
+        quota = around / NAME / "cpu.cfs_quota_us"
+        try:
+            for cores, limited in ((0.25, True), (0.75, False), (0.4, True), (3.0, False)):
+                limiter.limit_together(cores)
+                assert (int(quota.read_text()) > 0) == limited
+        finally:
+            limiter.remove_all()
+    finally:
+        around.rmdir()
 
 
 def test_a_node_is_in_its_group_from_its_first_instruction(limiter: CgroupV1) -> None:
@@ -152,8 +210,10 @@ def test_cores_are_limited_to_those_of_the_surrounding_group(tree: Tree, monkeyp
         real(path, value)
 
     monkeypatch.setattr(cgroups, "write", refuse)
-    CgroupV1("job", [tree.hierarchy(version=1)], nothing).create("ps-0", Resources(64.0, 64 * MIB))
-    assert ("cpu.cfs_quota_us", -1) in written
+    limiter = CgroupV1("job", [tree.hierarchy(version=1)], nothing)
+    written.clear()
+    limiter.limit_together(64.0)
+    assert written == [("cpu.cfs_quota_us", -1)]
 
 
 def test_cgroup_v1_is_unavailable_without_a_controller(tree: Tree) -> None:
@@ -163,9 +223,17 @@ def test_cgroup_v1_is_unavailable_without_a_controller(tree: Tree) -> None:
 
 
 def test_cgroup_v1_is_unavailable_where_limits_cannot_be_written(tree: Tree) -> None:
-    del tree.files["memory.limit_in_bytes"]
+    _check_unavailable(tree, "memory.limit_in_bytes")
+
+
+def test_cgroup_v1_is_unavailable_where_cores_cannot_be_limited(tree: Tree) -> None:
+    _check_unavailable(tree, "cpu.cfs_quota_us")
+
+
+def _check_unavailable(tree: Tree, without: str) -> None:
+    del tree.files[without]
     recorded: list[list[Path]] = []
-    with pytest.raises(LimiterUnavailable, match=r"memory\.limit_in_bytes: No such file"):
+    with pytest.raises(LimiterUnavailable, match=rf"{re.escape(without)}: No such file"):
         CgroupV1("job", [tree.hierarchy(version=1)], recorded.append)
     assert recorded == [[tree.root / "job"], []]
     assert not (tree.root / "job").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -29,26 +30,55 @@ def read(path: Path) -> str:
     return path.read_text().strip()
 
 
-def fence_of(tree: Tree) -> tuple[Fence, Path]:
+def limiter_of(tree: Tree) -> CgroupV2:
     (tree.root / "cgroup.subtree_control").write_text(HANDED_DOWN)
-    limiter = CgroupV2("job", [tree.hierarchy()], nothing)
-    return limiter.create("ps-0", Resources(0.5, 64 * MIB)), tree.root / "job" / "ps-0"
+    return CgroupV2("job", [tree.hierarchy()], nothing)
+
+
+def fence_of(tree: Tree) -> tuple[Fence, Path]:
+    return limiter_of(tree).create("ps-0", Resources(0.5, 64 * MIB)), tree.root / "job" / "ps-0"
 
 
 def test_limits_are_written_to_the_group(tree: Tree) -> None:
     fence, group = fence_of(tree)
     assert fence.enter.groups == [str(group / "cgroup.procs")]
     assert read(group.parent / "cgroup.subtree_control") == "+cpu +memory"
-    assert (read(group / "cpu.max"), read(group / "memory.max")) == ("10000 20000", str(64 * MIB))
+    assert (read(group / "cpu.weight"), read(group / "memory.max")) == ("50", str(64 * MIB))
     assert read(group / "memory.oom.group") == "1"
     assert read(group / "memory.swap.max") == "0"
     fence.resize(Resources(2.0, 128 * MIB))
-    assert (read(group / "cpu.max"), read(group / "memory.max")) == ("40000 20000", str(128 * MIB))
+    assert (read(group / "cpu.weight"), read(group / "memory.max")) == ("200", str(128 * MIB))
+
+
+def test_the_cpu_limit_is_that_of_all_nodes_together(tree: Tree) -> None:
+    limiter = limiter_of(tree)
+    fence, job = limiter.create("ps-0", Resources(0.5, 64 * MIB)), tree.root / "job"
+    for cores, quota in ((0.5, "10000 20000"), (2.0, "40000 20000"), (0.01, "1000 100000")):
+        limiter.limit_together(cores)
+        assert read(job / "cpu.max") == quota
+        assert read(job / "ps-0" / "cpu.max").startswith("max")
+    (job / "ps-0" / "cpu.max").write_text("10000 20000")  # as it was had by such a group before
+    fence.resize(Resources(0.25, 64 * MIB))
+    assert read(job / "ps-0" / "cpu.max").startswith("max")
+    assert limiter.enforcement().shared_cores
+
+
+def test_a_limit_of_all_nodes_that_cannot_be_set_is_an_error_that_says_what_to_do(tree: Tree) -> None:
+    limiter = limiter_of(tree)
+    tree.remove(tree.root / "job")
+    with pytest.raises(
+        BackendError, match=r"nodes can't be limited to 2 cores together: .*cpu\.max: No such"
+    ) as caught:
+        limiter.limit_together(2.0)
+    assert "stop the job" in caught.value.hint
 
 
 def test_usage_is_read_from_the_groups_files(tree: Tree) -> None:
     fence, group = fence_of(tree)
-    (group / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\nthrottled_usec 250000\n")
+    (group.parent / "cpu.stat").write_text("usage_usec 9000000\nthrottled_usec 500000\n")
+    fence.started(17)
+    (group.parent / "cpu.stat").write_text("usage_usec 9500000\nthrottled_usec 750000\n")
+    (group / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\nthrottled_usec 0\n")
     (group / "memory.current").write_text(f"{50 * MIB}\n")
     (group / "memory.peak").write_text(f"{60 * MIB}\n")
     (group / "memory.stat").write_text(f"anon 1\ninactive_file {20 * MIB}\nshmem {10 * MIB}\n")
@@ -84,7 +114,8 @@ def test_kills_for_memory_are_the_kernels_count(tree: Tree) -> None:
 
 def test_a_follower_starts_with_its_own_counters(tree: Tree) -> None:
     fence, group = fence_of(tree)
-    (group / "cpu.stat").write_text("usage_usec 9000000\nthrottled_usec 5000000\n")
+    (group / "cpu.stat").write_text("usage_usec 9000000\n")
+    (group.parent / "cpu.stat").write_text("throttled_usec 5000000\n")
     (group / "memory.events").write_text("oom_kill 1\n")
     (group / "memory.peak").write_text(f"{64 * MIB}\n")
     (group / "memory.current").write_text(f"{10 * MIB}\n")
@@ -169,11 +200,12 @@ def test_cgroup_v2_is_unavailable_without_the_controllers(found: list[Hierarchy]
         CgroupV2("job", found, nothing)
 
 
-def test_cgroup_v2_is_unavailable_where_limits_cannot_be_written(tree: Tree) -> None:
+@pytest.mark.parametrize("without", ["memory.max", "cpu.max"])
+def test_cgroup_v2_is_unavailable_where_limits_cannot_be_written(tree: Tree, without: str) -> None:
     (tree.root / "cgroup.subtree_control").write_text(HANDED_DOWN)
-    del tree.files["memory.max"]
+    del tree.files[without]
     recorded: list[list[Path]] = []
-    with pytest.raises(LimiterUnavailable, match=r"memory\.max: No such file"):
+    with pytest.raises(LimiterUnavailable, match=rf"{re.escape(without)}: No such file"):
         CgroupV2("job", [tree.hierarchy()], recorded.append)
     assert recorded == [[tree.root / "job"], []]
     assert not (tree.root / "job").exists()

@@ -24,6 +24,7 @@ class FakeFence:
     """So many kills until it is empty."""
     over: OverMemory | None = None
     done: list[str] = field(default_factory=list)
+    of_limiter: list[str] = field(default_factory=list)
 
     @property
     def enter(self) -> Enter:
@@ -36,6 +37,7 @@ class FakeFence:
         if resources.memory < 64 * MIB:
             raise BackendError("too small")
         self.resources = resources
+        self.of_limiter.append(f"{self.node} {resources.cores:g}")
 
     def take_over(self, node: str, resources: Resources) -> None:
         self.resize(resources)
@@ -66,13 +68,25 @@ class FakeLimiter:
         self.watch_seconds = watch_seconds
         self.made: list[FakeFence] = []
         self.closed = False
+        self.refuses = False
+        """It sets no limit for all nodes together."""
+        self.done: list[str] = []
+        """What was done with limits, in order."""
 
     def enforcement(self) -> Enforcement:
         return Enforcement("fake")
 
     def create(self, node: str, resources: Resources) -> Fence:
-        self.made.append(FakeFence(node, resources))
+        if resources.memory < 64 * MIB:
+            raise BackendError("too small")
+        self.made.append(FakeFence(node, resources, of_limiter=self.done))
+        self.done.append(f"{node} {resources.cores:g}")
         return self.made[-1]
+
+    def limit_together(self, cores: float) -> None:
+        if self.refuses:
+            raise BackendError(f"no {cores:g} cores together", hint="Try it again.")
+        self.done.append(f"all {cores:g}")
 
     def remove_all(self) -> None:
         self.closed = True
@@ -170,3 +184,123 @@ def test_closing_removes_all_fences() -> None:
     fences.close()
     assert limiter.closed
     assert fences.usage("ps-0") is None
+
+
+# --- what all nodes have together ---------------------------------------------------------------------------------------
+
+
+def cores(number: float, memory: int = 64 * MIB) -> Resources:
+    return Resources(number, memory)
+
+
+def test_what_all_have_together_is_raised_before_a_node_gets_more_and_lowered_after() -> None:
+    limiter = FakeLimiter()
+    fences = NodeLimits(limiter)
+    start(fences, "ps-0", resources=cores(0.5))
+    start(fences, "worker-0", resources=cores(1.0))
+    assert limiter.done == ["all 0.5", "ps-0 0.5", "all 1.5", "worker-0 1"]
+    limiter.done.clear()
+    fences.resize("worker-0", cores(2.0))
+    fences.resize("worker-0", cores(2.0, 128 * MIB))
+    fences.resize("worker-0", cores(0.25))
+    assert limiter.done == ["all 2.5", "worker-0 2", "worker-0 2", "worker-0 0.25", "all 0.75"]
+    assert fences.next_due() is None
+
+
+def test_an_ended_node_has_no_cores_though_its_fence_stays() -> None:
+    limiter = FakeLimiter()
+    fences = NodeLimits(limiter)
+    start(fences, "ps-0", resources=cores(0.5))
+    start(fences, "worker-0", resources=cores(1.0))
+    limiter.made[0].inhabited = limiter.made[1].inhabited = 1
+    limiter.done.clear()
+    fences.ended("ps-0", now=1.0)
+    fences.ended("ps-0", now=1.0)
+    assert limiter.done == ["all 1"]
+    fences.resize("ps-0", cores(0.75))  # what a follower is to have
+    assert limiter.done == ["all 1", "ps-0 0.75"]
+    start(fences, "ps-1", follows="ps-0", resources=cores(0.75))
+    assert limiter.done[2:] == ["all 1.75", "ps-0 0.75"]
+    fences.ended("worker-0", now=2.0)
+    assert limiter.done[4:] == ["all 0.75"]
+    fences.ended("ps-1", now=3.0)  # the last one: no limit of nothing
+    fences.act(10.0)
+    assert limiter.done[5:] == []
+    start(fences, "ps-2", resources=cores(0.75))
+    assert limiter.done[5:] == ["ps-2 0.75"]
+
+
+def test_a_node_that_never_started_has_no_cores_either() -> None:
+    limiter = FakeLimiter()
+    fences = NodeLimits(limiter)
+    start(fences, "ps-0", resources=cores(0.5))
+    fences.create(spec("worker-0", resources=cores(1.0)))
+    fences.ended("worker-0", now=1.0)
+    assert limiter.done[-1] == "all 0.5"
+
+
+def test_what_is_refused_to_a_node_is_not_left_to_all() -> None:
+    limiter = FakeLimiter()
+    fences = NodeLimits(limiter)
+    start(fences, "ps-0", resources=cores(0.5))
+    limiter.done.clear()
+    with pytest.raises(BackendError, match="too small"):
+        fences.create(spec("worker-0", resources=cores(1.0, MIB)))
+    with pytest.raises(BackendError, match="too small"):
+        fences.resize("ps-0", cores(2.0, MIB))
+    with pytest.raises(BackendError, match="too small"):
+        fences.resize("ps-0", cores(0.1, MIB))
+    assert limiter.done == ["all 1.5", "all 0.5", "all 2", "all 0.5"]
+
+
+def test_a_node_for_which_the_limit_cannot_be_raised_is_refused() -> None:
+    limiter = FakeLimiter()
+    fences = NodeLimits(limiter)
+    start(fences, "ps-0", resources=cores(0.5))
+    limiter.refuses = True
+    with pytest.raises(BackendError, match=r"no 1\.5 cores together"):
+        fences.create(spec("worker-0", resources=cores(1.0)))
+    with pytest.raises(BackendError, match="no 1 cores together"):
+        fences.resize("ps-0", cores(1.0))
+    assert limiter.done == ["all 0.5", "ps-0 0.5"]
+    assert fences.next_due() is None
+
+
+def test_a_limit_that_cannot_be_lowered_is_logged_once_and_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
+    limiter = FakeLimiter()
+    fences = NodeLimits(limiter)
+    start(fences, "ps-0", resources=cores(0.5))
+    start(fences, "worker-0", resources=cores(1.0))
+    limiter.done.clear()
+    limiter.refuses = True
+    fences.ended("worker-0", now=10.0)
+    due = fences.next_due()
+    assert due == pytest.approx(11.0)
+    fences.act(10.5)
+    fences.act(11.0)
+    assert fences.next_due() == pytest.approx(12.0)
+    assert capsys.readouterr().out.count("no 0.5 cores together. Try it again.") == 1
+    limiter.refuses = False
+    fences.act(12.0)
+    assert limiter.done == ["all 0.5"]
+    assert fences.next_due() is None
+    limiter.refuses = True
+    with pytest.raises(BackendError, match=r"no 0\.25 cores together"):
+        fences.resize("ps-0", cores(0.25))
+    limiter.refuses = False
+    fences.act(13.0)
+    assert limiter.done == ["all 0.5", "ps-0 0.25", "all 0.25"]
+
+
+def test_the_sum_does_not_drift_however_often_nodes_come_and_go() -> None:
+    limiter = FakeLimiter()
+    fences = NodeLimits(limiter)
+    start(fences, "ps-0", resources=cores(0.1))
+    for number in range(20):
+        start(fences, f"worker-{number}", resources=cores(0.2 + number / 7))
+        fences.ended(f"worker-{number}", now=float(number))
+    assert fences.next_due() is None
+    assert limiter.done[-1] == "all 0.1"
+    limiter.done.clear()
+    fences.resize("ps-0", cores(0.1))
+    assert limiter.done == ["ps-0 0.1"]

@@ -11,6 +11,7 @@ from dlrover_lite.core.errors import JobError, RemoteError
 from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.master.profiling.profile_intervals import Profiling, Usual
 from dlrover_lite.protocol.messages import PsCounters, PsReport
+from dlrover_lite.protocol.nodes import Enforcement
 from dlrover_lite.protocol.profiles import Profile
 from dlrover_lite.protocol.questions import DrainRequest, ScaleRequest
 from tests.master.rig import Rig, done
@@ -72,7 +73,13 @@ def test_a_failing_profile_sink_does_not_stop_the_others(rig: Rig, capsys: pytes
             raise JobError("the disk is full")
 
     profiling = Profiling(
-        "rig-1", rig.recipe, rig.master.shards, [Full(), rig.profiles], clock=rig.clock, wall_clock=rig.wall_clock
+        "rig-1",
+        rig.recipe,
+        rig.master.shards,
+        [Full(), rig.profiles],
+        clock=rig.clock,
+        wall_clock=rig.wall_clock,
+        enforcement=Enforcement("nothing"),
     )
     profiling.taken_over("why")
     profiling.taken_over("why")

@@ -37,8 +37,8 @@ class Told(NamedTuple):
 class World:
     """Feeds a profiler, and remembers what each source has told: totals, as points of a curve."""
 
-    def __init__(self, pace: Pace = PACE) -> None:
-        self.profiler = Profiler("job", batch_size=100, samples_so_far=1_000, pace=pace)
+    def __init__(self, pace: Pace = PACE, *, shared_cores: bool = False) -> None:
+        self.profiler = Profiler("job", batch_size=100, samples_so_far=1_000, pace=pace, shared_cores=shared_cores)
         self.now = 0.0
         self.curves: dict[str, list[tuple[float, float]]] = {}
         self.profiles: list[Profile] = []
@@ -101,6 +101,14 @@ def evenly(world: World, until: float, *, step: float = 0.5, rate: float = 10.0,
         at = world.now + step
         for source in sources:
             world.tell(Told(at, source, rate * step))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_profile_says_whether_nodes_share_their_cores(shared: bool) -> None:
+    world = World(shared_cores=shared)
+    world.change(0.0, plan())
+    evenly(world, 14.0)
+    assert [profile.shared_cores for profile in world.profiles] == [shared]
 
 
 def test_an_interval_holds_the_work_done_in_it() -> None:

@@ -60,7 +60,11 @@ def too_small(node: str, limit: int, used: int) -> BackendError:
 
 
 class Fence(Protocol):
-    """The limits of one node, and what it uses within them. No call blocks."""
+    """The limits of one node, and what it uses within them. No call blocks.
+
+    Where the nodes of a job share their cores, a node's cores are its part of them when all nodes want more than there is, and what all
+    have together is limited by ``Limiter.limit_together``.
+    """
 
     @property
     def enter(self) -> Enter: ...
@@ -99,6 +103,9 @@ class Limiter(Protocol):
 
     def create(self, node: str, resources: Resources) -> Fence:
         """Create the fence of a node. Raises BackendError that says what couldn't be set."""
+
+    def limit_together(self, cores: float) -> None:
+        """Limit the cores that all nodes have together; nothing happens where each node has a limit of its own. Raises BackendError."""
 
     def remove_all(self) -> None:
         """End everything within all fences, and leave nothing of them."""

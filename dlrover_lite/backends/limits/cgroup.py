@@ -1,10 +1,16 @@
-"""What both versions of control groups have in common: a directory per node, limits and counters in files."""
+"""What both versions of control groups have in common: a directory per node, limits and counters in files.
+
+Memory is limited node by node, CPU for the job's group as a whole: within that, nodes have weights in proportion to their cores, so that
+what one doesn't use is there for the others. How exactly busy nodes get their parts then is up to the kernel: weights hold among the nodes
+that are on one CPU, and from CPU to CPU the quota of a period goes to whichever asks for it first.
+"""
 
 from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,10 +33,11 @@ Record = Callable[[list[Path]], None]
 """Function that is told of directories before they are made: they are to be removed if this process dies."""
 
 _PERIOD_MICROSECONDS = 20_000
-"""Period of a CPU quota. A node with a quarter of a core then waits at most 15 ms; its CPU is as exact as with the kernel's default of 100
-ms."""
+"""Period of the CPU quota. Nodes with a quarter of a core together then wait at most 15 ms; what they get is as exact as with the kernel's
+default of 100 ms."""
 _LEAST_QUOTA_MICROSECONDS = 1_000
 _LONGEST_PERIOD_MICROSECONDS = 1_000_000
+_PROBE = Resources(1.0, 1 << 28)
 _AT_THE_LIMIT = 0.98
 """Share of the memory limit from which on a peak has reached it: the kernel charges in batches."""
 
@@ -41,6 +48,7 @@ class Counters:
 
     cpu_seconds: float = 0.0
     throttled_seconds: float = 0.0
+    """Seconds that the group was stopped by its own CPU quota; of a node those of the job's group, which has the quota of all nodes."""
     memory: int = 0
     """Bytes of memory, without file pages that may be dropped."""
     shared_memory: int = 0
@@ -56,7 +64,7 @@ class CgroupFence(ABC):
         self.directories = directories
         self._resources = resources
         self._before = Counters()
-        """Counters when the present node took the fence over."""
+        """Counters when the present node took the fence over; the throttled seconds are those when it started."""
         self._seen_memory = 0
 
     @abstractmethod
@@ -67,7 +75,8 @@ class CgroupFence(ABC):
     def _write_memory(self, limit: int) -> None: ...
 
     @abstractmethod
-    def _write_cores(self, cores: float) -> None: ...
+    def _write_weight(self, cores: float) -> None:
+        """Set the group's part of the CPU beside other nodes, in proportion to ``cores``, and no quota."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -81,8 +90,10 @@ class CgroupFence(ABC):
     def enter(self) -> Enter:
         return Enter(groups=[str(directory / "cgroup.procs") for directory in self.directories])
 
-    def started(self, pid: int) -> None:  # noqa: B027 - the node has entered by itself
-        pass
+    def started(self, pid: int) -> None:
+        """Count from now on for how long the job is throttled; the node has entered by itself."""
+        with suppress(OSError):  # the group is gone, and so is what would be counted
+            self._before = replace(self._before, throttled_seconds=self._counters().throttled_seconds)
 
     def watch(self) -> None:  # noqa: B027 - the kernel does
         pass
@@ -91,7 +102,7 @@ class CgroupFence(ABC):
         """Set the limits, memory first: it is what can be refused."""
         try:
             self._write_memory(resources.memory)
-            self._write_cores(resources.cores)
+            self._write_weight(resources.cores)
         except OSError as error:
             if error.errno == errno.EBUSY:
                 raise too_small(self._node, resources.memory, self._counters().memory) from error
@@ -176,7 +187,8 @@ class CgroupLimiter(ABC):
             for group in groups:
                 make_group(group)
             self._prepare()
-            self.create("probe", Resources(1.0, 1 << 28)).remove()
+            self.limit_together(_PROBE.cores)
+            self.create("probe", _PROBE).remove()
         except (OSError, BackendError) as error:
             self.remove_all()
             record([])
@@ -192,7 +204,20 @@ class CgroupLimiter(ABC):
     def _fence(self, node: str, resources: Resources) -> CgroupFence: ...
 
     @abstractmethod
+    def _write_cores(self, cores: float) -> None:
+        """Set the CPU quota of the job's group. Raises OSError."""
+
+    @abstractmethod
     def remove_all(self) -> None: ...
+
+    def limit_together(self, cores: float) -> None:
+        try:
+            self._write_cores(cores)
+        except OSError as error:
+            raise BackendError(
+                f"This job's nodes can't be limited to {cores:g} cores together: {error.filename}: {error.strerror}",
+                hint=_TOGETHER_HINTS.get(error.errno or 0, ""),
+            ) from error
 
     def create(self, node: str, resources: Resources) -> Fence:
         fence = self._fence(node, resources)
@@ -218,6 +243,12 @@ def make_group(path: Path) -> None:
 _HINTS = {
     errno.EACCES: "Run it as root, or from within a control group that belongs to you.",
     errno.EROFS: "In a container they can be written with docker run --privileged.",
+}
+
+
+_TOGETHER_HINTS = {
+    errno.EINVAL: "A group within has a CPU quota above that, which isn't this job's: remove it, or lower it.",
+    errno.ENOENT: "Something has removed the job's control group: stop the job, and resume it.",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from dlrover_lite.backends.host import cgroups
@@ -24,6 +25,7 @@ __all__ = ["CgroupV1", "read_counters"]
 
 _CONTROLLERS = ("cpu", "cpuacct", "memory")
 _SHARES_PER_CORE = 1024
+_NO_QUOTA = -1
 
 
 class CgroupV1(CgroupLimiter):
@@ -46,10 +48,22 @@ class CgroupV1(CgroupLimiter):
     def enforcement(self) -> Enforcement:
         memory = self._groups["memory"]
         limits_swap = (memory / "memory.memsw.limit_in_bytes").exists() or not _has_swap()
-        return Enforcement("cgroup v1", [] if limits_swap else ["the use of swap"])
+        return Enforcement("cgroup v1", [] if limits_swap else ["the use of swap"], shared_cores=True)
 
     def _fence(self, node: str, resources: Resources) -> CgroupFence:
         return _FenceV1(node, {controller: group / node for controller, group in self._groups.items()}, resources)
+
+    def _write_cores(self, cores: float) -> None:
+        group, (period, quota) = self._groups["cpu"], period_and_quota(cores)
+        try:
+            if cgroups.read_number(group / "cpu.cfs_period_us") != period:
+                cgroups.write(group / "cpu.cfs_period_us", period)
+            cgroups.write(group / "cpu.cfs_quota_us", quota)
+        except OSError as error:
+            if error.errno != errno.EINVAL or _most_within(group) > cores:
+                raise
+            # more than the group around the job's has: that one is the limit
+            cgroups.write(group / "cpu.cfs_quota_us", _NO_QUOTA)
 
     def remove_all(self) -> None:
         cgroups.end(dict.fromkeys(self._groups.values()))
@@ -74,17 +88,8 @@ class _FenceV1(CgroupFence):
             if path is plain or path.exists():
                 cgroups.write(path, limit)
 
-    def _write_cores(self, cores: float) -> None:
-        period, quota = period_and_quota(cores)
-        if cgroups.read_number(self._cpu / "cpu.cfs_period_us") != period:
-            cgroups.write(self._cpu / "cpu.cfs_period_us", period)
-        try:
-            cgroups.write(self._cpu / "cpu.cfs_quota_us", quota)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            # more than the group around us has: that one is the limit
-            cgroups.write(self._cpu / "cpu.cfs_quota_us", -1)
+    def _write_weight(self, cores: float) -> None:
+        cgroups.write(self._cpu / "cpu.cfs_quota_us", _NO_QUOTA)
         cgroups.write(self._cpu / "cpu.shares", max(2, round(_SHARES_PER_CORE * cores)))
 
     def _reset_peak(self) -> bool:
@@ -92,7 +97,8 @@ class _FenceV1(CgroupFence):
         return True
 
     def _counters(self) -> Counters:
-        return read_counters(self._cpu, self._cpuacct, self._memory)
+        job = _read_throttled(self._cpu.parent)
+        return replace(read_counters(self._cpu, self._cpuacct, self._memory), throttled_seconds=job)
 
 
 def read_counters(cpu: Path, cpuacct: Path, memory: Path) -> Counters:
@@ -101,12 +107,27 @@ def read_counters(cpu: Path, cpuacct: Path, memory: Path) -> Counters:
     used = cgroups.read_number(memory / "memory.usage_in_bytes")
     return Counters(
         cpu_seconds=cgroups.read_number(cpuacct / "cpuacct.usage") / 1e9,
-        throttled_seconds=cgroups.read_fields(cpu / "cpu.stat").get("throttled_time", 0) / 1e9,
+        throttled_seconds=_read_throttled(cpu),
         memory=max(0, used - stat.get("total_inactive_file", 0)),
         shared_memory=stat.get("total_shmem", 0),
         peak_memory=cgroups.read_number(memory / "memory.max_usage_in_bytes"),
         oom_kills=cgroups.read_fields(memory / "memory.oom_control").get("oom_kill", 0),
     )
+
+
+def _read_throttled(cpu: Path) -> float:
+    return cgroups.read_fields(cpu / "cpu.stat").get("throttled_time", 0) / 1e9
+
+
+def _most_within(group: Path) -> float:
+    """Return the cores of the largest quota that a group within has, 0 without: the kernel lets no group have less than those within it."""
+    most = 0.0
+    for file in group.glob("*/**/cpu.cfs_quota_us"):
+        quota = cgroups.read_number(file, missing=_NO_QUOTA)
+        period = cgroups.read_number(file.with_name("cpu.cfs_period_us"), missing=0)
+        if quota > 0 and period > 0:
+            most = max(most, quota / period)
+    return most
 
 
 def _has_swap() -> bool:

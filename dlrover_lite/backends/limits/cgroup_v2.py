@@ -7,7 +7,9 @@ is so already, or this process, alone in its group (as the one that systemd make
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from dlrover_lite.backends.host import cgroups
@@ -81,10 +83,14 @@ class CgroupV2(CgroupLimiter):
             cgroups.write(self._group / "cpu.weight", min(10_000, _WEIGHT_PER_CORE * (os.cpu_count() or 1)))
 
     def enforcement(self) -> Enforcement:
-        return Enforcement("cgroup v2")
+        return Enforcement("cgroup v2", shared_cores=True)
 
     def _fence(self, node: str, resources: Resources) -> CgroupFence:
         return _FenceV2(node, [self._group / node], resources)
+
+    def _write_cores(self, cores: float) -> None:
+        period, quota = period_and_quota(cores)
+        cgroups.write(self._group / "cpu.max", f"{quota} {period}")
 
     def remove_all(self) -> None:
         cgroups.end([self._group])
@@ -142,14 +148,18 @@ class _FenceV2(CgroupFence):
     def _write_memory(self, limit: int) -> None:
         cgroups.write(self._group / "memory.max", limit)
 
-    def _write_cores(self, cores: float) -> None:
-        period, quota = period_and_quota(cores)
-        cgroups.write(self._group / "cpu.max", f"{quota} {period}")
-        with suppress(OSError):  # beside the limit: how much of the CPU, when there isn't enough for all
-            cgroups.write(self._group / "cpu.weight", min(10_000, max(1, round(_WEIGHT_PER_CORE * cores))))
+    def _write_weight(self, cores: float) -> None:
+        cgroups.write(self._group / "cpu.max", "max")
+        cgroups.write(self._group / "cpu.weight", min(10_000, max(1, round(_WEIGHT_PER_CORE * cores))))
 
     def _counters(self) -> Counters:
-        return read_counters(self._group)
+        job = _read_throttled(cgroups.read_fields(self._group.parent / "cpu.stat"))
+        return replace(read_counters(self._group), throttled_seconds=job)
+
+
+def _read_throttled(cpu: Mapping[str, int]) -> float:
+    """Return the seconds that a group was throttled, of the fields of its ``cpu.stat``."""
+    return cpu.get("throttled_usec", 0) / 1e6
 
 
 def read_counters(group: Path) -> Counters:
@@ -158,7 +168,7 @@ def read_counters(group: Path) -> Counters:
     current = cgroups.read_number(group / "memory.current")
     return Counters(
         cpu_seconds=cpu.get("usage_usec", 0) / 1e6,
-        throttled_seconds=cpu.get("throttled_usec", 0) / 1e6,
+        throttled_seconds=_read_throttled(cpu),
         memory=max(0, current - memory.get("inactive_file", 0)),
         shared_memory=memory.get("shmem", 0),
         peak_memory=cgroups.read_number(group / "memory.peak", missing=0),  # since Linux 5.19

@@ -98,6 +98,9 @@ class ContainerLimits:
     def create(self, node: str, resources: Resources) -> Fence:
         return _ContainerFence(self, node, resources)
 
+    def limit_together(self, cores: float) -> None:
+        """Do nothing: the container has its limit."""
+
     def processes(self, node: str, resources: Resources) -> Fence:
         """Return what looks at the processes of a node, and kills them."""
         return self._watchdog.create(node, resources)

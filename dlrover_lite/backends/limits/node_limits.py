@@ -1,10 +1,14 @@
-"""The keeper's book of fences: which node is within which, and what becomes of those whose node has ended."""
+"""The keeper's book of fences: which node is within which, what all nodes have together, and what becomes of the fences whose node has
+ended."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dlrover_lite.backends.limits.base import Enter, Fence, Limiter, OverMemory
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.processes.log import log
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Role, Usage
 
@@ -20,6 +24,8 @@ _KEPT: frozenset[Role] = frozenset(("ps",))
 class _Held:
     fence: Fence
     role: Role
+    cores: float
+    """Cores of the node, until it has ended."""
     runs: bool = False
     ended: bool = False
     due_at: float | None = None
@@ -34,22 +40,35 @@ class NodeLimits:
         self._limiter = limiter
         self._held: dict[str, _Held] = {}
         self._watch_at = 0.0
+        self._cores_together = 0.0
+        """Cores that all nodes are limited to together; 0: no node was ever there."""
+        self._lower_at = 0.0
+        """Time before which that isn't lowered, since it couldn't be a moment ago."""
+        self._said = ""
+        """Why it couldn't be lowered, as it was logged; empty: it could."""
 
     def enforcement(self) -> Enforcement:
         return self._limiter.enforcement()
 
     def create(self, spec: NodeSpec) -> Enter:
         """Create the fence of a new node: that of the ended node which it follows, if that is still there. Raises BackendError."""
+        self._limit_together(self._cores(spec.resources.cores))
+        try:
+            fence = self._fence(spec)
+        except BackendError:
+            self._lower()
+            raise
+        self._held[spec.id] = _Held(fence, spec.role, spec.resources.cores)
+        return fence.enter
+
+    def _fence(self, spec: NodeSpec) -> Fence:
         left = self._held.get(spec.follows)
         if left is None:
-            fence = self._limiter.create(spec.id, spec.resources)
-        else:
-            fence = left.fence
-            fence.kill()
-            fence.take_over(spec.id, spec.resources)
-            del self._held[spec.follows]
-        self._held[spec.id] = _Held(fence, spec.role)
-        return fence.enter
+            return self._limiter.create(spec.id, spec.resources)
+        left.fence.kill()
+        left.fence.take_over(spec.id, spec.resources)
+        del self._held[spec.follows]
+        return left.fence
 
     def started(self, node: str, pid: int) -> None:
         held = self._held[node]
@@ -58,8 +77,21 @@ class NodeLimits:
 
     def resize(self, node: str, resources: Resources) -> None:
         """Change a node's limits; nothing happens for one that has ended and left no fence. Raises BackendError."""
-        if (held := self._held.get(node)) is not None:
+        held = self._held.get(node)
+        if held is None:
+            return
+        if held.ended:  # it has no cores, whatever a follower is to have
             held.fence.resize(resources)
+            return
+        if resources.cores > held.cores:
+            self._limit_together(self._cores(-held.cores, resources.cores))
+        try:
+            held.fence.resize(resources)
+        except BackendError:
+            self._lower()
+            raise
+        held.cores = resources.cores
+        self._limit_together(self._cores())
 
     def usage(self, node: str) -> Usage | None:
         """Return what a node uses; None unless it runs."""
@@ -72,8 +104,9 @@ class NodeLimits:
         if held is None or held.ended:
             return None
         over = held.fence.over_memory()
-        held.runs, held.ended = False, True
+        held.runs, held.ended, held.cores = False, True, 0.0
         self._clear(node, held, now)
+        self._lower(now)
         return over
 
     def act(self, now: float) -> None:
@@ -86,6 +119,8 @@ class NodeLimits:
         for node, held in list(self._held.items()):
             if held.due_at is not None and now >= held.due_at:
                 self._clear(node, held, now)
+        if now >= self._lower_at:
+            self._lower(now)
 
     def _clear(self, node: str, held: _Held, now: float) -> None:
         """Kill what is left within, and remove the fence unless it is one to keep; what can't be done yet is due again soon."""
@@ -99,10 +134,36 @@ class NodeLimits:
         held.due_at = None if done else now + held.retry_seconds
         held.retry_seconds = min(_LONGEST_RETRY_SECONDS, held.retry_seconds * 2)
 
+    def _cores(self, *more: float) -> float:
+        """Return the cores that all nodes which haven't ended have together, and ``more``; exactly, however often nodes came and went."""
+        return math.fsum([*(held.cores for held in self._held.values()), *more])
+
+    def _limit_together(self, cores: float) -> None:
+        """Limit what all nodes have together, unless there is none: a limit of nothing can't be set. Raises BackendError."""
+        if cores > 0 and cores != self._cores_together:
+            self._limiter.limit_together(cores)
+            self._cores_together, self._said = cores, ""
+
+    def _lower(self, now: float = 0.0) -> None:
+        """Limit the nodes to what they have together after some of it has gone. If that can't be, it is logged, and tried again soon."""
+        try:
+            self._limit_together(self._cores())
+        except BackendError as error:
+            self._lower_at = now + _LONGEST_RETRY_SECONDS
+            if error.message != self._said:
+                log(f"{error.message}. {error.hint}".rstrip())
+                self._said = error.message
+
+    @property
+    def _is_to_be_lowered(self) -> bool:
+        return 0 < self._cores() != self._cores_together
+
     def next_due(self) -> float | None:
         due = [held.due_at for held in self._held.values() if held.due_at is not None]
         if self._limiter.watch_seconds is not None and any(held.runs for held in self._held.values()):
             due.append(self._watch_at)
+        if self._is_to_be_lowered:
+            due.append(self._lower_at)
         return min(due, default=None)
 
     def close(self) -> None:

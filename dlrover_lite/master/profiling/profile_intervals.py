@@ -13,6 +13,7 @@ from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.master.profiling.profiler import Pace, Part, Profiler, Situation
 from dlrover_lite.master.work.shards import Answer, ShardService
 from dlrover_lite.protocol.messages import LeaseRequest, PsReport
+from dlrover_lite.protocol.nodes import Enforcement
 from dlrover_lite.protocol.profiles import Level, Profile
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.frames import MalformedMessage
@@ -75,12 +76,19 @@ class Profiling:
     sinks: list[Sink]
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
+    enforcement: Enforcement
     pace: Pace | None = None
 
     def __post_init__(self) -> None:
         pace, batch_size = self.pace or Pace(), self.recipe.training.batch_size
         before = self.shards.consumed_samples
-        self.profiler = Profiler(self.job, batch_size=batch_size, samples_so_far=before, pace=pace)
+        self.profiler = Profiler(
+            self.job,
+            batch_size=batch_size,
+            samples_so_far=before,
+            pace=pace,
+            shared_cores=self.enforcement.shared_cores,
+        )
         self.usual = Usual(pace.warm_up_seconds + pace.least_seconds)
         self._at_work: set[str] = set()
         """Workers that have trained."""

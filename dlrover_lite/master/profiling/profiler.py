@@ -96,8 +96,12 @@ class Situation(msgspec.Struct, frozen=True):
 class Profiler:
     """Measures intervals. It is told of everything as it comes; ``situation`` and ``tick`` give what has been measured."""
 
-    def __init__(self, job: str, *, batch_size: int, samples_so_far: int, pace: Pace | None = None) -> None:
+    def __init__(
+        self, job: str, *, batch_size: int, samples_so_far: int, pace: Pace | None = None, shared_cores: bool = False
+    ) -> None:
+        """Create it. ``shared_cores`` of the job's nodes are as of ``Profile``."""
         self._job = job
+        self._shared_cores = shared_cores
         self._batch_size = batch_size
         self._pace = pace or Pace()
         self._samples_before = float(samples_so_far)
@@ -405,6 +409,7 @@ class Profiler:
             hosts=self._host_uses(seconds, window),
             relative_sd=relative_sd,
             tables=self._tables(window),
+            shared_cores=self._shared_cores,
         )
 
     def _worker(self, part: Part, window: _Window) -> WorkerUse:
