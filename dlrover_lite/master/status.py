@@ -83,6 +83,7 @@ def describe(run: GenerationRun) -> Status:
         bad_examples=progress.bad_examples,
         enforcement=run.enforcement.kind,
         not_enforced=run.enforcement.cannot,
+        shared_cores=run.enforcement.shared_cores,
         generation=run.facts.generation.number,
         begun=run.facts.generation.told,
         master_restarts=run.facts.restarts,

@@ -159,6 +159,7 @@ class NodeStatus(Message, frozen=True):
     cpu_seconds: Seconds = 0.0
     used_memory: Bytes = 0
     throttled_seconds: Seconds = 0.0
+    """As of ``nodes.Usage``."""
     peak_memory: Bytes = 0
     slots: Count | None = None
     """Number of slots that a PS owns; None for others."""
@@ -459,6 +460,21 @@ class Status(Message, frozen=True):
     """Progress of a restore; None: no checkpoint is being restored."""
     exporting: ExportStatus | None = None
     """Progress of the export; None: the model isn't being written."""
+    shared_cores: bool = False
+    """The job's nodes share the cores that they have together."""
+
+    def throttled_share(self, node: NodeStatus) -> float | None:
+        """Return the share of the time that a node was ready to run in which its CPU limit held it back; None where nothing can be said.
+
+        Nodes that share their cores are stopped together, and it isn't known which of them were ready to run: then it is the share for all
+        those that haven't ended, since the oldest of them started.
+        """
+        nodes = [one for one in self.nodes if not one.state.startswith("ended")] if self.shared_cores else [node]
+        if node not in nodes:
+            return None
+        throttled = max(one.throttled_seconds for one in nodes)
+        ready = throttled + sum(one.cpu_seconds for one in nodes)
+        return throttled / ready if ready else None
 
 
 Wish = ScaleRequest | MoveRequest | CancelMovesRequest | DrainRequest | KillRequest | ResizeRequest

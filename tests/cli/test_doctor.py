@@ -130,7 +130,7 @@ def test_little_free_memory_is_a_warning_or_problem(free: int, level: str, monke
 @pytest.mark.parametrize(
     ("found", "level"),
     [
-        (Enforcement("cgroup v2"), "ok"),
+        (Enforcement("cgroup v2", shared_cores=True), "ok"),
         (Enforcement("cgroup v1", ["swap"]), "warning"),
         (Enforcement("watchdog", ["fractions of a core"], "cgroups can't be written: run it as root"), "warning"),
     ],
@@ -139,6 +139,7 @@ def test_weaker_enforcement_of_limits_is_a_warning(found: Enforcement, level: st
     shown = doctor.limits(lambda: found)
     assert (shown.level, shown.hint) == (level, found.why)
     assert found.kind in shown.text and all(what in shown.text for what in found.cannot)
+    assert ("one CPU limit for all nodes of a job" in shown.text) == found.shared_cores
 
 
 @pytest.mark.parametrize(

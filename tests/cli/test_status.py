@@ -16,10 +16,10 @@ from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.units import MIB, format_bytes
 from dlrover_lite.core.words import at_time
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.protocol.questions import ExportStatus, NextLook, RestoreStatus, Status, to_builtins
+from dlrover_lite.protocol.questions import ExportStatus, NextLook, NodeStatus, RestoreStatus, Status, to_builtins
 from dlrover_lite.transport.frames import Failure
 from tests.cli.documented import check
-from tests.cli.scripted_master import make_job, running_job, status_of
+from tests.cli.scripted_master import NODES, make_job, running_job, status_of
 
 Capture = pytest.CaptureFixture[str]
 ENFORCED = {"enforcement": "cgroup v1", "not_enforced": ["swap", "memory of the page cache"]}
@@ -60,6 +60,29 @@ def test_status_as_json(capsys: Capture) -> None:
         check("### nodes", node)
     assert value["limits"] == "cgroup v1; not enforced: swap; not enforced: memory of the page cache"
     assert (value["enforcement"], value["master_restarts"]) == ("cgroup v1", 0)
+
+
+def test_status_says_that_nodes_share_their_cores(capsys: Capture) -> None:
+    """They are throttled together: it is one share of the time for all that run."""
+    nodes = [*NODES, NodeStatus("worker-1", "worker", "ended (Killed)", 0.75, 1 << 30, 0.0, 7.5, 0, 5.0)]
+    ended(**{**ENFORCED, "enforcement": "cgroup v1", "shared_cores": True, "nodes": nodes})
+    assert main(["status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:4] == [
+        "limits     cgroup v1",
+        "           one CPU limit for all nodes: what one doesn't use, others may",
+        "           not enforced: swap",
+    ]
+    share = f"{5.0 / (5.0 + 4.0 + 7.5):.0%}"
+    assert [line.split()[:5] for line in lines if "/0." in line and "up" in line] == [
+        ["ps-0", "up", "-", "0.40/0.5", share],
+        ["worker-0", "up", "52,000", "0.75/0.75", share],
+    ]
+    assert share not in lines[-1]
+    assert max(map(len, lines[:5])) <= 80
+    assert main(["status", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["shared_cores"] and "one CPU limit for all nodes" in value["limits"]
 
 
 def test_status_of_unknown_limits(capsys: Capture) -> None:

@@ -20,17 +20,23 @@ from tests.end_to_end.support import end, pid_of, until_trained
 from tests.end_to_end.test_nodes import census, kill_master, until_at_work
 
 
-def limits_in_force(handle: JobHandle, node: str) -> tuple[float, int]:
-    """Cores and bytes, as the node's control groups say."""
+def limits_in_force(handle: JobHandle, node: str) -> tuple[float, int, float | None]:
+    """The node's part of the CPU as cores, and its bytes, as its control groups say; and the cores of all nodes together, by the job's
+    group. None: the group around that has less, which is the limit."""
     found = hierarchies(Path(f"/proc/{pid_of(handle, node)}"))
     both, cpu, memory = unified(found), with_controller(found, "cpu"), with_controller(found, "memory")
     if handle.status().enforcement == "cgroup v2":
         assert both is not None
-        quota, period = (both.own / "cpu.max").read_text().split()
-        return int(quota) / int(period), int((both.own / "memory.max").read_text())
+        assert (both.own / "cpu.max").read_text().startswith("max")
+        quota, period = (both.own.parent / "cpu.max").read_text().split()
+        part = int((both.own / "cpu.weight").read_text()) / 100
+        return part, int((both.own / "memory.max").read_text()), int(quota) / int(period)
     assert cpu is not None and memory is not None
-    quota, period = ((cpu.own / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-    return int(quota) / int(period), int((memory.own / "memory.limit_in_bytes").read_text())
+    assert int((cpu.own / "cpu.cfs_quota_us").read_text()) == -1
+    quota, period = ((cpu.own.parent / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+    part = int((cpu.own / "cpu.shares").read_text()) / 1024
+    together = None if int(quota) == -1 else int(quota) / int(period)
+    return part, int((memory.own / "memory.limit_in_bytes").read_text()), together
 
 
 def limits_shown(handle: JobHandle, node: str) -> tuple[float, int]:
@@ -67,7 +73,10 @@ def test_a_server_and_a_worker_are_resized_while_training(tmp_path: Path) -> Non
     handle.resize("ps-1", memory="512MiB")  # once it has given those slots away
     until(lambda: {node: limits_shown(handle, node) for node in wanted} == wanted, "the new limits")
     if handle.status().enforcement.startswith("cgroup"):
-        assert {node: limits_in_force(handle, node) for node in wanted} == wanted
+        for node, (cores, memory) in wanted.items():
+            part, limit, together = limits_in_force(handle, node)
+            assert (part, limit) == (cores, memory)
+            assert together in (0.5 + 1.0 + 2.0, None)
     with pytest.raises(JobError, match="ps-0 can't be lowered to 16 MiB: "):
         handle.resize("ps-0", memory="16MiB")
     log = handle.job.log("worker-0")

@@ -206,8 +206,10 @@ def limits(probe: Callable[[], Enforcement] = _probe_enforcement) -> Check:
         found = probe()
     except BackendError as error:
         return Check("limits", "problem", error.message, "Jobs would fail to start for the same reason.")
+    together = "; one CPU limit for all nodes of a job: what one doesn't use, others may" if found.shared_cores else ""
     cannot = f"; not enforced: {', '.join(found.cannot)}" if found.cannot else ""
-    return Check("limits", "warning" if found.cannot or found.why else "ok", f"{found.kind}{cannot}", found.why)
+    level: Level = "warning" if found.cannot or found.why else "ok"
+    return Check("limits", level, f"{found.kind}{together}{cannot}", found.why)
 
 
 def control_groups(find: Callable[[], list[Hierarchy]] = hierarchies) -> Check:

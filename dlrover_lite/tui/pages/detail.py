@@ -68,7 +68,7 @@ class NodesFold:
     def _row(self, node: NodeStatus, status: Status, total: float) -> NodeRow:
         alive = not node.state.startswith("ended")
         worker = node.role == "worker"
-        ready = node.throttled_seconds + node.cpu_seconds
+        throttled = status.throttled_share(node)
         leased = status.shards.workers.get(node.id, 0) if status.shards is not None and worker and alive else None
         state, note = _phase(node)
         return NodeRow(
@@ -84,7 +84,7 @@ class NodesFold:
             share=round(node.samples_per_second / total, 3) if worker and alive and total else None,
             leased=leased,
             slots=node.slots if alive else None,
-            throttled=round(node.throttled_seconds / ready, 3) if ready else None,
+            throttled=None if throttled is None else round(throttled, 3),
             restarts=self._restarts(node.id),
             note=note,
             host=node.host if self._hosts else "",

@@ -314,6 +314,9 @@ _COLUMNS: tuple[Column[NodeRow], ...] = (
 )
 
 
+_BEYOND = "more than its own: what others of its job leave"
+
+
 def describe_node(row: NodeRow, width: int) -> list[Line]:
     """Write all that is known of a node."""
     pairs: list[tuple[str, Line]] = [
@@ -321,7 +324,8 @@ def describe_node(row: NodeRow, width: int) -> list[Line]:
         ("role", line({"ps": "parameter server"}.get(row.role, row.role))),
         ("state", formats.state(row.state)),
         ("cpu", (*formats.cores_of(row.used_cores, row.cores), Span(" cores used of those given", "dim"))),
-        ("held back", (*_throttled(row, 0), Span(" of the time by its CPU limit", "dim"))),
+        *([("", line((_BEYOND, "dim")))] if (row.used_cores or 0.0) > row.cores else []),
+        ("held back", (*_throttled(row, 0), Span(" of the time by its CPU limit, or its job's", "dim"))),
         ("memory", (*formats.memory_of(row.used_memory, row.memory), Span(" used of what is given", "dim"))),
         ("peak", line(format_bytes(row.peak_memory) if row.peak_memory else "-")),
         ("work", _work(row, 0) or formats.DASH),

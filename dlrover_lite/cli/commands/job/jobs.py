@@ -187,7 +187,7 @@ def _print_nodes(now: Status) -> None:
     shared = sum(node.slots is not None for node in now.nodes) > 1
     rows = []
     for node in now.nodes:
-        name, state, *rest = _node_row(node, now.elapsed_seconds)
+        name, state, *rest = _node_row(node, now)
         slots = [None if node.slots is None else count(node.slots)] if shared else []
         rows.append((name, state, *slots, *rest))
     columns = ("node", "state", *(["slots"] * shared), "samples/s", "cores", "throttled", "memory", "peak")
@@ -196,17 +196,17 @@ def _print_nodes(now: Status) -> None:
 
 def _limits(now: Status) -> list[str]:
     """Return how the nodes are kept within their resources, and what isn't: a phrase each."""
-    return [now.enforcement or "not known", *(f"not enforced: {what}" for what in now.not_enforced)]
+    together = ["one CPU limit for all nodes: what one doesn't use, others may"] if now.shared_cores else []
+    return [now.enforcement or "not known", *together, *(f"not enforced: {what}" for what in now.not_enforced)]
 
 
-def _node_row(node: NodeStatus, elapsed_seconds: float) -> tuple[object, ...]:
-    """Return the row of a node, used of given. Throttled: the share of the time it was ready to run in which its CPU limit held it back."""
+def _node_row(node: NodeStatus, now: Status) -> tuple[object, ...]:
+    """Return the row of a node, used of given. Throttled: ``Status.throttled_share``."""
     from dlrover_lite.core.units import format_bytes
 
-    cores = node.cpu_seconds / elapsed_seconds if elapsed_seconds else 0.0
+    cores = node.cpu_seconds / now.elapsed_seconds if now.elapsed_seconds else 0.0
     rate = f"{node.samples_per_second:,.0f}" if node.samples_per_second and not node.state.startswith("ended") else None
-    ready = node.throttled_seconds + node.cpu_seconds
-    throttled = f"{node.throttled_seconds / ready:.0%}" if node.throttled_seconds else None
+    throttled = f"{share:.0%}" if (share := now.throttled_share(node)) else None
     memory = format_bytes(node.used_memory) if node.used_memory else "-"
     peak = format_bytes(node.peak_memory) if node.peak_memory else None
     shown = f"{cores:.2f}/{node.cores:g}", throttled, f"{memory}/{format_bytes(node.memory)}", peak

@@ -98,6 +98,9 @@ def _print(job_id: str, measured: Sequence[Profile], verdict: Bottleneck | None)
     _print_workers(newest)
     click.echo()
     _print_servers(newest)
+    if newest.shared_cores:
+        click.echo()
+        click.echo("They share the cores that they have together, and are throttled together: on each CPU by itself.")
     if verdict is not None:
         click.echo()
         click.echo(told(verdict))
