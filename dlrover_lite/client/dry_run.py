@@ -16,7 +16,7 @@ from dlrover_lite.brain.policies import Policies
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain_server.daemon import look_at
 from dlrover_lite.brain_server.files import BrainFiles
-from dlrover_lite.client.handle import JobHandle, Recipes, resolve, these_hosts
+from dlrover_lite.client.handle import JobHandle, Recipes, job_backend, resolve, these_hosts
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.processes.this_process import user_name
 from dlrover_lite.core.words import at_time, cleaned
@@ -99,6 +99,7 @@ def foresee(recipe: Recipe, samples: int, policy: PolicyName | None = None) -> F
     history can't be read."""
     at, files = time.time(), BrainFiles()
     files.make()
+    shares_cores = recipe.kubernetes is None and job_backend().shares_cores()
     with ConfigStore(files.database) as store:
         adviser = Advisor(store, policies=Policies(planning=Policy(name=policy) if policy is not None else None))
         for directory, other in readable(store):
@@ -113,7 +114,7 @@ def foresee(recipe: Recipe, samples: int, policy: PolicyName | None = None) -> F
             Arrival(
                 job=name,
                 features=msgspec.to_builtins(features_of(recipe, rows=samples, owner=user_name())),
-                demand=demand_of(recipe, these_hosts(), samples=samples),
+                demand=demand_of(recipe, these_hosts(), samples=samples, shared_cores=shares_cores),
                 priority=recipe.priority,
                 began=at,
             ),

@@ -95,6 +95,9 @@ class JobBackend(Protocol):
     def capacity(self) -> list[Host]:
         """Return the hosts that there are, with what the nodes of a single job may use together on each at most."""
 
+    def shares_cores(self) -> bool:
+        """Return whether the nodes of a job that is started now would share the cores that they have together."""
+
     def dry_run(self, recipe: Recipe) -> None:
         """Check whether a job of this recipe could be started now; nothing is started or stored. Raises JobError where it couldn't be.
 

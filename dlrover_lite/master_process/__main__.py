@@ -135,7 +135,13 @@ def _run(job: Job, server: Server, backend: Backend, stop: StopSignals, connecto
         pace=_pace(),
         url_for_nodes=_url_for_nodes(job),
     )
-    demand = demand_of(recipe, hosts, samples=data.plan.samples, shared=backend.shared_room())
+    demand = demand_of(
+        recipe,
+        hosts,
+        samples=data.plan.samples,
+        shared=backend.shared_room(),
+        shared_cores=backend.enforcement().shared_cores,
+    )
 
     def tell(line: str) -> None:
         story.node("master", line)

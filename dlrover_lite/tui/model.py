@@ -220,7 +220,9 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """Number of minibatches that a worker has leases of."""
     slots: int | None = None
     throttled: float | None = None
-    """Share of the time in which it was ready to run that its limit held it back."""
+    """Share of the time in which it was ready to run that its limit held it back; with ``shared_cores`` of that in which any node was."""
+    shared_cores: bool = False
+    """It shares its cores with the other nodes of its job: it may use more than it was given."""
     restarts: int = 0
     """Number of nodes that it is the successor of."""
     note: str = ""

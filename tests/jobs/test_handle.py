@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from dlrover_lite.backends.keeper.options import KeeperOptions
-from dlrover_lite.backends.local import doctor
+from dlrover_lite.backends.limits.probe import probe_enforcement
 from dlrover_lite.backends.local.jobs.leftovers import sweep
 from dlrover_lite.backends.local.jobs.local_jobs import create_job, summary_of
 from dlrover_lite.client.handle import JobHandle
@@ -255,7 +255,7 @@ def test_nothing_is_left_when_the_keeper_is_killed_while_nodes_run(own_directori
 def test_foreseen_enforcement_of_limits_is_that_of_a_job() -> None:
     from dlrover_lite.backends.keeper.client import KeeperClient
 
-    expected = doctor._probe_enforcement()
+    expected = probe_enforcement()
     handle = start("idle")
     with zmq.Context() as context:
         backend = KeeperClient(handle.job.record().keeper_endpoint, connector=Connector(context=context))

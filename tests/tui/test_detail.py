@@ -25,6 +25,8 @@ from dlrover_lite.protocol.questions import (
 )
 from dlrover_lite.tui.model import Evaluated, NodeRow
 from dlrover_lite.tui.pages.detail import NodesFold, checkpoints_of, evaluated_of, shards_of, strips_of
+from dlrover_lite.tui.pages.job_page import describe_node
+from dlrover_lite.tui.text import plain
 
 
 def _status(*nodes: NodeStatus, **fields: object) -> Status:
@@ -47,6 +49,25 @@ def test_used_cores_are_those_since_the_last_count() -> None:
     for elapsed, cpu in ((10.0, 5.0), (11.0, 5.0), (12.0, 6.0), (12.5, 6.0)):
         fold.put(_status(_worker("worker-0", cpu), elapsed_seconds=elapsed))
     assert _by_id(fold)["worker-0"].used_cores == 0.5
+
+
+def test_a_node_may_use_more_than_its_cores_where_nodes_share_them() -> None:
+    """And all that run are throttled together: an idle one's share is that of the busy one."""
+    idle = msgspec.structs.replace(PS, cpu_seconds=1.0, throttled_seconds=6.0)
+    ended = msgspec.structs.replace(PS, id="ps-1", state="ended (Killed)", cpu_seconds=9.0, throttled_seconds=9.0)
+    for shared, shares, words in (
+        (True, {"ps-0": 0.3, "ps-1": None, "worker-0": 0.3}, ("what others leave", "the CPU limit of all nodes")),
+        (False, {"ps-0": 0.857, "ps-1": 0.5, "worker-0": 0.316}, ("of those given", "of the time by its CPU limit")),
+    ):
+        fold = NodesFold()
+        for elapsed in (10.0, 20.0):
+            busy = msgspec.structs.replace(_worker("worker-0", 1.3 * (elapsed - 10.0)), throttled_seconds=6.0)
+            fold.put(_status(idle, busy, ended, elapsed_seconds=elapsed, shared_cores=shared))
+        rows = _by_id(fold)
+        assert {node: row.throttled for node, row in rows.items()} == shares
+        assert (rows["worker-0"].used_cores, rows["worker-0"].cores) == (1.3, 1.0)
+        lines = {plain(one) for one in describe_node(rows["worker-0"], 80)}
+        assert all(any(one.endswith(phrase) for one in lines) for phrase in words)
 
 
 def test_rows_that_have_not_changed_stay_the_same_objects() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,8 +15,6 @@ from collections.abc import Callable, Iterable
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-
-import msgspec
 
 from dlrover_lite.backends.checks import Check, Level
 from dlrover_lite.backends.host import linux
@@ -30,11 +27,10 @@ from dlrover_lite.backends.keeper.runtime_directories import (
     create_runtime_directory,
     remove_runtime_directory,
 )
-from dlrover_lite.backends.limits.systemd_scope import scoped
+from dlrover_lite.backends.limits.probe import probe_enforcement
 from dlrover_lite.backends.local.jobs.leftovers import leftovers
-from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BackendError, JobError
-from dlrover_lite.core.files.paths import cache_directory, python_environment, state_directory
+from dlrover_lite.core.files.paths import cache_directory, state_directory
 from dlrover_lite.core.kernels.files import INDEX, damaged_files, is_ours
 from dlrover_lite.core.processes.identity import identify
 from dlrover_lite.core.processes.limits import descriptor_shortage, process_shortage
@@ -54,8 +50,6 @@ LITTLE_DISK, TOO_LITTLE_DISK = 2 * GIB, 100 * MIB
 LITTLE_MEMORY, TOO_LITTLE_MEMORY = 1 * GIB, 256 * MIB
 LITTLE_SHARED_MEMORY = 64 * MIB
 _FEW_NODES = 8
-_PROBE_SECONDS = 60.0
-"""Seconds that a probe may take. Usually it takes less than one; a machine that is busy is no problem."""
 _SKEW_SECONDS = 10.0
 _SLEPT_SECONDS = 60.0
 _SHARED_MEMORY = Path("/dev/shm")
@@ -178,30 +172,7 @@ def _container_memory_in_use() -> int:
     return 0
 
 
-def _probe_enforcement() -> Enforcement:
-    """Return how limits would be enforced for a job started now; tried in a process of its own, which may be moved to another group for it.
-
-    Raises BackendError when that process fails.
-    """
-    command = scoped([sys.executable, "-P", "-m", "dlrover_lite.backends.limits"])
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            check=True,
-            timeout=_PROBE_SECONDS,
-            stdin=subprocess.DEVNULL,
-            env=python_environment(),
-        )
-        return from_json(done.stdout, Enforcement)
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {error.returncode}"]
-        raise BackendError(f"can't be found out: {said[-1]}") from error
-    except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError) as error:
-        raise BackendError(f"can't be found out: {error}") from error
-
-
-def limits(probe: Callable[[], Enforcement] = _probe_enforcement) -> Check:
+def limits(probe: Callable[[], Enforcement] = probe_enforcement) -> Check:
     try:
         found = probe()
     except BackendError as error:

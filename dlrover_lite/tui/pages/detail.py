@@ -85,6 +85,7 @@ class NodesFold:
             leased=leased,
             slots=node.slots if alive else None,
             throttled=None if throttled is None else round(throttled, 3),
+            shared_cores=status.shared_cores,
             restarts=self._restarts(node.id),
             note=note,
             host=node.host if self._hosts else "",

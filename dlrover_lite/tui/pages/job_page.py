@@ -314,7 +314,13 @@ _COLUMNS: tuple[Column[NodeRow], ...] = (
 )
 
 
-_BEYOND = "more than its own: what others of its job leave"
+def _given(row: NodeRow) -> str:
+    beyond = row.shared_cores and row.used_cores is not None and row.used_cores > row.cores
+    return " cores used of those given, and of what others leave" if beyond else " cores used of those given"
+
+
+def _limit_of(row: NodeRow) -> str:
+    return "the CPU limit of all nodes" if row.shared_cores else "its CPU limit"
 
 
 def describe_node(row: NodeRow, width: int) -> list[Line]:
@@ -323,9 +329,8 @@ def describe_node(row: NodeRow, width: int) -> list[Line]:
         *([("host", line(row.host))] if row.host else []),
         ("role", line({"ps": "parameter server"}.get(row.role, row.role))),
         ("state", formats.state(row.state)),
-        ("cpu", (*formats.cores_of(row.used_cores, row.cores), Span(" cores used of those given", "dim"))),
-        *([("", line((_BEYOND, "dim")))] if (row.used_cores or 0.0) > row.cores else []),
-        ("held back", (*_throttled(row, 0), Span(" of the time by its CPU limit, or its job's", "dim"))),
+        ("cpu", (*formats.cores_of(row.used_cores, row.cores), Span(_given(row), "dim"))),
+        ("held back", (*_throttled(row, 0), Span(f" of the time by {_limit_of(row)}", "dim"))),
         ("memory", (*formats.memory_of(row.used_memory, row.memory), Span(" used of what is given", "dim"))),
         ("peak", line(format_bytes(row.peak_memory) if row.peak_memory else "-")),
         ("work", _work(row, 0) or formats.DASH),

@@ -96,6 +96,9 @@ class KubeJobs:
     def capacity(self) -> list[Host]:
         return self._capacity(Kubernetes(), Bounds(otherwise=Resources(MOST_CORES, MOST_MEMORY)))
 
+    def shares_cores(self) -> bool:
+        return False  # each pod has its own
+
     def _capacity(self, settings: Kubernetes, bounds: Bounds) -> list[Host]:
         """Return what there is for a job, as far as whoever asks may look. Raises JobError where nothing says it."""
         with _job_errors():

@@ -11,10 +11,11 @@ import msgspec
 
 from dlrover_lite.backends.host.machine import this_host
 from dlrover_lite.backends.keeper.options import KeeperOptions
+from dlrover_lite.backends.limits.probe import probe_enforcement
 from dlrover_lite.backends.local.jobs.job_logs import LogFile
 from dlrover_lite.backends.local.jobs.launching import check_process_limits, release_ended, start_keeper
 from dlrover_lite.backends.local.jobs.leftovers import sweep
-from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.processes.identity import ProcessIdentity, is_alive, send_signal, wait_for_end
 from dlrover_lite.jobs import store
 from dlrover_lite.jobs.backend import LOCAL, Address, JobSummary, RunOptions, StopCause
@@ -47,6 +48,12 @@ class LocalJobs:
 
     def capacity(self) -> list[Host]:
         return [this_host()]
+
+    def shares_cores(self) -> bool:
+        try:
+            return probe_enforcement().shared_cores
+        except BackendError:  # no job could start then, and it says why
+            return False
 
     def dry_run(self, recipe: Recipe) -> None:
         check_process_limits(recipe)
