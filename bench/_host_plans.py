@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
 
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.queues import Costs, Node, Window, run
+from dlrover_lite.backends.sim.physics.shared_cores import share_cores
 from dlrover_lite.brain.job_tracker import candidate
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.plan_grid import Candidate
@@ -69,14 +69,11 @@ def measure(
     shares: Sequence[float] = (),
     shared_cores: bool = False,
 ) -> Window:
-    """Simulate a plan. ``shared_cores``: its nodes share the cores that they have together, on one machine; each has a thread, at the
-    least, whatever its own cores are."""
-    if shared_cores:
-        assert len(machines) == 1
-        machines = [replace(machines[0], cores=min(machines[0].cores, plan.cores))]
-        plan = Candidate(plan.workers, plan.servers, max(1.0, plan.worker_cores), 1.0)
+    """Simulate a plan. ``shared_cores``: its nodes share the cores that they have together on a machine."""
     workers = [Node(plan.worker_cores, host) for host in hosts[: plan.workers]]
     servers = [Node(plan.ps_cores, host) for host in hosts[plan.workers :]]
+    if shared_cores:
+        workers, servers, machines = share_cores(workers, servers, machines)
     return run(workers, servers, machines, costs, seed=seed, seconds=seconds, shares=shares)
 
 

@@ -173,7 +173,8 @@ def brain_seconds(recipe: dict[str, object], samples: int, costs: Costs, profile
     )
     with tempfile.TemporaryDirectory(prefix="dl-bench-sim-") as name:
         machines = {"localhost": Machine(cores, memory=16 * GIB)}
-        world = World(Path(name), machines=machines, startup=WORKSTATION, latency=False)
+        shared = profiles[-1].shared_cores
+        world = World(Path(name), machines=machines, startup=WORKSTATION, latency=False, shared_cores=shared)
         try:
             world.add(spec)
             while not world.is_over:

@@ -17,6 +17,7 @@ import numpy as np
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.queues import Costs, Node
 from dlrover_lite.backends.sim.physics.rates import Rates
+from dlrover_lite.backends.sim.physics.shared_cores import share_cores
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.protocol.profiles import Profile
 
@@ -53,7 +54,11 @@ def setting_of(profile: Profile) -> Setting:
     shares = tuple(server.rows / rows if rows else 1 / len(profile.ps) for server in profile.ps)
     workers = tuple(Node(one.cores, positions.get(one.host, 0)) for one in profile.workers)
     servers = tuple(Node(one.cores, positions.get(one.host, 0)) for one in profile.ps)
-    return Setting(workers, servers, machines or (Machine(1.0),), shares)
+    machines = machines or (Machine(1.0),)
+    if profile.shared_cores:
+        shared = share_cores(workers, servers, machines)
+        return Setting(tuple(shared[0]), tuple(shared[1]), tuple(shared[2]), shares)
+    return Setting(workers, servers, machines, shares)
 
 
 def rate_of(costs: Costs, profile: Profile, rates: Rates) -> float:

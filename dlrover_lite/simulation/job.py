@@ -107,6 +107,7 @@ class SimulatedJob:
             seed=world.seed,
             job=self.id,
             epoch=world.epoch,
+            shared_cores=world.shared_cores,
         )
         self.master = MasterActor(world, self)
 
@@ -182,7 +183,7 @@ class SimulatedJob:
             started_at=world.epoch + self.spec.arrives_at,
             features=msgspec.to_builtins(features),
             priority=recipe.priority,
-            demand=demand_of(recipe, self.backend.capacity(), samples=samples),
+            demand=demand_of(recipe, self.backend.capacity(), samples=samples, shared_cores=self.world.shared_cores),
         )
 
         def find() -> str:

@@ -56,14 +56,17 @@ class World:
         cadence: Cadence = USUAL,
         policies: Policies = POLICIES,
         brain_seconds: float = 0.5,
+        shared_cores: bool = False,
     ) -> None:
         """``latency``: messages take some time; else those of one moment arrive at that moment, in an order that the seed decides.
         ``hands_over``: messages aren't encoded. ``machines``: in place of ``hosts``, where they are unlike in more than cores and memory.
         ``pools``: the pool of each machine that comes and goes.
         ``cadence``: that of masters.
+        ``shared_cores``: the nodes of a job share the cores that they have together.
         ``brain_seconds``: seconds between two looks of the brain at what it was told."""
         self.directory, self.seed, self.epoch, self.startup = directory, seed, epoch, startup
         self.cadence, self.policies, self.brain_seconds = cadence, policies, brain_seconds
+        self.shared_cores = shared_cores
         self.clock = EventClock()
         self.wall_shift = 0.0
         """Seconds by which the wall clock was put forward."""

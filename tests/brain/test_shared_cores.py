@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.queues import Costs, Node, run
+from dlrover_lite.backends.sim.physics.shared_cores import share_cores
 from dlrover_lite.brain.explain.model_fit import model_shown
 from dlrover_lite.brain.models.bottleneck import bottleneck
 from dlrover_lite.brain.models.fitted_model import FittedModel, load_model, model_data
@@ -31,14 +32,8 @@ BOUNDS = Bounds(max_workers=6, max_servers=3, worker_sizes=even_sizes(2.0), ps_s
 
 def measured(plan: Candidate, *, seed: int = 0, cores: float = 8.0, costs: Costs = COSTS, **fields: Any) -> Profile:
     """Simulate an interval of ten seconds in which the plan's nodes share its cores."""
-    window = run(
-        [Node(max(1.0, plan.worker_cores))] * plan.workers,
-        [Node(1.0)] * plan.servers,
-        [Machine(min(cores, plan.cores))],
-        costs,
-        seed=seed,
-        seconds=10.0,
-    )
+    nodes = [Node(plan.worker_cores)] * plan.workers, [Node(plan.ps_cores)] * plan.servers
+    window = run(*share_cores(*nodes, [Machine(cores)]), costs, seed=seed, seconds=10.0)
     done, used = int(window.minibatches.sum()), window.cpu_seconds.tolist()
     of_workers, of_ps = used[: plan.workers], used[plan.workers :]
     return Profile(

@@ -10,6 +10,7 @@ from msgspec.structs import replace as changed
 from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.backends.sim.physics.queues import Costs, Node, run
 from dlrover_lite.backends.sim.physics.rates import Rates
+from dlrover_lite.backends.sim.physics.shared_cores import share_cores
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
 from dlrover_lite.simulation.calibration import calibrate, rate_of
@@ -90,6 +91,27 @@ def test_what_others_take_of_a_machine_is_not_there() -> None:
     )
     rates = Rates()
     assert rate_of(crowded, beside, rates) < 0.4 * rate_of(crowded, alone, rates)
+
+
+def test_nodes_that_shared_their_cores_are_taken_for_such() -> None:
+    def shared(workers: int, servers: int, cores: float) -> Profile:
+        nodes = [Node(cores)] * workers, [Node(0.125)] * servers
+        window = run(*share_cores(*nodes, [Machine(8.0)]), TRUE, seed=3, seconds=20.0)
+        one = profile_of(workers, servers, cores)
+        done, used = int(window.minibatches.sum()), window.cpu_seconds.tolist()
+        return changed(
+            one,
+            samples=done * TRUE.batch_size,
+            workers=tuple(changed(worker, cpu_seconds=cpu) for worker, cpu in zip(one.workers, used, strict=False)),
+            ps=tuple(changed(ps, cores=0.125, cpu_seconds=cpu) for ps, cpu in zip(one.ps, used[workers:], strict=True)),
+            shared_cores=True,
+        )
+
+    found, rates = calibrate([shared(1, 1, 0.25), shared(2, 2, 0.5), shared(3, 1, 0.5)]), Rates()
+    for other in (shared(1, 1, 0.125), shared(4, 2, 0.75)):
+        assert rate_of(found, other, rates) == pytest.approx(other.samples_per_second, rel=0.08)
+        as_own = changed(other, shared_cores=False)
+        assert rate_of(found, as_own, rates) < 0.9 * other.samples_per_second
 
 
 def test_a_job_that_was_not_measured_is_refused_with_what_to_do() -> None:

@@ -36,9 +36,10 @@ class SimBackend:
         job: str = "",
         epoch: float = 0.0,
         ceiling: Resources | None = None,
+        shared_cores: bool = False,
     ) -> None:
         """``program`` makes what runs in a node. ``epoch``: seconds since the epoch at the clock's 0. ``ceiling``: the most that the job's
-        nodes may use together."""
+        nodes may use together. ``shared_cores``: as of ``Enforcement``; what a node gets then is its program's matter."""
         self.nodes = Nodes()
         self.processes: dict[str, Process] = {}
         self._programs: dict[str, Program] = {}
@@ -46,6 +47,7 @@ class SimBackend:
         self._program, self._startup = program, startup
         self._seed, self._job, self._epoch = seed, job, epoch
         self._ceiling = ceiling
+        self._shared_cores = shared_cores
         self._starts: dict[str, Event] = {}
         """Next step of each node that is being started."""
 
@@ -142,7 +144,7 @@ class SimBackend:
         return Readings(usages, {name: process.host for name, process in running.items()}, hosts)
 
     def enforcement(self) -> Enforcement:
-        return Enforcement("simulation")
+        return Enforcement("simulation", shared_cores=self._shared_cores)
 
     # --- starts ----------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from dlrover_lite.backends.sim.physics.memory import MemoryCosts
 from dlrover_lite.backends.sim.physics.noise import Noise, Wander
 from dlrover_lite.backends.sim.physics.queues import Costs, Node
 from dlrover_lite.backends.sim.physics.rates import STANDS, Rates
+from dlrover_lite.backends.sim.physics.shared_cores import share_cores
 from dlrover_lite.core.slot_sets import SLOTS
 
 if TYPE_CHECKING:
@@ -187,13 +188,17 @@ class JobRates:
         self.settle()
         workers, servers = list(self._workers), list(self._servers)
         asked = [server for server in servers if server.share]
+        of_workers, of_servers = [self._node(one) for one in workers], [self._node(one) for one in asked]
+        machines = list(self.job.world.machines.machines.values())
+        if self.job.world.shared_cores:
+            of_workers, of_servers, machines = share_cores(of_workers, of_servers, machines)
         found, others = self._rates.with_cards(
             self.job.world.machines.cards,
             self.changed,
             self.truth.costs,
-            [self._node(worker) for worker in workers],
-            [self._node(server) for server in asked],
-            list(self.job.world.machines.machines.values()),
+            of_workers,
+            of_servers,
+            machines,
             [server.share for server in asked],
         )
         for changed in others:
@@ -203,9 +208,9 @@ class JobRates:
         for worker, rate in zip(workers, found.workers, strict=True):
             waits = slowest / rate.minibatches if self.truth.slowing.is_even and rate.minibatches else 1.0
             worker.pace(rate, factor * waits)
-        of_servers = dict(zip(asked, found.servers, strict=True))
+        rates = dict(zip(asked, found.servers, strict=True))
         for server in servers:
-            server.pace(of_servers.get(server, STANDS), factor)
+            server.pace(rates.get(server, STANDS), factor)
         self._rate = sum(worker.rate for worker in workers) * self.truth.costs.batch_size
         if self._clock.now < self._held_until:
             self._due = None
