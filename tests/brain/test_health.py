@@ -191,6 +191,13 @@ def test_where_nodes_share_their_cores_none_is_held_back_by_its_own() -> None:
     assert isinstance(treated(shared(busy=(0.9, 0.3)))["ps-0"], MoveSlots)
 
 
+def test_a_ps_that_is_stopped_with_all_others_of_its_job_is_not_hot_for_that() -> None:
+    own = windows(busy=(0.3, 0.1), queue=(1.0, 0.1), throttled=8.0)
+    assert "ps-0" in treated(inputs(own))
+    together = tuple(msgspec.structs.replace(one, shared_cores=True) for one in own)
+    assert "ps-0" not in treated(inputs(together))
+
+
 def test_a_ps_whose_host_gets_slow_is_replaced_elsewhere() -> None:
     """Alone it has no peers to be compared with: it takes longer than it used to."""
     before, now = windows(4, busy=(0.3,)), [profile(at, busy=(0.95,), cpu=(0.3,)) for at in range(4, 7)]

@@ -37,7 +37,7 @@ BEGIN = 1_000_000.0
 PLAN = Plan(RolePlan(1, Resources(0.5, GIB)), RolePlan(2, Resources(1.0, GIB)))
 
 
-def _profile(at: float, samples: int, *, ps_bytes: int) -> ProfileRecord:
+def _profile(at: float, samples: int, *, ps_bytes: int, shared_cores: bool = False) -> ProfileRecord:
     """10 s of two workers at half of their limits, and a server that was throttled a quarter of the time."""
     workers = [
         {"node": f"worker-{i}", "host": "h", "cores": 1.0, "minibatches": 10, "cpu_seconds": 5.0} for i in (0, 1)
@@ -55,6 +55,7 @@ def _profile(at: float, samples: int, *, ps_bytes: int) -> ProfileRecord:
         "samples_so_far": samples,
         "workers": workers,
         "ps": [{**server, "used_bytes": ps_bytes}],
+        "shared_cores": shared_cores,
     }
     return ProfileRecord(
         job="one", at=BEGIN + at, seconds=10.0, samples_per_second=200.0, workers=2, servers=1, data=data

@@ -60,7 +60,7 @@ def _worker(name: str, windows: Sequence[Profile], treated: str) -> Peer:
         cores=uses[-1].cores,
         rate=sum(use.minibatches for use in uses) / seconds,
         expected=median(shares) if shares else None,
-        held=_held(uses, seconds),
+        held=_held(uses, windows),
     )
 
 
@@ -75,12 +75,16 @@ def _server(name: str, windows: Sequence[Profile], treated: str) -> Peer:
         busy=busy / seconds,
         waiting=sum(use.queue_seconds for use in uses) / seconds,
         minibatch_seconds=busy / minibatches if minibatches else None,
-        held=_held(uses, seconds),
+        held=_held(uses, windows),
     )
 
 
-def _held(uses: Sequence[WorkerUse] | Sequence[PsUse], seconds: float) -> float:
-    return sum(use.throttled_seconds for use in uses) / seconds
+def _held(uses: Sequence[WorkerUse] | Sequence[PsUse], windows: Sequence[Profile]) -> float | None:
+    """Return the share of the time in which its own limit held a node back; None where nodes share their cores: they are stopped
+    together."""
+    if windows[-1].shared_cores:
+        return None
+    return sum(use.throttled_seconds for use in uses) / sum(profile.seconds for profile in windows)
 
 
 def _by_memory(inputs: HealInputs, treatment: Treatment) -> tuple[Peer, ...]:

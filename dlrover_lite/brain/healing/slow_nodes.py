@@ -207,7 +207,7 @@ def _is_waited_for(inputs: HealInputs, profile: Profile, node: str, *, busy: flo
     if not any(use.node == node for use in profile.ps):
         return False
     policy, own = inputs.policy, _use(profile, node)
-    works = _wanted_to_work(own) >= busy * profile.seconds
+    works = _wanted_to_work(profile, own) >= busy * profile.seconds
     return works and own.queue_seconds >= policy.hot_queue * profile.seconds
 
 
@@ -231,8 +231,9 @@ def _is_asked_most(inputs: HealInputs, windows: Sequence[Profile], node: str) ->
 
 def _requests_there(windows: Sequence[Profile], node: str) -> float:
     """Sum up the seconds that a PS's requests were in work, or could have been, or waited, each by itself."""
-    uses = [_use(profile, node) for profile in windows if any(use.node == node for use in profile.ps)]
-    return sum(_wanted_to_work(use) + use.queue_seconds for use in uses)
+    with_it = [profile for profile in windows if any(use.node == node for use in profile.ps)]
+    uses = [(profile, _use(profile, node)) for profile in with_it]
+    return sum(_wanted_to_work(profile, use) + use.queue_seconds for profile, use in uses)
 
 
 def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Profile], newest: NewestPaces) -> bool:
@@ -247,9 +248,15 @@ def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Pr
     return times is not None and times >= most
 
 
-def _wanted_to_work(use: PsUse) -> float:
-    """Return the seconds in which the PS worked on requests, or its limit kept it from working."""
-    return max(use.busy_seconds, use.cpu_seconds + use.throttled_seconds)
+def _wanted_to_work(profile: Profile, use: PsUse) -> float:
+    """Return the seconds in which the PS worked on requests, or its own limit kept it from working."""
+    return max(use.busy_seconds, use.cpu_seconds + _throttled(profile, use))
+
+
+def _throttled(profile: Profile, use: PsUse) -> float:
+    """Return the seconds in which the PS's own limit kept it from working. Nodes that share their cores have none, and are stopped
+    together, whichever of them wanted to work."""
+    return 0.0 if profile.shared_cores else use.throttled_seconds
 
 
 def _times_as_long(
@@ -311,15 +318,15 @@ def _stretched_times(windows: Sequence[Profile], node: str) -> float:
     """Compute how many times as long as its peers a PS takes for a CPU second's work; 1 where that can't be told."""
     stretched: list[float] = []
     others: list[float] = []
-    for use in (use for profile in windows for use in profile.ps):
-        if use.cpu_seconds > 0:
-            (stretched if use.node == node else others).append(_stretched(use))
+    for profile in windows:
+        for use in (use for use in profile.ps if use.cpu_seconds > 0):
+            (stretched if use.node == node else others).append(_stretched(profile, use))
     return max(1.0, median(stretched) / median(others)) if stretched and others else 1.0
 
 
-def _stretched(use: PsUse) -> float:
+def _stretched(profile: Profile, use: PsUse) -> float:
     """Compute the seconds at work per CPU second, without those in which the PS's own limit held it back."""
-    return max(1.0, (use.busy_seconds - use.throttled_seconds) / use.cpu_seconds)
+    return max(1.0, (use.busy_seconds - _throttled(profile, use)) / use.cpu_seconds)
 
 
 def _slow_host(

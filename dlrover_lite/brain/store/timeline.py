@@ -56,6 +56,8 @@ class Measured(msgspec.Struct, frozen=True):
     samples_so_far: int | None = None
     workers: tuple[Used, ...] = ()
     ps: tuple[Used, ...] = ()
+    shared_cores: bool = False
+    """The nodes share the cores that they have together, so that ``throttled_seconds`` are those of all of them."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -93,6 +95,7 @@ class _Profile(msgspec.Struct):
     samples_so_far: int | None = None
     workers: tuple[Used, ...] = ()
     ps: tuple[Used, ...] = ()
+    shared_cores: bool = False
 
 
 class _At(msgspec.Struct):
@@ -126,7 +129,7 @@ def _measured(history: Rows, job: str) -> Iterator[Measured]:
         with suppress(HistoryError):  # of another version: then how fast it was is all that is known
             one = decoded(profile.data, _Profile)
         at, seconds, rate = profile.at, profile.seconds, profile.samples_per_second
-        yield Measured(at, seconds, rate, one.batch_size, one.samples_so_far, one.workers, one.ps)
+        yield Measured(at, seconds, rate, one.batch_size, one.samples_so_far, one.workers, one.ps, one.shared_cores)
 
 
 def _plans(history: Rows, job: str) -> Iterator[PlanNews]:

@@ -219,7 +219,8 @@ class _Past:
 
     def _use(self, use: Used, one: Measured, minibatches: int, role: str) -> None:
         node = self._nodes.get(use.node) or NodeRow(id=use.node, role=role, state="up", cores=use.cores, memory=0)
-        ready = use.throttled_seconds + use.cpu_seconds
+        at_work = [*one.workers, *one.ps] if one.shared_cores else [use]
+        ready = use.throttled_seconds + sum(each.cpu_seconds for each in at_work)
         self._nodes[use.node] = msgspec.structs.replace(
             node,
             cores=use.cores,
@@ -229,6 +230,7 @@ class _Past:
             rate=round(use.minibatches * one.batch_size / one.seconds, 1) if role == "worker" else 0.0,
             share=round(use.minibatches / minibatches, 3) if role == "worker" and minibatches else None,
             throttled=round(use.throttled_seconds / ready, 3) if ready else None,
+            shared_cores=one.shared_cores,
         )
 
     def _decide(self, one: Chosen) -> None:
