@@ -25,7 +25,7 @@ _AS_FAST = 0.9
 
 class HostSpace(NamedTuple):
     """What each host has for the nodes of one job, and how many of these are there, [hosts] each: the fastest first, of
-    those about as fast the ones with the most cores."""
+    these the ones with the most cores. Those that have as much, and are about as fast, follow the first one of them."""
 
     names: tuple[str, ...]
     milli: IntArray
@@ -50,17 +50,17 @@ class HostSpace(NamedTuple):
         1 for those not named."""
         fast = {host.name: (speeds or {}).get(host.name, 1.0) for host in hosts}
         classes = _speed_classes(fast.values())
-        # of a class, hosts that have as much are side by side: so PS are spread in the same order if these are grouped
+
+        def kind(host: Host) -> tuple[int, int, int]:
+            return classes[fast[host.name]], to_milli(host.resources.cores), host.resources.memory
+
         order = sorted(
-            hosts,
-            key=lambda host: (
-                classes[fast[host.name]],
-                -to_milli(host.resources.cores),
-                -host.resources.memory,
-                -fast[host.name],
-                host.name,
-            ),
+            hosts, key=lambda host: (-fast[host.name], -host.resources.cores, -host.resources.memory, host.name)
         )
+        first: dict[tuple[int, int, int], int] = {}
+        for at, host in enumerate(order):
+            first.setdefault(kind(host), at)
+        order.sort(key=lambda host: first[kind(host)])  # side by side, so that PS are spread as if they were grouped
         here = {one.host: one for one in nodes}
         each = [here.get(host.name, HostNodes(host.name)) for host in order]
         return HostSpace(
@@ -75,8 +75,8 @@ class HostSpace(NamedTuple):
         )
 
     def grouped(self) -> HostSpace:
-        """Return the same with one entry for all hosts of a class that have as much, and as many nodes. Their speed is the
-        mean, their class what it was: by their means, hosts may seem about as fast that aren't."""
+        """Return the same with one entry for all hosts of a class that have as much, and as many nodes. Their speed is
+        the mean, their class what it was: by their means, hosts may seem about as fast that aren't."""
         columns = np.stack([self.milli, self.memory, self.workers, self.servers, self.speed_class])
         _, first, inverse, alike = np.unique(
             columns, axis=1, return_index=True, return_inverse=True, return_counts=True
