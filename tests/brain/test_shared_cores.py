@@ -18,10 +18,15 @@ from dlrover_lite.brain.models.bottleneck import bottleneck
 from dlrover_lite.brain.models.fitted_model import FittedModel, load_model, model_data
 from dlrover_lite.brain.models.throughput import fit, predict
 from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Engine, Setting
-from dlrover_lite.brain.planning.pareto import fastest, points_of
+from dlrover_lite.brain.planning.allowed_changes import veto, withheld
+from dlrover_lite.brain.planning.job_view import LastChange, MeasuredPlan, Policy
+from dlrover_lite.brain.planning.pareto import Band, fastest, points_of
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed, even_sizes, lattice_of
+from dlrover_lite.brain.planning.plan_values import options_of
 from dlrover_lite.brain.planning.prescale import initial_view
+from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse, observe
+from tests.brain.models import view
 from tests.brain.scenarios import starting
 from tests.brain.test_throughput import TRUE, true_fit
 
@@ -183,3 +188,22 @@ def test_a_job_that_shares_cores_begins_with_a_model_of_that_on_one_host_only() 
     first = initial_view(starting(shared_cores=True))
     assert load_model(first.model).shared_cores
     assert not load_model(initial_view(starting()).model).shared_cores
+
+
+@pytest.mark.parametrize("shared_cores", [True, False])
+def test_more_cores_in_smaller_nodes_undo_no_change_to_more_cores(shared_cores: bool) -> None:
+    now, more, fewer = Candidate(1, 1, 1.0, 0.125), Candidate(4, 1, 0.375, 0.5), Candidate(1, 1, 0.25, 0.25)
+    fitted = model_of([measured(plan, seed=at) for at, plan in enumerate(PLANS)]).fit
+    job = view(
+        now=now,
+        bounds=BOUNDS,
+        model=model_data(fitted, batch_size=BATCH, free_cores={HOST: 8.0}, shared_cores=shared_cores),
+        last_change=LastChange(left=Candidate(1, 1, 0.5, 0.125), fresh_windows=1),
+        measured_before=tuple(MeasuredPlan(plan, Band(1e4, 9e3, 1.1e4)) for plan in (more, fewer)),
+    )
+    found = options_of(job, load_model(job.model), Resources(4.0, 1 << 40), Policy())
+    assert found is not None
+    withheld_ones = withheld(found, Policy().reversal_windows)
+    assert withheld_ones[found.points.find(fewer)]
+    assert withheld_ones[found.points.find(more)] == (not shared_cores)
+    assert ("undo the last change" in veto(found, found.points.find(more), Policy())) == (not shared_cores)

@@ -27,6 +27,7 @@ __all__ = [
     "load_model",
     "model_data",
     "most_read",
+    "shares_cores",
     "with_fit",
 ]
 
@@ -190,6 +191,11 @@ def at_reading_limit(data: ModelData, rates: FloatArray) -> FloatArray:
     slowness = np.maximum(most / rates, 1.0)
     others = np.maximum(slowness**power - 1.0, 1e-300) ** (-1 / power)  # what nodes can do, over what can be read
     return np.minimum(others, 1.0) * most
+
+
+def shares_cores(data: ModelData) -> bool:
+    """Return whether a job's nodes share the cores that they have together. The model isn't loaded for it, as of ``most_read``."""
+    return data.kind == _KIND and bool(data.parameters.get("shared_cores"))
 
 
 def most_read(data: ModelData) -> float | None:

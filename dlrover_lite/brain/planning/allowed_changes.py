@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.brain.models.fitted_model import shares_cores
 from dlrover_lite.brain.planning.exploration import under_way
 from dlrover_lite.brain.planning.job_view import JobView, Policy
 from dlrover_lite.brain.planning.plan_grid import Candidate
@@ -20,6 +21,7 @@ from dlrover_lite.core.words import plural
 __all__ = ["as_good", "floor_of", "kept_to_its_end", "restrained", "veto", "vetoed", "withheld"]
 
 Mask = NDArray[np.bool_]
+_SIZES_AND_COUNTS = "workers", "servers", "worker_cores", "ps_cores"
 _NO_GAIN = -1e-9
 """Gain in seconds that is less than staying brings."""
 
@@ -50,10 +52,15 @@ def withheld(one: Options, windows: int) -> Mask:
     if change is None or change.taken or change.fresh_windows >= windows:
         return found
     left, now = change.left, points.candidate(one.now)
-    for axis in ("workers", "servers", "worker_cores", "ps_cores"):
+    for axis in _axes(view):
         went = getattr(now, axis) - getattr(left, axis)
         found |= went * (getattr(points, axis) - getattr(now, axis)) < 0
     return found
+
+
+def _axes(view: JobView) -> tuple[str, ...]:
+    """List what of a plan a change may undo. Where nodes share their cores, it is no matter which of them brings these."""
+    return ("workers", "servers", "milli") if shares_cores(view.model) else _SIZES_AND_COUNTS
 
 
 def kept_to_its_end(one: Options) -> JobView:
@@ -99,7 +106,7 @@ def veto(one: Options, at: int, policy: Policy) -> str:
     change, wanted = one.view.last_change, one.points.candidate(at)
     now = one.points.candidate(one.now)
     fresh = change is not None and not change.taken and change.fresh_windows < policy.reversal_windows
-    if change is not None and fresh and _undoes(change.left, now, wanted):
+    if change is not None and fresh and _undoes(change.left, now, wanted, _axes(one.view)):
         measured = plural(change.fresh_windows, "interval")
         return (
             f"{wanted.describe()} would save {one.gain[at]:.0f} s, but would undo the last change "
@@ -116,9 +123,8 @@ def veto(one: Options, at: int, policy: Policy) -> str:
     return ""
 
 
-def _undoes(left: Candidate, now: Candidate, wanted: Candidate) -> bool:
+def _undoes(left: Candidate, now: Candidate, wanted: Candidate, axes: tuple[str, ...]) -> bool:
     """Say whether ``wanted`` goes back, on some axis, from where the change from ``left`` to ``now`` went."""
-    axes = ("workers", "servers", "worker_cores", "ps_cores")
     return any(
         (getattr(now, axis) - getattr(left, axis)) * (getattr(wanted, axis) - getattr(now, axis)) < 0 for axis in axes
     )
