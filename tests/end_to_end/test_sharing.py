@@ -94,7 +94,8 @@ def test_jobs_share_a_machine_that_has_room_for_two_and_then_for_one(tmp_path: P
 
     second = open_job("second", tmp_path / "second")  # the first one has all there is, and shrinks
     until_trained(second, 100)
-    assert cores(first) + cores(second) <= ROOM_FOR_TWO
+    # a worker that has to leave for it does so after its minibatch: the second one may be up sooner
+    until(lambda: cores(first) + cores(second) <= ROOM_FOR_TWO, "room for both")
     (shrank, *_) = decided(first, "change")
     assert "others need what it had more" in shrank.decision.reason
     explained = CliRunner().invoke(cli, ["explain", first.id, str(shrank.number)])
