@@ -67,8 +67,8 @@ def windows(work: NDArray[np.float64]) -> list[MinibatchCost]:
 
 
 def test_noise_and_a_busy_host_are_hardly_ever_a_shift() -> None:
-    """Of three windows in a row each may be a fifth off by chance: of all 41,041 such cases with the first 1,001 seeds, five (with one of
-    the seeds, and whatever begins near its 28th window) are taken for a shift."""
+    """Three windows in a row may each be a fifth off by chance. Of all 41,041 such cases with the first 1,001 seeds five are taken for a
+    shift: those of one seed in which the host gets busy shortly before its 28th window."""
     found = []
     for seed in range(600):
         random, busy = np.random.default_rng(seed), seed % 41

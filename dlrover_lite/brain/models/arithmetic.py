@@ -42,15 +42,16 @@ class Rates(NamedTuple):
 
 
 def _of_worker(
-    cores: Floats, speed: Floats | float, engine: Sequence[float], shares: Floats | bool
+    cores: Floats, speed: Floats | float, engine: Sequence[float], shared_cores: Floats | bool
 ) -> tuple[Floats, Floats, Floats]:
     """Return, for one worker, the cores that it can use, times its speed; how much faster its threads are than one; and the minibatches
-    that it has under way. ``shares``: all nodes' cores, so that it is held back by their limit, not its own."""
+    that it has under way. ``shared_cores``: nodes share the cores that they have together, so that no limit of
+    its own holds it back."""
     deep, shallow, compute_share, _, _, lost, parallel_share, _ = engine
     threads = np.maximum(np.floor(cores + _ROUNDING), 1.0)
     threads = 1 / (1 - parallel_share + parallel_share / threads)  # Amdahl's law
     depth = np.where(cores >= 1, deep, shallow)
-    limit = np.where(shares, np.inf, _left_of(cores, lost))
+    limit = np.where(shared_cores, np.inf, _left_of(cores, lost))
     return np.minimum(limit, threads / compute_share) * speed, threads, depth
 
 
@@ -77,15 +78,16 @@ def bottleneck_rows(table: Floats, engine: Sequence[float], known: int = 9) -> F
     CPU seconds as they are, and limits of less than a core don't lengthen it.
     """
     (
-        batch, workers, worker_cores, worker_speed, ps, ps_cores, ps_speed, ps_share, free_power, host_workers, host_ps, card_share, shares,
+        batch, workers, worker_cores, worker_speed, ps, ps_cores, ps_speed, ps_share, free_power, host_workers, host_ps, card_share,
+        shared_cores,
     ) = table  # fmt: skip
     _, _, _, serial_share, most_ps_cores, lost, _, sample_bytes = engine
-    shares = shares > 0
-    power, threads, depth = _of_worker(worker_cores, worker_speed, engine, shares)
-    free_power = np.where(shares, _left_of(free_power, lost * workers * host_workers * worker_speed), free_power)
+    shared_cores = shared_cores > 0
+    power, threads, depth = _of_worker(worker_cores, worker_speed, engine, shared_cores)
+    free_power = np.where(shared_cores, _left_of(free_power, lost * workers * host_workers * worker_speed), free_power)
     depth = depth * workers
     pipeline = serial_share / depth
-    of_ps = 1 / (np.where(shares, most_ps_cores, np.minimum(ps_cores, most_ps_cores)) * ps_speed)
+    of_ps = 1 / (np.where(shared_cores, most_ps_cores, np.minimum(ps_cores, most_ps_cores)) * ps_speed)
     own = known - _CPU_COEFFICIENTS
     rows = np.zeros((_CPU_TIMES + own, known, table.shape[1]))
     by_limit = (0, 1 / (workers * power)), (2, pipeline / (worker_speed * threads)), (3, host_workers / free_power)
@@ -117,25 +119,26 @@ def bottleneck_sides(
     speeds: tuple[Floats | float, Floats | float],
     power: float,
     hosts: float,
-    shares: bool = False,
+    shared_cores: bool = False,
 ) -> tuple[Floats, Floats, Floats]:
     """Compute the times of ``bottleneck_rows`` to the power of ``exponent``, for ``plans`` of these numbers of PS [P] and sizes of workers
     [A] and PS [S], of nodes spread evenly over ``hosts``. ``speeds``: of workers' and of PS' cores, for all plans or for each number of PS
     [P]; ``power``: free cores of a host times their speed. Return the times of one worker, its pipeline and its reader [P, A]; of the
     fullest host, of its network card and of the source that all read from, which depend on neither size [P]; and of a PS [P, S].
-    ``shares``: nodes share the cores that they have together; the time of these isn't among what is returned (``shared_cores_times``)."""
+    ``shared_cores``: nodes share the cores that they have together; the time of these isn't among what is returned
+    (``shared_cores_times``)."""
     worker_speed, ps_speed = (np.asarray(speed, np.float64).reshape(-1, 1) for speed in speeds)
     servers, worker_sizes, ps_sizes = plans
     latency, reader, source, network = coefficients[5:].tolist()
     _, _, _, serial_share, most_ps_cores, _, _, sample_bytes = engine
-    of_worker_cores, threads, depth = _of_worker(worker_sizes, worker_speed, engine, shares)
+    of_worker_cores, threads, depth = _of_worker(worker_sizes, worker_speed, engine, shared_cores)
     work, served = minibatch_cpu_seconds(servers, coefficients, batch)
     worker, ps = work[:, None], served[:, None]
     pipeline = serial_share / depth * (worker / (worker_speed * threads) + ps / ps_speed) + latency / depth
-    ps_limits = np.full(len(ps_sizes), most_ps_cores) if shares else np.minimum(ps_sizes, most_ps_cores)
+    ps_limits = np.full(len(ps_sizes), most_ps_cores) if shared_cores else np.minimum(ps_sizes, most_ps_cores)
     of_ps = ps / (ps_limits * ps_speed)
     of_worker = (worker / of_worker_cores) ** exponent + pipeline**exponent
-    fixed = np.zeros(len(servers)) if shares else ((work + served * servers) / (hosts * power)) ** exponent
+    fixed = np.zeros(len(servers)) if shared_cores else ((work + served * servers) / (hosts * power)) ** exponent
     if reader or source:
         of_worker += (batch * reader) ** exponent
         fixed += (batch * source) ** exponent

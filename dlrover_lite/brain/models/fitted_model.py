@@ -102,7 +102,7 @@ class Bottleneck(FittedModel, frozen=True, kw_only=True):
             speeds=(of_workers, of_ps),
             power=self.free_cores * self.speed,
             hosts=self.hosts,
-            shares=self.shared_cores,
+            shared_cores=self.shared_cores,
         )
         return Sides(*found, fitted.exponent, self._shared(servers) if self.shared_cores else None)
 
