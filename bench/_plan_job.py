@@ -36,8 +36,8 @@ __all__ = [
 MIB = 1 << 20
 FIRST_CORES = 0.5
 """Of a node that comes, until it is resized."""
-WARM_UP_SECONDS = 3.0
-"""After a change, in which the profiler doesn't measure."""
+WARM_UP_SECONDS, FIRST_SECONDS = 3.0, 4.0
+"""After a change: those in which the profiler doesn't measure, and those of its first interval, which is short."""
 HAIR_CORES = 0.001
 PROFILE_SECONDS = 3.0
 """From the end of an interval until its profile is there, at most; there is none where nodes hadn't told enough."""
@@ -157,7 +157,7 @@ class PlannedJob(Watch, AbstractContextManager["PlannedJob"]):
         return None
 
     def _train(self, seconds: float) -> None:
-        time.sleep(WARM_UP_SECONDS + seconds)
+        time.sleep(WARM_UP_SECONDS + FIRST_SECONDS + seconds)
         if (state := self.handle.state()) != "running":
             raise SystemExit(f"the job has {state}; see {self.handle.directory}")
 

@@ -49,6 +49,7 @@ CADENCE = Cadence(
 read once between two profiles, and when a server has grown."""
 PACE = Pace(
     REPORT_SECONDS,
+    first_seconds=REPORT_SECONDS,
     least_seconds=REPORT_SECONDS,
     warm_up_seconds=5.0,
     patience_seconds=REPORT_SECONDS + 1.0,

@@ -146,6 +146,7 @@ def _shared() -> Iterator[str]:
         view("ads", model=data(worker=0.03, server=0.05, spread=0.5), now=Candidate(4, 2, 1.0, 1.0), scale_seconds=30.0),
         view("news", model=data(worker=0.03, server=0.005, spread=0.5), now=Candidate(4, 1, 0.5, 0.5), scale_seconds=5.0),
         view("shop", model=data(server=0.005, spread=0.02), now=Candidate(4, 1, 0.5, 0.25), scale_seconds=30.0),
+        policy=Policy(rho=1.5),
     )  # fmt: skip
     yield from _of_others()
     yield from _in_pieces()

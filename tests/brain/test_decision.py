@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dlrover_lite.brain.effect import doubt_after, judge
 from dlrover_lite.brain.explain.decision_text import explain, weighed_plans
 from dlrover_lite.brain.planning.decision import Decision, decide, replay, with_index
-from dlrover_lite.brain.planning.job_view import RoundInputs, index_of
+from dlrover_lite.brain.planning.job_view import Policy, RoundInputs, index_of
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.core.errors import JobError, UsageError
@@ -25,6 +25,7 @@ INPUTS = RoundInputs(
         view("a", now=Candidate(1, 1, 0.25, 0.25), scale_seconds=4.0),
         view("b", model=data(worker=0.005), priority=2.0),
     ),
+    policy=Policy(rho=1.5),
 )
 
 

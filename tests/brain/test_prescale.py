@@ -54,6 +54,22 @@ def test_a_cold_start_plan_fits_and_is_within_bounds(cores, memory, workers, mor
     assert sum(role.count * role.each.memory for role in (found.plan.ps, found.plan.worker)) <= capacity.memory
 
 
+def test_what_nothing_is_known_of_is_guessed_by_its_model() -> None:
+    """A person's own model, of which not even the tables are known before it is built, is no cheaper than a built-in one for that."""
+
+    def seconds(**fields: Any) -> float:
+        features = replace_features(tables=26, dims=416, **fields)
+        if ":" in features.model:
+            features = msgspec.structs.replace(features, tables=0, dims=0)
+        found = initial_plan(starting(features=features, capacity=Resources(2.0, 16 * GIB)))
+        assert found.predicted is not None
+        return found.predicted.seconds
+
+    usual = seconds(model="dlrm")
+    assert seconds(model="wide_deep") == seconds(model="own.py:Model") == usual
+    assert 2 * usual < seconds(model="dcn") < seconds(model="xdeepfm") < 8 * usual
+
+
 def test_warm_start_takes_the_plan_from_a_similar_past_job() -> None:
     found = initial_plan(starting(history=(yesterday(),), capacity=Resources(4.0, 16 * GIB)))
     assert "warm start" in found.reason and "yesterday" in found.reason

@@ -208,7 +208,8 @@ def test_a_jobs_sure_gain_is_not_held_up_by_doubtful_exchanges() -> None:
         view("b", model=data(worker=0.03, server=0.005, spread=0.5), now=Candidate(4, 1, 0.5, 0.5), scale_seconds=5.0),
         view("c", model=data(server=0.005, spread=0.02), now=Candidate(4, 1, 0.5, 0.25), scale_seconds=30.0),
     )
-    found = decide(RoundInputs(at=0.0, capacity=Resources(11.25, 10**6), jobs=jobs), load)
+    policy = Policy(rho=1.5)
+    found = decide(RoundInputs(at=0.0, capacity=Resources(11.25, 10**6), jobs=jobs, policy=policy), load)
     assert [one.action for one in found.decisions] == ["stay", "stay", "change"]
     assert found.of("c").predicted.gain.lower > 0
     assert "by its cores is less than what it would lose, which is up to" in found.of("a").reason

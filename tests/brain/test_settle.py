@@ -269,8 +269,8 @@ def test_a_long_job_waits_while_shorter_ones_make_more_of_its_cores():
     assert found["waits"].action == "queue" and found["runs"].choice == runs.now
     assert "would fit, but what runs would save by these cores is worth more" in found["waits"].reason
     for changed in (
-        {"remaining_samples": 1e5},
-        {"priority": 300.0},
+        {"remaining_samples": 5e4},
+        {"priority": Policy().preempt_ratio},
         {"waited_seconds": Policy().reserve_after_seconds},
     ):
         assert "would fit, but" not in shared(1.5, runs, msgspec.structs.replace(waits, **changed))["waits"].reason

@@ -19,7 +19,8 @@ from dlrover_lite.brain.models.fitted_model import FittedModel, load_model, mode
 from dlrover_lite.brain.models.throughput import fit, predict
 from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Engine, Setting
 from dlrover_lite.brain.planning.allowed_changes import veto, withheld
-from dlrover_lite.brain.planning.job_view import LastChange, MeasuredPlan, Policy
+from dlrover_lite.brain.planning.decision import decide
+from dlrover_lite.brain.planning.job_view import JobView, LastChange, MeasuredPlan, Policy, RoundInputs
 from dlrover_lite.brain.planning.pareto import Band, fastest, points_of
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed, even_sizes, lattice_of
 from dlrover_lite.brain.planning.plan_values import options_of
@@ -207,3 +208,52 @@ def test_more_cores_in_smaller_nodes_undo_no_change_to_more_cores(shared_cores: 
     assert withheld_ones[found.points.find(fewer)]
     assert withheld_ones[found.points.find(more)] == (not shared_cores)
     assert ("undo the last change" in veto(found, found.points.find(more), Policy())) == (not shared_cores)
+
+
+def not_measured_yet(job: str = "a", *, shared_cores: bool = True, **fields: Any) -> JobView:
+    fitted = model_of([measured(plan, seed=at) for at, plan in enumerate(PLANS)]).fit
+    model = model_data(fitted, batch_size=BATCH, free_cores={HOST: 8.0}, shared_cores=shared_cores)
+    fields = {"now": Candidate(2, 1, 0.25, 0.25), "unmeasured": True, "held": "not measured"} | fields
+    return view(job, bounds=BOUNDS, model=model, scale_seconds=0.5, **fields)
+
+
+def choices(cores: float, *jobs: JobView) -> dict[str, Candidate | None]:
+    found = decide(RoundInputs(at=0.0, capacity=Resources(cores, 1 << 40), jobs=jobs))
+    return {one.job: one.choice for one in found.decisions}
+
+
+@pytest.mark.parametrize("shared_cores", [True, False])
+def test_free_cores_go_at_once_to_a_job_whose_plan_is_not_measured_yet(shared_cores: bool) -> None:
+    """To the nodes that it has; where each has a limit of its own, it is another plan, which waits for what is measured."""
+    job = not_measured_yet(shared_cores=shared_cores)
+    chosen = choices(2.0, job)["a"]
+    assert chosen is not None and job.now is not None
+    if not shared_cores:
+        assert chosen == job.now
+        return
+    assert (chosen.workers, chosen.servers) == (2, 1)
+    assert 1.5 <= chosen.cores <= 2.0
+
+
+def test_a_job_that_is_not_measured_yet_takes_no_cores_from_others() -> None:
+    other = msgspec.structs.replace(
+        not_measured_yet("b", now=Candidate(1, 1, 1.0, 0.25), remaining_samples=1e9, priority=0.01),
+        unmeasured=False,
+        measured=Band(4e4, 3.9e4, 4.1e4),
+    )
+    first = not_measured_yet()
+    assert choices(2.0, first, other) == {"a": first.now, "b": other.now}
+
+
+def test_of_jobs_that_are_not_measured_yet_the_one_gets_free_cores_that_gains_most() -> None:
+    """Which is the one with less left; what it can't have goes to the other."""
+    jobs = [not_measured_yet("long", remaining_samples=1e8), not_measured_yet("short", remaining_samples=1e6)]
+    for each in (jobs, jobs[::-1]):
+        chosen = choices(2.0, *each)
+        assert chosen["short"].cores >= 1.0 and chosen["long"] == jobs[0].now
+        assert sum(one.cores for one in chosen.values()) <= 2.0
+
+
+def test_a_job_about_to_end_is_not_changed_for_free_cores() -> None:
+    job = not_measured_yet(remaining_samples=1e3)
+    assert choices(8.0, job)["a"] == job.now

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from dlrover_lite.brain.planning import plan_values
+from dlrover_lite.brain.planning.job_view import Policy
 from tests.repository.sources import ROOT
 
 
@@ -47,11 +48,11 @@ def test_the_page_is_up_to_date_with_policies_and_ranges(numbers: ModuleType) ->
 
 def test_a_range_of_another_value_is_not_told(numbers: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "ranges.json"
-    measured = {"planning.rho": (1.0, 1.5, 2.0), "planning.tie_share": (0.0, 0.5, 1.0)}
+    measured = {"planning.rho": (1.0, Policy().rho, 2.0), "planning.tie_share": (0.0, 0.5, 1.0)}
     numbers.write_ranges(numbers.Ranges("0000001", measured), path)
     text = numbers.page(numbers.read_ranges(path))
     assert "`bench/sensitivity.py` at `0000001`" in text
-    assert "| 1 to 2 |" in next(line for line in text.splitlines() if line.startswith("| `rho` | 1.5 |"))
+    assert "| 1 to 2 |" in next(line for line in text.splitlines() if line.startswith(f"| `rho` | {Policy().rho} |"))
     assert "| not measured |" in next(line for line in text.splitlines() if line.startswith("| `tie_share` |"))
 
 

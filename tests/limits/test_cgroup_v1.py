@@ -76,6 +76,8 @@ def test_the_cpu_limit_is_that_of_all_nodes_together(limiter: CgroupV1) -> None:
         quota, period = (int((group.parent / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
         assert quota / period == cores
         assert (group / "cpu.cfs_quota_us").read_text() == "-1\n"
+        # beside other jobs, as long as all want more than there is, each gets in proportion
+        assert int((group.parent / "cpu.shares").read_text()) == round(1024 * cores)
 
 
 def test_a_node_group_that_had_a_quota_has_none_any_more(limiter: CgroupV1) -> None:
@@ -213,7 +215,7 @@ def test_cores_are_limited_to_those_of_the_surrounding_group(tree: Tree, monkeyp
     limiter = CgroupV1("job", [tree.hierarchy(version=1)], nothing)
     written.clear()
     limiter.limit_together(64.0)
-    assert written == [("cpu.cfs_quota_us", -1)]
+    assert written == [("cpu.cfs_quota_us", -1), ("cpu.shares", 64 * 1024)]
 
 
 def test_cgroup_v1_is_unavailable_without_a_controller(tree: Tree) -> None:

@@ -53,9 +53,9 @@ def test_limits_are_written_to_the_group(tree: Tree) -> None:
 def test_the_cpu_limit_is_that_of_all_nodes_together(tree: Tree) -> None:
     limiter = limiter_of(tree)
     fence, job = limiter.create("ps-0", Resources(0.5, 64 * MIB)), tree.root / "job"
-    for cores, quota in ((0.5, "10000 20000"), (2.0, "40000 20000"), (0.01, "1000 100000")):
+    for cores, quota, weight in ((0.5, "10000 20000", "50"), (2.0, "40000 20000", "200"), (0.01, "1000 100000", "1")):
         limiter.limit_together(cores)
-        assert read(job / "cpu.max") == quota
+        assert (read(job / "cpu.max"), read(job / "cpu.weight")) == (quota, weight)
         assert read(job / "ps-0" / "cpu.max").startswith("max")
     (job / "ps-0" / "cpu.max").write_text("10000 20000")  # as it was had by such a group before
     fence.resize(Resources(0.25, 64 * MIB))

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,8 +21,8 @@ from dlrover_lite.protocol.profiles import Profile, observe
 
 EPOCH = 1_000_000.0
 """Seconds since the epoch at 0 of the steady clock."""
-PACE = Pace(seconds=10, least_seconds=4, warm_up_seconds=3, patience_seconds=3, look_seconds=10)
-"""None ends because a node gets slow: ``test_turning``."""
+PACE = Pace(seconds=10, first_seconds=10, least_seconds=4, warm_up_seconds=3, patience_seconds=3, look_seconds=10)
+"""None ends because a node gets slow (``test_slowdown_detector``), and the first is as long as the others."""
 WORKERS, SERVERS = ("worker-0", "worker-1", "worker-2"), ("ps-0", "ps-1")
 HOST = "here"
 
@@ -137,6 +138,22 @@ def test_an_interval_holds_the_work_done_in_it() -> None:
     assert (table.total_rows, table.shares(["ps-1", "ps-2"])) == (260, {"ps-1": 0.5, "ps-2": 0.0})
     assert [(table.table, table.total_rows) for table in profile.tables] == [("t", 260)]
     assert profile.relative_sd == pytest.approx(0, abs=1e-9)
+
+
+def test_the_first_interval_after_each_change_is_short() -> None:
+    """So that something is known of a new job, or of a new plan, soon; those that follow, and tell more, are whole."""
+    world = World(msgspec.structs.replace(PACE, first_seconds=4))
+    world.change(0.0, plan())
+    evenly(world, 30.0)
+    assert [profile.seconds for profile in world.profiles] == [4.0, 10.0, 10.0]
+    assert [profile.at - EPOCH for profile in world.profiles] == [7.0, 17.0, 27.0]
+    for profile in world.profiles:  # each has what was done in it, no more
+        assert sum(use.minibatches for use in profile.workers) == pytest.approx(20 * profile.seconds)
+    world.change(30.0, plan(disturbed="slots move"))
+    world.change(32.0, plan())
+    evenly(world, 50.0)
+    assert [profile.seconds for profile in world.profiles[3:]] == [4.0, 10.0]
+    assert world.profiler.has_measured
 
 
 def test_the_end_of_an_interval_is_known_beforehand() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from dlrover_lite.protocol.messages import PsCounters, PsReport, WorkReport
 from dlrover_lite.protocol.nodes import HostUsage, Readings, Usage
 from dlrover_lite.protocol.profiles import Profile
 
-PACE = Pace()
+PACE = Pace(first_seconds=10.0)
 WORKERS, SERVERS = ("worker-0", "worker-1", "worker-2"), ("ps-0", "ps-1")
 STEP = 0.25
 PLAN = Situation(tuple(Part(node, "worker" if node in WORKERS else "ps", 0.5) for node in (*WORKERS, *SERVERS)))
@@ -130,7 +131,9 @@ def test_time_before_a_slowing_is_its_own_interval_if_long_enough() -> None:
     assert short.lengths[:3] == [10.0, 2.5, 2.5]  # two seconds of it are worth nothing
 
 
-@pytest.mark.parametrize("fields", [{"rate": 1.5}, {"pace": Pace.of(2.5)}], ids=["few", "short"])
+@pytest.mark.parametrize(
+    "fields", [{"rate": 1.5}, {"pace": msgspec.structs.replace(Pace.of(2.5), first_seconds=2.5)}], ids=["few", "short"]
+)
 def test_few_minibatches_or_short_intervals_never_end_sooner(fields: Any) -> None:
     job = Job(**fields)
     job.run(33.0)

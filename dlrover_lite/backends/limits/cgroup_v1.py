@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,9 @@ __all__ = ["CgroupV1", "read_counters"]
 
 _CONTROLLERS = ("cpu", "cpuacct", "memory")
 _SHARES_PER_CORE = 1024
+"""As a process without a group has."""
+_LEAST_SHARES, _MOST_SHARES = 2, 1 << 18
+"""Bounds of the kernel."""
 _NO_QUOTA = -1
 
 
@@ -42,8 +44,7 @@ class CgroupV1(CgroupLimiter):
         self._begin(list(dict.fromkeys(self._groups.values())), record)
 
     def _prepare(self) -> None:
-        # As much as its nodes may ask for: beside other groups, one counts as a single process if nothing is said.
-        cgroups.write(self._groups["cpu"] / "cpu.shares", _SHARES_PER_CORE * (os.cpu_count() or 1))
+        """Nothing is needed."""
 
     def enforcement(self) -> Enforcement:
         memory = self._groups["memory"]
@@ -64,9 +65,16 @@ class CgroupV1(CgroupLimiter):
                 raise
             # more than the group around the job's has: that one is the limit
             cgroups.write(group / "cpu.cfs_quota_us", _NO_QUOTA)
+        cgroups.write(group / "cpu.shares", shares_of(cores))
 
     def remove_all(self) -> None:
         cgroups.end(dict.fromkeys(self._groups.values()))
+
+
+def shares_of(cores: float) -> int:
+    """Return the weight of a group with so many cores. Beside others that ask for what there is, each gets in proportion to its weight:
+    with one weight for all jobs, what is short would be short for the largest alone."""
+    return min(_MOST_SHARES, max(_LEAST_SHARES, round(_SHARES_PER_CORE * cores)))
 
 
 class _FenceV1(CgroupFence):
@@ -90,7 +98,7 @@ class _FenceV1(CgroupFence):
 
     def _write_weight(self, cores: float) -> None:
         cgroups.write(self._cpu / "cpu.cfs_quota_us", _NO_QUOTA)
-        cgroups.write(self._cpu / "cpu.shares", max(2, round(_SHARES_PER_CORE * cores)))
+        cgroups.write(self._cpu / "cpu.shares", shares_of(cores))
 
     def _reset_peak(self) -> bool:
         cgroups.write(self._memory / "memory.max_usage_in_bytes", 0)

@@ -79,8 +79,6 @@ class CgroupV2(CgroupLimiter):
 
     def _prepare(self) -> None:
         _hand_down(self._group)
-        with suppress(OSError):
-            cgroups.write(self._group / "cpu.weight", min(10_000, _WEIGHT_PER_CORE * (os.cpu_count() or 1)))
 
     def enforcement(self) -> Enforcement:
         return Enforcement("cgroup v2", shared_cores=True)
@@ -91,11 +89,17 @@ class CgroupV2(CgroupLimiter):
     def _write_cores(self, cores: float) -> None:
         period, quota = period_and_quota(cores)
         cgroups.write(self._group / "cpu.max", f"{quota} {period}")
+        cgroups.write(self._group / "cpu.weight", _weight_of(cores))
 
     def remove_all(self) -> None:
         cgroups.end([self._group])
         if self._made_place is not None:
             _unmake_place(self._made_place)
+
+
+def _weight_of(cores: float) -> int:
+    """Return the weight of a group with so many cores, as ``cgroup_v1.shares_of`` does."""
+    return min(10_000, max(1, round(_WEIGHT_PER_CORE * cores)))
 
 
 def _make_place(own: Path) -> Path:
@@ -150,7 +154,7 @@ class _FenceV2(CgroupFence):
 
     def _write_weight(self, cores: float) -> None:
         cgroups.write(self._group / "cpu.max", "max")
-        cgroups.write(self._group / "cpu.weight", min(10_000, max(1, round(_WEIGHT_PER_CORE * cores))))
+        cgroups.write(self._group / "cpu.weight", _weight_of(cores))
 
     def _counters(self) -> Counters:
         job = _read_throttled(cgroups.read_fields(self._group.parent / "cpu.stat"))

@@ -6,11 +6,13 @@ nothing yet says are better has a budget, a share of the job's expected time, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from dlrover_lite.brain.models.fitted_model import shares_cores
 from dlrover_lite.brain.planning.admission import aged_priority
 from dlrover_lite.brain.planning.allowed_changes import as_good, floor_of, restrained, vetoed, withheld
 from dlrover_lite.brain.planning.exploration import best_exploration, failed, under_way
@@ -57,11 +59,17 @@ class Settled(NamedTuple):
 
 def held_back(options: Sequence[Options], capacity: Resources, policy: Policy) -> list[str]:
     """Find the jobs that are to wait though their smallest plans fit: others end so much sooner by their cores. Nobody waits
-    for that once none may pass him any more (``Policy.reserve_after_seconds``)."""
+    for that once none may pass him any more (``Policy.reserve_after_seconds``), nor who could have one that runs give way: who has given
+    way has done so for him."""
+    weakest = min(
+        (one.view.priority for one in options if one.now is not None and not one.view.stays), default=math.inf
+    )
     waiting = {
         one.view.job: aged_priority(one.view, policy)
         for one in options
-        if one.now is None and one.view.waited_seconds < policy.reserve_after_seconds
+        if one.now is None
+        and one.view.waited_seconds < policy.reserve_after_seconds
+        and one.view.priority < policy.preempt_ratio * weakest
     }
     if not waiting or policy.rho <= 1.0 or len(options) == 1:
         return []
@@ -96,6 +104,7 @@ def settle(
         rejected = {job: float(one.least_gain[walk.chosen[job]]) for job, one in whole.items()}
         walk = _walk(free, capacity, fixed, kept, policy, alone=alone)
     saving = _save(walk, whole, fixed.keys(), policy, alone=alone)
+    _grow_in_place(walk, whole, fixed.keys(), policy)
     causes: dict[str, Cause] = {
         job: "exchange" for job, one in whole.items() if rejected and walk.chosen[job] == one.now
     }
@@ -188,6 +197,42 @@ def _save(
             walk.move(job, at)
             found.add(job)
     return frozenset(found)
+
+
+def _grow_in_place(walk: Walk, options: Mapping[str, Options], fixed: Set[str], policy: Policy) -> None:
+    """Give cores that nobody uses to jobs whose present plan isn't measured yet, where all of a job's nodes share what it has: with the
+    same nodes and more cores it surely is no slower, and there is nothing to wait for. Who gains most by that comes first."""
+    jobs = [
+        job
+        for job, one in options.items()
+        if one.view.unmeasured and job not in fixed and walk.chosen[job] == one.now and shares_cores(one.view.model)
+    ]
+    while walk.free_milli > 0 and jobs:
+        found = [
+            (float(options[job].value[at]), job, at)
+            for job in jobs
+            if (at := _best_in_place(walk, job, policy.tie_share)) is not None and options[job].gain[at] > 0
+        ]
+        if not found:
+            return
+        _, job, at = max(found)
+        walk.move(job, at)
+        jobs.remove(job)
+
+
+def _best_in_place(walk: Walk, job: str, tie_share: float) -> int | None:
+    """Find the plan with the job's present nodes, and more cores, that it ends soonest with; of those about as fast the largest, as nobody
+    else has the cores, and what limits the job isn't sure before it was measured. None: none is there, or has room."""
+    one = walk.options[job]
+    assert one.now is not None
+    points, here = one.points, one.now
+    may = (points.workers == points.workers[here]) & (points.servers == points.servers[here])
+    may &= (points.milli > points.milli[here]) & (points.milli <= points.milli[here] + walk.free_milli)
+    may &= (one.memory <= one.memory[here] + walk.free_memory) & (points.throughput > points.throughput[here])
+    if not may.any():
+        return None
+    good = may & (points.throughput >= (1 - tie_share) * points.throughput[may].max())
+    return int(np.where(good, points.milli, -1).argmax())
 
 
 def _most_measured(one: Options) -> float:

@@ -104,7 +104,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Which policy decides. The paper's goes by ``rho`` and ``horizon_seconds`` alone of what follows, and by what lets jobs in."""
     search: Literal["exact", "nsga2"] = "exact"
     """How the front is found where ``lite`` decides: exactly, or as the paper does."""
-    rho: NonNegative = 1.5
+    rho: NonNegative = 1.75
     """value = priority x the integral of dt / t ** rho over the seconds saved, t being what remains: the larger, the more those near their
     end are favoured (2: all for the shortest, 0: seconds count alike)."""
     horizon_seconds: Positive = 3600.0

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from dlrover_lite.brain.models.fitted_model import at_reading_limit, most_read
+from dlrover_lite.brain.models.fitted_model import at_reading_limit, most_read, shares_cores
 from dlrover_lite.brain.planning.job_view import JobView, Policy
 from dlrover_lite.brain.planning.node_placement import HostSpace, fitting_on, worker_places
 from dlrover_lite.brain.planning.paper.nsga2 import nsga2_front
@@ -212,6 +212,9 @@ def _near(view: JobView, now: Candidate, capacity: Resources) -> Parts:
             rows.append((now.workers, now.servers, sizes[0] * factor, sizes[1]))
         if sizes[1] * factor in bounds.ps_sizes:
             rows.append((now.workers, now.servers, sizes[0], sizes[1] * factor))
+    if shares_cores(view.model):  # the same nodes with more cores, whichever of them brings these
+        rows += [(now.workers, now.servers, size, sizes[1]) for size in bounds.worker_sizes if size > sizes[0]]
+        rows += [(now.workers, now.servers, sizes[0], size) for size in bounds.ps_sizes if size > sizes[1]]
     return _within(rows, need, capacity)
 
 

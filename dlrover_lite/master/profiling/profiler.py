@@ -47,6 +47,9 @@ class Pace(msgspec.Struct, frozen=True):
     """How long intervals are."""
 
     seconds: float = 10.0
+    first_seconds: float = 4.0
+    """Length of the first interval since things have been as they are: until it is over nothing is known of a job that is new, nor is a
+    plan that was changed decided about."""
     least_seconds: float = 4.0
     """Least length in seconds of an interval that a change of the plan ends; a shorter one is dropped."""
     warm_up_seconds: float = 3.0
@@ -69,6 +72,7 @@ class Pace(msgspec.Struct, frozen=True):
         factor = seconds / usual.seconds
         return cls(
             seconds,
+            usual.first_seconds * factor,
             usual.least_seconds * factor,
             usual.warm_up_seconds * factor,
             usual.patience_seconds,
@@ -249,7 +253,9 @@ class Profiler:
         return any(self._of(*source).until < end for source in self._sources() if source[0] in ("usage", "host"))
 
     def _end(self, began: float) -> float:
-        return began + (self._pace.look_seconds if self._looks else self._pace.seconds)
+        if self._looks:
+            return began + self._pace.look_seconds
+        return began + (self._pace.seconds if self.has_measured else self._pace.first_seconds)
 
     def level(
         self, now: float, at: float, is_news: Callable[[Mapping[str, int]], bool] = lambda _: True
