@@ -162,6 +162,28 @@ def test_a_node_that_is_made_smaller_gives_room_to_another() -> None:
     assert seen(backend, "worker-2").host == "host-0"
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_room_of_a_server_whose_memory_outlives_it_is_kept_for_the_one_that_follows(keeps: bool) -> None:
+    """As a pod keeps it. Found by seed 902569: a worker took the cores, and what followed found none beside the memory."""
+    jobs = Jobs(Machine(4.0, memory=4 * GIB))
+    backend = jobs.backend()
+    backend.launch(spec("ps-0", 3.0, 2 * GIB, role="ps"))
+    backend.launch(spec("worker-0", 2.0))
+    jobs.passes(5.0)
+    server = backend.processes["ps-0"]
+    if keeps:
+        server.keep("arena", GIB // 4)
+    server.end(-9)
+    assert seen(backend, "worker-0").host == ("" if keeps else "host-0")
+    if not keeps:
+        return
+    backend.launch(spec("ps-1", 3.0, 3 * GIB, role="ps", follows="ps-0"))
+    assert seen(backend, "ps-1").host == "host-0"
+    backend.terminate("ps-1", grace_seconds=0)
+    jobs.passes(5.0)
+    assert seen(backend, "worker-0").host == "host-0"
+
+
 def test_what_a_node_takes_up_is_where_it_was_left() -> None:
     jobs = Jobs(Machine(4.0), Machine(16.0))
     backend = jobs.backend()
@@ -169,7 +191,7 @@ def test_what_a_node_takes_up_is_where_it_was_left() -> None:
     jobs.passes(10.0)
     backend.processes["ps-0"].keep("arena", GIB // 2, "rows")
     backend.terminate("ps-0", grace_seconds=0, keep_memory=True)
-    assert jobs.cluster.left("host-0") == Resources(4.0, 64 * GIB - GIB // 2)
+    assert jobs.cluster.left("host-0") == Resources(3.0, 63 * GIB), "its room isn't kept for who takes it up"
     with pytest.raises(BackendError, match=r"limited to 256 MiB of memory: 512 MiB are in use"):
         backend.launch(spec("ps-1", role="ps", follows="ps-0", memory=GIB // 4))
     backend.launch(spec("ps-1", role="ps", follows="ps-0"))

@@ -80,7 +80,7 @@ class SimBackend:
         process = Process(spec.id, spec.resources, "", {}, changed=self._changed, ends=self._ends)
         self.processes[spec.id] = process
         if followed is not None and followed.kept:
-            process.kept, followed.kept = followed.kept, {}
+            process.kept, followed.kept, process.reserved = followed.kept, {}, followed.limits
             self._cluster.place(process, followed.host)
         if not self._try_to_place(spec):
             self._cluster.when_room(process, lambda: self._try_to_place(spec))

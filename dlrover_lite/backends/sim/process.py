@@ -72,6 +72,8 @@ class Process:
     shared_bytes: int = 0
     """Bytes of shared memory that ends with it."""
     peak_bytes: int = 0
+    reserved: Resources = Resources(0.0, 0)
+    """Resources of the one whose memory it takes over."""
     paused: bool = False
     """It is stopped (SIGSTOP): it has all that it has, and uses no core."""
     works: deque[Work] = field(default_factory=deque)
@@ -145,8 +147,14 @@ class Process:
 
     @property
     def taken(self) -> Resources:
-        """Resources that are taken for it on its host: its limits, or, before it has a place and after its end, what memory outlives it."""
-        return self.limits if self.state in ("placed", "running") else Resources(0.0, self.outliving_bytes)
+        """Resources that are taken for it on its host: its limits, also after its end as long as memory outlives it, as a pod keeps its room;
+        before it has a place those of the one whose memory it takes over."""
+        if self.state in ("placed", "running"):
+            return self.limits
+        if not self.kept:
+            return Resources(0.0, 0)
+        held = self.limits if self.state == "ended" else self.reserved
+        return held.or_more(Resources(0.0, self.outliving_bytes))
 
     @property
     def outliving_bytes(self) -> int:
