@@ -1,8 +1,10 @@
 """How near simulated jobs come to real ones that they weren't made from.
 
 Jobs as of ``bench/autoscale.py`` train with fixed plans, from launch to end, and one with the brain, of which nothing is known before.
-What a minibatch costs is calibrated from the profiles of three of the fixed plans. The others, and the one with the brain, are simulated:
-the fixed ones by their rates, the one with the brain by the real brain and the real master on a virtual clock, at their usual cadence.
+What a minibatch costs is calibrated from the profiles of three of the fixed plans, which have all cores. The others have all, three
+quarters or half of them: how the same cores are divided makes little difference where nodes share them, so that an order of such plans
+hangs on tenths of seconds. The others, and the one with the brain, are simulated: the fixed ones by their rates, the one with the brain by
+the real brain and the real master on a virtual clock, at their usual cadence.
 What comes before and after training (launch, evaluation, end) is taken from the three.
 
 ``sim.validation_error``: median of how far simulated completion times are off the real ones, as a share, of all jobs that nothing was
@@ -23,9 +25,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -56,6 +60,8 @@ WORKLOAD = Workload("ads-clicks")
 REPORT_SECONDS = 1.0
 """Seconds between two reports of a simulated node, of a job whose nodes report about as often."""
 ROWS_SAMPLES = 1e6
+SHARES = (1.0, 0.75, 0.5)
+"""Shares of the machine's cores that plans have which nothing is calibrated from, in turn."""
 ONE_IN = 3
 """With ``--rows``, costs come from one plan in so many of each model."""
 
@@ -91,13 +97,16 @@ class Pair(NamedTuple):
 
 
 def plans_of(size: Size) -> tuple[list[Candidate], list[Candidate]]:
-    """Choose the plans to calibrate from, and the others, from all that use the machine: spread over them, and apart from each other."""
+    """Choose the plans to calibrate from, and the others, from all that use the machine: spread over them, and apart from each other. The
+    others have different shares of its cores."""
     plans = sorted(plans_within(CEILING["cores"]), key=lambda plan: (plan.servers, plan.workers, plan.worker_cores))
     many = size.calibrated + size.others
     chosen = [plans[round(at * (len(plans) - 1) / (many - 1))] for at in range(many)]
     taken = {round(at * (many - 1) / max(1, size.calibrated - 1)) for at in range(size.calibrated)}
+    others = [plan for at, plan in enumerate(chosen) if at not in taken]
     return [plan for at, plan in enumerate(chosen) if at in taken], [
-        plan for at, plan in enumerate(chosen) if at not in taken
+        msgspec.structs.replace(plan, worker_cores=plan.worker_cores * share, ps_cores=plan.ps_cores * share)
+        for plan, share in zip(others, cycle(SHARES), strict=False)
     ]
 
 
