@@ -8,6 +8,7 @@ doesn't count.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -77,11 +78,12 @@ def _job(number: int, random: np.random.Generator) -> JobView:
     )
 
 
-def inversions(rounds: int, seed: int = 0) -> list[str]:
-    """Make random rounds; return what is wrong, a line for each round in which a job with a higher priority ends later. Rounds in which
-    the job gets nothing because all changes together would surely gain nothing are left out: ``decide`` says so."""
-    random, found = np.random.default_rng(seed), []
-    for number in range(rounds):
+def inversions(numbers: Iterable[int]) -> list[str]:
+    """Make the random rounds of these numbers; return what is wrong, a line for each in which a job with a higher priority ends later.
+    Rounds in which the job gets nothing because all changes together would surely gain nothing are left out: ``decide`` says so."""
+    found = []
+    for number in numbers:
+        random = np.random.default_rng(number)
         jobs = [_job(at, random) for at in range(int(random.integers(1, 6)))]
         capacity = Resources(float(random.choice([1.0, 2.0, 5.5, 9.0, 20.0])), _MEMORY)
         which = int(random.integers(len(jobs)))

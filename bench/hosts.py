@@ -125,7 +125,7 @@ def plans_known(seeds: int, *, quick: bool) -> list[Figure]:
 
 def priorities(seeds: int, *, quick: bool) -> list[Figure]:
     rounds = 500 if quick else 10_000
-    found = inversions(rounds)
+    found = inversions(range(rounds))
     for one in found[:5]:
         say(one)
     return [Figure("hosts.priority_inversions", len(found), "rounds", "<= 0", detail={"rounds": rounds})]

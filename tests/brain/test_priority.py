@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +28,7 @@ from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed
 from dlrover_lite.brain.planning.plan_values import options_of
 from dlrover_lite.core.units import Resources
 from tests.brain.models import data, load, view
+from tests.repository.sources import ROOT
 
 POLICY = Policy()
 AS_GOOD = (1 + POLICY.tie_share) * (1 + POLICY.fewer_nodes_share)
@@ -130,6 +133,14 @@ def _to_go(found: Round, job: JobView, capacity: Resources) -> float:
     if decision.action == "explore" or (goes_back and decision.choice != job.now):
         return options.stay_seconds
     return options.stay_seconds - float(restrained(options, POLICY).gain[options.points.find(decision.choice)])
+
+
+@pytest.mark.parametrize("number", [23719, 25640])
+def test_who_waits_is_decided_together_with_what_others_get(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by these rounds of ``bench/hosts.py``: by a job's higher priority another one waited, or no longer did, and by that a third got
+    what the first had had."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    assert importlib.import_module("_priority_rounds").inversions([number]) == []
 
 
 needs = st.lists(

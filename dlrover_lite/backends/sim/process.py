@@ -13,6 +13,7 @@ from dlrover_lite.core.units import Resources
 
 __all__ = ["Kept", "Process", "Program"]
 
+_NO_ROOM = Resources(0.0, 0)
 _NOTHING = 1e-9
 
 
@@ -72,7 +73,7 @@ class Process:
     shared_bytes: int = 0
     """Bytes of shared memory that ends with it."""
     peak_bytes: int = 0
-    reserved: Resources = Resources(0.0, 0)
+    reserved: Resources = _NO_ROOM
     """Resources of the one whose memory it takes over."""
     paused: bool = False
     """It is stopped (SIGSTOP): it has all that it has, and uses no core."""
@@ -147,12 +148,12 @@ class Process:
 
     @property
     def taken(self) -> Resources:
-        """Resources that are taken for it on its host: its limits, also after its end as long as memory outlives it, as a pod keeps its room;
-        before it has a place those of the one whose memory it takes over."""
+        """Resources that are taken for it on its host: its limits, also after its end as long as memory outlives it, as a pod keeps its
+        room; before it has a place those of the one whose memory it takes over."""
         if self.state in ("placed", "running"):
             return self.limits
         if not self.kept:
-            return Resources(0.0, 0)
+            return _NO_ROOM
         held = self.limits if self.state == "ended" else self.reserved
         return held.or_more(Resources(0.0, self.outliving_bytes))
 

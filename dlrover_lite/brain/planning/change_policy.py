@@ -18,18 +18,18 @@ from dlrover_lite.brain.planning.allowed_changes import as_good, floor_of, restr
 from dlrover_lite.brain.planning.exploration import best_exploration, failed, under_way
 from dlrover_lite.brain.planning.greedy import (
     Walk,
-    better_used_by_others,
     cheapest_as_good,
     fewest_nodes,
     soonest,
+    stairs_from_nothing,
     stairs_of,
 )
 from dlrover_lite.brain.planning.job_view import Action, Exploration, Policy
 from dlrover_lite.brain.planning.plan_grid import to_milli
-from dlrover_lite.brain.planning.plan_values import Options, reading_all, reading_limit, worth
+from dlrover_lite.brain.planning.plan_values import Options, reading_all, reading_limit, worth, worth_of_beginning
 from dlrover_lite.core.units import Resources
 
-__all__ = ["Settled", "Verdict", "held_back", "settle"]
+__all__ = ["Settled", "Verdict", "may_wait", "settle"]
 
 Cause = Literal["", "fixed", "spare", "exchange", "taken", "no place", "tried", "back", "unsettled"]
 """What decided, where numbers alone don't say it: the plan isn't to be changed; fewer cores do as well; an exchange between jobs that isn't
@@ -55,28 +55,26 @@ class Settled(NamedTuple):
     """Resources that are left over."""
     rejected: Mapping[str, float]
     """Seconds that each job would have gained at the least by an exchange that wasn't surely worth it; empty: there was none."""
+    held: tuple[str, ...] = ()
+    """Jobs that wait, though their smallest plans would fit: others end so much sooner by their cores."""
 
 
-def held_back(options: Sequence[Options], capacity: Resources, policy: Policy) -> list[str]:
-    """Find the jobs that are to wait though their smallest plans fit: others end so much sooner by their cores. Nobody waits
-    for that once none may pass him any more (``Policy.reserve_after_seconds``), nor who could have one that runs give way: who has given
-    way has done so for him."""
+def may_wait(options: Sequence[Options], policy: Policy) -> dict[str, float]:
+    """Find the jobs that are to wait, though their smallest plans fit, where others end so much sooner by their cores; with what it is
+    worth that they begin, to end some time rather than never. Nobody waits for that once none may pass him any more
+    (``Policy.reserve_after_seconds``), nor who could have one that runs give way: who has given way has done so for him."""
+    if policy.rho <= 1.0 or len(options) == 1:
+        return {}
     weakest = min(
         (one.view.priority for one in options if one.now is not None and not one.view.stays), default=math.inf
     )
-    waiting = {
-        one.view.job: aged_priority(one.view, policy)
+    return {
+        one.view.job: worth_of_beginning(aged_priority(one.view, policy), one.seconds(one.minimum), policy.rho)
         for one in options
         if one.now is None
         and one.view.waited_seconds < policy.reserve_after_seconds
         and one.view.priority < policy.preempt_ratio * weakest
     }
-    if not waiting or policy.rho <= 1.0 or len(options) == 1:
-        return []
-    fixed = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
-    free = [one if one.view.job in fixed else restrained(one, policy) for one in options]
-    floors = {**_floors(free, fixed, capacity, policy), **fixed}
-    return better_used_by_others(free, waiting, capacity, floors, policy.rho)
 
 
 def settle(
@@ -86,32 +84,41 @@ def settle(
     *,
     alone: bool,
     forced: bool,
-    waiting: Sequence[Options] = (),
+    beginnings: Mapping[str, float] | None = None,
 ) -> Settled:
     """Choose the plans of all admitted jobs. ``alone``: this is the only job there is. ``forced``: others were let in or put out, so that
-    plans may have to shrink. ``waiting``: jobs that are held back. The smallest plans of all together fit into ``capacity``."""
+    plans may have to shrink. ``beginnings``: jobs that may be told to wait, with what it is worth that they begin. The smallest plans of
+    all together fit into ``capacity``."""
+    beginnings = beginnings or {}
     fixed = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
     whole = {one.view.job: one for one in options}
     free = [one if one.view.job in fixed else restrained(one, policy) for one in options]
-    # who may keep what he has follows from what all need at the least, not from who waits
-    may_keep = _floors([*free, *waiting], fixed, capacity, policy)
-    floors = {job: at for job, at in _floors(free, fixed, capacity, policy).items() if job in may_keep}
-    walk = _walk(free, capacity, fixed, floors, policy, alone=alone)
+    floors = _floors(free, fixed, capacity, policy)
+    walk = _walk(free, capacity, fixed, floors, beginnings, policy, alone=alone)
     _leave_alone(walk)
     rejected: dict[str, float] = {}
     worth_it = forced or alone or _worth_it(walk, whole, policy)
     if not worth_it and (kept := _nobody_loses(free, fixed, capacity)):
-        rejected = {job: float(one.least_gain[walk.chosen[job]]) for job, one in whole.items()}
-        walk = _walk(free, capacity, fixed, kept, policy, alone=alone)
+        rejected = {job: float(whole[job].least_gain[at]) for job, at in walk.chosen.items()}
+        walk = _walk(free, capacity, fixed, kept, beginnings, policy, alone=alone)
+    _let_in(walk, beginnings)
     saving = _save(walk, whole, fixed.keys(), policy, alone=alone)
     _grow_in_place(walk, whole, fixed.keys(), policy)
-    causes: dict[str, Cause] = {
-        job: "exchange" for job, one in whole.items() if rejected and walk.chosen[job] == one.now
-    }
+    causes: dict[str, Cause] = {job: "exchange" for job, at in walk.chosen.items() if rejected and at == whole[job].now}
     causes.update(dict.fromkeys(fixed, "fixed"))
     causes.update(dict.fromkeys(saving, "spare"))
-    verdicts = {job: _verdict(one, walk, causes.get(job, ""), policy) for job, one in whole.items()}
-    return Settled(verdicts, Resources(walk.free_milli / 1000, walk.free_memory), rejected)
+    verdicts = {
+        job: _verdict(one, walk, causes.get(job, ""), policy) for job, one in whole.items() if job in walk.chosen
+    }
+    held = tuple(job for job in whole if job not in walk.chosen)
+    return Settled(verdicts, Resources(walk.free_milli / 1000, walk.free_memory), rejected, held)
+
+
+def _let_in(walk: Walk, beginnings: Mapping[str, float]) -> None:
+    """Let jobs begin with what nobody else takes: those first for which it is worth the most."""
+    for job in sorted(beginnings.keys() - walk.chosen.keys(), key=lambda job: (-beginnings[job], job)):
+        if walk.has_room(job, walk.options[job].minimum):
+            walk.move(job, walk.options[job].minimum)
 
 
 def _walk(
@@ -119,14 +126,20 @@ def _walk(
     capacity: Resources,
     pinned: Mapping[str, int],
     floors: Mapping[str, int],
+    beginnings: Mapping[str, float],
     policy: Policy,
     *,
     alone: bool,
 ) -> Walk:
-    stairs = {one.view.job: stairs_of(one, floors.get(one.view.job)) for one in options}
-    walk = Walk(options, capacity, stairs, pinned, floors)
+    stairs = {
+        one.view.job: stairs_from_nothing(one, beginnings[one.view.job])
+        if one.view.job in beginnings
+        else stairs_of(one, floors.get(one.view.job))
+        for one in options
+    }
+    walk = Walk(options, capacity, stairs, pinned, floors, beginnings)
     for job, one in walk.options.items():
-        if job in pinned:
+        if job in pinned or job not in walk.chosen:
             continue
         if alone and walk.has_room(job, best := soonest(one, capacity)):
             walk.move(job, best)
@@ -260,19 +273,21 @@ def _leave_alone(walk: Walk) -> None:
 def _worth_it(walk: Walk, options: Mapping[str, Options], policy: Policy) -> bool:
     """Say whether the changes together are worth something at the lower ends of their bands."""
     total = 0.0
-    for job, one in options.items():
+    for job, at in walk.chosen.items():
+        one = options[job]
         if one.now is None:
             return True
-        at = walk.chosen[job]
         total += float(worth(one.view.priority, one.stay_seconds, one.least_gain[at : at + 1], policy.rho)[0])
     return total > 0
 
 
 def _nobody_loses(options: Sequence[Options], pinned: Mapping[str, int], capacity: Resources) -> dict[str, int]:
-    """Find for each job a plan as good as its present one, from which on all may still gain; empty if there isn't room for these. All
-    run."""
+    """Find for each job that runs a plan as good as its present one, from which on all may still gain; empty if there isn't room for
+    these."""
     kept, milli, memory = {}, to_milli(capacity.cores), capacity.memory
     for one in options:
+        if one.now is None:
+            continue
         at = pinned.get(one.view.job, as_good(one))
         kept[one.view.job] = at
         milli -= int(one.points.milli[at])

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from dlrover_lite.brain.planning.job_view import (
 )
 from dlrover_lite.brain.planning.kept_options import KeptOptions
 from dlrover_lite.brain.planning.pareto import Band, ThroughputModel
-from dlrover_lite.brain.planning.plan_grid import Candidate, IntArray, MemoryBand, to_milli
+from dlrover_lite.brain.planning.plan_grid import Candidate, IntArray, MemoryBand
 from dlrover_lite.brain.planning.plan_values import Options
 from dlrover_lite.brain.planning.rules import Rules, rules_of
 from dlrover_lite.brain.planning.shared_hosts import place_all
@@ -176,14 +176,15 @@ def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | 
     admission = admit(views, needs, capacity, policy, reluctant=reluctant, later=later)
     alone = len(views) == 1
     let_in = [options[job] for job in admission.admitted]
-    admission = _worth_beginning(admission, let_in, inputs)
+    # nobody waits for others' sake where jobs give way for somebody
+    beginnings = {} if any(admission.preempted.values()) else rules.may_wait(let_in, policy)
     admitted = set(admission.admitted)
-    waiting = [one for one in let_in if one.view.job not in admitted]
     inside = [options[view.job] for view in views if view.job in admitted]
-    forced = bool(admission.preempted) or any(one.now is None for one in inside)
+    forced = bool(admission.preempted) or any(one.now is None and one.view.job not in beginnings for one in inside)
     free_milli = free_now(views, capacity)
     inside = [no_more_than_free(one, free_milli, policy) for one in inside]
-    settled = rules.settle(inside, capacity, policy, alone=alone, forced=forced, waiting=waiting)
+    settled = rules.settle(inside, capacity, policy, alone=alone, forced=forced, beginnings=beginnings)
+    admission = _without(admission, settled.held)
     settled, early = begin(admission.admitted, options, settled, free_milli, policy)
     placed = place_all(options, settled, early, inputs.hosts)
     places = {job: place for place, job in enumerate([*early, *placed.homeless, *admission.queued], 1)}
@@ -192,25 +193,11 @@ def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | 
     return Round(inputs, decisions, placed.settled.free)
 
 
-def _worth_beginning(admission: Admission, inside: Sequence[Options], inputs: RoundInputs) -> Admission:
-    """Put those back into the queue whose cores are worth more to others, as far as others take them; nobody where jobs give way for
-    somebody."""
-    rules = rules_of(inputs.policy.name)
-    back = [] if any(admission.preempted.values()) else rules.held_back(inside, inputs.capacity, inputs.policy)
-    if not back:
-        return admission
-    others, waiting = ([one for one in inside if (one.view.job in back) is held] for held in (False, True))
-    forced = bool(admission.preempted) or any(one.now is None for one in others)
-    left = rules.settle(others, inputs.capacity, inputs.policy, alone=False, forced=forced, waiting=waiting).free
-    milli, memory = to_milli(left.cores), left.memory
-    for one in inside:
-        if one.view.job in back and one.fits(one.minimum, milli, memory):
-            back.remove(one.view.job)
-            milli -= int(one.points.milli[one.minimum])
-            memory -= int(one.memory[one.minimum])
+def _without(admission: Admission, held: Collection[str]) -> Admission:
+    """Put those who are held back into the queue again, before those for whom there is no room."""
     return admission._replace(
-        admitted=tuple(job for job in admission.admitted if job not in back),
-        queued=(*(job for job in admission.admitted if job in back), *admission.queued),
+        admitted=tuple(job for job in admission.admitted if job not in held),
+        queued=(*(job for job in admission.admitted if job in held), *admission.queued),
     )
 
 

@@ -1,38 +1,41 @@
 """Weighted greedy over the admitted jobs: who gets how much of the capacity.
 
-Every job starts at its smallest plan, or at its floor (``change_policy``). Then the steps of all jobs' upper hulls of (cost, value) are
-taken, the most value per core first, as long as there is room; a job whose next step doesn't fit goes no further. What is left over goes
-to plans between the corners. Raising a job's priority never gets it a slower plan here: its steps come earlier, and nobody else's do.
+Every job starts at its smallest plan, or at its floor (``change_policy``); one that may be told to wait starts from nothing, and its first
+step is to begin. Then the steps of all jobs' upper hulls of (cost, value) are taken, the most value per core first, as long as there is
+room; a job whose next step doesn't fit goes no further. What is left over goes to plans between the corners. Who waits follows from the
+same steps as what the others get: if it were decided beforehand, a job could lose cores by a higher priority, since another one waits, or
+doesn't, for that. Raising a job's priority never gets it a slower plan here: its steps come earlier, and nobody else's do.
 (``decision`` says how far that holds for a whole round.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.brain.planning.plan_grid import FloatArray, IntArray, to_milli
-from dlrover_lite.brain.planning.plan_values import Options, hull, worth_of_beginning
+from dlrover_lite.brain.planning.plan_values import Options, hull
 from dlrover_lite.core.units import Resources
 
 __all__ = [
     "Stairs",
     "Walk",
-    "better_used_by_others",
     "cheapest_as_good",
     "fewest_nodes",
     "soonest",
+    "stairs_from_nothing",
     "stairs_of",
 ]
 
 
 class Walk:
     """One walk over the jobs' ``options`` up their ``stairs``. ``pinned``: job -> the position that it keeps; ``floors``: job -> the
-    position that it starts from, if that isn't its smallest plan.
+    position that it starts from, if that isn't its smallest plan; ``from_nothing``: jobs that start from nothing, and aren't among the
+    ``chosen`` before they begin.
 
     What all have at least must fit into the capacity (``admission``) together; ``chosen`` then does too.
     """
@@ -44,19 +47,20 @@ class Walk:
         stairs: Mapping[str, Stairs],
         pinned: Mapping[str, int],
         floors: Mapping[str, int] | None = None,
+        from_nothing: Collection[str] = (),
     ) -> None:
         self.options = {one.view.job: one for one in options}
         least = {**(floors or {}), **pinned}
-        self.chosen = {job: least.get(job, one.minimum) for job, one in self.options.items()}
+        self.chosen = {job: least.get(job, one.minimum) for job, one in self.options.items() if job not in from_nothing}
         self.free_milli = to_milli(capacity.cores) - sum(self.milli(job) for job in self.chosen)
         self.free_memory = capacity.memory - sum(self.memory(job) for job in self.chosen)
         self._climb({job: stairs[job] for job in self.options if job not in pinned and len(stairs[job].to)})
 
     def milli(self, job: str) -> int:
-        return int(self.options[job].points.milli[self.chosen[job]])
+        return int(self.options[job].points.milli[self.chosen[job]]) if job in self.chosen else 0
 
     def memory(self, job: str) -> int:
-        return int(self.options[job].memory[self.chosen[job]])
+        return int(self.options[job].memory[self.chosen[job]]) if job in self.chosen else 0
 
     def _climb(self, stairs: Mapping[str, Stairs]) -> None:
         jobs = sorted(stairs)  # of equal steps, the first of these comes first
@@ -74,6 +78,8 @@ class Walk:
                 self.move(job, int(one.to[level - 1]))
         for at in stuck:
             job = jobs[at]
+            if job not in self.chosen:
+                continue
             self._fill(job, int(steps[at].to[levels[at]]), aside[job] + unused)
             unused -= max(0, self.memory(job) - aside[job])
 
@@ -126,29 +132,7 @@ def stairs_of(one: Options, start: int | None = None) -> Stairs:
     return Stairs(to, milli[1:] - milli[:-1], memory[1:] - memory[:-1], value[1:] - value[:-1], to != now)
 
 
-def better_used_by_others(
-    options: Sequence[Options], waiting: Mapping[str, float], capacity: Resources, floors: Mapping[str, int], rho: float
-) -> list[str]:
-    """Find the jobs whose smallest plan takes cores that are worth more to others: to end some time rather than never is their first step.
-    ``waiting``: the priority of each job that may be told to wait; ``floors``: as in ``Walk``, of jobs that can't be changed the present
-    plan. The others' smallest plans, or floors, fit into ``capacity`` together."""
-    free_milli, free_memory = to_milli(capacity.cores), capacity.memory
-    steps: dict[str, Stairs] = {}
-    for one in sorted(options, key=lambda one: one.view.job):
-        job = one.view.job
-        if job in waiting:
-            steps[job] = _from_nothing(one, worth_of_beginning(waiting[job], one.seconds(one.minimum), rho))
-            continue
-        at = floors.get(job, one.minimum)
-        free_milli -= int(one.points.milli[at])
-        free_memory -= int(one.memory[at])
-        if not one.view.fixed and len((stairs := stairs_of(one, at)).to):
-            steps[job] = stairs
-    levels, _ = _climbed(list(steps.values()), free_milli, free_memory)
-    return [job for job, level in zip(steps, levels, strict=True) if job in waiting and not level]
-
-
-def _from_nothing(one: Options, worth: float) -> Stairs:
+def stairs_from_nothing(one: Options, worth: float) -> Stairs:
     """Make the stairs of a job that may get nothing at all, ``worth``: of its smallest plan. What its first steps are worth per core is
     what they are together, where the next is worth more than the first."""
     stairs, at = stairs_of(one), one.minimum

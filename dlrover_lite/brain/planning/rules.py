@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dlrover_lite.brain.planning.change_policy import Settled, held_back, settle
+from dlrover_lite.brain.planning.change_policy import Settled, may_wait, settle
 from dlrover_lite.brain.planning.job_view import JobView, ModelData
 from dlrover_lite.brain.planning.paper.plan_weights import model_of, weighed_options
 from dlrover_lite.brain.planning.paper.weighted_greedy import share
@@ -23,20 +23,20 @@ class Rules(NamedTuple):
     """Chooses the throughput model of a job."""
     options_of: Callable[..., Options | None]
     """Finds the plans that a job can have, and what each is worth (``plan_values.options_of``)."""
-    held_back: Callable[..., list[str]]
-    """Finds the jobs that wait though there is room for them (``change_policy.held_back``)."""
+    may_wait: Callable[..., dict[str, float]]
+    """Finds the jobs that may be told to wait though there is room for them (``change_policy.may_wait``)."""
     settle: Callable[..., Settled]
     """Chooses among the plans of all jobs (``change_policy.settle``)."""
     named: str
     """What every reason begins with, so that nobody takes the decisions of one policy for the other's."""
 
 
-def _nobody(*_: object, **__: object) -> list[str]:
-    return []
+def _nobody(*_: object) -> dict[str, float]:
+    return {}
 
 
 _RULES: dict[PolicyName, Rules] = {
-    "lite": Rules(lambda view: view.model, options_of, held_back, settle, ""),
+    "lite": Rules(lambda view: view.model, options_of, may_wait, settle, ""),
     "paper": Rules(model_of, weighed_options, _nobody, share, "by the paper's policy: "),
 }
 

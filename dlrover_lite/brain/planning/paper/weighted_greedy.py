@@ -28,10 +28,11 @@ def share(
     *,
     alone: bool,
     forced: bool,
-    waiting: Sequence[Options] = (),
+    beginnings: Mapping[str, float] | None = None,
 ) -> Settled:
     """Choose the plans of all admitted jobs, as ``change_policy.settle`` does. Each begins at its smallest plan; what can't be
-    changed keeps its own. Whether a job is ``alone``, others were let in by force, or are held back (``waiting``), makes no difference."""
+    changed keeps its own. Whether a job is ``alone``, or others were let in by force, makes no difference, and nobody waits
+    (``beginnings``)."""
     pinned = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
     chosen = {one.view.job: pinned.get(one.view.job, one.minimum) for one in options}
     walk = _Walk({one.view.job: one for one in options}, capacity, chosen)
