@@ -92,10 +92,6 @@ class Options(NamedTuple):
         """Return the remaining seconds with this plan, the change included."""
         return self.stay_seconds - float(self.gain[at])
 
-    def fits(self, at: int, milli: int, memory: int) -> bool:
-        """Say whether the plan fits into so many thousandths of a core and bytes."""
-        return int(self.points.milli[at]) <= milli and int(self.memory[at]) <= memory
-
 
 def options_of(
     view: JobView,
