@@ -198,7 +198,8 @@ class RegisteredJob:
         """Make the job's view for stage 2: ``first_view`` as long as it hasn't begun; fixed where its plan can't be changed now."""
         assert self.first_view is not None
         if self.plan is None and self.waits_since is None:
-            return msgspec.structs.replace(self.first_view, waited_seconds=max(0.0, at - self.began))
+            waited = max(0.0, at - self.began)
+            return msgspec.structs.replace(self.first_view, waited_seconds=waited, room_promised=self._room_promised)
         has = candidate(self.plan) if self.plan is not None else None
         view = self._observed_view(has, free_cores)
         if has is None:
@@ -303,9 +304,18 @@ class RegisteredJob:
             measured=None,
             last_change=None,
             waited_seconds=max(0.0, at - since),
+            room_promised=self._room_promised,
             ran_seconds=max(0.0, since - self.began),
             explored_seconds=self.explored_seconds,
         )
+
+    @property
+    def _room_promised(self) -> bool:
+        """Whether the job waits until others have made room, with a plan that it is to begin with then."""
+        if self.waits is None:
+            return False
+        last = self.waits.decision
+        return last.action == "queue" and last.predicted is not None
 
     def with_room(self, need: MemoryNeed, *, runs: bool = False) -> MemoryNeed:
         """Add room above what nodes use. A role that the recipe fixes begins with the memory that the recipe says, and has at least as much

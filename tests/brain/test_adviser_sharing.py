@@ -242,6 +242,23 @@ def test_a_job_gives_way_to_one_of_higher_priority_and_goes_on_after_it(office: 
     assert again.action == "start" and again.reason.startswith("it goes on with 1 ")
 
 
+def test_a_job_begins_for_which_another_has_given_way_though_a_third_makes_more_of_its_cores(office: Office) -> None:
+    office.prefer(1.0)
+    office.comes("short", plan=plan(1, 0.25, 0.25), priority=4.0, total_samples=4e6)
+    office.comes("weak", plan=plan(1, 0.25, 0.25))
+    office.measured("short", "weak")
+    office.comes("urgent", priority=2.0, total_samples=4e10)
+    office.turn()
+    told = office.said("urgent")
+    assert told is not None and told.action == "queue" and "room is made for it by weak" in told.reason
+    assert office.obeys("weak").action == "preempt"
+    office.turn()
+    assert office.obeys("urgent").action == "start"
+    office.comes("late", priority=2.0, total_samples=4e10)
+    office.turn()
+    assert office.said("late").action == "queue"  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [({"checkpoints": False}, "it takes no checkpoints"), ({"autoscale": "off"}, "autoscaling is off for it")],

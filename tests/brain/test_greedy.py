@@ -278,7 +278,8 @@ def test_a_much_higher_priority_preempts_the_weakest():
     }  # fmt: skip
     assert "new has a higher priority" in found.of("weak-and-new").reason
     assert "room is made for it by weak-and-new" in found.of("new").reason
-    gone = (jobs[0], view("weak-and-new", waited_seconds=1.0), *jobs[2:])
+    told = msgspec.structs.replace(jobs[3], room_promised=True)
+    gone = (jobs[0], view("weak-and-new", waited_seconds=1.0), jobs[2], told)
     assert decide(RoundInputs(at=0.0, capacity=Resources(1.5, 10**6), jobs=gone), load).of("new").action == "start"
     less = (*jobs[:3], msgspec.structs.replace(jobs[3], priority=1.9))
     found = decide(RoundInputs(at=0.0, capacity=Resources(1.5, 10**6), jobs=less), load)

@@ -129,7 +129,7 @@ def test_exploring_a_plan_has_a_budget():
     assert found.action == "explore"
     here, there = job.now, found.choice
     assert there.workers <= 2 * here.workers and there.ps_cores <= 2 * here.ps_cores
-    spent = 0.05 * found.predicted.stay_seconds
+    spent = Policy().exploration_share * found.predicted.stay_seconds
     assert decided(msgspec.structs.replace(job, explored_seconds=spent)).action == "stay"
     assert decided(msgspec.structs.replace(job, remaining_samples=1e5)).action == "stay"
 
@@ -262,7 +262,8 @@ SURE = data(spread=0.02)
 
 
 def test_a_long_job_waits_while_shorter_ones_make_more_of_its_cores():
-    """It would fit, with half a core; by that half the other ends sooner by more. Who has waited for long enough comes in all the same."""
+    """It would fit, with half a core; by that half the other ends sooner by more. Who has waited for long enough comes in all the same, and
+    so does for whom others have made room."""
     runs = view("runs", now=Candidate(2, 1, 0.5, 0.5), model=SURE, remaining_samples=1e5)
     waits = view("waits", model=SURE, remaining_samples=1e10)
     found = shared(1.5, runs, waits)
@@ -270,7 +271,8 @@ def test_a_long_job_waits_while_shorter_ones_make_more_of_its_cores():
     assert "would fit, but what runs would save by these cores is worth more" in found["waits"].reason
     for changed in (
         {"remaining_samples": 5e4},
-        {"priority": Policy().preempt_ratio},
+        {"priority": 1e4},
+        {"room_promised": True},
         {"waited_seconds": Policy().reserve_after_seconds},
     ):
         assert "would fit, but" not in shared(1.5, runs, msgspec.structs.replace(waits, **changed))["waits"].reason

@@ -6,7 +6,6 @@ nothing yet says are better has a budget, a share of the job's expected time, an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
@@ -62,18 +61,13 @@ class Settled(NamedTuple):
 def may_wait(options: Sequence[Options], policy: Policy) -> dict[str, float]:
     """Find the jobs that are to wait, though their smallest plans fit, where others end so much sooner by their cores; with what it is
     worth that they begin, to end some time rather than never. Nobody waits for that once none may pass him any more
-    (``Policy.reserve_after_seconds``), nor who could have one that runs give way: who has given way has done so for him."""
+    (``Policy.reserve_after_seconds``), nor once others make room for him: who has given way has done so for him."""
     if policy.rho <= 1.0 or len(options) == 1:
         return {}
-    weakest = min(
-        (one.view.priority for one in options if one.now is not None and not one.view.stays), default=math.inf
-    )
     return {
         one.view.job: worth_of_beginning(aged_priority(one.view, policy), one.seconds(one.minimum), policy.rho)
         for one in options
-        if one.now is None
-        and one.view.waited_seconds < policy.reserve_after_seconds
-        and one.view.priority < policy.preempt_ratio * weakest
+        if one.now is None and not one.view.room_promised and one.view.waited_seconds < policy.reserve_after_seconds
     }
 
 

@@ -153,8 +153,8 @@ def decide(inputs: RoundInputs, load: Load = load_model, *, kept: KeptOptions | 
     what counts as equal (``Policy.tie_share``, ``fewer_nodes_share``) and for the time in which room is made (``room_seconds``); plans that
     it may not be changed to of its own accord count with what they surely bring (``change_policy``), and neither those that are only tried
     count nor the way back from a try. That holds where cores are short. Where memory is short as well, plans are packed by two sizes, and
-    one may fit worse; and where all changes together would surely gain nothing, nobody loses, so nobody gets what others have. Six of
-    36,000 random rounds (``bench/_priority_rounds.py``) don't keep it yet.
+    one may fit worse; and where all changes together would surely gain nothing, nobody loses, so nobody gets what others have. By a higher
+    priority they may just be worth it, in which case a job may lose by it: one of 100,000 random rounds (``bench/_priority_rounds.py``).
 
     A job that ends sooner than a change would take effect keeps its plan and its place, whoever comes.
     """

@@ -5,8 +5,9 @@ mean of what it saves where it is better than the best plan that was measured, a
 Global Optimization of Expensive Black-Box Functions, 1998). Throughputs are taken as log-normal, for which it has a closed form. A try
 costs the change, the change back if it isn't better, and what it is slower meanwhile. The plan with the largest difference is tried.
 
-How long a try lasts is fixed beforehand (``Exploration.seconds``). A plan that isn't better then, or surely isn't before, is left again
-for the one before it; as measured, whatever a model says of either.
+How long a try lasts is fixed beforehand (``Exploration.seconds``): as long as it takes to tell apart what differs by as much as the plan is
+expected to differ from the best one. A plan that isn't better then, or surely isn't before, is left again for the one before it; as
+measured, whatever a model says of either.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dlrover_lite.brain.planning.job_view import Exploration, Policy
 from dlrover_lite.brain.planning.plan_grid import FloatArray, IntArray
 from dlrover_lite.brain.planning.plan_values import Options
 
-__all__ = ["Worth", "best_exploration", "expected_shortfall", "failed", "under_way", "worth_of_trying"]
+__all__ = ["Worth", "best_exploration", "expected_shortfall", "failed", "lengths", "under_way", "worth_of_trying"]
 
 _OF_80_PERCENT = 1.2816
 """Half the width of a band that holds 80%, in standard deviations."""
@@ -42,6 +43,8 @@ class Worth(NamedTuple):
     """Expected cost of the try."""
     costs_at_most: FloatArray
     """Cost of the try where the plan is as slow as the lower end of its band says."""
+    lengths: FloatArray
+    """Length of the try: seconds of intervals that are measured."""
 
 
 def expected_shortfall(log_mean: FloatArray, sd: FloatArray) -> FloatArray:
@@ -68,9 +71,17 @@ def worth_of_trying(one: Options, at: IntArray, policy: Policy) -> Worth:
     sd = _log_sds(one, at)
     chance = ndtr((ahead - best) / sd)
     saves = one.stay_seconds * math.exp(-best) * expected_shortfall(best - ahead, sd)
-    costs = view.scale_seconds * (2 - chance) + policy.exploration_seconds * expected_shortfall(ahead, sd)
+    seconds = lengths(ahead - best, policy)
+    costs = view.scale_seconds * (2 - chance) + seconds * expected_shortfall(ahead, sd)
     slowest = np.maximum(0.0, 1 - points.lower[at] / here)
-    return Worth(at, saves, chance, costs, 2 * view.scale_seconds + policy.exploration_seconds * slowest)
+    return Worth(at, saves, chance, costs, 2 * view.scale_seconds + seconds * slowest, seconds)
+
+
+def lengths(ahead: FloatArray, policy: Policy) -> FloatArray:
+    """Compute how long plans have to be tried that are expected to be ahead by this much, in logarithms: what is measured in a time has an
+    error that goes by one over the root of it."""
+    times = (policy.exploration_difference / np.maximum(np.abs(ahead), policy.exploration_difference)) ** 2
+    return np.maximum(policy.exploration_seconds * times, policy.least_exploration_seconds)
 
 
 def _log_sds(one: Options, at: IntArray) -> FloatArray:
@@ -95,7 +106,7 @@ def best_exploration(
     best = int(np.where(good, nets, -np.inf).argmax())
     exploration = Exploration(
         back=one.points.candidate(one.now),
-        seconds=policy.exploration_seconds,
+        seconds=float(worth.lengths[best]),
         saves_seconds=float(worth.saves[best]),
         chance=float(worth.chance[best]),
         costs_seconds=float(worth.costs[best]),

@@ -115,6 +115,7 @@ class Stairs(NamedTuple):
     to: IntArray
     """Positions in the job's options."""
     milli: IntArray
+    """Thousandths of a core, less than none where the first step leads to a better plan with fewer."""
     memory: IntArray
     """Memory that the corner takes beyond any corner before. (A plan with more cores may need less memory; what one before needed stays set
     aside until all are done, or the order of steps would matter.)"""
@@ -124,8 +125,17 @@ class Stairs(NamedTuple):
 
 
 def stairs_of(one: Options, start: int | None = None) -> Stairs:
-    """Make the stairs of a job from ``start`` on, or from its smallest plan."""
-    corners = hull(one, one.minimum if start is None else start)
+    """Make the stairs of a job from ``start`` on, or from its smallest plan. The first step is to the best plan that takes no more cores
+    than that, if there is a better one: it takes more memory."""
+    start = one.minimum if start is None else start
+    cheap = one.points.milli <= one.points.milli[start]
+    best = int(np.where(cheap, one.value, -np.inf).argmax())
+    if one.value[best] <= one.value[start]:
+        return _stairs(one, hull(one, start))
+    return _stairs(one, np.concatenate([[start], hull(one, best)]))
+
+
+def _stairs(one: Options, corners: IntArray) -> Stairs:
     milli, value, memory = one.points.milli[corners], one.value[corners], np.maximum.accumulate(one.memory[corners])
     to = corners[1:]
     now = -1 if one.now is None else one.now
@@ -135,7 +145,8 @@ def stairs_of(one: Options, start: int | None = None) -> Stairs:
 def stairs_from_nothing(one: Options, worth: float) -> Stairs:
     """Make the stairs of a job that may get nothing at all, ``worth``: of its smallest plan. What its first steps are worth per core is
     what they are together, where the next is worth more than the first."""
-    stairs, at = stairs_of(one), one.minimum
+    at = one.minimum
+    stairs = _stairs(one, hull(one, at))
     milli = np.concatenate([[one.points.milli[at]], stairs.milli])
     value = np.concatenate([[worth], stairs.value])
     slopes = np.cumsum(value) / np.cumsum(milli)
@@ -154,7 +165,8 @@ def _climbed(steps: Sequence[Stairs], free_milli: int, free_memory: int) -> tupl
         np.concatenate([getattr(one, name) for one in steps]) for name in ("milli", "memory", "value", "moves")
     )
     jobs = np.repeat(np.arange(len(steps)), [len(one.to) for one in steps])
-    order = _by_worth(jobs, value / milli, value, moves)
+    worth = np.divide(value, milli, out=np.full(len(milli), np.inf), where=milli > 0)  # what takes no cores comes first
+    order = _by_worth(jobs, worth, value, moves)
     levels, waits, stuck = [0] * len(steps), [False] * len(steps), []
     for job, cores, size in zip(jobs[order].tolist(), milli[order].tolist(), memory[order].tolist(), strict=True):
         if waits[job]:

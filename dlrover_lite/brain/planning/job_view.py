@@ -136,10 +136,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Number of windows to be measured after a change before it may be reversed."""
     saving_windows: int = 2
     """The same where reading is what limits the job, and cores are given back that make no difference: one window may be disturbed."""
-    exploration_share: NonNegative = 0.05
+    exploration_share: NonNegative = 0.075
     """Share of a job's expected time that may be spent on trying plans that nothing yet says are better."""
     exploration_seconds: Positive = 30.0
-    """Length of a try: seconds of intervals that are measured. Three of 10 s tell plans apart that differ by 3%."""
+    """Length of the longest try: seconds of intervals that are measured. Three of 10 s tell plans apart that differ by 3%."""
+    exploration_difference: Positive = 0.03
+    """Difference of throughputs that a try of that length tells, as a share. Where more is expected, a shorter one does."""
+    least_exploration_seconds: Positive = 10.0
+    """Length of the shortest try: an interval."""
     exploration_step: Annotated[float, Meta(gt=1)] = 2.0
     """Factor of the present plan's counts and sizes within which those of a plan to be tried are."""
 
@@ -186,6 +190,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from a decision until a change of the plan has taken effect."""
     waited_seconds: NonNegative = 0.0
     """Seconds for which the job has waited in the queue."""
+    room_promised: bool = False
+    """It waits for room that others were told to make for it."""
     ran_seconds: NonNegative = 0.0
     explored_seconds: NonNegative = 0.0
     """Seconds spent on trying plans so far."""

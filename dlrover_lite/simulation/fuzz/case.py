@@ -33,7 +33,13 @@ _CALM_SECONDS = (0.1, 0.3, 0.5)
 _SHOW_SECONDS = 6.0
 """Seconds between two writings of a status, which only people read."""
 _HASTY = Policies(
-    planning=Policy(exploration_share=0.5, exploration_seconds=2.0, reversal_windows=1, saving_windows=1),
+    planning=Policy(
+        exploration_share=0.5,
+        exploration_seconds=2.0,
+        least_exploration_seconds=2.0,
+        reversal_windows=1,
+        saving_windows=1,
+    ),
     tracking=TrackingPolicy(scale_seconds=0.2, change_seconds=1.0),
     decide_seconds=1.0,
 )
