@@ -213,6 +213,7 @@ def _facts() -> Iterator[str]:
     cases: list[dict[str, Any]] = [
         {"now": None, "remaining_samples": None},
         {"now": None, "remaining_samples": 1e6, "waited_seconds": 240.0, "ran_seconds": 60.0},
+        {"now": None, "remaining_samples": 1e6, "waited_seconds": 4.0, "room_promised": True},
         {"measured": None, "need": MemoryNeed(), "most": Resources(4.0, 8 * GIB)},
         {"need": MemoryNeed(worker=GIB, ps=GIB, tables=GIB), "most": Resources(1.0, 8 * GIB)},
         {"need": MemoryNeed(worker=GIB, ps=GIB, tables=GIB, tables_band=band, fixed_ps=2 * GIB)},

@@ -78,7 +78,8 @@ def _left(view: JobView) -> str:
         return "nobody knows how many samples: an hour was reckoned with"
     waited = f"; it has waited for {duration(view.waited_seconds)}" if view.waited_seconds else ""
     ran = f"; it has run for {duration(view.ran_seconds)}" if view.ran_seconds else ""
-    return f"{count(view.remaining_samples)} samples{ran}{waited}"
+    promised = "; others make room for it already" if view.room_promised else ""
+    return f"{count(view.remaining_samples)} samples{ran}{waited}{promised}"
 
 
 def _of_interval(last: Profile | None) -> Iterator[tuple[str, str]]:
