@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrover_lite.brain.planning.decision import Decision, decide
-from dlrover_lite.brain.planning.exploration import expected_shortfall, lengths, worth_of_trying
+from dlrover_lite.brain.planning.exploration import expected_shortfall, seconds_to_tell, worth_of_trying
 from dlrover_lite.brain.planning.job_view import (
     Exploration,
     JobView,
@@ -89,7 +89,7 @@ def test_a_try_is_as_long_as_it_takes_to_tell_the_difference_that_is_expected(
     difference: float, seconds: float
 ) -> None:
     """What a time tells goes by the root of it: a third more difference, nine sixteenths of the time."""
-    assert float(lengths(np.array([difference]), Policy())[0]) == pytest.approx(seconds, rel=0.01)
+    assert float(seconds_to_tell(np.array([difference]), Policy())[0]) == pytest.approx(seconds, rel=0.01)
 
 
 def test_what_was_measured_is_the_mark_that_a_try_has_to_beat() -> None:

@@ -22,7 +22,15 @@ from dlrover_lite.brain.planning.job_view import Exploration, Policy
 from dlrover_lite.brain.planning.plan_grid import FloatArray, IntArray
 from dlrover_lite.brain.planning.plan_values import Options
 
-__all__ = ["Worth", "best_exploration", "expected_shortfall", "failed", "lengths", "under_way", "worth_of_trying"]
+__all__ = [
+    "Worth",
+    "best_exploration",
+    "expected_shortfall",
+    "failed",
+    "seconds_to_tell",
+    "under_way",
+    "worth_of_trying",
+]
 
 _OF_80_PERCENT = 1.2816
 """Half the width of a band that holds 80%, in standard deviations."""
@@ -43,7 +51,7 @@ class Worth(NamedTuple):
     """Expected cost of the try."""
     costs_at_most: FloatArray
     """Cost of the try where the plan is as slow as the lower end of its band says."""
-    lengths: FloatArray
+    try_seconds: FloatArray
     """Length of the try: seconds of intervals that are measured."""
 
 
@@ -71,13 +79,13 @@ def worth_of_trying(one: Options, at: IntArray, policy: Policy) -> Worth:
     sd = _log_sds(one, at)
     chance = ndtr((ahead - best) / sd)
     saves = one.stay_seconds * math.exp(-best) * expected_shortfall(best - ahead, sd)
-    seconds = lengths(ahead - best, policy)
+    seconds = seconds_to_tell(ahead - best, policy)
     costs = view.scale_seconds * (2 - chance) + seconds * expected_shortfall(ahead, sd)
     slowest = np.maximum(0.0, 1 - points.lower[at] / here)
     return Worth(at, saves, chance, costs, 2 * view.scale_seconds + seconds * slowest, seconds)
 
 
-def lengths(ahead: FloatArray, policy: Policy) -> FloatArray:
+def seconds_to_tell(ahead: FloatArray, policy: Policy) -> FloatArray:
     """Compute how long plans have to be tried that are expected to be ahead by this much, in logarithms: what is measured in a time has an
     error that goes by one over the root of it."""
     times = (policy.exploration_difference / np.maximum(np.abs(ahead), policy.exploration_difference)) ** 2
@@ -106,7 +114,7 @@ def best_exploration(
     best = int(np.where(good, nets, -np.inf).argmax())
     exploration = Exploration(
         back=one.points.candidate(one.now),
-        seconds=float(worth.lengths[best]),
+        seconds=float(worth.try_seconds[best]),
         saves_seconds=float(worth.saves[best]),
         chance=float(worth.chance[best]),
         costs_seconds=float(worth.costs[best]),

@@ -125,8 +125,8 @@ class Stairs(NamedTuple):
 
 
 def stairs_of(one: Options, start: int | None = None) -> Stairs:
-    """Make the stairs of a job from ``start`` on, or from its smallest plan. The first step is to the best plan that takes no more cores
-    than that, if there is a better one: it takes more memory."""
+    """Make the stairs of a job from ``start`` on, or from its smallest plan. If another plan is better with no more cores, the first step
+    leads to that: nothing is lost by it but the memory that it needs more."""
     start = one.minimum if start is None else start
     cheap = one.points.milli <= one.points.milli[start]
     best = int(np.where(cheap, one.value, -np.inf).argmax())
