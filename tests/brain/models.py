@@ -27,6 +27,8 @@ class Sides(msgspec.Struct, frozen=True, kw_only=True):
     """Cores."""
     spread: float = 0.1
     """Half of the band, as a difference of logarithms."""
+    upper_share: float = 1.0
+    """The band's upper half, as a part of the lower one."""
     power: int = 4
 
     def sides(self, servers: Any, worker_sizes: Any, ps_sizes: Any) -> pareto.Sides:
@@ -41,7 +43,7 @@ class Sides(msgspec.Struct, frozen=True, kw_only=True):
         of_workers = (one / (w * worker_cores)) ** self.power + (self.latency / w) ** self.power
         host = ((one + self.server) / self.host) ** self.power
         rate = self.batch * (of_workers + host + (self.server / (p * ps_cores)) ** self.power) ** (-1 / self.power)
-        return rate, rate * np.exp(-self.spread), rate * np.exp(self.spread)
+        return rate, rate * np.exp(-self.spread), rate * np.exp(self.spread * self.upper_share)
 
 
 class Bumpy(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,6 +73,17 @@ def test_a_plan_that_nobody_can_be_sure_of_is_worth_more_than_its_prediction() -
     assert sure[SLOWER][1] < 0.05 < unsure[SLOWER][1] < 0.5
 
 
+def test_how_much_faster_a_plan_may_be_says_what_it_saves_and_how_much_slower_what_it_costs() -> None:
+    """No plan is faster than its cores allow, so bands have ends that differ."""
+    alike, bounded = (
+        worths(job(model=data(spread=0.5, upper_share=its), measured=Band(1e5, 0.98e5, 1.02e5)))[SLOWER]
+        for its in (1.0, 0.1)
+    )
+    assert bounded[0] < 0.1 * alike[0]
+    assert bounded[1] < 0.5 * alike[1]
+    assert bounded[2] >= alike[2]
+
+
 def test_a_try_costs_the_way_there_and_what_it_is_slower_and_the_way_back_unless_it_is_better() -> None:
     saves, chance, costs = worths(job(model=data(spread=0.001)))[SLOWER]
     rates = [float(load(job().model).predict(*plan.parts())[0][0]) for plan in (NOW, SLOWER)]

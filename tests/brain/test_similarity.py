@@ -108,6 +108,14 @@ def test_unlike_or_unequal_neighbours_are_trusted_less() -> None:
     assert trust((0.1, 1.0), (0.1, 1.0)) < trust((0.1, 1.0), (0.1, 3.0))
 
 
+def test_what_was_seen_of_any_past_job_was_seen() -> None:
+    first, second = {"workers": (2.0, 4.0), "ps": (1.0, 1.0)}, {"workers": (3.0, 8.0), "ps": (1.0, 2.0)}
+    near = [Neighbour("a", 0.0, past(region=first)), Neighbour("b", 0.1, past(region=second))]
+    prior = pooled_prior([*near, Neighbour("unknown", 0.0, past())])
+    assert prior is not None
+    assert prior.region == {"workers": (2.0, 8.0), "ps": (1.0, 2.0)}
+
+
 def test_costs_a_past_job_could_not_measure_come_from_others() -> None:
     blind = past(50.0, unseen=["latency"])
     prior = pooled_prior([Neighbour("blind", 0.0, blind), Neighbour("seeing", 0.0, past(1.0))])

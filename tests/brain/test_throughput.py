@@ -274,6 +274,48 @@ def test_outside_of_what_was_seen_the_band_is_wider_and_says_so() -> None:
     assert width[0] < width[2] < width[3]
 
 
+def test_what_jobs_like_it_have_seen_is_not_outside() -> None:
+    one_plan = exact(true_fit(TRUE), setting(), np.random.default_rng(0), 0.01)
+    prior = Prior(TRUE, 0.2)
+    seen = {"workers": (1.0, 8.0), "worker_cores": (0.25, 0.5), "ps": (1.0, 1.0), "ps_cores": (0.5, 2.0)}
+    lattice = setting(workers=np.array([2, 8, 16]), free_cores=1000.0)
+    alone, with_them = (
+        predict(fit(one_plan, prior=its), lattice) for its in (prior, msgspec.structs.replace(prior, region=seen))
+    )
+    assert alone.extrapolated.tolist() == [False, True, True]
+    assert with_them.extrapolated.tolist() == [False, False, True]
+    assert (alone.low[1:] < with_them.low[1:]).all()
+    assert alone.low[0] == with_them.low[0]
+
+
+def test_nothing_is_expected_to_be_faster_than_the_cores_allow_that_nodes_share() -> None:
+    """How long minibatches wait is known roughly, far from what was seen; how much CPU they take isn't."""
+    true = true_fit(TRUE)
+    seen = exact(true, setting(shared_cores=True), np.random.default_rng(0), 0.01)
+    found = fit(seen * 3, prior=Prior(TRUE, 0.2))
+    w, cores = np.array([8, 2, 1])[:, None, None], np.array([0.25, 0.5])[:, None]
+    ps_cores = np.array([0.125, 0.25, 0.5])
+    predicted = predict(found, setting(workers=w, worker_cores=cores, ps_cores=ps_cores, shared_cores=True))
+    worker = TRUE["worker_sample"] * 1024 + TRUE["worker_minibatch"] + TRUE["worker_request"]
+    server = TRUE["ps_sample"] * 1024 + TRUE["ps_request"]
+    allowed = 1024 * np.minimum(w * cores + ps_cores, 4.0) / (worker + server)
+    assert (predicted.high < 1.5 * allowed).all()
+    assert (predicted.high >= predicted.samples_per_second).all()
+    up, down = predicted.high / predicted.samples_per_second, predicted.samples_per_second / predicted.low
+    assert (up < 0.9 * down).any()
+
+
+def test_what_waits_may_be_as_much_faster_as_slower() -> None:
+    true = true_fit({**TRUE, "latency": 0.2})
+    found = fit(
+        exact(true, setting(worker_cores=1.0, shared_cores=True), np.random.default_rng(0), 0.01),
+        prior=Prior(TRUE, 0.2),
+    )
+    predicted = predict(found, setting(workers=np.array([2, 4]), worker_cores=1.0, shared_cores=True))
+    rate = predicted.samples_per_second
+    assert predicted.high / rate == pytest.approx(rate / predicted.low)
+
+
 def test_the_longest_phase_is_the_bottleneck() -> None:
     found = fit(simulated()[:8])
     lattice = setting(workers=np.arange(1, 9)[:, None], ps_cores=np.array([0.25, 1.0]))

@@ -18,6 +18,7 @@ __all__ = [
     "even_card_share",
     "minibatch_cpu_seconds",
     "rates_with_variance",
+    "shared_cores_limit",
     "shared_cores_times",
 ]
 
@@ -158,6 +159,17 @@ def shared_cores_times(
 ) -> Floats:
     """Compute the time of ``seconds`` of CPU on ``cores`` that nodes share, for so many workers. Arguments broadcast."""
     return np.asarray(seconds / (_left_of(cores, engine[5] * workers) * speed))
+
+
+def shared_cores_limit(table: Floats, coefficients: Floats, covariance: Floats) -> tuple[Floats, Floats]:
+    """Compute the seconds per minibatch [n] that the CPU work of workers and PS takes on the cores of the fullest host, with nothing lost
+    by waiting nor by stopping anybody, and their relative variance. ``table`` [13, n]: the fields of ``Setting``."""
+    batch, _, _, _, ps, _, _, _, free_power, host_workers, host_ps, _, _ = table
+    of_workers, of_ps = host_workers / free_power, host_ps / free_power
+    row = np.array([batch * of_workers, of_workers, ps * of_workers, batch * of_ps, ps * of_ps])
+    known = len(row)
+    seconds = np.maximum(coefficients[:known] @ row, 1e-300)
+    return seconds, ((covariance[:known, :known] @ row) * row).sum(axis=0) / seconds**2
 
 
 def rates_with_variance(

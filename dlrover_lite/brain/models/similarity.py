@@ -121,7 +121,15 @@ def pooled_prior(near: Sequence[Neighbour], *, form: str = "bottleneck") -> Prio
         exponent=float(math.exp(weights @ exponents)),
         noise=float(math.sqrt(weights @ np.array([n.fit.noise**2 for n in near]))),
         sample_bytes=float(np.exp(np.mean(np.log(sizes)))) if sizes else None,
+        region=_region_of(near),
     )
+
+
+def _region_of(near: Sequence[Neighbour]) -> dict[str, tuple[float, float]]:
+    """Find the range of each axis that was seen of any of these jobs."""
+    regions = [n.fit.region for n in near if n.fit.region]
+    axes = regions[0] if regions else ()
+    return {axis: (min(its[axis][0] for its in regions), max(its[axis][1] for its in regions)) for axis in axes}
 
 
 def _told(fitted: Fit, name: str) -> float:

@@ -8,13 +8,13 @@ two profiles give a usable fit, and what measurements can't tell apart keeps the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from dlrover_lite.brain.models.arithmetic import rates_with_variance
+from dlrover_lite.brain.models.arithmetic import rates_with_variance, shared_cores_limit
 from dlrover_lite.brain.models.fitting import (
     NOISE,
     Start,
@@ -37,6 +37,9 @@ _PRIOR_QUANTILE = 1.637744353696209
 """90th percentile of Student's t with ``_NOISE_WORTH`` degrees of freedom: scipy's, whose import takes longer than a job's first plan."""
 _WIDER = 0.12
 """Relative error added to the band for each doubling outside of what was seen."""
+_CPU_WIDER = 0.05
+"""The same of the CPU seconds of a minibatch, which have no waiting in them: those of workers differ by 4% where there are half as many of
+twice the size."""
 _LONGEST_LOG_WIDTH = 20.0
 """The most that the ends of a band are off what is expected, as a logarithm: nothing is known then. Far from all that was measured the
 variance grows until its width overflows, and what is infinite can't be stored as JSON."""
@@ -57,6 +60,8 @@ class Prior(msgspec.Struct, frozen=True):
     """Relative error that the form had with these coefficients."""
     sample_bytes: float | None = None
     """Bytes of rows per sample that go from host to host, and of gradients that come back; None: not known."""
+    region: dict[str, tuple[float, float]] = {}
+    """Range of each axis over which the form was seen to hold with these coefficients; empty: not known."""
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -81,7 +86,7 @@ class Fit(msgspec.Struct, frozen=True):
     unseen: list[str] = []
     """Coefficients that the observations say nothing of: the prior's, at most cut down."""
     region: dict[str, tuple[float, float]] = {}
-    """Range that was seen of each axis."""
+    """Range that was seen of each axis, with this job or with those that its prior comes from."""
 
 
 class Prediction(NamedTuple):
@@ -149,7 +154,7 @@ def fit(
         covariance=covariance.tolist(),
         merged=merged,
         unseen=unseen,
-        region=_region(observations),
+        region=_region(observations, prior.region if prior else {}),
     )
 
 
@@ -175,10 +180,13 @@ def _from_prior(form: Form, engine: Engine, prior: Prior | None) -> Fit:
     )
 
 
-def _region(observations: Sequence[Observation]) -> dict[str, tuple[float, float]]:
+def _region(
+    observations: Sequence[Observation], expected: Mapping[str, tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    """Find the range of each axis that was seen, with this job or before it."""
     found = {}
     for axis in AXES:
-        values = [float(getattr(o, axis)) for o in observations]
+        values = [*(float(getattr(o, axis)) for o in observations), *expected.get(axis, ())]
         found[axis] = (min(values), max(values))
     return found
 
@@ -196,10 +204,19 @@ def times(fitted: Fit, setting: Setting) -> Floats:
 def predict(fitted: Fit, setting: Setting) -> Prediction:
     """Predict the throughput of each setting with its band."""
     found = uncertainty(fitted, setting)
-    spread = np.sqrt(fitted.noise**2 + found.variance + (_WIDER * found.counted) ** 2)
-    width = np.exp(np.minimum(_quantile(fitted.freedom) * spread, _LONGEST_LOG_WIDTH))
-    rate = found.samples_per_second
-    return Prediction(rate, rate / width, rate * width, found.doublings > 1e-6)
+    quantile, rate = _quantile(fitted.freedom), found.samples_per_second
+
+    def width(variance: Floats, doublings: Floats) -> Floats:
+        spread = np.sqrt(fitted.noise**2 + variance + doublings**2)
+        return np.asarray(np.exp(np.minimum(quantile * spread, _LONGEST_LOG_WIDTH)))
+
+    either_way = width(found.variance, _WIDER * found.counted)
+    high = rate * either_way
+    if found.cores is not None:
+        # nothing is faster than its cores: what they allow is known better than what is lost by waiting
+        by_cores = found.cores.samples_per_second * width(found.cores.variance, _CPU_WIDER * found.doublings)
+        high = np.minimum(high, np.maximum(by_cores, rate))
+    return Prediction(rate, rate / either_way, high, found.doublings > 1e-6)
 
 
 def _quantile(freedom: float) -> float:
@@ -209,6 +226,14 @@ def _quantile(freedom: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.9))
+
+
+class CoresLimit(NamedTuple):
+    """Samples per second if nothing but cores that nodes share were a limit, arrays as the setting's."""
+
+    samples_per_second: Floats
+    variance: Floats
+    """Relative variance that the coefficients give it."""
 
 
 class Uncertainty(NamedTuple):
@@ -221,6 +246,8 @@ class Uncertainty(NamedTuple):
     """Number of doublings by which the setting lies outside of what was seen, added up over the axes."""
     counted: Floats
     """The same as far as it matters: less of them, the more of the time is the same whatever the plan."""
+    cores: CoresLimit | None
+    """What the cores allow that nodes share; None where each has its own limits."""
 
 
 def uncertainty(fitted: Fit, setting: Setting) -> Uncertainty:
@@ -236,8 +263,14 @@ def uncertainty(fitted: Fit, setting: Setting) -> Uncertainty:
     if (source := fitted.coefficients.get("source_sample")) is not None:
         # the part of the time that is the same whatever the plan
         counted = doublings * (1 - np.minimum(1.0, table[0] * source / seconds) ** fitted.exponent)
-    found = table[0] / seconds, variance, doublings, counted
-    return Uncertainty(*(values.reshape(shape) for values in found))
+    cores = None
+    if fitted.form == BOTTLENECK.name and np.all(setting.shared_cores):
+        least_seconds, its_variance = shared_cores_limit(table, x, covariance)
+        cores = CoresLimit((table[0] / least_seconds).reshape(shape), its_variance.reshape(shape))
+    rate, variance, doublings, counted = (
+        values.reshape(shape) for values in (table[0] / seconds, variance, doublings, counted)
+    )
+    return Uncertainty(rate, variance, doublings, counted, cores)
 
 
 def vector(fitted: Fit) -> Floats:

@@ -76,11 +76,11 @@ def worth_of_trying(one: Options, at: IntArray, policy: Policy) -> Worth:
     # the best that was measured: the present plan is taken to be
     known = [float(points.throughput[points.are(its.plan)].max(initial=0.0)) for its in view.measured_before]
     best = math.log(max([here, *known]) / here)
-    sd = _log_sds(one, at)
-    chance = ndtr((ahead - best) / sd)
-    saves = one.stay_seconds * math.exp(-best) * expected_shortfall(best - ahead, sd)
+    faster, slower = _log_sds(one, at, one.most_gain), _log_sds(one, at, one.least_gain)
+    chance = ndtr((ahead - best) / faster)
+    saves = one.stay_seconds * math.exp(-best) * expected_shortfall(best - ahead, faster)
     seconds = seconds_to_tell(ahead - best, policy)
-    costs = view.scale_seconds * (2 - chance) + seconds * expected_shortfall(ahead, sd)
+    costs = view.scale_seconds * (2 - chance) + seconds * expected_shortfall(ahead, slower)
     slowest = np.maximum(0.0, 1 - points.lower[at] / here)
     return Worth(at, saves, chance, costs, 2 * view.scale_seconds + seconds * slowest, seconds)
 
@@ -92,12 +92,12 @@ def seconds_to_tell(ahead: FloatArray, policy: Policy) -> FloatArray:
     return np.maximum(policy.exploration_seconds * times, policy.least_exploration_seconds)
 
 
-def _log_sds(one: Options, at: IntArray) -> FloatArray:
-    """Compute the standard deviations of the logarithms of throughputs over that of the present plan: the band of a gain holds the bands of
-    both."""
+def _log_sds(one: Options, at: IntArray, end: FloatArray) -> FloatArray:
+    """Compute the standard deviations of the logarithms of throughputs over that of the present plan, from one ``end`` of gains' bands,
+    which hold the bands of both. A plan may be much slower than expected, and not be faster than its cores allow, so the ends differ."""
     left = one.stay_seconds - np.where(at == one.now, 0.0, one.view.scale_seconds)
-    times = (left - one.least_gain[at]) / (left - one.gain[at])
-    return np.maximum(np.log(np.maximum(times, 1.0)) / _OF_80_PERCENT, _LEAST_SD)
+    times = np.abs(np.log((left - end[at]) / (left - one.gain[at])))
+    return np.maximum(times / _OF_80_PERCENT, _LEAST_SD)
 
 
 def best_exploration(

@@ -286,19 +286,20 @@ def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Opti
         now is not None and view.measured is not None and reading_limit(view, view.measured.expected) is not None
     )
     # predictions that missed before it was known what limits the job, whatever its plan, say nothing of those that rest on it
-    spread = (1.0 if reads_all else view.doubt) * spread_of(points)
+    spreads = (1.0 if reads_all else view.doubt) * np.stack([spread_of(points), _upper_spread(points)])
     if view.measured_before and now is not None:
-        points, spread, (now, minimum) = _as_measured(view, points, spread, (now, minimum))
+        points, spreads, (now, minimum) = _as_measured(view, points, spreads, (now, minimum))
         base = now
     rate = float(points.throughput[base])
     stay = policy.horizon_seconds if view.remaining_samples is None else view.remaining_samples / rate
     scale = np.full(len(points.milli), view.scale_seconds if now is not None else 0.0)
-    together = np.exp(np.hypot(spread, base_spread))
+    slower, faster = np.exp(np.hypot(spreads, base_spread))
     if now is not None:
-        scale[now], together[now] = 0.0, 1.0
+        scale[now] = 0.0
+        slower[now] = faster[now] = 1.0
     ratio = rate / points.throughput
     gain = stay - stay * ratio - scale
-    least_gain, most_gain = stay - stay * ratio * together - scale, stay - stay * ratio / together - scale
+    least_gain, most_gain = stay - stay * ratio * slower - scale, stay - stay * ratio / faster - scale
     if reads_all:  # no plan is faster
         least_gain, gain, most_gain = (np.minimum(each, -scale) for each in (least_gain, gain, most_gain))
     return Options(
@@ -334,28 +335,32 @@ def worth_of_beginning(priority: float, seconds: float, rho: float) -> float:
 
 
 def _as_measured(
-    view: JobView, points: Points, spread: FloatArray, kept: tuple[int, int]
+    view: JobView, points: Points, spreads: FloatArray, kept: tuple[int, int]
 ) -> tuple[Points, FloatArray, tuple[int, int]]:
     """Put what was measured in place of what is predicted, for plans that the job had before. Return the points in their order, their
-    ``spread``, and where the ``kept`` positions are now."""
-    throughput, lower, upper, spread = (
-        column.copy() for column in (points.throughput, points.lower, points.upper, spread)
+    ``spreads`` [2, n], and where the ``kept`` positions are now."""
+    throughput, lower, upper, spreads = (
+        column.copy() for column in (points.throughput, points.lower, points.upper, spreads)
     )
     for one in view.measured_before:
         at = points.are(one.plan)
         throughput[at], lower[at], upper[at] = one.throughput
-        spread[at] = math.log(one.throughput.upper / one.throughput.expected)
+        spreads[:, at] = math.log(one.throughput.upper / one.throughput.expected)
     order = np.lexsort((-throughput, points.milli))
     places = np.argsort(order)
     points = points._replace(throughput=throughput, lower=lower, upper=upper).in_order(order)
-    return points, spread[order], (int(places[kept[0]]), int(places[kept[1]]))
+    return points, spreads[:, order], (int(places[kept[0]]), int(places[kept[1]]))
 
 
 def spread_of(points: Points) -> FloatArray:
     """Compute half of the band of each prediction, as a difference of logarithms (the wider half)."""
-    up = np.log(points.upper / points.throughput)
     down = np.log(points.throughput / np.maximum(points.lower, points.throughput * 1e-9))
-    return np.maximum(up, down)
+    return np.maximum(_upper_spread(points), down)
+
+
+def _upper_spread(points: Points) -> FloatArray:
+    """Compute the upper half of the band of each prediction, as a difference of logarithms."""
+    return np.asarray(np.log(points.upper / points.throughput))
 
 
 def reading_limit(view: JobView, throughput: float) -> float | None:
