@@ -212,9 +212,9 @@ def predict(fitted: Fit, setting: Setting) -> Prediction:
 
     either_way = width(found.variance, _WIDER * found.counted)
     high = rate * either_way
-    if found.cores is not None:
+    if (limit := found.cores_limit) is not None:
         # nothing is faster than its cores: what they allow is known better than what is lost by waiting
-        by_cores = found.cores.samples_per_second * width(found.cores.variance, _CPU_WIDER * found.doublings)
+        by_cores = limit.samples_per_second * width(limit.variance, _CPU_WIDER * found.doublings)
         high = np.minimum(high, np.maximum(by_cores, rate))
     return Prediction(rate, rate / either_way, high, found.doublings > 1e-6)
 
@@ -246,7 +246,7 @@ class Uncertainty(NamedTuple):
     """Number of doublings by which the setting lies outside of what was seen, added up over the axes."""
     counted: Floats
     """The same as far as it matters: less of them, the more of the time is the same whatever the plan."""
-    cores: CoresLimit | None
+    cores_limit: CoresLimit | None
     """What the cores allow that nodes share; None where each has its own limits."""
 
 
@@ -263,14 +263,14 @@ def uncertainty(fitted: Fit, setting: Setting) -> Uncertainty:
     if (source := fitted.coefficients.get("source_sample")) is not None:
         # the part of the time that is the same whatever the plan
         counted = doublings * (1 - np.minimum(1.0, table[0] * source / seconds) ** fitted.exponent)
-    cores = None
+    cores_limit = None
     if fitted.form == BOTTLENECK.name and np.all(setting.shared_cores):
         least_seconds, its_variance = shared_cores_limit(table, x, covariance)
-        cores = CoresLimit((table[0] / least_seconds).reshape(shape), its_variance.reshape(shape))
+        cores_limit = CoresLimit((table[0] / least_seconds).reshape(shape), its_variance.reshape(shape))
     rate, variance, doublings, counted = (
         values.reshape(shape) for values in (table[0] / seconds, variance, doublings, counted)
     )
-    return Uncertainty(rate, variance, doublings, counted, cores)
+    return Uncertainty(rate, variance, doublings, counted, cores_limit)
 
 
 def vector(fitted: Fit) -> Floats:
