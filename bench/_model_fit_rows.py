@@ -92,18 +92,29 @@ def _predicted(taken: Sequence[Row], rest: Sequence[Row], form: Form) -> Iterato
     """By the plans alone, and by what strangers and daemons left of the host while the fitted ones were measured: nothing of ``rest`` is
     known."""
     seen = observations([row.profile for row in taken])
-    free = median(one.free_power for one in seen)
     setting = Setting.even(
         workers=[row.plan.workers for row in rest],
         ps=[row.plan.servers for row in rest],
         worker_cores=[row.plan.worker_cores for row in rest],
         ps_cores=[row.plan.ps_cores for row in rest],
         batch_size=seen[0].batch_size,
-        free_cores=free,
+        free_cores=median(_free_cores(row.profile) for row in taken),
+        shared_cores=all(row.profile.shared_cores for row in taken),
     )
     found = predict(fit(seen, form=form), setting)
     for row, rate, low, high in zip(rest, found.samples_per_second, found.low, found.high, strict=True):
         yield Prediction(row, float(rate), bool(low <= row.profile.samples_per_second <= high))
+
+
+def _free_cores(profile: Profile) -> float:
+    """Compute what others leave of the one host, or what the nodes took if that is more."""
+    return max(_own_cores(profile), sum(host.cores - host.other_cores for host in profile.hosts))
+
+
+def _own_cores(profile: Profile) -> float:
+    """Cores that the nodes took."""
+    own = sum(use.cpu_seconds for use in profile.workers) + sum(use.cpu_seconds for use in profile.ps)
+    return own / profile.seconds
 
 
 def paces(rows: Sequence[Row]) -> list[float]:
@@ -123,8 +134,8 @@ def paces(rows: Sequence[Row]) -> list[float]:
 def busy_share(row: Row) -> float:
     """Of the host's cores, by whomever."""
     profile = row.profile
-    own = sum(use.cpu_seconds for use in profile.workers) + sum(use.cpu_seconds for use in profile.ps)
-    return sum(own / profile.seconds + host.other_cores for host in profile.hosts) / sum(h.cores for h in profile.hosts)
+    own = _own_cores(profile)
+    return sum(own + host.other_cores for host in profile.hosts) / sum(h.cores for h in profile.hosts)
 
 
 def observations(profiles: Sequence[Profile]) -> list[Observation]:

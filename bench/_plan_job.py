@@ -41,6 +41,8 @@ WARM_UP_SECONDS, FIRST_SECONDS = 3.0, 4.0
 HAIR_CORES = 0.001
 PROFILE_SECONDS = 3.0
 """From the end of an interval until its profile is there, at most; there is none where nodes hadn't told enough."""
+BEFORE_SECONDS = 2.0
+"""By which an interval may end before it is asked to: with what nodes have told last."""
 
 
 def set_up() -> None:
@@ -162,13 +164,17 @@ class PlannedJob(Watch, AbstractContextManager["PlannedJob"]):
             raise SystemExit(f"the job has {state}; see {self.handle.directory}")
 
     def _end_interval(self) -> list[Profile]:
-        """Those that were measured since this was asked last. A worker is resized by a hair, which ends the profiler's interval."""
+        """Those that were measured since this was asked last. A worker is resized by a hair, which ends the profiler's interval; its
+        profile, the longest of them, is waited for."""
+        asked = time.time()
         worker = next(node for node in running(self.handle.status()) if node.role == "worker")
         self.handle.resize(worker.id, cores=worker.cores + HAIR_CORES)
         self.until(lambda status: _has(status, worker.id, worker.cores + HAIR_CORES), f"{worker.id} was resized")
         end = time.monotonic() + PROFILE_SECONDS
-        while not (new := self._new_profiles()) and time.monotonic() < end:
+        new = self._new_profiles()
+        while all(each.at < asked - BEFORE_SECONDS for each in new) and time.monotonic() < end:
             time.sleep(0.1)
+            new += self._new_profiles()
         return new
 
     def _new_profiles(self) -> list[Profile]:

@@ -33,6 +33,8 @@ _KILL_SECONDS = 2.0
 """Until a job that was killed is told once more."""
 _MOST_SECONDS = 1200.0
 """Longest time that one policy's run may take, in seconds; then something is wrong, and all jobs are killed."""
+NODES = ("ps.server", "worker")
+"""Packages of what nodes run."""
 
 
 @dataclass(frozen=True)
@@ -235,11 +237,12 @@ class _Run:
 
 
 def prepare(home: Path) -> None:
-    """Put what the recipes name beside them, and have all kernels compiled: that takes half a minute with code that is new, and would
-    count against whoever comes first."""
+    """Put what the recipes name beside them, have all kernels compiled, and what processes import read from the disk once: that takes half
+    a minute with code or on a machine that is new, and would count against whoever comes first."""
     shutil.copy(Path(__file__).with_name("_several_model.py"), home / MODEL_FILE)
-    for part in ("ps.server", "worker"):
-        code = f"from dlrover_lite.{part}.compile_kernels import compile_kernels; compile_kernels()"
+    kernels = [f"from dlrover_lite.{part}.compile_kernels import compile_kernels; compile_kernels()" for part in NODES]
+    imports = [f"import torch, dlrover_lite.{part}.main" for part in NODES]
+    for code in (*kernels, *imports, "import dlrover_lite.brain.advisor, scipy.optimize"):
         subprocess.run([sys.executable, "-c", code], check=True)
 
 

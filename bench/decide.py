@@ -39,6 +39,7 @@ from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
 from dlrover_lite.brain.planning.paper.nsga2 import nsga2_front
 from dlrover_lite.brain.planning.pareto import fastest, points_of
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed, even_sizes, lattice_of
+from dlrover_lite.core.garbage import seldom_collected
 from dlrover_lite.core.units import GIB, Resources
 
 BOUNDS = Bounds(worker_sizes=even_sizes(8), ps_sizes=even_sizes(4))
@@ -223,8 +224,9 @@ def reporting(*, quick: bool) -> list[Figure]:
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    for measure in (whole, deciding, against_nsga2, reporting):  # the last one takes most of the time
-        emit(options, measure(quick=options.quick))
+    with seldom_collected():  # as the brain's process does
+        for measure in (whole, deciding, against_nsga2, reporting):  # the last one takes most of the time
+            emit(options, measure(quick=options.quick))
 
 
 if __name__ == "__main__":

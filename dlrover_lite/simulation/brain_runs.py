@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +14,7 @@ from dlrover_lite.backends.sim.machine_faults import schedule_faults
 from dlrover_lite.backends.sim.physics.rates import Rates
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.files.durable import without_syncing
+from dlrover_lite.core.garbage import seldom_collected
 from dlrover_lite.master.cadence import Cadence
 from dlrover_lite.master.profiling.profiler import Pace
 from dlrover_lite.master.work.lease_size import LeasePolicy
@@ -69,20 +68,6 @@ class _Totals(NamedTuple):
     given_core_seconds: float
     used_byte_seconds: float
     given_byte_seconds: float
-
-
-@contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """Look for circles of garbage seldom: there are millions of objects that stay, and few circles."""
-    usual = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-        gc.unfreeze()
 
 
 class BrainRun:
@@ -139,7 +124,7 @@ class BrainRun:
         """Let jobs run until all have ended, or up to a time; return when that was."""
         world = self.world
         world.clock.at(_LOOK_SECONDS, self._look)
-        with _seldom_collected(), without_syncing():
+        with seldom_collected(), without_syncing():
             while world.clock.now < until and not world.is_over:
                 world.happen()
         self._look()

@@ -13,6 +13,7 @@ import pytest
 from dlrover_lite.brain.models.throughput_forms import ADDITIVE, BOTTLENECK
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from tests.brain.simulated import Job
+from tests.brain.test_shared_cores import measured
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 PLANS = [Candidate(w, p, cores, 0.3) for w in (1, 2, 4) for p in (1, 2) for cores in (0.25, 0.5, 1.0)]
@@ -36,6 +37,12 @@ def test_models_are_judged_by_plans_they_have_not_seen(bench: ModuleType, tmp_pa
     assert len(found.oversubscribed) == 3
     assert median(found.within) < 0.05 < median(bench.errors_of(kept, ADDITIVE, splits=3).within)
     assert 0 <= found.covered <= 1
+
+
+def test_nodes_that_share_their_cores_are_judged_so(bench: ModuleType) -> None:
+    """Another plan's cores count, not those of the plans that were fitted to."""
+    rows = [bench.Row("m", 0, plan, True, measured(plan, seed=at), 0.0, 0.0) for at, plan in enumerate(PLANS)]
+    assert median(bench.errors_of(rows, BOTTLENECK, splits=3).within) < 0.05
 
 
 def test_predicted_plans_are_kept_from_the_fitted_model(bench: ModuleType) -> None:

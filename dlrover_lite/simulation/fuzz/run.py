@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.core.garbage import seldom_collected
 from dlrover_lite.jobs import events
 from dlrover_lite.simulation.fuzz.case import Case
 from dlrover_lite.simulation.fuzz.faults import Fault
@@ -32,8 +31,6 @@ LEAST_STEPS, LEAST_FAULTS = 500, LEAST_SURE
 _MOST_JOBS = 4
 """Number of jobs that somebody starts after one another, until there were as many."""
 _NEWEST_NOTES = 40
-_OBJECTS_PER_COLLECTION = 20_000
-"""Number of new objects after which garbage is looked for."""
 _MEMORY = Path("/dev/shm")
 """A file system in memory: nothing that is synced there waits for a disk."""
 
@@ -73,23 +70,12 @@ def run_seed(seed: int, *, directory: Path | None = None) -> Ran:
     faults = draw(seed, checkpoints=case.takes_checkpoints, autoscales=case.autoscales)
     place = directory or Path(tempfile.mkdtemp(prefix="simulated-", dir=_MEMORY if _MEMORY.is_dir() else None))
     try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), _seldom_collected():
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), seldom_collected():
             warnings.simplefilter("error", RuntimeWarning)  # numbers that are none
             return _run(case, faults, place)
     finally:
         if directory is None:
             shutil.rmtree(place, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """Look for garbage in cycles less often: there is little of it, and what imports have left is looked at each time."""
-    before = gc.get_threshold()
-    gc.set_threshold(_OBJECTS_PER_COLLECTION, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _run(case: Case, faults: list[Fault], directory: Path) -> Ran:
