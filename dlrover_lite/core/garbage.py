@@ -9,8 +9,9 @@ from contextlib import contextmanager
 __all__ = ["seldom_collected"]
 
 _THRESHOLDS = (50_000, 20, 50)
-"""Number of new objects after which they are looked at, and numbers of such looks after which older ones are, too. Python's own are 700, 10
-and 10: the brain's process spends a tenth of its time so with a thousand jobs, and finds next to nothing."""
+"""Number of new objects after which they are looked at, and numbers of such looks after which older ones are, too. With Python's own, which
+are 700, 10 and 10, the brain's process spends a twentieth of its time so for a thousand jobs, and a tenth of a decision for ten thousand,
+and finds next to nothing."""
 
 
 @contextmanager
