@@ -93,6 +93,8 @@ class Advisor:
         """Jobs of which stage 3 has something new to look at."""
         self._to_decide: dict[str, None] = {}
         """Jobs that were measured since the last round."""
+        self._queued: dict[str, None] = {}
+        """Jobs that have no nodes yet, or no longer."""
         self._advised: dict[str, tuple[Numbered, Advice]] = {}
         self._options = KeptOptions()
         self._liked: Preferences | None = None
@@ -260,9 +262,9 @@ class Advisor:
             self._use.put(known)
             self._changed |= known.demand is not demand and known.demand != demand
             self._forget_lost(known, standing)
-        if done and any(other.plan is None for other in self._jobs.values()):
-            self._changed = True  # there may be room now
         self._note(known)
+        if done and self._queued:
+            self._changed = True  # there may be room now
         self._judge(known)
 
     def ended(self, job: str, outcome: JobOutcome, at: float) -> None:
@@ -271,7 +273,7 @@ class Advisor:
         if known is None:
             return
         self._use.remove(job)
-        for there in (self._waiting, self._to_treat, self._to_decide, self._advised):
+        for there in (self._waiting, self._to_treat, self._to_decide, self._queued, self._advised):
             there.pop(job, None)
         self._changed = True
         remember(self._store, known, outcome, at)
@@ -372,6 +374,7 @@ class Advisor:
             (self._waiting, known.waits is not None),
             (self._to_treat, known.to_heal or known.new_level),
             (self._to_decide, known.new_profile),
+            (self._queued, known.plan is None),
         ):
             if wanted:
                 there[job] = None

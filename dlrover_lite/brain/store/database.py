@@ -232,7 +232,8 @@ class ConfigStore:
 
         A round in which nothing is done needn't be kept: pass the jobs whose decision acts, or whose reason isn't the last one.
         """
-        chosen = [decision for decision in decided.decisions if decision.job in set(jobs)]
+        kept = set(jobs)
+        chosen = [decision for decision in decided.decisions if decision.job in kept]
         numbers = self._add_decisions(decided.inputs, chosen, "round", heard or {})
         return {one.job: number for one, number in zip(chosen, numbers, strict=True)}
 
