@@ -24,7 +24,7 @@ from dlrover_lite.brain.advisor import Advisor, Arrival
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry, profile_record
-from dlrover_lite.core.garbage import seldom_collected
+from dlrover_lite.core.garbage_collection import infrequent_garbage_collection
 from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.protocol.acts import Resize, WorkRole
 from dlrover_lite.protocol.brain_messages import Advice, Report
@@ -234,7 +234,10 @@ def most_memory_mib() -> float:
 
 
 def main(jobs: int, windows: int, seconds: float) -> None:
-    with seldom_collected(), tempfile.TemporaryDirectory(prefix="dl-bench-") as name:  # as the brain's process does
+    with (
+        infrequent_garbage_collection(),
+        tempfile.TemporaryDirectory(prefix="dl-bench-") as name,
+    ):  # as the brain's process does
         many = ManyJobs(jobs, windows, Path(name))
         first = many.run(REPORT_SECONDS * 2)
         settled = dict(many.actions)

@@ -42,7 +42,7 @@ HAIR_CORES = 0.001
 PROFILE_SECONDS = 3.0
 """From the end of an interval until its profile is there, at most; there is none where nodes hadn't told enough."""
 BEFORE_SECONDS = 2.0
-"""By which an interval may end before it is asked to: with what nodes have told last."""
+"""An interval that is asked to end has ended up to so many seconds before: with what its nodes had told last."""
 
 
 def set_up() -> None:

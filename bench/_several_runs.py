@@ -238,7 +238,7 @@ class _Run:
 
 def prepare(home: Path) -> None:
     """Put what the recipes name beside them, have all kernels compiled, and what processes import read from the disk once: that takes half
-    a minute with code or on a machine that is new, and would count against whoever comes first."""
+    a minute with new code or on a new machine, and would count against whoever comes first."""
     shutil.copy(Path(__file__).with_name("_several_model.py"), home / MODEL_FILE)
     kernels = [f"from dlrover_lite.{part}.compile_kernels import compile_kernels; compile_kernels()" for part in NODES]
     imports = [f"import torch, dlrover_lite.{part}.main" for part in NODES]

@@ -39,7 +39,7 @@ from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
 from dlrover_lite.brain.planning.paper.nsga2 import nsga2_front
 from dlrover_lite.brain.planning.pareto import fastest, points_of
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed, even_sizes, lattice_of
-from dlrover_lite.core.garbage import seldom_collected
+from dlrover_lite.core.garbage_collection import infrequent_garbage_collection
 from dlrover_lite.core.units import GIB, Resources
 
 BOUNDS = Bounds(worker_sizes=even_sizes(8), ps_sizes=even_sizes(4))
@@ -224,7 +224,7 @@ def reporting(*, quick: bool) -> list[Figure]:
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    with seldom_collected():  # as the brain's process does
+    with infrequent_garbage_collection():  # as the brain's process does
         for measure in (whole, deciding, against_nsga2, reporting):  # the last one takes most of the time
             emit(options, measure(quick=options.quick))
 

@@ -19,7 +19,7 @@ import msgspec
 
 from dlrover_lite.core.decoding import from_json
 from dlrover_lite.core.errors import BrainError, DlroverLiteError, JobError
-from dlrover_lite.core.garbage import seldom_collected
+from dlrover_lite.core.garbage_collection import infrequent_garbage_collection
 from dlrover_lite.core.processes.log import log
 from dlrover_lite.core.version import __version__
 
@@ -83,7 +83,7 @@ def serve(
     process = identify(os.getpid())
     assert process is not None
     with ExitStack() as stack:
-        stack.enter_context(seldom_collected())
+        stack.enter_context(infrequent_garbage_collection())
         lock = stack.enter_context(files.daemon_lock())
         if not lock.take(_LOCK_SECONDS):
             raise BrainError(

@@ -14,7 +14,7 @@ from dlrover_lite.backends.sim.machine_faults import schedule_faults
 from dlrover_lite.backends.sim.physics.rates import Rates
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.files.durable import without_syncing
-from dlrover_lite.core.garbage import seldom_collected
+from dlrover_lite.core.garbage_collection import infrequent_garbage_collection
 from dlrover_lite.master.cadence import Cadence
 from dlrover_lite.master.profiling.profiler import Pace
 from dlrover_lite.master.work.lease_size import LeasePolicy
@@ -124,7 +124,7 @@ class BrainRun:
         """Let jobs run until all have ended, or up to a time; return when that was."""
         world = self.world
         world.clock.at(_LOOK_SECONDS, self._look)
-        with seldom_collected(), without_syncing():
+        with infrequent_garbage_collection(), without_syncing():
             while world.clock.now < until and not world.is_over:
                 world.happen()
         self._look()

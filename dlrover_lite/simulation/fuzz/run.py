@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dlrover_lite.core.errors import DlroverLiteError
-from dlrover_lite.core.garbage import seldom_collected
+from dlrover_lite.core.garbage_collection import infrequent_garbage_collection
 from dlrover_lite.jobs import events
 from dlrover_lite.simulation.fuzz.case import Case
 from dlrover_lite.simulation.fuzz.faults import Fault
@@ -70,7 +70,7 @@ def run_seed(seed: int, *, directory: Path | None = None) -> Ran:
     faults = draw(seed, checkpoints=case.takes_checkpoints, autoscales=case.autoscales)
     place = directory or Path(tempfile.mkdtemp(prefix="simulated-", dir=_MEMORY if _MEMORY.is_dir() else None))
     try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), seldom_collected():
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), infrequent_garbage_collection():
             warnings.simplefilter("error", RuntimeWarning)  # numbers that are none
             return _run(case, faults, place)
     finally:

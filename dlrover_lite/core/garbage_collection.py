@@ -1,4 +1,4 @@
-"""Garbage in cycles, which Python looks for by itself, in processes that keep millions of objects and leave few cycles."""
+"""Python's search for garbage in cycles, in processes that keep millions of objects and leave few cycles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["seldom_collected"]
+__all__ = ["infrequent_garbage_collection"]
 
 _THRESHOLDS = (50_000, 20, 50)
 """Number of new objects after which they are looked at, and numbers of such looks after which older ones are, too. With Python's own, which
@@ -15,7 +15,7 @@ and finds next to nothing."""
 
 
 @contextmanager
-def seldom_collected() -> Iterator[None]:
+def infrequent_garbage_collection() -> Iterator[None]:
     """Look for garbage in cycles more seldom than usual, in the whole process."""
     before = gc.get_threshold()
     gc.set_threshold(*_THRESHOLDS)
