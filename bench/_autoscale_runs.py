@@ -22,7 +22,18 @@ from dlrover_lite.protocol.demands import Demand
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.profiles import Profile
 
-__all__ = ["CEILING", "FullRun", "History", "Workload", "full_run", "granted", "plans_within", "scan", "user_run"]
+__all__ = [
+    "CEILING",
+    "FullRun",
+    "History",
+    "Workload",
+    "full_run",
+    "granted",
+    "misses_of",
+    "plans_within",
+    "scan",
+    "user_run",
+]
 
 _CORES = min(os.cpu_count() or 2, 8)
 """More than the four that a job begins with of which nothing is known, where the machine has them."""
@@ -68,6 +79,8 @@ class FullRun:
     profiles: list[Profile]
     auc: float
     """At the end, of samples that it wasn't trained with."""
+    misses: list[float]
+    """Difference between measured and predicted throughput of each change that was judged, as a share of what was predicted."""
 
     def rate_with(self, plan: Candidate | None) -> float | None:
         """Samples/s while it had this plan; None if that wasn't measured."""
@@ -207,6 +220,7 @@ def full_run(recipe: Mapping[str, Any], *, brain: bool, most_seconds: float = 36
         memory_used=use.peak / use.memory if use.memory else float("nan"),
         profiles=profiles,
         auc=_auc(result.status or {}),
+        misses=misses_of(handle.id) if brain else [],
     )
 
 
@@ -227,6 +241,16 @@ def granted(job: str) -> tuple[list[tuple[float, Candidate]], str]:
         decided = queries.decisions(store, job, number=1)
     changes = [one for i, one in enumerate(found) if i == 0 or one[1] != found[i - 1][1]]
     return changes, decided[0].decision.reason if decided else ""
+
+
+def misses_of(job: str) -> list[float]:
+    """How far each change of the job that was judged was off what was predicted, as ``history --calibration`` has it: a share of that."""
+    from dlrover_lite.brain.store import queries
+    from dlrover_lite.brain.store.database import ConfigStore
+    from dlrover_lite.brain_server.files import BrainFiles
+
+    with ConfigStore(BrainFiles().database) as store:
+        return [abs(one.effect.error) for one in queries.judged_decisions(store, job)]
 
 
 def user_run(home: Path, workload: Workload, samples: int, plan: Candidate) -> float:

@@ -51,6 +51,8 @@ class Completion:
     plans: tuple[str, ...] = ()
     """The plans that it had, each with the seconds from its arrival on."""
     counts: bool = True
+    misses: tuple[float, ...] = ()
+    """Difference between measured and predicted throughput of each change by the brain, as a share of what was predicted."""
 
 
 @dataclass(frozen=True)
@@ -204,8 +206,11 @@ class _Run:
             job.has = job.plan
             job.told.append(_told(self.now() - job.workload.arrives, job.plan))
 
-    def outcome(self, plans_of: Callable[[str], list[tuple[float, Candidate]]]) -> Outcome:
-        """``plans_of``: the plans that the brain gave a job, with the seconds since the epoch; asked with that policy only."""
+    def outcome(
+        self, plans_of: Callable[[str], list[tuple[float, Candidate]]], misses_of: Callable[[str], list[float]]
+    ) -> Outcome:
+        """``plans_of``: the plans that the brain gave a job, with the seconds since the epoch; ``misses_of``: as ``Completion.misses``.
+        Both are asked with that policy only."""
         found = []
         for job, result in sorted(self.ended, key=lambda each: each[0].workload.arrives):
             assert job.handle is not None
@@ -222,6 +227,7 @@ class _Run:
                     waited=max(0.0, job.started - job.workload.arrives),
                     plans=tuple(told),
                     counts=job.workload.counts,
+                    misses=tuple(misses_of(job.handle.id)) if self.policy == "brain" else (),
                 )
             )
         last = max(result.ended_at for _, result in self.ended)
@@ -249,7 +255,7 @@ def prepare(home: Path) -> None:
 def run(policy: PolicyName, schedule: Sequence[Workload], home: Path) -> Outcome:
     """Run all jobs of the schedule under a policy, in a home that is prepared for them. Raises SystemExit when one ends otherwise than it
     is to, or hasn't trained on each sample once."""
-    from _autoscale_runs import granted
+    from _autoscale_runs import granted, misses_of
 
     from dlrover_lite.brain_server import brain_process
 
@@ -268,7 +274,7 @@ def run(policy: PolicyName, schedule: Sequence[Workload], home: Path) -> Outcome
         if policy == "brain":
             brain_process.stop()
     these.check_censuses()
-    return these.outcome(lambda job: granted(job)[0])
+    return these.outcome(lambda job: granted(job)[0], misses_of)
 
 
 def _told(at: float, plan: Candidate) -> str:

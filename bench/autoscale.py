@@ -10,8 +10,9 @@ its end.
 ``warm_over_cold``: the warm job's time over the cold one's in the same round.
 ``first_plan_ratio``: samples/s with the warm job's first plan over the oracle's. ``cpu_used`` and ``memory_used``: of the warm job's
 nodes over what they were given; for memory, at their peak. ``auc_difference``: between the scaled jobs and the oracle's, of samples held
-out. All runs are told in a table. ``--only scaled`` leaves out the fixed plans (of which a few are tried, to know how many samples make a
-job of that length), and gives ``warm_over_cold`` alone.
+out. ``median_miss``: how far the changes of all cold and warm jobs were off what was predicted, in the median, as
+``history --calibration`` tells. All runs are told in a table. ``--only scaled`` leaves out the fixed plans (of which a few are tried, to
+know how many samples make a job of that length), and gives ``warm_over_cold`` and ``median_miss`` alone.
 """
 
 from __future__ import annotations
@@ -152,8 +153,8 @@ def _past(home: Path, size: Size, rate: float, history: History) -> None:
 
 
 def figures_of(found: Found, *, heed: bool) -> list[Figure]:
-    over_cold = _warm_over_cold(found, heed=heed)
-    return [figure for figure in [*_figures_of_oracle(found, heed=heed), over_cold] if figure is not None]
+    of_both = [_warm_over_cold(found, heed=heed), _median_miss(found)]
+    return [figure for figure in [*_figures_of_oracle(found, heed=heed), *of_both] if figure is not None]
 
 
 def _warm_over_cold(found: Found, *, heed: bool) -> Figure | None:
@@ -164,6 +165,15 @@ def _warm_over_cold(found: Found, *, heed: bool) -> Figure | None:
         "plans": {"cold": [one.value.plans for one in cold], "warm": [one.value.plans for one in warm]},
     }
     return of_rounds("autoscale.warm_over_cold", ratios, "x", "<= 1.0", heed=heed, detail=detail)
+
+
+def _median_miss(found: Found) -> Figure | None:
+    """None where nothing was changed, or nothing that was could be judged."""
+    misses = [miss for name in ("cold", "warm") for one in found.full[name] for miss in one.value.misses]
+    if not misses:
+        return None
+    detail = {"changes": len(misses), "misses": misses}
+    return Figure("autoscale.median_miss", statistics.median(misses), "x", "<= 0.1", detail=detail)
 
 
 def _figures_of_oracle(found: Found, *, heed: bool) -> list[Figure | None]:

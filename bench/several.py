@@ -15,7 +15,8 @@ policies recipes, checkpoints, and the mechanisms that hold nodes to their cores
 
 A completion time is that from a job's arrival, whether or not it can begin then, to its end. ``several.mean_jct_ratio`` and
 ``several.worst_jct_ratio``: the mean, and the worst, of the five jobs that succeed, with the brain over the same with the best of the other
-policies in the same round, whichever that is. ``several.makespan_ratio``: the same of the time until the last of all six has ended. Every
+policies in the same round, whichever that is. ``several.makespan_ratio``: the same of the time until the last of all six has ended.
+``several.median_miss``: how far all changes were off what the brain had predicted, in the median, as ``history --calibration`` tells. Every
 other round runs the other way around. Each job has to have trained on each sample once, and the census is checked bit for bit.
 """
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -132,6 +134,10 @@ def figures_of(rounds: Sequence[Outcomes], *, heed: bool) -> list[Figure]:
         )
         for what, target in TARGETS.items()
     ]
+    misses = [miss for each in rounds for one in each["brain"].value.completions for miss in one.misses]
+    if misses:
+        of_all = {"changes": len(misses), "misses": misses}
+        figures.append(Figure("several.median_miss", statistics.median(misses), "x", "<= 0.1", detail=of_all))
     return [figure for figure in figures if figure is not None]
 
 
