@@ -153,7 +153,7 @@ def _past(home: Path, size: Size, rate: float, history: History) -> None:
 
 
 def figures_of(found: Found, *, heed: bool) -> list[Figure]:
-    of_both = [_warm_over_cold(found, heed=heed), _median_miss(found)]
+    of_both = [_warm_over_cold(found, heed=heed), _median_miss(found, heed=heed)]
     return [figure for figure in [*_figures_of_oracle(found, heed=heed), *of_both] if figure is not None]
 
 
@@ -167,9 +167,10 @@ def _warm_over_cold(found: Found, *, heed: bool) -> Figure | None:
     return of_rounds("autoscale.warm_over_cold", ratios, "x", "<= 1.0", heed=heed, detail=detail)
 
 
-def _median_miss(found: Found) -> Figure | None:
+def _median_miss(found: Found, *, heed: bool) -> Figure | None:
     """None where nothing was changed, or nothing that was could be judged."""
-    misses = [miss for name in ("cold", "warm") for one in found.full[name] for miss in one.value.misses]
+    counted = [one for name in ("cold", "warm") for one in found.full[name] if not (heed and one.why)]
+    misses = [miss for one in counted for miss in one.value.misses]
     if not misses:
         return None
     detail = {"changes": len(misses), "misses": misses}

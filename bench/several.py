@@ -134,7 +134,8 @@ def figures_of(rounds: Sequence[Outcomes], *, heed: bool) -> list[Figure]:
         )
         for what, target in TARGETS.items()
     ]
-    misses = [miss for each in rounds for one in each["brain"].value.completions for miss in one.misses]
+    counted = [each["brain"].value for each in rounds if not (heed and each["brain"].why)]
+    misses = [miss for outcome in counted for one in outcome.completions for miss in one.misses]
     if misses:
         of_all = {"changes": len(misses), "misses": misses}
         figures.append(Figure("several.median_miss", statistics.median(misses), "x", "<= 0.1", detail=of_all))
