@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from _brain_history import granted, misses_of
 from _plan_job import MIB, PlannedJob, keeper_options, recipe_of, resources_of, running, start, words
 from _quiet import say
 
@@ -22,18 +22,7 @@ from dlrover_lite.protocol.demands import Demand
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.profiles import Profile
 
-__all__ = [
-    "CEILING",
-    "FullRun",
-    "History",
-    "Workload",
-    "full_run",
-    "granted",
-    "misses_of",
-    "plans_within",
-    "scan",
-    "user_run",
-]
+__all__ = ["CEILING", "FullRun", "Workload", "full_run", "plans_within", "scan", "user_run"]
 
 _CORES = min(os.cpu_count() or 2, 8)
 """More than the four that a job begins with of which nothing is known, where the machine has them."""
@@ -132,38 +121,6 @@ def scan(home: Path, workload: Workload, plans: Sequence[Candidate], seconds: fl
 # --- runs -----------------------------------------------------------------------------------------------------------------
 
 
-class History:
-    """What the brain knows of jobs past; no brain runs while it is changed."""
-
-    def __init__(self, home: Path) -> None:
-        self._kept = home / "history"
-
-    def forget(self) -> None:
-        self._stop()
-        if self._directory().exists():
-            shutil.rmtree(self._directory())
-
-    def keep(self) -> None:
-        self._stop()
-        shutil.copytree(self._directory(), self._kept)
-
-    def restore(self) -> None:
-        self.forget()
-        shutil.copytree(self._kept, self._directory())
-
-    @staticmethod
-    def _directory() -> Path:
-        from dlrover_lite.brain_server.files import BrainFiles
-
-        return BrainFiles().directory
-
-    @staticmethod
-    def _stop() -> None:
-        from dlrover_lite.brain_server import brain_process
-
-        brain_process.stop()
-
-
 @dataclass
 class _Use:
     """Of nodes, from one look to the next."""
@@ -227,30 +184,6 @@ def full_run(recipe: Mapping[str, Any], *, brain: bool, most_seconds: float = 36
 def _auc(status: Mapping[str, Any]) -> float:
     evaluations = status.get("evaluations") or []
     return float(evaluations[-1]["auc"]) if evaluations else float("nan")
-
-
-def granted(job: str) -> tuple[list[tuple[float, Candidate]], str]:
-    """The plans that the brain knows it to have had, and when; and why the first one."""
-    from dlrover_lite.brain.job_tracker import candidate
-    from dlrover_lite.brain.store import queries
-    from dlrover_lite.brain.store.database import ConfigStore
-    from dlrover_lite.brain_server.files import BrainFiles
-
-    with ConfigStore(BrainFiles().database) as store:
-        found = [(record.at, candidate(record.plan)) for record in queries.plans(store, job, kind="granted")]
-        decided = queries.decisions(store, job, number=1)
-    changes = [one for i, one in enumerate(found) if i == 0 or one[1] != found[i - 1][1]]
-    return changes, decided[0].decision.reason if decided else ""
-
-
-def misses_of(job: str) -> list[float]:
-    """How far each change of the job that was judged was off what was predicted, as ``history --calibration`` has it: a share of that."""
-    from dlrover_lite.brain.store import queries
-    from dlrover_lite.brain.store.database import ConfigStore
-    from dlrover_lite.brain_server.files import BrainFiles
-
-    with ConfigStore(BrainFiles().database) as store:
-        return [abs(one.effect.error) for one in queries.judged_decisions(store, job)]
 
 
 def user_run(home: Path, workload: Workload, samples: int, plan: Candidate) -> float:

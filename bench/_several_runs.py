@@ -255,7 +255,7 @@ def prepare(home: Path) -> None:
 def run(policy: PolicyName, schedule: Sequence[Workload], home: Path) -> Outcome:
     """Run all jobs of the schedule under a policy, in a home that is prepared for them. Raises SystemExit when one ends otherwise than it
     is to, or hasn't trained on each sample once."""
-    from _autoscale_runs import granted, misses_of
+    from _brain_history import granted, misses_of
 
     from dlrover_lite.brain_server import brain_process
 

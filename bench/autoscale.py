@@ -11,7 +11,7 @@ its end.
 ``first_plan_ratio``: samples/s with the warm job's first plan over the oracle's. ``cpu_used`` and ``memory_used``: of the warm job's
 nodes over what they were given; for memory, at their peak. ``auc_difference``: between the scaled jobs and the oracle's, of samples held
 out. ``median_miss``: how far the changes of all cold and warm jobs were off what was predicted, in the median, as
-``history --calibration`` tells. All runs are told in a table. ``--only scaled`` leaves out the fixed plans (of which a few are tried, to
+``history --calibration`` tells. All runs are told in a table. ``--without-oracle`` leaves out the fixed plans (of which a few are tried, to
 know how many samples make a job of that length), and gives ``warm_over_cold`` and ``median_miss`` alone.
 """
 
@@ -31,7 +31,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _autoscale_runs import CEILING, FullRun, History, Workload, full_run, plans_within, scan, user_run
+from _autoscale_runs import CEILING, FullRun, Workload, full_run, plans_within, scan, user_run
+from _brain_history import History, median_miss
 from _plan_job import resources_of, set_up, words
 from _quiet import Quiet, Round, of_rounds, say
 from common import Figure, arguments, emit
@@ -88,14 +89,14 @@ class Found:
 # --- measuring ------------------------------------------------------------------------------------------------------------
 
 
-def measure(home: Path, size: Size, quiet: Quiet, again: int, *, only_scaled: bool) -> Found:
+def measure(home: Path, size: Size, quiet: Quiet, again: int, *, with_oracle: bool) -> Found:
     rates = _scanned(home, size, quiet)
     best = sorted(rates, key=rates.__getitem__, reverse=True)[: size.best]
     samples = int(rates[best[0]] * size.oracle)
     say(f"{samples:,} samples; the best plans: {', '.join(words(plan) for plan in best)}")
     history = History(home)
     _past(home, size, rates[best[0]], history)
-    found = Found(oracle={} if only_scaled else {f"oracle? {words(plan)}": plan for plan in best})
+    found = Found(oracle={f"oracle? {words(plan)}": plan for plan in best} if with_oracle else {})
 
     def fixed(plan: Candidate) -> FullRun:
         recipe = WORKLOAD.recipe(home, samples, resources=resources_of(plan), autoscale="off")
@@ -117,12 +118,12 @@ def measure(home: Path, size: Size, quiet: Quiet, again: int, *, only_scaled: bo
                     f"  {name}: {'; '.join([f'{one.value.seconds:.1f} s', *one.value.plans, *filter(None, [one.value.why])])}"
                 )
             found.full.setdefault(name, []).append(one)
-        for name, plan in USERS.items() if not only_scaled else ():
+        for name, plan in USERS.items() if with_oracle else ():
             of_user = quiet.measure(name, partial(user_run, home, WORKLOAD, samples, plan))
             found.users.setdefault(name, []).append(of_user)
             say(f"  {name}: {of_user.value:.1f} s with {words(plan)}")
     first = found.full["warm"][-1].value.first
-    if not only_scaled and first is not None and all(one.value.rate_with(first) is None for one in found.full["warm"]):
+    if with_oracle and first is not None and all(one.value.rate_with(first) is None for one in found.full["warm"]):
         say(f"the warm job's first plan, {words(first)}, was not measured: tried for some seconds")
         found.first_rate = scan(home, WORKLOAD, [first], size.scan).get(first)
     return found
@@ -153,7 +154,9 @@ def _past(home: Path, size: Size, rate: float, history: History) -> None:
 
 
 def figures_of(found: Found, *, heed: bool) -> list[Figure]:
-    of_both = [_warm_over_cold(found, heed=heed), _median_miss(found, heed=heed)]
+    counted = [one for name in ("cold", "warm") for one in found.full[name] if not (heed and one.why)]
+    misses = [miss for one in counted for miss in one.value.misses]
+    of_both = [_warm_over_cold(found, heed=heed), median_miss("autoscale.median_miss", misses)]
     return [figure for figure in [*_figures_of_oracle(found, heed=heed), *of_both] if figure is not None]
 
 
@@ -165,16 +168,6 @@ def _warm_over_cold(found: Found, *, heed: bool) -> Figure | None:
         "plans": {"cold": [one.value.plans for one in cold], "warm": [one.value.plans for one in warm]},
     }
     return of_rounds("autoscale.warm_over_cold", ratios, "x", "<= 1.0", heed=heed, detail=detail)
-
-
-def _median_miss(found: Found, *, heed: bool) -> Figure | None:
-    """None where nothing was changed, or nothing that was could be judged."""
-    counted = [one for name in ("cold", "warm") for one in found.full[name] if not (heed and one.why)]
-    misses = [miss for one in counted for miss in one.value.misses]
-    if not misses:
-        return None
-    detail = {"changes": len(misses), "misses": misses}
-    return Figure("autoscale.median_miss", statistics.median(misses), "x", "<= 0.1", detail=detail)
 
 
 def _figures_of_oracle(found: Found, *, heed: bool) -> list[Figure | None]:
@@ -272,7 +265,7 @@ def extend(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--again", type=int, default=1, help="how often a disturbed run is repeated (default 1)")
     parser.add_argument("--disturbed", action="store_true", help="count what others have disturbed, too")
-    parser.add_argument("--only", choices=("scaled",), help="the cold and the warm job, without fixed plans")
+    parser.add_argument("--without-oracle", action="store_true", help="the cold and the warm job, without fixed plans")
 
 
 def main() -> None:
@@ -280,13 +273,13 @@ def main() -> None:
     set_up()
     size = QUICK if options.quick else Size()
     size = replace(size, oracle=options.seconds or size.oracle, rounds=options.rounds or size.rounds)
-    if options.only:
+    if options.without_oracle:
         size = replace(size, plans=min(size.plans, FEW_PLANS))
     with tempfile.TemporaryDirectory(prefix="dl-bench-") as name, Quiet() as quiet:
         os.environ["DLROVER_LITE_HOME"] = name
         history = History(Path(name))
         try:
-            found = measure(Path(name), size, quiet, options.again, only_scaled=bool(options.only))
+            found = measure(Path(name), size, quiet, options.again, with_oracle=not options.without_oracle)
         finally:
             history.forget()
     table(found)

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _autoscale_runs import History
+from _brain_history import History, median_miss
 from _plan_job import PlannedJob, set_up, words
 from _quiet import Quiet, Round, of_rounds, say
 from _several_runs import Outcome, prepare, run
@@ -136,9 +135,7 @@ def figures_of(rounds: Sequence[Outcomes], *, heed: bool) -> list[Figure]:
     ]
     counted = [each["brain"].value for each in rounds if not (heed and each["brain"].why)]
     misses = [miss for outcome in counted for one in outcome.completions for miss in one.misses]
-    if misses:
-        of_all = {"changes": len(misses), "misses": misses}
-        figures.append(Figure("several.median_miss", statistics.median(misses), "x", "<= 0.1", detail=of_all))
+    figures.append(median_miss("several.median_miss", misses))
     return [figure for figure in figures if figure is not None]
 
 

@@ -34,7 +34,8 @@ from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _autoscale_runs import CEILING, FullRun, History, Workload, full_run, plans_within
+from _autoscale_runs import CEILING, FullRun, Workload, full_run, plans_within
+from _brain_history import History
 from _model_fit_rows import load
 from _plan_job import resources_of, set_up, words
 from _quiet import Quiet, say
