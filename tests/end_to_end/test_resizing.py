@@ -91,6 +91,9 @@ def test_a_server_and_a_worker_are_resized_while_training(tmp_path: Path) -> Non
     assert "is resized from 1 core and 1 GiB to 1 core and 512 MiB" in told
 
 
+NEAR_SECONDS = 4.0
+
+
 class Account:
     """CPU seconds of nodes as their control groups have them, and samples as the master has, again and again."""
 
@@ -120,6 +123,12 @@ class Account:
         began, ended = np.interp([profile.at - profile.seconds, profile.at], self._times, self._totals[name])
         return float(ended - began)
 
+    def largest_step(self, name: str, profile: Profile) -> float:
+        """The most that it rose by from one look to the next, in the interval and just before and after it."""
+        times, totals = np.array(self._times), np.array(self._totals[name])
+        near = (times > profile.at - profile.seconds - NEAR_SECONDS) & (times < profile.at + NEAR_SECONDS)
+        return float(np.diff(totals[near]).max())
+
 
 def test_a_running_job_is_profiled(tmp_path: Path) -> None:
     handle = census(tmp_path, workers=1)
@@ -135,10 +144,12 @@ def test_a_running_job_is_profiled(tmp_path: Path) -> None:
     if handle.status().enforcement.startswith("cgroup"):
         for use in (*profile.ps, *profile.workers):
             assert use.cpu_seconds == pytest.approx(account.risen(use.node, profile), rel=0.1, abs=0.3)
-    assert profile.samples == pytest.approx(account.risen("samples", profile), rel=0.1)
+    # a worker tells of its samples lease by lease, and the profile has them rise evenly in between
+    lease = account.largest_step("samples", profile)
+    assert profile.samples == pytest.approx(account.risen("samples", profile), rel=0.1, abs=lease)
     (server,), (worker,), (host,) = profile.ps, profile.workers, profile.hosts
     assert 0 < server.busy_seconds < profile.seconds
-    assert server.requests == pytest.approx(2 * server.minibatches, rel=0.1)  # a pull and a push each
+    assert server.requests == pytest.approx(2 * server.minibatches, rel=0.1, abs=2)  # a pull and a push each
     assert set(worker.phase_seconds) == {"read", "pull", "compute", "push", "wait"}
     assert 0 < sum(worker.phase_cpu_seconds.values()) <= worker.cpu_seconds * 1.1
     assert host.other_cores >= 0
