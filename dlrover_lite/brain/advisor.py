@@ -272,7 +272,7 @@ class Advisor:
         known = self._jobs.pop(job, None)
         if known is None:
             return
-        self._use.remove(job)
+        self._use.remove(job, at=at)
         for there in (self._waiting, self._to_treat, self._to_decide, self._queued, self._advised):
             there.pop(job, None)
         self._changed = True
@@ -532,10 +532,16 @@ class Advisor:
         return capacity.within(Resources(cores, memory))
 
     def _find_strangers(self, known: RegisteredJob) -> None:
-        """Find out what others than the brain's jobs took on each host while the job's last interval was measured."""
-        for use in known.profiles[-1].hosts if known.profiles else ():
-            taken = max(0.0, use.other_cores - self._use.used(use.host, without=known.job))
-            if abs(taken - known.strangers.get(use.host, 0.0)) > _NOTICED * use.cores:
+        """Find out what others than the brain's jobs took on each host while the job's last interval was measured. Of jobs that have come,
+        changed or ended meanwhile it isn't known what they used: strangers are believed to take what they did as far as that can be."""
+        if not known.profiles:
+            return
+        last = known.profiles[-1]
+        for use in last.hosts:
+            jobs = self._use.used(use.host, without=known.job, since=last.at - last.seconds)
+            before = known.strangers.get(use.host, 0.0)
+            taken = max(0.0, min(max(before, use.other_cores - jobs.most), use.other_cores - jobs.least))
+            if abs(taken - before) > _NOTICED * use.cores:
                 known.strangers[use.host] = taken
 
 

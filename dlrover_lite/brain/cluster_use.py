@@ -14,10 +14,19 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.demands import Demand
 from dlrover_lite.protocol.hosts import Host, SharedRoom, largest_of, total_of
 
-__all__ = ["ClusterUse"]
+__all__ = ["ClusterUse", "UsedCores"]
 
 _PARTS = 1_000_000
 """Parts of a core that are counted: whole ones, so that a sum doesn't depend on the order."""
+_REMEMBERED_SECONDS = 120.0
+"""Seconds after which a job that has ended is forgotten: no interval that is told later began before it ended."""
+
+
+class UsedCores(NamedTuple):
+    """Cores that jobs used on a host, as far as it is known."""
+
+    least: float
+    most: float
 
 
 class _Use(NamedTuple):
@@ -26,14 +35,28 @@ class _Use(NamedTuple):
     held_cores: dict[str, int]
     held_memory: dict[str, int]
     used: dict[str, int]
+    """Cores that its nodes used when they were measured with its plan; empty: they weren't yet."""
+    unsure: dict[str, int]
+    """Cores that they may have used beyond that: all that they had since they were measured last. Empty: they were, with its plan."""
     least: int
     demand: Demand
+
+
+class _Past(NamedTuple):
+    """What a job may have used that runs no longer."""
+
+    until: float
+    """Seconds since the epoch."""
+    used: dict[str, int]
 
 
 class ClusterUse:
     def __init__(self) -> None:
         self._of: dict[str, _Use] = {}
-        self._held_cores, self._held_memory, self._used = Counter[str](), Counter[str](), Counter[str]()
+        self._held_cores, self._held_memory = Counter[str](), Counter[str]()
+        self._used, self._unsure = Counter[str](), Counter[str]()
+        self._past: dict[str, _Past] = {}
+        """Jobs that have ended of late, or given way."""
         self._least = 0
         self._told: Counter[tuple[Host, ...]] = Counter()
         """Hosts as masters tell them, and how many of them do."""
@@ -51,10 +74,13 @@ class ClusterUse:
 
     def put(self, known: RegisteredJob) -> None:
         """Take in a job as it is now, in place of what was known of it."""
-        before, one = self._of.get(known.job), _use_of(known)
+        before = self._of.get(known.job)
+        one = _use_of(known, before)
+        if known.plan is None and known.waits_since is not None:
+            one = self._let_go(one, known.job, known.waits_since)
         if before is not None and _is_told_alike(before.demand, one.demand) and before[:2] == one[:2]:
-            self._used.subtract(before.used)  # as nearly always: it has what it had, and used more or less of it
-            self._used.update(one.used)
+            self._count_used(before, -1)  # as nearly always: it has what it had, and used more or less of it
+            self._count_used(one, 1)
             self._least += one.least - before.least
             self._of[known.job] = one
             return
@@ -69,14 +95,28 @@ class ClusterUse:
         self._left = None
         self._held_cores.update(one.held_cores)
         self._held_memory.update(one.held_memory)
-        self._used.update(one.used)
+        self._count_used(one, 1)
         self._least += one.least
         self._count_hosts(one.demand, 1)
 
-    def remove(self, job: str) -> None:
-        """Forget a job, if it is known."""
+    def remove(self, job: str, *, at: float) -> None:
+        """Forget a job, if it is known, that ended at this time (seconds since the epoch)."""
+        if (one := self._of.get(job)) is not None:
+            self._let_go(one, job, at)
         self._take_out(job)
         self._room.pop(job, None)
+
+    def _let_go(self, one: _Use, job: str, at: float) -> _Use:
+        """Remember what a job may have used that runs no longer since ``at``. Return what it uses now."""
+        if used := _most_of(one):
+            kept = {name: past for name, past in self._past.items() if past.until > at - _REMEMBERED_SECONDS}
+            self._past = kept | {job: _Past(at, used)}
+        return one._replace(used={}, unsure={})
+
+    def _count_used(self, one: _Use, count: int) -> None:
+        for counted, its in ((self._used, one.used), (self._unsure, one.unsure)):
+            for host, cores in its.items():
+                counted[host] += count * cores
 
     def _take_out(self, job: str) -> None:
         one = self._of.pop(job, None)
@@ -85,7 +125,7 @@ class ClusterUse:
         self._left = None
         self._held_cores.subtract(one.held_cores)
         self._held_memory.subtract(one.held_memory)
-        self._used.subtract(one.used)
+        self._count_used(one, -1)
         self._least -= one.least
         self._count_hosts(one.demand, -1)
 
@@ -109,10 +149,17 @@ class ClusterUse:
         there = Resources(left.cores + held.cores, left.memory + held.memory)
         return there if shared.most is None else there.within(shared.most)
 
-    def used(self, host: str, *, without: str) -> float:
-        """Return the cores that the nodes of all jobs but one used on a host; a node of which the host isn't known may be there."""
-        own = self._of[without].used if without in self._of else dict[str, int]()
-        return sum(self._used[name] - own.get(name, 0) for name in {host, ""}) / _PARTS
+    def used(self, host: str, *, without: str, since: float) -> UsedCores:
+        """Return the cores that the nodes of all jobs but one used on a host at any time since ``since`` (seconds since the epoch); a node
+        of which the host isn't known may be there."""
+        own, names = self._of.get(without), {host, ""}
+        used, unsure = (
+            sum(counted[name] - its.get(name, 0) for name in names)
+            for counted, its in ((self._used, own.used if own else {}), (self._unsure, own.unsure if own else {}))
+        )
+        past = [one.used for job, one in self._past.items() if one.until > since and job != without]
+        unsure += sum(its.get(name, 0) for its in past for name in names)
+        return UsedCores(used / _PARTS, (used + unsure) / _PARTS)
 
     def least_cores(self, *, without: str) -> float:
         """Return the cores that all jobs but one keep at the least."""
@@ -188,7 +235,8 @@ def _is_told_alike(before: Demand, now: Demand) -> bool:
     return now is before or (now.hosts == before.hosts and now.shared == before.shared)
 
 
-def _use_of(known: RegisteredJob) -> _Use:
+def _use_of(known: RegisteredJob, before: _Use | None) -> _Use:
+    """``before``: what was known of the job, if anything was."""
     held_cores, held_memory, used = dict[str, int](), dict[str, int](), dict[str, int]()
     for host, resources in known.held():
         held_cores[host] = held_cores.get(host, 0) + round(resources.cores * _PARTS)
@@ -196,4 +244,13 @@ def _use_of(known: RegisteredJob) -> _Use:
     if known.profiles:
         for host, cores in used_of(known.profiles[-1]):
             used[host] = used.get(host, 0) + round(cores * _PARTS)
-    return _Use(held_cores, held_memory, used, round(known.least_cores * _PARTS), known.demand)
+    unsure = dict[str, int]()
+    if not known.present:
+        each = (held_cores, used, {} if before is None else _most_of(before))
+        unsure, used = {host: max(its.get(host, 0) for its in each) for host in set().union(*each)}, {}
+    return _Use(held_cores, held_memory, used, unsure, round(known.least_cores * _PARTS), known.demand)
+
+
+def _most_of(one: _Use) -> dict[str, int]:
+    """Return the most that a job may have used on each host."""
+    return {host: one.used.get(host, 0) + one.unsure.get(host, 0) for host in {**one.used, **one.unsure}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,14 +12,16 @@ from hypothesis import strategies as st
 
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.cluster_use import ClusterUse
-from dlrover_lite.brain.job_tracker import RegisteredJob
+from dlrover_lite.brain.job_tracker import RegisteredJob, used_of
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.demands import Demand, Standing, StandingNode
 from dlrover_lite.protocol.hosts import Host, SharedRoom
+from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.profiles import Profile
 from tests.brain.advised import FEATURES, Office, plan_of
-from tests.brain.simulated import Job, hosts
+from tests.brain.simulated import START, Job, hosts
 
 THERE = hosts(a=Resources(16.0, 64 * GIB), b=Resources(8.0, 32 * GIB))
 WHOLE = Capacity(Resources(24.0, 96 * GIB), THERE)
@@ -50,7 +53,7 @@ def test_sums_are_those_of_the_jobs_that_are_there(changes: list[RegisteredJob |
     for change in changes:
         if isinstance(change, str):
             jobs.pop(change, None)
-            use.remove(change)
+            use.remove(change, at=0.0)
         else:
             jobs[change.job] = change
             use.put(change)
@@ -71,8 +74,10 @@ def test_sums_are_those_of_the_jobs_that_are_there(changes: list[RegisteredJob |
     assert cores == pytest.approx([host.resources.cores for host in left.hosts], abs=1e-5)
     for host in ("a", "b", ""):
         others = [job.cores_used(host) for job in jobs.values() if job.job != "one"]
-        assert use.used(host, without="one") == pytest.approx(sum(others), abs=1e-5)
-        assert use.used(host, without="one") == anew.used(host, without="one")
+        used = use.used(host, without="one", since=START)
+        assert used.least == pytest.approx(sum(others), abs=1e-5)
+        assert used.least == anew.used(host, without="one", since=START).least
+        assert used.most >= used.least
     least = sum(job.least_cores for job in jobs.values() if job.job != "two")
     assert use.least_cores(without="two") == pytest.approx(least, abs=1e-5)
     assert use.hosts() == anew.hosts()
@@ -83,32 +88,98 @@ def test_hosts_are_as_large_as_any_master_tells() -> None:
     for name, told in {"x": THERE, "y": hosts(a=Resources(4.0, 128 * GIB)), "z": THERE}.items():
         use.put(RegisteredJob(job=name, features=FEATURES, demand=Demand(hosts=told), began=0.0))
     assert use.hosts() == hosts(a=Resources(16.0, 128 * GIB), b=Resources(8.0, 32 * GIB))
-    use.remove("x")
+    use.remove("x", at=0.0)
     assert use.hosts() == hosts(a=Resources(16.0, 128 * GIB), b=Resources(8.0, 32 * GIB))
-    use.remove("z")
+    use.remove("z", at=0.0)
     assert use.hosts() == hosts(a=Resources(4.0, 128 * GIB))
     # an old master's only host has no name: it is the one that there is
     assert use.hosts(Demand(hosts=(Host("", Resources(32.0, GIB)),))) == hosts(a=Resources(32.0, 128 * GIB))
     assert use.capacity(Resources(2.0, 0)).total == Resources(2.0, 128 * GIB)
 
 
-def test_strangers_count_as_they_were_when_the_job_was_measured(tmp_path: Path) -> None:
-    office = Office(tmp_path)
-    office.arrives()
-    office.turn()
-    job = office.begins(host_cores=8.0)
+class Desk:
+    """Two jobs on a host of 8 cores, the first of which runs."""
 
-    def free_beside(cores: float) -> float:
+    def __init__(self, directory: Path) -> None:
+        self.office = Office(directory)
+        self.office.arrives()
+        self.office.turn()
+        self.first = self.office.begins(host_cores=8.0)
+
+    def free(self, others: float) -> float:
+        """What the brain takes to be free for the first job, once it has measured an interval in which others took so many cores."""
+        self._says("ads-1", self.first.window(), others)
+        (known,) = (one for one in self.office.adviser.inputs(self.office.now).jobs if one.job == "ads-1")
+        return known.model.parameters["free_cores"]
+
+    def comes(self, plan: Candidate) -> Job:
+        """The second job, which has begun with this plan, and measured nothing so far."""
+        self.office.arrives("ads-2")
+        self.office.turn()
+        self.office.now = self.first.at
+        job = self.office.begins("ads-2", plan=plan, host_cores=8.0)
+        self.office.says("ads-2")
+        return job
+
+    def measures(self, job: Job) -> float:
+        """The second job's interval. Return the cores that its nodes used."""
         profile = job.window()
-        others = tuple(msgspec.structs.replace(host, other_cores=cores) for host in profile.hosts)
-        office.says("ads-1", profiles=(msgspec.structs.replace(profile, hosts=others),))
-        return office.adviser.inputs(office.now).jobs[0].model.parameters["free_cores"]
+        self._says("ads-2", profile, 0.0)
+        return sum(cores for _, cores in used_of(profile))
 
-    assert free_beside(2.0) == 6.0
-    assert free_beside(3.0) == 5.0
-    assert free_beside(3.1) == 5.0  # noise
-    assert free_beside(3.2) == 4.8
-    office.close()
+    def ends(self, at: float) -> None:
+        self.office.adviser.ended("ads-2", JobOutcome(), at)
+
+    def _says(self, job: str, profile: Profile, others: float) -> None:
+        hosts = tuple(msgspec.structs.replace(host, other_cores=others) for host in profile.hosts)
+        self.office.says(job, profiles=(msgspec.structs.replace(profile, hosts=hosts),))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    found = Desk(tmp_path)
+    yield found
+    found.office.close()
+
+
+def test_strangers_count_as_they_were_when_the_job_was_measured(desk: Desk) -> None:
+    assert desk.free(2.0) == 6.0
+    assert desk.free(3.0) == 5.0
+    assert desk.free(3.1) == 5.0  # noise
+    assert desk.free(3.2) == 4.8
+
+
+def test_a_job_that_has_just_come_is_no_stranger(desk: Desk) -> None:
+    assert desk.free(0.0) == 8.0
+    other = desk.comes(Candidate(2, 1, 1.0, 1.0))
+    assert desk.free(3.0) == 8.0  # it has three cores, and may have used them
+    used = desk.measures(other)
+    assert 0.5 < used < 3.0
+    assert desk.free(3.0) == pytest.approx(8.0 - (3.0 - used))
+
+
+def test_strangers_stay_beside_a_job_that_comes(desk: Desk) -> None:
+    assert desk.free(2.0) == 6.0
+    desk.comes(Candidate(2, 1, 1.0, 1.0))
+    assert desk.free(2.0) == 6.0  # it has used nothing yet
+    assert desk.free(5.0) == 6.0
+    assert desk.free(6.0) == 5.0  # more than both together
+
+
+def test_a_job_that_takes_back_cores_may_have_used_them_before(desk: Desk) -> None:
+    assert desk.free(0.0) == 8.0
+    other = desk.comes(Candidate(3, 1, 1.0, 1.0))
+    other.plan = Candidate(1, 1, 0.5, 0.5)
+    desk.office.says("ads-2")
+    assert desk.free(4.0) == 8.0
+
+
+def test_a_job_that_has_ended_is_no_stranger_in_what_was_measured_before(desk: Desk) -> None:
+    used = desk.measures(desk.comes(Candidate(2, 1, 1.0, 1.0)))
+    assert desk.free(used) == 8.0
+    desk.ends(at=desk.first.at + 1.0)
+    assert desk.free(used) == 8.0
+    assert desk.free(used) == pytest.approx(8.0 - used)  # the next interval is after its end
 
 
 # --- a quota that jobs share --------------------------------------------------------------------------------------------------
@@ -150,7 +221,7 @@ class Namespace:
 
     def goes(self, job: str) -> None:
         del self.have[job], self.known[job]
-        self.use.remove(job)
+        self.use.remove(job, at=0.0)
 
     def there_is(self) -> int:
         return int(self.use.capacity(NOBODYS).total.cores)
