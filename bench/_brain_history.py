@@ -61,8 +61,8 @@ def granted(job: str) -> tuple[list[tuple[float, Candidate]], str]:
 
 
 def misses_of(job: str) -> list[float]:
-    """How far each change of the running job's plan that was judged was off what was predicted, as ``history --calibration`` has it: a share
-    of that. Its first plan is none: nothing of the job is measured by then."""
+    """How far each change of the running job's plan that was judged was off what was predicted, as ``history --calibration`` has it: a
+    share of that. Its first plan is none: nothing of the job is measured by then."""
     from dlrover_lite.brain.store import queries
     from dlrover_lite.brain.store.database import ConfigStore
     from dlrover_lite.brain_server.files import BrainFiles

@@ -32,6 +32,7 @@ from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.preferences import Preferences
 from dlrover_lite.brain.store.records import profile_of
+from dlrover_lite.brain.strangers import Strangers
 from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import DlroverLiteError, HistoryError
 from dlrover_lite.core.units import GIB, Resources
@@ -47,8 +48,6 @@ __all__ = ["Advisor", "Arrival", "Told"]
 
 Told: TypeAlias = RegisterJob | Report | EndJob
 
-_NOTICED = 1 / 64
-"""Part of a host's cores by which what strangers take there has to change to count: less is noise, and would have all be decided anew."""
 _REMEMBERED = 64
 """Number of decisions of a job by an earlier brain that are remembered."""
 
@@ -532,17 +531,14 @@ class Advisor:
         return capacity.within(Resources(cores, memory))
 
     def _find_strangers(self, known: RegisteredJob) -> None:
-        """Find out what others than the brain's jobs took on each host while the job's last interval was measured. Of jobs that have come,
-        changed or ended meanwhile it isn't known what they used: strangers are believed to take what they did as far as that can be."""
+        """Find out what others than the brain's jobs took on each host while the job's last interval was measured."""
         if not known.profiles:
             return
         last = known.profiles[-1]
         for use in last.hosts:
             jobs = self._use.used(use.host, without=known.job, since=last.at - last.seconds)
-            before = known.strangers.get(use.host, 0.0)
-            taken = max(0.0, min(max(before, use.other_cores - jobs.most), use.other_cores - jobs.least))
-            if abs(taken - before) > _NOTICED * use.cores:
-                known.strangers[use.host] = taken
+            its = known.strangers.setdefault(use.host, Strangers())
+            its.measured(last.seconds, of=use.cores, others=use.other_cores, jobs=jobs)
 
 
 def _features(arrival: Arrival) -> JobFeatures:

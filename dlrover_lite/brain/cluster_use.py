@@ -10,23 +10,17 @@ from typing import NamedTuple
 
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.job_tracker import RegisteredJob, used_of
+from dlrover_lite.brain.strangers import UsedCores
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.demands import Demand
 from dlrover_lite.protocol.hosts import Host, SharedRoom, largest_of, total_of
 
-__all__ = ["ClusterUse", "UsedCores"]
+__all__ = ["ClusterUse"]
 
 _PARTS = 1_000_000
 """Parts of a core that are counted: whole ones, so that a sum doesn't depend on the order."""
 _REMEMBERED_SECONDS = 120.0
 """Seconds after which a job that has ended is forgotten: no interval that is told later began before it ended."""
-
-
-class UsedCores(NamedTuple):
-    """Cores that jobs used on a host, as far as it is known."""
-
-    least: float
-    most: float
 
 
 class _Use(NamedTuple):

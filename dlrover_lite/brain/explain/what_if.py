@@ -34,6 +34,7 @@ from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, MemoryBand, 
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.brain.store.records import JobEntry, demand_in
+from dlrover_lite.brain.strangers import Strangers
 from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.core.units import GIB, Resources, format_bytes
@@ -434,13 +435,13 @@ def _refuse_unmeasured(entry: JobEntry) -> NoReturn:
     )
 
 
-def _strangers(profiles: Sequence[Profile]) -> dict[str, float]:
-    """Return the cores that others took of each host of late."""
+def _strangers(profiles: Sequence[Profile]) -> dict[str, Strangers]:
+    """Return what others took of each host of late."""
     taken: dict[str, list[float]] = {}
     for profile in profiles[-_OTHERS:]:
         for use in profile.hosts:
             taken.setdefault(use.host, []).append(use.other_cores)
-    return {host: statistics.median(each) for host, each in taken.items()}
+    return {host: Strangers(statistics.median(each)) for host, each in taken.items()}
 
 
 def _present(history: Rows, entry: JobEntry, last: Profile) -> Asked:
