@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from dlrover_lite.brain.background_load import BackgroundLoad
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.cluster_use import ClusterUse
 from dlrover_lite.brain.effect import cost_of_change, judge
@@ -32,7 +33,6 @@ from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.preferences import Preferences
 from dlrover_lite.brain.store.records import profile_of
-from dlrover_lite.brain.strangers import Strangers
 from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import DlroverLiteError, HistoryError
 from dlrover_lite.core.units import GIB, Resources
@@ -215,7 +215,7 @@ class Advisor:
             known.policy = self._policy
             self._came += 1
             self._remember(known)
-            self._find_strangers(known)
+            self._measure_background(known)
             known.history = tuple(past_jobs(self._store, at=at, without=known.job))
             known.begin(self._left_for(known), at)
             self._jobs[known.job] = known
@@ -251,7 +251,7 @@ class Advisor:
         if profiles:
             if standing is None:
                 self._use.put(known)
-            self._find_strangers(known)
+            self._measure_background(known)
         self._note(known)
         for one in done:
             self._take(known, one)
@@ -530,14 +530,14 @@ class Advisor:
         memory = int(there.memory * cores / there.cores) if there.cores else there.memory
         return capacity.within(Resources(cores, memory))
 
-    def _find_strangers(self, known: RegisteredJob) -> None:
+    def _measure_background(self, known: RegisteredJob) -> None:
         """Find out what others than the brain's jobs took on each host while the job's last interval was measured."""
         if not known.profiles:
             return
         last = known.profiles[-1]
         for use in last.hosts:
             jobs = self._use.used(use.host, without=known.job, since=last.at - last.seconds)
-            its = known.strangers.setdefault(use.host, Strangers())
+            its = known.background.setdefault(use.host, BackgroundLoad())
             its.measured(last.seconds, of=use.cores, others=use.other_cores, jobs=jobs)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from dlrover_lite.brain.background_load import UsedCores
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.job_tracker import RegisteredJob, used_of
-from dlrover_lite.brain.strangers import UsedCores
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.demands import Demand
 from dlrover_lite.protocol.hosts import Host, SharedRoom, largest_of, total_of

@@ -9,6 +9,7 @@ from itertools import takewhile
 
 import msgspec
 
+from dlrover_lite.brain.background_load import BackgroundLoad
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.effect import Effect, doubt_after
 from dlrover_lite.brain.healing.mitigation import Treatment
@@ -25,7 +26,6 @@ from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, MemoryNeed, 
 from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_view
 from dlrover_lite.brain.planning.shared_hosts import together
 from dlrover_lite.brain.policies import USUAL, Policies
-from dlrover_lite.brain.strangers import Strangers
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.acts import Replace, Resize
 from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing, StandingNode, within
@@ -109,8 +109,8 @@ class RegisteredJob:
     levels: MemoryHistory = field(default_factory=MemoryHistory)
     """What the PS held, by time, with what profiles say of it."""
     new_level: bool = False
-    strangers: dict[str, Strangers] = field(default_factory=dict)
-    """What others than the brain's jobs take of each host."""
+    background: dict[str, BackgroundLoad] = field(default_factory=dict)
+    """What others than the brain's jobs take, by host."""
     policy: Policy = field(default_factory=Policy)
     """Policy that decides for the job now."""
     policies: Policies = USUAL
@@ -562,8 +562,8 @@ class RegisteredJob:
         their share, however much strangers take while nobody does. ``use``: as the job has measured it last."""
         if use is None:
             return host.resources.cores
-        strangers = self.strangers.get(use.host)
-        left = use.cores - (0.0 if strangers is None else strangers.cores)
+        background = self.background.get(use.host)
+        left = use.cores - (0.0 if background is None else background.cores)
         return min(host.resources.cores, max(left, self.cores_used(use.host), use.cores / 2))
 
 

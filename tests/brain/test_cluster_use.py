@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlrover_lite.brain.background_load import BackgroundLoad, UsedCores
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.cluster_use import ClusterUse
 from dlrover_lite.brain.job_tracker import RegisteredJob, used_of
@@ -140,6 +141,19 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     found = Desk(tmp_path)
     yield found
     found.office.close()
+
+
+@given(st.floats(0.0, 8.0), st.floats(0.0, 8.0), st.floats(0.0, 8.0), st.lists(st.floats(0.0, 8.0), max_size=5))
+def test_background_load_comes_to_be_within_what_jobs_leave(
+    others: float, least: float, unsure: float, before: list[float]
+) -> None:
+    load = BackgroundLoad()
+    for one in before:
+        load.measured(5.0, of=8.0, others=one, jobs=UsedCores(0.0, 0.0))
+    for _ in range(8):
+        load.measured(5.0, of=8.0, others=others, jobs=UsedCores(least, least + unsure))
+    assert load.cores >= max(0.0, others - least - unsure) - 1 / 8
+    assert load.cores <= max(0.0, others - least) + 1 / 8
 
 
 def test_strangers_count_as_they_were_of_late(desk: Desk) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple, NoReturn
 import msgspec
 import numpy as np
 
+from dlrover_lite.brain.background_load import BackgroundLoad
 from dlrover_lite.brain.capacity import Capacity
 from dlrover_lite.brain.explain.model_fit import limits_of_plan
 from dlrover_lite.brain.explain.what_if_data import Axis, Beyond, Measured, PlanForecast, Prices, WhatIf
@@ -34,7 +35,6 @@ from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, MemoryBand, 
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.history import Rows
 from dlrover_lite.brain.store.records import JobEntry, demand_in
-from dlrover_lite.brain.strangers import Strangers
 from dlrover_lite.core.decoding import convert
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.core.units import GIB, Resources, format_bytes
@@ -360,7 +360,7 @@ def _registered(history: Rows, entry: JobEntry, *, at: float) -> RegisteredJob:
         began=entry.started_at or entry.created_at,
         history=tuple(past_jobs(history, at=at, without=entry.id)),
         evaluated=True,
-        strangers=_strangers(profiles),
+        background=_background(profiles),
     )
     known.begin(_capacity(demand), at)
     for profile in profiles:
@@ -435,13 +435,13 @@ def _refuse_unmeasured(entry: JobEntry) -> NoReturn:
     )
 
 
-def _strangers(profiles: Sequence[Profile]) -> dict[str, Strangers]:
+def _background(profiles: Sequence[Profile]) -> dict[str, BackgroundLoad]:
     """Return what others took of each host of late."""
     taken: dict[str, list[float]] = {}
     for profile in profiles[-_OTHERS:]:
         for use in profile.hosts:
             taken.setdefault(use.host, []).append(use.other_cores)
-    return {host: Strangers(statistics.median(each)) for host, each in taken.items()}
+    return {host: BackgroundLoad(statistics.median(each)) for host, each in taken.items()}
 
 
 def _present(history: Rows, entry: JobEntry, last: Profile) -> Asked:

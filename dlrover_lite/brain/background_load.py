@@ -6,7 +6,7 @@ from collections import deque
 from operator import itemgetter
 from typing import NamedTuple
 
-__all__ = ["Strangers", "UsedCores"]
+__all__ = ["BackgroundLoad", "UsedCores"]
 
 _SECONDS = 20.0
 """Length in seconds of what is remembered, at least: what starts there takes a core for two or three seconds, and no longer."""
@@ -21,14 +21,15 @@ class UsedCores(NamedTuple):
     most: float
 
 
-class Strangers:
-    """What they take of one host: the median of late, by time. What takes the host's cores in passing, as programs do that start, doesn't
-    count."""
+class BackgroundLoad:
+    """What others than the brain's jobs take of one host, as one of these jobs has measured it: the median of late, by time. What takes the
+    host's cores in passing, as programs do that start, doesn't count."""
 
     def __init__(self, cores: float = 0.0) -> None:
         self.cores = cores
+        """Cores that they take; ``cores`` until an interval is measured."""
         self._taken: deque[tuple[float, float]] = deque()
-        """Seconds of each interval, and the cores that they took."""
+        """Length in seconds of each interval, and the cores that they took in it."""
 
     def measured(self, seconds: float, *, of: float, others: float, jobs: UsedCores) -> None:
         """Take in an interval, in which all but the job that was measured took ``others`` of the host's ``of`` cores, and the brain's other
