@@ -130,7 +130,7 @@ def _recipe(case: Case, directory: Path, samples: int, *, ours: bool) -> dict[st
 
 def rate_of(case: Case, directory: Path) -> float:
     """Samples/s of its plan."""
-    handle = start(_recipe(case, directory, 10**9, ours=False), keeper_options(from_memory=True))
+    handle = start(_recipe(case, directory, 10**9, ours=False), keeper_options(from_memory=True, own_cores=True))
     watch = Watch(handle)
     try:
         watch.until(lambda status: status.samples > 40 * BATCH_SIZE, "it trained")
@@ -147,7 +147,7 @@ def run(case: Case, directory: Path, samples: int, how: How, *, noticed_after: f
     from dlrover_lite.brain_server import brain_process
 
     ours = how in WITH_BRAIN
-    options = keeper_options(from_memory=True, brain="daemon" if ours else "off")
+    options = keeper_options(from_memory=True, brain="daemon" if ours else "off", own_cores=True)
     recipe = _recipe(case, directory, samples, ours=ours)
     try:
         if ours:

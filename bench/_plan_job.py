@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dlrover_lite.brain.planning.plan_grid import Candidate
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.protocol.brain_mode import BrainMode
+    from dlrover_lite.protocol.nodes import Role
     from dlrover_lite.protocol.profiles import Profile
 
 __all__ = [
@@ -81,15 +82,14 @@ def recipe_of(
     return {**recipe, **more}
 
 
-def keeper_options(*, from_memory: bool = False, brain: BrainMode = "off") -> KeeperOptions:
-    """``from_memory``: workers read what ``_train_worker.make_batches`` has made."""
+def keeper_options(*, from_memory: bool = False, brain: BrainMode = "off", own_cores: bool = False) -> KeeperOptions:
+    """``from_memory``: workers read what ``_train_worker.make_batches`` has made. ``own_cores``: as of ``KeeperOptions``."""
     from dlrover_lite.backends.keeper.options import KeeperOptions
 
     if not from_memory:
-        return KeeperOptions(brain=brain)
-    return KeeperOptions(
-        entries={"ps": "dlrover_lite.ps.server.main:main", "worker": "_train_worker:main"}, brain=brain
-    )
+        return KeeperOptions(brain=brain, own_cores=own_cores)
+    entries: dict[Role, str] = {"ps": "dlrover_lite.ps.server.main:main", "worker": "_train_worker:main"}
+    return KeeperOptions(entries=entries, brain=brain, own_cores=own_cores)
 
 
 def start(recipe: Mapping[str, Any], keeper: KeeperOptions) -> JobHandle:

@@ -1,10 +1,11 @@
 """A host that turns slow under one node, by something that nobody of the job can resize.
 
-All nodes of a local job are on one machine, so a slow host is emulated: within the node's own control group another one is made, whose
-quota is a part of what the node has, and all the node's processes are put there. So the product sees what it would see of a machine
-whose CPU strangers take: the node takes longer for the same work at the same CPU seconds, its own limit holds it back less than before,
-and more cores for it change nothing. What it doesn't see is the strangers' CPU: there aren't any, since they would have to take it from
-the other nodes, whose hosts are to stay as they are. Nodes that come later are on other hosts: they have groups of their own.
+All nodes of a local job are on one machine, so hosts are emulated. Nodes have CPU limits of their own (``KeeperOptions.own_cores``): with
+one limit of all together the others would use what a slow one leaves. A host turns slow: within the node's own control group another one
+is made, whose quota is a part of what the node has, and all the node's processes are put there. So the product sees what it would see of
+a machine whose CPU strangers take: the node takes longer for the same work at the same CPU seconds, its own limit holds it back less than
+before, and more cores for it change nothing. What it doesn't see is the strangers' CPU: there aren't any, since they would have to take it
+from the other nodes, whose hosts are to stay as they are. Nodes that come later are on other hosts: they have groups of their own.
 
 Control groups of version 1 only: in version 2 a group with processes in it can't have groups below it that are limited.
 """

@@ -2,8 +2,8 @@
 
 ``hot_ps``: two parameter servers (PS) are the bottleneck, and at 30% of the run the host of one is slowed to a quarter, by something that
 can't be resized (``_slow_host`` says how that is emulated). ``straggler``: three workers are the bottleneck, and it is one of theirs. The
-plan is fixed, and cores that no node has are stated. Each is run undisturbed, without intervention, with the brain, and (hot PS)
-stopped with a checkpoint and begun again on another host.
+plan is fixed, cores that no node has are stated, and nodes have CPU limits of their own. Each is run undisturbed, without intervention,
+with the brain, and (hot PS) stopped with a checkpoint and begun again on another host.
 
 Lost time is a run's, from the launch to the end, less the undisturbed one's; with the brain, less that of an undisturbed run with it,
 whatever it does there. ``hot_ps.lost_vs_none`` and ``straggler.lost_vs_none``: ours over that without intervention;

@@ -80,6 +80,27 @@ def test_the_cpu_limit_is_that_of_all_nodes_together(limiter: CgroupV1) -> None:
         assert int((group.parent / "cpu.shares").read_text()) == round(1024 * cores)
 
 
+def test_nodes_may_have_cpu_limits_of_their_own() -> None:
+    limiter = CgroupV1(NAME, own_v1(), nothing, own_cores=True)
+    try:
+        assert not limiter.enforcement().shared_cores
+        fence = limiter.create("ps-0", Resources(0.5, 64 * MIB))
+        group = cpu_group(fence)
+        for cores in (0.5, 0.01, 1.5):
+            fence.resize(Resources(cores, 64 * MIB))
+            limiter.limit_together(0.25)  # of all nodes: there is none
+            quota, period = (int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+            assert quota / period == cores
+            assert (group.parent / "cpu.cfs_quota_us").read_text() == "-1\n"
+        fence.resize(Resources(0.05, 64 * MIB))
+        with process_within(fence.enter, "print(flush=True)\nwhile True: pass"):
+            until(lambda: (usage := fence.usage()) is not None and usage.throttled_seconds > 0.1, "its being held back")
+        other = limiter.create("ps-1", Resources(0.5, 64 * MIB)).usage()
+        assert other is not None and other.throttled_seconds == 0.0
+    finally:
+        limiter.remove_all()
+
+
 def test_a_node_group_that_had_a_quota_has_none_any_more(limiter: CgroupV1) -> None:
     limiter.limit_together(1.0)
     fence = limiter.create("ps-0", Resources(0.5, 64 * MIB))

@@ -63,6 +63,21 @@ def test_the_cpu_limit_is_that_of_all_nodes_together(tree: Tree) -> None:
     assert limiter.enforcement().shared_cores
 
 
+def test_nodes_may_have_cpu_limits_of_their_own(tree: Tree) -> None:
+    limiter = CgroupV2("job", [tree.hierarchy()], nothing, own_cores=True)
+    assert not limiter.enforcement().shared_cores
+    fence, job = limiter.create("ps-0", Resources(0.5, 64 * MIB)), tree.root / "job"
+    for cores, quota in ((0.5, "10000 20000"), (2.0, "40000 20000")):
+        fence.resize(Resources(cores, 64 * MIB))
+        limiter.limit_together(0.25)  # of all nodes: there is none
+        assert read(job / "ps-0" / "cpu.max") == quota
+        assert read(job / "cpu.max").startswith("max")
+    (job / "cpu.stat").write_text("usage_usec 9000000\nthrottled_usec 500000\n")
+    (job / "ps-0" / "cpu.stat").write_text("usage_usec 1500000\nthrottled_usec 250000\n")
+    usage = fence.usage()
+    assert usage is not None and usage.throttled_seconds == 0.25
+
+
 def test_a_limit_of_all_nodes_that_cannot_be_set_is_an_error_that_says_what_to_do(tree: Tree) -> None:
     limiter = limiter_of(tree)
     tree.remove(tree.root / "job")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.backends.host.machine import machine_resources
+from dlrover_lite.backends.limits.base import Limits
 from dlrover_lite.backends.limits.choose import choose
 from dlrover_lite.core.errors import BackendError
 from dlrover_lite.core.units import MIB, Resources
@@ -26,6 +27,13 @@ def test_the_best_working_enforcement_is_chosen(tree: Tree) -> None:
     assert choose("auto", "third", nothing, []).enforcement().kind == "watchdog"
     assert choose("cgroup-v1", "fourth", nothing, both).enforcement().kind == "cgroup v1"
     assert choose("watchdog", "fifth", nothing, both).enforcement().why == "it was asked for"
+
+
+@pytest.mark.parametrize("kind", ["cgroup-v2", "cgroup-v1"])
+def test_nodes_share_their_cores_unless_they_are_to_have_their_own(tree: Tree, kind: Limits) -> None:
+    both = [tree.hierarchy(version=1), tree.hierarchy()]
+    assert choose(kind, "job", nothing, both).enforcement().shared_cores
+    assert not choose(kind, "other", nothing, both, own_cores=True).enforcement().shared_cores
 
 
 def test_unavailable_enforcement_is_refused_with_the_reason(tree: Tree) -> None:

@@ -108,7 +108,10 @@ class Keeper:
 
     def _node_supervisor(self) -> NodeSupervisor:
         name = f"dlrover-lite-{self.job.short_id}-{os.getpid()}"
-        limiter = choose(self.options.limits, name, lambda groups: record_cgroups(self._runtime, groups))
+        options = self.options
+        limiter = choose(
+            options.limits, name, lambda groups: record_cgroups(self._runtime, groups), own_cores=options.own_cores
+        )
         return NodeSupervisor(self.job, self._runtime, self.options, limiter, variables=self._variables)
 
     # --- the loop ---------------------------------------------------------------------------------------------------

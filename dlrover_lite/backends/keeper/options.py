@@ -63,6 +63,8 @@ class KeeperOptions(NodeOptions, frozen=True, forbid_unknown_fields=True, kw_onl
     """Seconds from asking a node to end that the master has left behind until it is killed."""
     limits: Limits = "auto"
     """How the nodes' limits are enforced; the job doesn't start if that can't be had. ``auto``: the best that can."""
+    own_cores: bool = False
+    """Whether each node has a CPU limit of its own, as pods have, in place of one of all nodes together."""
     spared: str = "dlrover_lite.brain_server.files:running_brain"
     """``module:function`` that returns the id of a process to be left alone when the job ends, or None: a brain that this job's master
     has started is adopted by the keeper, and serves other jobs too."""

@@ -48,7 +48,8 @@ class Counters:
 
     cpu_seconds: float = 0.0
     throttled_seconds: float = 0.0
-    """Seconds that the group was stopped by its own CPU quota; of a node those of the job's group, which has the quota of all nodes."""
+    """Seconds that the group was stopped by its own CPU quota; of a node that has none, those of the job's group, which has that of all
+    nodes."""
     memory: int = 0
     """Bytes of memory, without file pages that may be dropped."""
     shared_memory: int = 0
@@ -57,10 +58,11 @@ class Counters:
 
 
 class CgroupFence(ABC):
-    """``directories``: the node's group, one in each hierarchy that is used."""
+    """``directories``: the node's group, one in each hierarchy that is used. ``own_cores``: it has a CPU quota of its own."""
 
-    def __init__(self, node: str, directories: list[Path], resources: Resources) -> None:
+    def __init__(self, node: str, directories: list[Path], resources: Resources, *, own_cores: bool) -> None:
         self._node = node
+        self._own_cores = own_cores
         self.directories = directories
         self._resources = resources
         self._before = Counters()
@@ -75,8 +77,8 @@ class CgroupFence(ABC):
     def _write_memory(self, limit: int) -> None: ...
 
     @abstractmethod
-    def _write_weight(self, cores: float) -> None:
-        """Set the group's part of the CPU beside other nodes, in proportion to ``cores``, and no quota."""
+    def _write_cores(self, cores: float) -> None:
+        """Set the group's part of the CPU beside other nodes, in proportion to ``cores``, and its quota, if it has one."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -102,7 +104,7 @@ class CgroupFence(ABC):
         """Set the limits, memory first: it is what can be refused."""
         try:
             self._write_memory(resources.memory)
-            self._write_weight(resources.cores)
+            self._write_cores(resources.cores)
         except OSError as error:
             if error.errno == errno.EBUSY:
                 raise too_small(self._node, resources.memory, self._counters().memory) from error

@@ -31,10 +31,12 @@ _NO_QUOTA = -1
 
 
 class CgroupV1(CgroupLimiter):
-    """Groups ``NAME/<node>`` below this process's own, in the hierarchy of each controller."""
+    """Groups ``NAME/<node>`` below this process's own, in the hierarchy of each controller. ``own_cores``: each node has a CPU quota, and
+    all together have none."""
 
-    def __init__(self, name: str, found: list[Hierarchy], record: Record) -> None:
+    def __init__(self, name: str, found: list[Hierarchy], record: Record, *, own_cores: bool = False) -> None:
         """Make the job's groups and try to set limits. Raises LimiterUnavailable."""
+        self._own_cores = own_cores
         self._groups: dict[str, Path] = {}
         for controller in _CONTROLLERS:
             hierarchy = with_controller(found, controller)
@@ -49,26 +51,33 @@ class CgroupV1(CgroupLimiter):
     def enforcement(self) -> Enforcement:
         memory = self._groups["memory"]
         limits_swap = (memory / "memory.memsw.limit_in_bytes").exists() or not _has_swap()
-        return Enforcement("cgroup v1", [] if limits_swap else ["the use of swap"], shared_cores=True)
+        return Enforcement("cgroup v1", [] if limits_swap else ["the use of swap"], shared_cores=not self._own_cores)
 
     def _fence(self, node: str, resources: Resources) -> CgroupFence:
-        return _FenceV1(node, {controller: group / node for controller, group in self._groups.items()}, resources)
+        groups = {controller: group / node for controller, group in self._groups.items()}
+        return _FenceV1(node, groups, resources, own_cores=self._own_cores)
 
     def _write_cores(self, cores: float) -> None:
-        group, (period, quota) = self._groups["cpu"], period_and_quota(cores)
-        try:
-            if cgroups.read_number(group / "cpu.cfs_period_us") != period:
-                cgroups.write(group / "cpu.cfs_period_us", period)
-            cgroups.write(group / "cpu.cfs_quota_us", quota)
-        except OSError as error:
-            if error.errno != errno.EINVAL or _most_within(group) > cores:
-                raise
-            # more than the group around the job's has: that one is the limit
-            cgroups.write(group / "cpu.cfs_quota_us", _NO_QUOTA)
-        cgroups.write(group / "cpu.shares", shares_of(cores))
+        if not self._own_cores:
+            _write_quota(self._groups["cpu"], cores)
+        cgroups.write(self._groups["cpu"] / "cpu.shares", shares_of(cores))
 
     def remove_all(self) -> None:
         cgroups.end(dict.fromkeys(self._groups.values()))
+
+
+def _write_quota(group: Path, cores: float) -> None:
+    """Set the CPU quota of a group. Raises OSError."""
+    period, quota = period_and_quota(cores)
+    try:
+        if cgroups.read_number(group / "cpu.cfs_period_us") != period:
+            cgroups.write(group / "cpu.cfs_period_us", period)
+        cgroups.write(group / "cpu.cfs_quota_us", quota)
+    except OSError as error:
+        if error.errno != errno.EINVAL or _most_within(group) > cores:
+            raise
+        # more than the group around this one has: that one is the limit
+        cgroups.write(group / "cpu.cfs_quota_us", _NO_QUOTA)
 
 
 def shares_of(cores: float) -> int:
@@ -78,8 +87,8 @@ def shares_of(cores: float) -> int:
 
 
 class _FenceV1(CgroupFence):
-    def __init__(self, node: str, directories: dict[str, Path], resources: Resources) -> None:
-        super().__init__(node, list(dict.fromkeys(directories.values())), resources)
+    def __init__(self, node: str, directories: dict[str, Path], resources: Resources, *, own_cores: bool) -> None:
+        super().__init__(node, list(dict.fromkeys(directories.values())), resources, own_cores=own_cores)
         self._cpu, self._cpuacct, self._memory = (directories[controller] for controller in _CONTROLLERS)
 
     def prepare(self) -> None:
@@ -96,8 +105,11 @@ class _FenceV1(CgroupFence):
             if path is plain or path.exists():
                 cgroups.write(path, limit)
 
-    def _write_weight(self, cores: float) -> None:
-        cgroups.write(self._cpu / "cpu.cfs_quota_us", _NO_QUOTA)
+    def _write_cores(self, cores: float) -> None:
+        if self._own_cores:
+            _write_quota(self._cpu, cores)
+        else:
+            cgroups.write(self._cpu / "cpu.cfs_quota_us", _NO_QUOTA)
         cgroups.write(self._cpu / "cpu.shares", shares_of(cores))
 
     def _reset_peak(self) -> bool:
@@ -105,8 +117,8 @@ class _FenceV1(CgroupFence):
         return True
 
     def _counters(self) -> Counters:
-        job = _read_throttled(self._cpu.parent)
-        return replace(read_counters(self._cpu, self._cpuacct, self._memory), throttled_seconds=job)
+        counters = read_counters(self._cpu, self._cpuacct, self._memory)
+        return counters if self._own_cores else replace(counters, throttled_seconds=_read_throttled(self._cpu.parent))
 
 
 def read_counters(cpu: Path, cpuacct: Path, memory: Path) -> Counters:

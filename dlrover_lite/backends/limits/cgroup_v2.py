@@ -56,10 +56,12 @@ def is_keepers(group: Path) -> bool:
 
 
 class CgroupV2(CgroupLimiter):
-    """Groups ``NAME/<node>``, below the nearest group that allows it."""
+    """Groups ``NAME/<node>``, below the nearest group that allows it. ``own_cores``: each node has a CPU quota, and all together have
+    none."""
 
-    def __init__(self, name: str, found: list[Hierarchy], record: Record) -> None:
+    def __init__(self, name: str, found: list[Hierarchy], record: Record, *, own_cores: bool = False) -> None:
         """Make the job's group where that is possible. Raises LimiterUnavailable."""
+        self._own_cores = own_cores
         hierarchy = unified(found)
         if hierarchy is None:
             raise LimiterUnavailable("cgroup v2 is not mounted")
@@ -81,20 +83,26 @@ class CgroupV2(CgroupLimiter):
         _hand_down(self._group)
 
     def enforcement(self) -> Enforcement:
-        return Enforcement("cgroup v2", shared_cores=True)
+        return Enforcement("cgroup v2", shared_cores=not self._own_cores)
 
     def _fence(self, node: str, resources: Resources) -> CgroupFence:
-        return _FenceV2(node, [self._group / node], resources)
+        return _FenceV2(node, [self._group / node], resources, own_cores=self._own_cores)
 
     def _write_cores(self, cores: float) -> None:
-        period, quota = period_and_quota(cores)
-        cgroups.write(self._group / "cpu.max", f"{quota} {period}")
+        if not self._own_cores:
+            cgroups.write(self._group / "cpu.max", _quota_of(cores))
         cgroups.write(self._group / "cpu.weight", _weight_of(cores))
 
     def remove_all(self) -> None:
         cgroups.end([self._group])
         if self._made_place is not None:
             _unmake_place(self._made_place)
+
+
+def _quota_of(cores: float) -> str:
+    """Return the quota and its period, as a group is told it."""
+    period, quota = period_and_quota(cores)
+    return f"{quota} {period}"
 
 
 def _weight_of(cores: float) -> int:
@@ -152,13 +160,16 @@ class _FenceV2(CgroupFence):
     def _write_memory(self, limit: int) -> None:
         cgroups.write(self._group / "memory.max", limit)
 
-    def _write_weight(self, cores: float) -> None:
-        cgroups.write(self._group / "cpu.max", "max")
+    def _write_cores(self, cores: float) -> None:
+        cgroups.write(self._group / "cpu.max", _quota_of(cores) if self._own_cores else "max")
         cgroups.write(self._group / "cpu.weight", _weight_of(cores))
 
     def _counters(self) -> Counters:
+        counters = read_counters(self._group)
+        if self._own_cores:
+            return counters
         job = _read_throttled(cgroups.read_fields(self._group.parent / "cpu.stat"))
-        return replace(read_counters(self._group), throttled_seconds=job)
+        return replace(counters, throttled_seconds=job)
 
 
 def _read_throttled(cpu: Mapping[str, int]) -> float:

@@ -16,8 +16,11 @@ from dlrover_lite.core.errors import BackendError
 __all__ = ["choose"]
 
 
-def choose(wanted: Limits, name: str, record: Record, found: list[Hierarchy] | None = None) -> Limiter:
-    """Try each way, the best first, by making a group and setting limits on it. Groups are called ``name``.
+def choose(
+    wanted: Limits, name: str, record: Record, found: list[Hierarchy] | None = None, *, own_cores: bool = False
+) -> Limiter:
+    """Try each way, the best first, by making a group and setting limits on it. Groups are called ``name``. ``own_cores``: each node is
+    to have a CPU limit of its own, in place of one of all nodes together.
 
     Version 2 may move this process to another group. Raises BackendError when ``wanted`` can't be had.
     """
@@ -28,7 +31,7 @@ def choose(wanted: Limits, name: str, record: Record, found: list[Hierarchy] | N
         if wanted not in ("auto", kind):
             continue
         try:
-            return make(name, found, record)
+            return make(name, found, record, own_cores=own_cores)
         except LimiterUnavailable as refusal:
             refusals[kind] = refusal
     if wanted == "auto":

@@ -50,6 +50,8 @@ class LocalJobs:
         return [this_host()]
 
     def shares_cores(self) -> bool:
+        if self._keeper is not None and self._keeper.own_cores:
+            return False
         try:
             return probe_enforcement().shared_cores
         except BackendError:  # no job could start then, and it says why
