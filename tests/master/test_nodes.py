@@ -187,6 +187,14 @@ def test_the_brain_is_told_how_long_nodes_take_until_they_are_up(make: Any) -> N
     assert rig.master.executor.standing().launch_seconds == 50.0
 
 
+def test_a_host_that_was_down_as_the_job_began_counts_once_it_is_back(make: Any) -> None:
+    rig = make()
+    nodes = rig.master.reconciler
+    nodes.fleet = msgspec.structs.replace(nodes.fleet, capacity=Resources(0.0, 0))
+    rig.up("ps-0")
+    rig.step_until(lambda: rig.master.fleet.capacity == CAPACITY)
+
+
 def test_hosts_that_come_or_change_are_told_to_the_brain_and_bound_what_nodes_get(make: Any) -> None:
     rig = make(samples=4000)
     rig.up("ps-0", "worker-0")

@@ -286,7 +286,7 @@ class Reconciler:
             self._hosts = there
         if there != self._hosts or self.changed_hosts:
             self.changed_hosts = there
-        if (capacity := total_of(there)) != self.fleet.capacity and self.changed_hosts:
+        if (capacity := total_of(there)) != self.fleet.capacity:  # which may have been read while a host was down
             self._take((msgspec.structs.replace(self.fleet, capacity=capacity), []))
 
     def _make_room(self, now: float) -> None:
