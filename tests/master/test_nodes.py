@@ -195,6 +195,18 @@ def test_a_host_that_was_down_as_the_job_began_counts_once_it_is_back(make: Any)
     rig.step_until(lambda: rig.master.fleet.capacity == CAPACITY)
 
 
+@pytest.mark.parametrize(("node", "next_one"), [("ps-0", "ps-1"), ("worker-0", "worker-2")])
+def test_who_runs_out_of_memory_comes_back_with_what_hosts_have_by_then(make: Any, node: str, next_one: str) -> None:
+    rig = make(samples=4000)
+    rig.up("ps-0", "worker-0")
+    nodes = rig.master.reconciler
+    rig.step_until(lambda: rig.master.fleet.capacity == CAPACITY)
+    nodes.fleet = msgspec.structs.replace(nodes.fleet, capacity=Resources(0.0, 0))  # read while the host was down
+    rig.backend.ends(node, "OOMKilled")
+    rig.backend.wait_for_launch(next_one)
+    assert rig.master.fleet.capacity == CAPACITY
+
+
 def test_hosts_that_come_or_change_are_told_to_the_brain_and_bound_what_nodes_get(make: Any) -> None:
     rig = make(samples=4000)
     rig.up("ps-0", "worker-0")

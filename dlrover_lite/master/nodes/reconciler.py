@@ -405,11 +405,13 @@ class Reconciler:
         seen = self.backend.observe(after=self._version)
         if seen is None:
             return
-        for node, now in seen.nodes.items():
-            if self._observed.get(node) != now:
-                self._take(self._judged(node, now))
-                self._observed[node] = now
-                self._tell_wait(node)
+        changed = {node: now for node, now in seen.nodes.items() if self._observed.get(node) != now}
+        if any(now.reason == "OOMKilled" for now in changed.values()):
+            self._look_at_hosts()  # it comes back with more, or the job fails for want of it: what was read may be of a host that was down
+        for node, now in changed.items():
+            self._take(self._judged(node, now))
+            self._observed[node] = now
+            self._tell_wait(node)
         self._version = seen.version
 
     def _tell_wait(self, node: str) -> None:
