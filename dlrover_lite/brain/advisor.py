@@ -328,18 +328,21 @@ class Advisor:
         return before[-1].samples_per_second if before else 0.0
 
     def _judge(self, known: RegisteredJob) -> None:
-        """Judge what a change has brought, once that is measured."""
-        if not known.decided or not known.present:
+        """Judge what the last change of the plan has brought, once that is measured, whatever else was decided about nodes since."""
+        if not known.present:
             return
-        at = len(known.decided) - 1
-        one = known.decided[at]
-        if one.effect is not None or one.decision.predicted is None or one.decision.choice is None:
+        at = next(
+            (at for at in reversed(range(len(known.decided))) if known.decided[at].decision.choice is not None), None
+        )
+        if at is None or (one := known.decided[at]).effect is not None or one.decision.predicted is None:
             return
         if known.plan is None or candidate(known.plan) != one.decision.choice:
             return
-        view = known.view(free_cores=known.free_cores(self._capacity()), at=known.profiles[-1].at)
         windows = [p for p in known.profiles if p.at - p.seconds >= one.decision.at]
-        if view.measured is None or len(windows) < self._policies.tracking.judged_after_windows:
+        if len(windows) < self._policies.tracking.judged_after_windows:
+            return
+        view = known.view(free_cores=known.free_cores(self._capacity()), at=known.profiles[-1].at)
+        if view.measured is None:
             return
         effect = judge(
             one.decision,

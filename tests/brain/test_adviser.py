@@ -174,6 +174,25 @@ def test_a_job_is_changed_to_a_faster_plan_and_the_effect_is_stored(office: Offi
     assert effect.error == pytest.approx(effect.measured.expected / predicted.throughput.expected - 1)
 
 
+def test_a_change_is_judged_though_memory_was_taken_back_since(office: Office) -> None:
+    office.arrives()
+    office.turn()
+    job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))
+    office.trains(windows=4)
+    office.turn()
+    change = office.adviser.waiting()["ads-1"]
+    assert change.decision.choice is not None
+    job.plan = change.decision.choice
+    usage = {"worker_peak": 20 * MIB, "evaluated": True}
+    office.trains(done=(done("ads-1", change.number, office.now),), **usage)
+    office.turn()
+    less = office.adviser.waiting()["ads-1"]
+    assert less.decision.treatment is not None and less.decision.treatment.cause == "memory to spare"
+    office.trains(windows=2, done=(done("ads-1", less.number, office.now),), **usage)
+    stored = {one.number: one.effect for one in queries.decisions(office.store, "ads-1")}
+    assert stored[change.number] is not None and stored[less.number] is None
+
+
 def test_a_change_of_plan_has_a_cost_and_a_missed_prediction_raises_doubt(office: Office) -> None:
     """While it went on the job trained as much as it would have with the old plan, and afterwards far less than was predicted."""
     office.arrives()
