@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from dlrover_lite.brain.advisor import readable
+from dlrover_lite.brain.job_tracker import Numbered
 from dlrover_lite.brain.models.memory_model import worker_limit
 from dlrover_lite.brain.planning.decision import Round
 from dlrover_lite.brain.planning.plan_grid import Candidate
@@ -151,13 +152,18 @@ def held(job: Job, plan: Plan) -> tuple[StandingNode, ...]:
     )
 
 
-def test_a_job_is_changed_to_a_faster_plan_and_the_effect_is_stored(office: Office) -> None:
+def changed(office: Office) -> tuple[Job, Numbered]:
+    """A job that was measured with a small plan, and the change of it that its master is to be told."""
     office.arrives()
     office.turn()
     job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))
     office.trains(windows=4)
     office.turn()
-    change = office.adviser.waiting()["ads-1"]
+    return job, office.adviser.waiting()["ads-1"]
+
+
+def test_a_job_is_changed_to_a_faster_plan_and_the_effect_is_stored(office: Office) -> None:
+    job, change = changed(office)
     assert change.decision.action == "change" and change.decision.before == job.plan
     assert change.decision.choice is not None and change.decision.choice.cores > job.plan.cores
     office.trains(busy=True)  # it has heard, and is at it
@@ -175,12 +181,7 @@ def test_a_job_is_changed_to_a_faster_plan_and_the_effect_is_stored(office: Offi
 
 
 def test_a_change_is_judged_though_memory_was_taken_back_since(office: Office) -> None:
-    office.arrives()
-    office.turn()
-    job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))
-    office.trains(windows=4)
-    office.turn()
-    change = office.adviser.waiting()["ads-1"]
+    job, change = changed(office)
     assert change.decision.choice is not None
     job.plan = change.decision.choice
     usage = {"worker_peak": 20 * MIB, "evaluated": True}
