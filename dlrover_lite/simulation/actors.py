@@ -236,6 +236,11 @@ class BrainActor(Actor):
     def lives(self) -> bool:
         return self._service is not None
 
+    @property
+    def registered(self) -> frozenset[str]:
+        """The jobs that it decides about."""
+        return self._advisor.jobs
+
     def start(self) -> None:
         """Start it, unless it runs."""
         if self._service is not None:
@@ -244,14 +249,14 @@ class BrainActor(Actor):
         self._store = ConfigStore(self._path, is_synced=False)
         self._decisions = ConfigStore(self._path, is_synced=False)
         self._advisor = Advisor(self._decisions, policies=world.policies, say=world.said.append)
-        self._advisor.recall(world.wall_clock(), lambda _: True)
+        self._advisor.recall(world.wall_clock(), lambda directory: world.look_at(directory) is None)
         self._told: list[Told] = []
         self._advice: dict[str, Advice] = {}
         self._server = self.connector.server(BRAIN, BrainRequests, remember_replies=True)
         self._service = Service(
             self._server,  # type: ignore[arg-type]  # it has all that a service needs of one
             self._store,
-            look=lambda _: None,
+            look=world.look_at,
             advise=self._advised,
             tell=self._told.append,
             clock=world.clock,

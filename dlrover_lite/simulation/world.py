@@ -18,6 +18,7 @@ from dlrover_lite.backends.sim.physics.startup import Startup
 from dlrover_lite.backends.sim.pools import Pool
 from dlrover_lite.brain.policies import USUAL as POLICIES
 from dlrover_lite.brain.policies import Policies
+from dlrover_lite.brain_server.service import JobEnd
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.master.cadence import USUAL, Cadence
@@ -125,6 +126,13 @@ class World:
     def is_over(self) -> bool:
         """All jobs have come, and have ended."""
         return not self._to_come and None not in [job.master.outcome for job in self.jobs.values()]
+
+    def look_at(self, directory: str) -> JobEnd | None:
+        """Say how the job with these files has ended; None while it runs. (``brain_server.service.Look``)"""
+        job = next((job for job in self.jobs.values() if str(job.files.directory) == directory), None)
+        if job is None or (outcome := job.outcome) is None:
+            return None
+        return JobEnd(outcome.state, self.wall_clock(), outcome.message, job.files.status() or {})
 
     def note(self, who: str, what: str) -> None:
         """Keep what has happened, for who asks why."""

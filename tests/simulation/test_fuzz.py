@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dlrover_lite.brain.store import queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain_server.service import SILENT_SECONDS
 from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.master.outcome import Outcome
 from dlrover_lite.protocol.hosts import Host
 from dlrover_lite.protocol.questions import ScaleRequest
 from dlrover_lite.simulation.fuzz import run
@@ -235,3 +239,25 @@ def test_no_node_runs_out_of_memory_where_there_is_no_room_for_more(tmp_path: Pa
     world.run(until=lambda: world.clock.now > 4.0, most_seconds=60)
     world.close()
     assert len(injection.done) == strikes
+
+
+@pytest.mark.parametrize("brain_lives", [False, True])
+def test_what_a_job_had_that_ended_without_a_word_is_kept_for_nobody(tmp_path: Path, brain_lives: bool) -> None:
+    """Found by seed 931272: a brain that was started again took it to run for good, and the next job waited for ever."""
+    case = Case(5)
+    world = case.world(tmp_path)
+    brain = world.brain
+    assert brain is not None
+    world.run(until=lambda: "ads-1" in brain.registered, most_seconds=60)
+    job = world.jobs["ads-1"]
+    if not brain_lives:
+        brain.kill()
+    job.master.close()
+    job.master.outcome = Outcome("failed", "it is killed")
+    world.run(until=lambda: brain.lives, most_seconds=60)
+    ended = world.clock.now
+    world.run(until=lambda: world.clock.now > ended + SILENT_SECONDS + 2.0, most_seconds=200)
+    assert not brain.registered
+    world.close()
+    with ConfigStore(world.database) as store:
+        assert [(entry.id, entry.state) for entry in queries.jobs(store)] == [("ads-1", "failed")]
