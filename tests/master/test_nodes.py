@@ -11,7 +11,9 @@ import pytest
 from dlrover_lite.core.errors import RemoteError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs import events
-from dlrover_lite.protocol.hosts import Host
+from dlrover_lite.master.cadence import USUAL
+from dlrover_lite.master.nodes.reconciler import AWAY_SECONDS
+from dlrover_lite.protocol.hosts import Host, total_of
 from dlrover_lite.protocol.messages import Heartbeat, PsReport, TopologyRequest
 from dlrover_lite.protocol.questions import Scaled, ScaleRequest, StatusRequest, Story, StoryRequest
 from dlrover_lite.transport.memory import VirtualClock
@@ -205,6 +207,49 @@ def test_who_runs_out_of_memory_comes_back_with_what_hosts_have_by_then(make: An
     rig.backend.ends(node, "OOMKilled")
     rig.backend.wait_for_launch(next_one)
     assert rig.master.fleet.capacity == CAPACITY
+
+
+@pytest.mark.parametrize(("node", "next_one"), [("ps-0", "ps-1"), ("worker-0", "worker-2")])
+@pytest.mark.parametrize("left", [[], [Host("other", Resources(4.0, 2 << 30))]])
+def test_who_runs_out_of_memory_while_a_host_is_down_waits_for_it(
+    make: Any, node: str, next_one: str, left: list[Host]
+) -> None:
+    rig = make(samples=4000)
+    rig.backend.hosts = [Host("down soon", CAPACITY), *left]
+    rig.up("ps-0", "worker-0")
+    rig.step_until(lambda: rig.master.fleet.capacity == total_of(rig.backend.hosts))
+    rig.backend.hosts = left
+    rig.backend.ends(node, "OOMKilled")
+    rig.backend.wait_for_launch(next_one)
+    memory = {spec.id: spec.resources.memory for spec in rig.backend.launched}
+    assert memory[next_one] > memory[node]
+    assert rig.master.fleet.capacity == total_of(left), "what a person may ask for is what is there"
+
+
+def test_a_master_that_is_started_while_all_hosts_are_down_expects_them_back(make: Any) -> None:
+    rig = make(samples=4000)
+    rig.up("ps-0", "worker-0")
+    rig.step_until(lambda: rig.master.fleet.capacity == CAPACITY)
+    rig.backend.hosts = []
+    rig.kill()
+    rig.start()
+    rig.backend.ends("worker-0", "OOMKilled")
+    rig.backend.wait_for_launch("worker-2")
+
+
+def test_a_host_that_is_gone_for_long_is_not_waited_for(make: Any) -> None:
+    rig = make(samples=4000, clock=VirtualClock(), health=PATIENT)
+    rig.up("ps-0", "worker-0")
+    rig.backend.hosts = []
+    rig.clock.now += USUAL.hosts_seconds
+    rig.step_until(lambda: rig.master.fleet.away_memory == CAPACITY.memory)
+    rig.clock.now += AWAY_SECONDS
+    rig.step_until(lambda: rig.master.fleet.away_memory == 0)
+    rig.backend.ends("worker-0", "OOMKilled")
+    rig.clock.now += USUAL.reconcile_seconds
+    rig.step_until(lambda: rig.master.reconciler.fleet.done)
+    failing = rig.master.failing
+    assert failing is not None and "and 0 B are left for it" in failing.message
 
 
 def test_hosts_that_come_or_change_are_told_to_the_brain_and_bound_what_nodes_get(make: Any) -> None:

@@ -135,6 +135,8 @@ class Fleet(msgspec.Struct, frozen=True):
     """Number of nodes that begin on each host; empty: wherever there is room."""
     workers_wanted: int = 0
     """Number of workers to get back to once there is room, of which some have given theirs to a parameter server; 0: none has."""
+    away_memory: int = 0
+    """Memory in bytes of hosts that are gone, and expected back: whoever needs it waits for them."""
 
     def of(self, role: Role) -> list[Node]:
         return [node for node in self.by_id.values() if node.role == role]
@@ -529,8 +531,8 @@ class Fleet(msgspec.Struct, frozen=True):
         return others + sum(late.resources.memory for late in self.pending)
 
     def _room_beside(self, node: Node) -> int:
-        """Return the memory that is left for another node in place of ``node``, in bytes."""
-        return self.capacity.memory - self.memory_beside(node)
+        """Return the memory that is left for another node in place of ``node``, in bytes, now or when hosts are back that are gone."""
+        return self.capacity.memory + self.away_memory - self.memory_beside(node)
 
     def _launch(self, role: WorkRole, resources: Resources, now: float, follows: str = "", host: str = "") -> Next:
         node = Node(f"{role}-{len(self.of(role))}", role, resources, since=now, follows=follows, host=host)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -54,6 +54,8 @@ NO_ROOM_SECONDS = 10.0
 """Seconds for which a parameter server finds no room until workers give theirs: what ends elsewhere may still leave some."""
 AVOID_SECONDS = 600.0
 """Seconds for which a host is avoided on which a node was slow."""
+AWAY_SECONDS = 600.0
+"""Seconds for which a host that is gone is expected back."""
 RESIZE_AGAIN_SECONDS = 1.0
 """Seconds before the next try after the backend couldn't give a node more."""
 UNDER_WAY_SECONDS = 0.25
@@ -113,6 +115,8 @@ class Reconciler:
         self._usage_at = self._resize_at = self.clock()
         self._known: dict[str, Resources] = {}
         """The most that was told of each host: for a while less may be, because others are taken to have the rest."""
+        self._seen_hosts: dict[str, tuple[float, Host]] = {}
+        """Hosts that are there, or were of late, each with the time when it was seen last."""
         self._fitted: dict[str, Resources] = {}
         """The most that nodes had together on each host: it has as much, where nothing else says what it has."""
         self._learned: tuple[Fleet | None, int | None, Mapping[str, str]] = None, None, {}
@@ -286,8 +290,19 @@ class Reconciler:
             self._hosts = there
         if there != self._hosts or self.changed_hosts:
             self.changed_hosts = there
-        if (capacity := total_of(there)) != self.fleet.capacity:  # which may have been read while a host was down
-            self._take((msgspec.structs.replace(self.fleet, capacity=capacity), []))
+        capacity, away = total_of(there), self._away_memory(there)
+        if (capacity, away) != (self.fleet.capacity, self.fleet.away_memory):
+            self._take((msgspec.structs.replace(self.fleet, capacity=capacity, away_memory=away), []))
+
+    def _away_memory(self, there: Sequence[Host]) -> int:
+        """Return the memory of hosts that are gone and expected back, in bytes."""
+        if not there and not self._seen_hosts:  # an earlier master has seen them
+            return self.fleet.capacity.memory + self.fleet.away_memory
+        now = self.clock()
+        seen = self._seen_hosts | {host.name: (now, host) for host in there}
+        self._seen_hosts = {name: (at, host) for name, (at, host) in seen.items() if now < at + AWAY_SECONDS}
+        names = {host.name for host in there}
+        return sum(host.resources.memory for name, (_, host) in self._seen_hosts.items() if name not in names)
 
     def _make_room(self, now: float) -> None:
         """Have workers give their room to a PS that finds none, while all others wait for it; and come back when there is some."""
