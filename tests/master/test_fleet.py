@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,36 +24,7 @@ from dlrover_lite.master.nodes.fleet import (
 from dlrover_lite.master.nodes.places import Places
 from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, larger, memory_again, recent, with_another
 from dlrover_lite.protocol.hosts import HostNodes
-from dlrover_lite.protocol.nodes import Observed
-from dlrover_lite.protocol.plans import Plan, RolePlan
-
-PLAN = Plan(RolePlan(2, Resources(1.0, 100)), RolePlan(3, Resources(2.0, 200)))
-ROOMY = Resources(100.0, 100_000)
-
-
-class Seen(NamedTuple):
-    node: str
-    how: Observed
-
-
-def begun(capacity: Resources = ROOMY) -> Fleet:
-    return Fleet(PLAN, capacity).begin(0.0)[0]
-
-
-def exited(node: str, reason: str | None = "Killed", detail: str = "") -> Seen:
-    return Seen(node, Observed(ended_at=0.0, reason=reason, detail=detail))  # type: ignore[arg-type]
-
-
-def started(node: str) -> Seen:
-    return Seen(node, Observed(started_at=0.0))
-
-
-def of(kind: type, instructions: list[Any]) -> list[Any]:
-    return [instruction for instruction in instructions if isinstance(instruction, kind)]
-
-
-def ends(fleet: Fleet, node: str, reason: str | None = "Killed", now: float = 1.0, detail: str = "") -> Any:
-    return fleet.observed(*exited(node, reason, detail), now)
+from tests.master.fleet_events import PLAN, ROOMY, Seen, begun, ends, exited, of, started
 
 
 def test_all_nodes_of_the_plan_are_launched() -> None:
@@ -140,106 +111,10 @@ def test_a_draining_worker_that_is_killed_is_not_replaced() -> None:
     assert not of(Launch, ends(fleet, "worker-1")[1])
 
 
-def test_a_worker_out_of_memory_and_later_ones_come_back_with_more() -> None:
-    fleet, instructions = ends(begun(), "worker-0", "OOMKilled")
-    (launch,) = of(Launch, instructions)
-    assert launch.node.resources == Resources(2.0, 300)
-    _, instructions = ends(fleet, "worker-1", "Killed")
-    assert of(Launch, instructions)[0].node.resources == Resources(2.0, 300)
-
-
-def test_workers_begun_together_with_too_little_memory_count_once() -> None:
-    """None of them tells anything that the first one hadn't: the job would end before any was begun with more."""
-    fleet, _ = begun(Resources(100.0, 100_000)).scale(12, 1.0)
-    for i in range(12):
-        fleet, instructions = ends(fleet, f"worker-{i}", "OOMKilled")
-        assert [launch.node.resources for launch in of(Launch, instructions)] == [Resources(2.0, 300)]
-    assert fleet.returns == {"worker": {"OOMKilled": (1.0,)}}
-
-
-def test_a_worker_that_runs_out_of_ever_more_memory_ends_the_job() -> None:
-    fleet, now, limits = begun(Resources(100.0, 100_000)), 1.0, []
-    while True:
-        fleet, instructions = ends(fleet, list(fleet.by_id)[-1] if limits else "worker-0", "OOMKilled", now)
-        if of(FailJob, instructions):
-            break
-        now += 60.0
-        fleet, instructions = fleet.tick(now) if fleet.pending else (fleet, instructions)
-        limits += [launch.node.resources.memory for launch in of(Launch, instructions)]
-    assert limits == [300, 450, 675, 1012]
-
-
-def alone(capacity: Resources) -> Fleet:
-    """A fleet of which one worker is left."""
-    fleet, _ = begun(capacity).scale(1, 1.0)
-    for node in ("worker-1", "worker-2"):
-        fleet, _ = ends(fleet, node)
-    return fleet
-
-
-def test_job_fails_without_room_for_a_larger_worker() -> None:
-    used = 2 * 100
-    _, instructions = ends(alone(Resources(8.0, used + 250)), "worker-0", "OOMKilled")
-    assert of(Launch, instructions)[0].node.resources.memory == 250
-    _, instructions = ends(alone(Resources(8.0, used + 210)), "worker-0", "OOMKilled")
-    (failure,) = of(FailJob, instructions)
-    assert "worker-0 needs more memory than its 200 B, and 210 B are left" in failure.message
-    assert not of(Launch, instructions)
-
-
-@pytest.mark.parametrize("node", ["ps-0", "worker-0"])
-def test_workers_give_their_memory_to_a_node_that_ran_out_of_its_own(node: str) -> None:
-    """As few as will do, one at least stays, and what has taken its place waits until they have left."""
-    capacity = Resources(8.0, 2 * 100 + 3 * 200 + 10)
-    fleet, instructions = ends(begun(capacity), node, "OOMKilled")
-    assert not of(FailJob, instructions) and not of(Launch, instructions)
-    (leaves,) = of(Terminate, instructions)
-    assert leaves.gently and leaves.node == "worker-2"
-    assert fleet.plan.worker.count == 2 and fleet.workers_wanted == 3
-    told = [note.text for note in of(Note, instructions)]
-    assert any(text.startswith(f"gives its room to {node}: it needs more memory than its") for text in told)
-    assert fleet.tick(50.0) == (fleet, []), "it hasn't left yet"
-    fleet, instructions = ends(fleet, "worker-2", "Succeeded", 51.0)
-    assert not of(Launch, instructions), "nobody takes its place"
-    fleet, instructions = fleet.tick(51.0)
-    (launch,) = of(Launch, instructions)
-    assert launch.node.follows == ("ps-0" if node == "ps-0" else "")
-    assert launch.node.resources.memory == (150 if node == "ps-0" else 300)
-    assert sum(one.most.memory for one in fleet.running) <= capacity.memory
-    assert fleet.take_room(60.0) == (fleet, []), "there is no room for it to come back"
-
-
-def test_nobody_leaves_for_a_node_that_would_have_too_little_all_the_same() -> None:
-    fleet, _ = begun(Resources(8.0, 100 + 100 + 3 * 200)).resized("ps-0", Resources(1.0, 2500))
-    after, instructions = ends(fleet, "ps-0", "OOMKilled")
-    assert of(FailJob, instructions) and not of(Terminate, instructions)
-    assert after.plan == fleet.plan
-
-
-def test_a_worker_that_leaves_is_not_replaced_by_itself() -> None:
-    fleet, instructions = ends(begun(), "worker-0", "Succeeded")
-    assert of(WorkerGone, instructions)
-    assert not of(Launch, instructions)
-    assert fleet.one_more_worker(2.0) == (fleet, [])  # others are at work
-    for other in ("worker-1", "worker-2"):
-        fleet, _ = ends(fleet, other, "Succeeded")
-    fleet, instructions = fleet.one_more_worker(2.0)
-    assert [launch.node.id for launch in of(Launch, instructions)] == ["worker-3"]
-
-
 def test_a_user_error_is_not_retried() -> None:
     _, instructions = ends(begun(), "worker-0", "UserError")
     assert of(FailJob, instructions)
     assert not of(Launch, instructions)
-
-
-def test_a_node_that_used_more_than_its_limit_comes_back_with_more_than_that() -> None:
-    """As in a pod, where it may take what is kept free for others, too."""
-    fleet = begun(Resources(8.0, 10_000))
-    seen = Observed(0.5, 1.0, "OOMKilled", -9, used_memory=400)
-    fleet, instructions = fleet.observed("ps-0", seen, 1.0, owns=True)
-    (launch,) = of(Launch, instructions)
-    assert (launch.node.follows, launch.node.resources.memory) == ("ps-0", 600)
 
 
 @pytest.mark.parametrize("reason", ["Killed", "OOMKilled", "Preempted", "Unknown", "Succeeded", None])
@@ -314,13 +189,6 @@ def test_memory_of_a_server_without_a_follower_is_freed() -> None:
     assert Terminate("ps-1", gently=False, keep_memory=True) in fleet.restored(3.0)[1]
     _, instructions = ends(fleet, "ps-1")
     assert of(Launch, instructions)[0].node.follows == "ps-1"
-
-
-def test_job_fails_without_room_for_a_larger_server() -> None:
-    """The last worker doesn't leave for it: nobody would be there to train."""
-    _, instructions = ends(alone(Resources(8.0, 100 + 200 + 110)), "ps-0", "OOMKilled")
-    assert "ps-0 needs more memory than its 100 B, and 110 B are left" in of(FailJob, instructions)[0].message
-    assert not of(Launch, instructions)
 
 
 @given(st.integers(1, 500), st.lists(st.integers(1, 500), min_size=1, max_size=5), st.integers(0, 3000))

@@ -23,6 +23,8 @@ from dlrover_lite.master.nodes.relaunch import (
     POLICIES,
     delay_seconds,
     describe_growth,
+    describe_too_little_memory,
+    describe_too_many_ends,
     larger_by_givers,
     recent,
     with_another,
@@ -48,7 +50,6 @@ __all__ = [
 ]
 
 WorkRole = Literal["ps", "worker"]
-_NAMES: dict[Role, str] = {"ps": "parameter servers", "worker": "workers"}
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -487,7 +488,7 @@ class Fleet(msgspec.Struct, frozen=True):
             return self, []
         if before >= policy.budget:
             ended = [other.id for other in self.of(role) if other.reason == reason]
-            return self, [FailJob(*_keep_ending(node, before + 1), ended[-3:])]
+            return self, [FailJob(*describe_too_many_ends(node, before + 1), ended[-3:])]
         each = plan.each
         if node.resources.memory < each.memory and each.memory > room:
             each = msgspec.structs.replace(each, memory=node.resources.memory)  # what was taken from it others have now
@@ -498,7 +499,7 @@ class Fleet(msgspec.Struct, frozen=True):
             givers, grown = larger_by_givers(had, policy.memory_factor, room, [one.most.memory for one in willing])
             giving = willing[:givers]
             if grown is None:
-                return self, [FailJob(*_no_room(node, room))]
+                return self, [FailJob(*describe_too_little_memory(node, room))]
             each = msgspec.structs.replace(each, memory=max(each.memory, grown.memory))
         noted = {**self.returns, role: {**self.returns.get(role, {}), reason: with_another(returns, now)}}
         noted = self.returns if uncounted else noted
@@ -509,21 +510,27 @@ class Fleet(msgspec.Struct, frozen=True):
             each = msgspec.structs.replace(each, memory=node.resources.memory)
         delay = delay_seconds(policy, before)
         how = describe_growth(node.resources, each, followed=bool(follows))
-        if not delay and not giving:
+        late = Pending(now + delay, each, role, follows)
+        if not delay and not giving and not self._waits_for_room(late):
             fleet, instructions = fleet._launch(role, each, now, follows)
             return fleet, [Note(node.id, f"{list(fleet.by_id)[-1]} takes its place{how}"), *instructions]
         why = f"it needs more memory than its {format_bytes(node.resources.memory)}, and none is left"
         fleet, instructions = fleet.give_way([worker.id for worker in giving], node.id, why, now)
-        pending = msgspec.structs.replace(fleet, pending=[*fleet.pending, Pending(now + delay, each, role, follows)])
+        pending = msgspec.structs.replace(fleet, pending=[*fleet.pending, late])
         another = "parameter server" if role == "ps" else "worker"
-        when = f"when {', '.join(worker.id for worker in giving)} has left" if giving else f"in {delay:g} s"
+        leaving = giving or ([] if delay else self._leaving)
+        when = f"when {', '.join(worker.id for worker in leaving)} has left" if leaving else f"in {delay:g} s"
         return pending, [Note(node.id, f"another {another} takes its place {when}{how}"), *instructions]
 
     def _waits_for_room(self, late: Pending) -> bool:
         """Return whether there is no memory for a node before a worker that is on its way out has ended."""
-        leaves = any(node.role == "worker" and node.state in ("draining", "ending") for node in self.running)
         held = sum(node.most.memory for node in self.running)
-        return leaves and held + late.resources.memory > self.capacity.memory
+        return bool(self._leaving) and held + late.resources.memory > self.capacity.memory + self.away_memory
+
+    @property
+    def _leaving(self) -> list[Node]:
+        """Workers that are on their way out; another one takes the place of those that are ended."""
+        return [node for node in self.running if node.role == "worker" and node.state in ("draining", "ending")]
 
     def memory_beside(self, node: Node) -> int:
         """Return the memory that all other nodes have, or are to have, in bytes."""
@@ -531,8 +538,10 @@ class Fleet(msgspec.Struct, frozen=True):
         return others + sum(late.resources.memory for late in self.pending)
 
     def _room_beside(self, node: Node) -> int:
-        """Return the memory that is left for another node in place of ``node``, in bytes, now or when hosts are back that are gone."""
-        return self.capacity.memory + self.away_memory - self.memory_beside(node)
+        """Return the memory that is left for another node in place of ``node``, in bytes, now or when workers that drain have left,
+        and hosts are back that are gone."""
+        leaving = sum(other.most.memory for other in self._leaving if other.state == "draining" and other.id != node.id)
+        return self.capacity.memory + self.away_memory + leaving - self.memory_beside(node)
 
     def _launch(self, role: WorkRole, resources: Resources, now: float, follows: str = "", host: str = "") -> Next:
         node = Node(f"{role}-{len(self.of(role))}", role, resources, since=now, follows=follows, host=host)
@@ -565,30 +574,11 @@ def _by_role(plan: Plan) -> list[tuple[WorkRole, RolePlan]]:
     return [("ps", plan.ps), ("worker", plan.worker)]
 
 
-def _keep_ending(node: Node, number: int) -> tuple[str, str]:
-    detail = node.detail or "no detail"
-    return (
-        f"{_NAMES[node.role]} keep ending: {node.id} was number {number} within an hour to end as {node.reason or 'Unknown'} ({detail})",
-        f"Their logs: dlrover-lite logs JOB --role {node.role}",
-    )
-
-
 def _no_last_words(node: Node) -> tuple[str, str, list[str]]:
     """Explain the end of a worker without last words: one that finds the person's code or data at fault says so before it ends."""
     return (
         f"{node.id} ended in the middle of its work, without an error message ({node.detail or 'no detail'})",
         "The model's code, or a native library that it uses, has most likely ended the process, as os._exit does. "
         f"What it printed: dlrover-lite logs JOB --node {node.id}",
-        [node.id],
-    )
-
-
-def _no_room(node: Node, room: int) -> tuple[str, str, list[str]]:
-    limit = format_bytes(node.resources.memory)
-    left = f"{format_bytes(max(0, room))} are left for it beside the other nodes"
-    return (
-        f"{node.id} needs more memory than its {limit}, and {left}",
-        f"Use fewer {_NAMES[node.role]}{' or a smaller batch_size' if node.role == 'worker' else ''}, "
-        "or raise resources.total if the machine has more.",
         [node.id],
     )

@@ -8,13 +8,16 @@ from collections.abc import Sequence
 import msgspec
 
 from dlrover_lite.core.units import Resources, format_bytes
-from dlrover_lite.protocol.nodes import COUNTED_SECONDS, ExitReason
+from dlrover_lite.master.nodes.lifecycle import Node
+from dlrover_lite.protocol.nodes import COUNTED_SECONDS, ExitReason, Role
 
 __all__ = [
     "POLICIES",
     "Policy",
     "delay_seconds",
     "describe_growth",
+    "describe_too_little_memory",
+    "describe_too_many_ends",
     "larger",
     "larger_by_givers",
     "recent",
@@ -43,6 +46,7 @@ POLICIES: dict[ExitReason, Policy] = {
     "UserError": Policy(budget=0),
 }
 
+_NAMES: dict[Role, str] = {"ps": "parameter servers", "worker": "workers"}
 _LEAST_GROWTH = 1.2
 """Least growth of memory, as a factor: coming back with less more than that would only end the same way."""
 
@@ -98,3 +102,24 @@ def describe_growth(before: Resources, after: Resources, *, followed: bool = Fal
     if followed:
         return " with its memory" + (f", of which it may have {limits}" if grown else "")
     return f" with {limits}" if grown else ""
+
+
+def describe_too_many_ends(node: Node, number: int) -> tuple[str, str]:
+    """Explain, with a hint, why a node doesn't come back whose role ends too often."""
+    detail = node.detail or "no detail"
+    return (
+        f"{_NAMES[node.role]} keep ending: {node.id} was number {number} within an hour to end as {node.reason or 'Unknown'} ({detail})",
+        f"Their logs: dlrover-lite logs JOB --role {node.role}",
+    )
+
+
+def describe_too_little_memory(node: Node, room: int) -> tuple[str, str, list[str]]:
+    """Explain, with a hint and whose logs tell more, why a node doesn't come back that needs more than ``room`` bytes."""
+    limit = format_bytes(node.resources.memory)
+    left = f"{format_bytes(max(0, room))} are left for it beside the other nodes"
+    return (
+        f"{node.id} needs more memory than its {limit}, and {left}",
+        f"Use fewer {_NAMES[node.role]}{' or a smaller batch_size' if node.role == 'worker' else ''}, "
+        "or raise resources.total if the machine has more.",
+        [node.id],
+    )
