@@ -518,8 +518,8 @@ class Fleet(msgspec.Struct, frozen=True):
         fleet, instructions = fleet.give_way([worker.id for worker in giving], node.id, why, now)
         pending = msgspec.structs.replace(fleet, pending=[*fleet.pending, late])
         another = "parameter server" if role == "ps" else "worker"
-        leaving = giving or ([] if delay else self._leaving)
-        when = f"when {', '.join(worker.id for worker in leaving)} has left" if leaving else f"in {delay:g} s"
+        awaited = giving or ([] if delay else self._leaving)
+        when = f"when {', '.join(worker.id for worker in awaited)} has left" if awaited else f"in {delay:g} s"
         return pending, [Note(node.id, f"another {another} takes its place {when}{how}"), *instructions]
 
     def _waits_for_room(self, late: Pending) -> bool:
