@@ -12,6 +12,7 @@ from dlrover_lite.recipe.schema import Health
 
 HEALTH = Health(heartbeat_seconds=5.0, startup_seconds=8.0, progress_seconds=20.0)
 NAMES = ("ps-0", "worker-0", "worker-1")
+NODE = Node("worker-0", "worker", Resources(1.0, GIB), state="up", since=0.0)
 TURNS = st.lists(
     st.tuples(
         st.sets(st.sampled_from(NAMES)),
@@ -44,11 +45,10 @@ def test_turns_that_look_at_nobody_miss_nobody(turns: list[tuple[set[str], float
 
 def _turns(liveness: Liveness, begin: float, seconds: int) -> list[str]:
     """One node that is at the same task all the time, told once a second, as is the master's turn; who is found."""
-    node = Node("worker-0", "worker", Resources(1.0, GIB), state="up", since=0.0)
     found = []
     for second in range(1, seconds + 1):
-        liveness.heard(node.id, "starting", begin + second)
-        found += [one.why for one in liveness.judge([node], float(second))]
+        liveness.heard(NODE.id, "starting", begin + second)
+        found += [one.why for one in liveness.judge([NODE], float(second))]
     return found
 
 
@@ -58,16 +58,38 @@ def test_a_node_that_waited_for_a_master_that_was_asleep_is_not_stuck() -> None:
     assert _turns(liveness, 0.0, 5) == []
     for seconds in range(6, 65):
         liveness.heard("worker-0", "starting", float(seconds))
-    node = Node("worker-0", "worker", Resources(1.0, GIB), state="up", since=0.0)
-    assert liveness.judge([node], 5.5) == []
+    assert liveness.judge([NODE], 5.5) == []
 
 
 def test_a_node_that_gets_nowhere_is_stuck_though_the_master_was_asleep_before() -> None:
     liveness = Liveness(HEALTH, 0.0)
     liveness.heard("worker-0", "starting", 1.0)
     found = _turns(liveness, 100.0, 25)
-    assert len(found) == 5 and found[0] == "no progress for 20 s, in starting"
+    assert len(found) == 4 and found[0] == "no progress for 20 s, in starting"
+
+
+def _awake_for(seconds: int) -> Liveness:
+    liveness = Liveness(HEALTH, 0.0)
+    for second in range(1, seconds + 1):
+        liveness.judge([], float(second))
+    return liveness
 
 
 def test_who_is_said_to_be_stuck_by_the_first_word_of_it_is() -> None:
-    assert len(_turns(Liveness(HEALTH, 0.0), 30.0, 1)) == 1
+    liveness = _awake_for(40)
+    liveness.heard(NODE.id, "starting", 31.0)
+    assert len(liveness.judge([NODE], 41.0)) == 1
+
+
+def test_nobody_is_stuck_for_what_passed_before_the_master_began() -> None:
+    """Found by seed 972564: the master before had slept, was killed, and its workers had waited for it."""
+    assert _turns(Liveness(HEALTH, 0.0), 300.0, 15) == []
+    assert len(_turns(Liveness(HEALTH, 0.0), 300.0, 25)) == 4
+
+
+def test_nobody_is_stuck_at_what_was_begun_while_the_master_was_asleep() -> None:
+    liveness = _awake_for(40)
+    liveness.heard(NODE.id, "a minibatch", 0.1)
+    liveness.judge([NODE], 41.0)
+    liveness.heard(NODE.id, "a lease", 300.0)
+    assert liveness.judge([NODE], 42.0) == []

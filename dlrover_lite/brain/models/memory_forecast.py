@@ -94,7 +94,10 @@ class _Laws(NamedTuple):
         grown otherwise."""
         if len(self.rows) < len(self.fits) or (rows <= 0).any():
             return None
-        scales = rows / (self.rows * (growth.counted(samples) / self.counted) ** self.exponents)
+        said = self.rows * (growth.counted(samples) / self.counted) ** self.exponents
+        if (said <= 0).any():  # a job that began anew, whose PS still have the rows of before
+            return None
+        scales = rows / said
         return None if (np.abs(np.log(scales)) > _SURPRISE).any() else np.asarray(scales)
 
 

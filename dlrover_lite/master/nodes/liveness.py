@@ -33,6 +33,10 @@ class _Task(NamedTuple):
     """Time awake when it said so."""
 
 
+_NOTHING = _Task("", 0.0, 0.0, 0.0)
+"""What a node is at of which the master hasn't heard."""
+
+
 class Liveness:
     """``now`` is seconds of a steady clock, which may stand still while the machine sleeps."""
 
@@ -48,11 +52,11 @@ class Liveness:
 
     def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
         """Note that the node is alive, and has been ``doing`` the same thing for so long. It may have waited for the master meanwhile: what
-        passed while that was asleep doesn't count."""
+        passed before that began, or while it was asleep, doesn't count."""
         self._heard[node] = self._awake
-        counted, before = seconds, self._tasks.get(node)
-        if before is not None and before.doing == doing and seconds >= before.seconds:
-            counted = min(seconds, before.counted + self._awake - before.at)
+        before = self._tasks.get(node, _NOTHING)  # what is new has begun since then
+        same = before.doing == doing and seconds >= before.seconds
+        counted = min(seconds, self._awake - before.at + (before.counted if same else 0.0))
         self._tasks[node] = _Task(doing, seconds, counted, self._awake)
         if seconds > self._health.progress_seconds:
             self._due = -math.inf
