@@ -121,6 +121,17 @@ def test_laws_of_before_go_through_the_newest_rows() -> None:
         assert now == pytest.approx(count, rel=1e-3)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_job_that_begins_anew_over_rows_of_before_is_foreseen() -> None:
+    """Found by seed 970738: the law of before says that there are no rows at 0 samples."""
+    history = MemoryHistory()
+    history.append(level(0, 281.0, {"t": 2758.0}))
+    assert forecast(history, facts=FACTS) is not None
+    history.append(level(1, 0.0, {"t": 2970.0}))
+    found = forecast(history, facts=FACTS)
+    assert found is not None and np.isfinite(need_of(found, 562.0, worker=0).tables)
+
+
 def test_looking_ahead_goes_in_steps_up_to_the_last_sample() -> None:
     def ahead(**fields: float | None) -> float:
         return samples_in(3600.0, **{"so_far": 1e6, "per_second": 1e3, "total": None, **fields})  # type: ignore[arg-type]
