@@ -122,10 +122,14 @@ def test_a_worker_that_waits_for_the_map_is_alive_as_long_as_it_asks(make: Any) 
 
 
 def test_nodes_without_progress_are_given_up(make: Any) -> None:
-    rig = make(samples=400, health=msgspec.structs.replace(PATIENT, progress_seconds=60.0))
+    clock, health = VirtualClock(), msgspec.structs.replace(PATIENT, progress_seconds=60.0)
+    rig = make(samples=400, clock=clock, health=health)
     rig.up("ps-0", "worker-0", "worker-1")
+    later = clock.now + 62.0  # what passed before it began doesn't count
+    pass_time(rig, until=lambda: clock.now > later)
     for node, seconds in (("worker-0", 59.0), ("worker-1", 61.0)):
         rig.client(node).send(Heartbeat(node, "minibatch 17 of epoch 0", seconds))
+    pass_time(rig, until=lambda: is_launched(rig, "worker-2"))
     rig.up("worker-2")
     states = {node.id: node.state for node in rig.ask("cli", StatusRequest()).nodes}
     assert states["worker-1"] == "ended (Hung: no progress for 60 s, in minibatch 17 of epoch 0)"
