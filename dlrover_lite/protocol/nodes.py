@@ -60,7 +60,7 @@ class Observed(msgspec.Struct, frozen=True):
     detail: Text = ""
     """Why it ended, in words; of one that has neither started nor ended what it waits for, as "pending: …" and "pulling: …"."""
     host: Name = ""
-    """Host that was found for it; empty: none yet, or it isn't known which."""
+    """Host that was found for it, or, with ``no_room``, the only one where it can start; empty: none yet, or it isn't known which."""
     no_room: Text = ""
     """Why no host has room for it, in the words of whoever looks for one; empty: there is one, or nobody has looked yet."""
     used_memory: Bytes = 0

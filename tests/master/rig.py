@@ -87,6 +87,8 @@ class Backend:
         """What nodes wait for before they start."""
         self.no_room: dict[str, str] = {}
         """Why there is no room for nodes."""
+        self.has_to_be_on: dict[str, str] = {}
+        """The only host where a node for which there is no room can start."""
         self.unknown_host = ""
         """Host on which it launches nothing."""
         self.is_slow_to_end = False
@@ -129,7 +131,8 @@ class Backend:
     def starts(self, node: str) -> None:
         no_room = self.no_room.get(node, "")
         awaited = self.awaited.get(node, no_room)
-        self._change(node, Observed(detail=awaited, no_room=no_room) if awaited else Observed(started_at=0.0))
+        waits = Observed(detail=awaited, no_room=no_room, host=self.has_to_be_on.get(node, ""))
+        self._change(node, waits if awaited else Observed(started_at=0.0))
 
     def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
         if keep_memory:

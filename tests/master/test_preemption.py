@@ -54,6 +54,15 @@ def test_they_are_on_one_host_where_it_fits() -> None:
     assert names(who_gives_way(large, nodes, placed, {"a": hosts["a"]})) == ["worker-2"], "nobody knows b's size"
 
 
+def test_they_are_on_the_host_that_has_the_memory_of_the_server() -> None:
+    """Found by seed 972564: one worker after the other left hosts where the server could never start."""
+    nodes = [worker(0), worker(1), worker(2)]
+    placed, hosts = {"worker-0": "a", "worker-1": "b", "worker-2": "b"}, {"a": WORKER, "b": PS}
+    assert names(who_gives_way(WORKER, nodes, placed, hosts)) == ["worker-0"]
+    assert names(who_gives_way(WORKER, nodes, placed, hosts, on="b")) == ["worker-2"]
+    assert names(who_gives_way(PS, nodes, placed, hosts, on="a")) == [], "it wouldn't help"
+
+
 def test_who_has_no_host_goes_only_with_one_that_has() -> None:
     nodes = [worker(0), worker(1, state="launched"), worker(2, state="launched")]
     assert names(who_gives_way(WORKER, nodes, {"worker-0": "a"}, {})) == ["worker-2", "worker-1", "worker-0"]
@@ -174,6 +183,14 @@ def test_a_worker_gives_its_room_to_a_server_that_has_waited_for_a_while(make: A
     rig.backend.hosts = [Host("a", PS), Host("b", PS)]
     step(rig, 20.0)
     assert rig.backend.launched[-1].id == "worker-3"
+
+
+def test_a_worker_leaves_the_host_that_the_server_has_to_start_on(make: Any) -> None:
+    rig = without_room(make)
+    rig.backend.has_to_be_on["ps-1"] = "b"
+    rig.backend.starts("ps-1")
+    step(rig, NO_ROOM_SECONDS + 1.0)
+    assert rig.backend.terminated == ["worker-1"]
 
 
 def test_the_next_one_follows_if_that_wasnt_enough_and_not_before_the_first_has_ended(make: Any) -> None:

@@ -158,7 +158,7 @@ class SimBackend:
             # a host is a wish: rather elsewhere than nowhere, as pods are placed
             host, why = self._cluster.find(process, avoids=spec.avoids)
         if not host:
-            self.nodes.waits(spec.id, f"pending: {why}", no_room=why)
+            self.nodes.waits(spec.id, f"pending: {why}", host=process.host, no_room=why)  # its memory may be there
             return False
         process.state = "placed"
         self._cluster.place(process, host)

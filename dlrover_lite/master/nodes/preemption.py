@@ -14,18 +14,21 @@ _ROUNDING = 1e-9
 
 
 def who_gives_way(
-    needed: Resources, nodes: Sequence[Node], placed: Mapping[str, str], hosts: Mapping[str, Resources]
+    needed: Resources, nodes: Sequence[Node], placed: Mapping[str, str], hosts: Mapping[str, Resources], *, on: str = ""
 ) -> list[Node]:
     """List the workers to end so that a node which needs so much finds room; none where that can't help.
 
     ``nodes``: all that run, the oldest first. ``placed``: host of each that has one ("": it isn't known which). ``hosts``: what the job may
-    use on each, as far as that is known. They are all on one host, and as few as would do by that; where others than this job have taken
+    use on each, as far as that is known. ``on``: the only host where it can start, as its memory is there; empty: any will do. They are all
+    on one host, and as few as would do by that; where others than this job have taken
     what they leave, the next ones follow later. Workers that have no host yet hold nothing, but would take what is left: they go first.
     """
     staying = [node for node in nodes if node.role == "worker" and node.state in ("launched", "started", "up")]
     cheapest_first = least_missed(staying)
     found: list[tuple[tuple[bool, int, int, str], list[Node]]] = []
     for host in {placed[worker.id] for worker in staying if worker.id in placed}:
+        if on and host and host != on:
+            continue
         there = [worker for worker in cheapest_first if placed.get(worker.id) == host]
         others = [node for node in nodes if placed.get(node.id) == host and node not in there]
         size = hosts.get(host) if host else None

@@ -322,9 +322,9 @@ class Reconciler:
         for node in waiting:
             if now >= self._no_room_since[node.id] + NO_ROOM_SECONDS:
                 self._no_room_since[node.id] = now
-                running, placed = self.fleet.running, self._placed()
-                workers = who_gives_way(node.most, running, placed, {**self._fitted, **self._known})
-                if workers := workers or who_gives_way(node.most, running, placed, self._known):
+                running, placed, on = self.fleet.running, self._placed(), self._observed[node.id].host
+                workers = who_gives_way(node.most, running, placed, {**self._fitted, **self._known}, on=on)
+                if workers := workers or who_gives_way(node.most, running, placed, self._known, on=on):
                     why = self._no_room(node.id)
                     self._take(self.fleet.give_way([worker.id for worker in workers], node.id, why, now))
                     return
@@ -343,8 +343,9 @@ class Reconciler:
         return seen.no_room if seen is not None and seen.ended_at is None else ""
 
     def _placed(self) -> dict[str, str]:
-        """Return the host of each node that has one; "": it isn't known which."""
+        """Return the host of each node that has one; "": it isn't known which. Who waits for room on one isn't there yet."""
         seen = {node.id: self._observed.get(node.id, Observed()) for node in self.fleet.running}
+        seen = {node: one for node, one in seen.items() if not one.no_room or one.started_at is not None}
         found = {node: self.host_of.get(node, "") or one.host for node, one in seen.items()}
         return {node: host for node, host in found.items() if host or seen[node].started_at is not None}
 
