@@ -136,6 +136,31 @@ def test_nodes_without_progress_are_given_up(make: Any) -> None:
     assert states["worker-0"] == "up"
 
 
+def test_a_worker_that_waits_for_a_missing_server_is_given_up_only_once_that_is_back(make: Any) -> None:
+    clock, health = VirtualClock(), msgspec.structs.replace(PATIENT, progress_seconds=5.0)
+    rig = make(samples=400, clock=clock, health=health)
+    rig.up("ps-0", "worker-0", "worker-1")
+    rig.backend.no_room["ps-1"] = "no host has room"
+    rig.backend.ends("ps-0")
+    began = clock.now
+
+    def passes(seconds: float) -> None:
+        for _ in range(int(seconds / 0.5)):
+            clock.now += 0.5
+            rig.client("worker-0").send(Heartbeat("worker-0", "a pull", clock.now - began))
+            rig.step()
+
+    passes(8.0)
+    assert rig.backend.launched[-1].id == "ps-1" and rig.backend.terminated == []
+    rig.backend.no_room.clear()
+    rig.backend.starts("ps-1")
+    rig.up("ps-1")
+    passes(4.0)
+    assert rig.backend.terminated == []
+    passes(3.0)
+    assert rig.backend.terminated == ["worker-0"]
+
+
 def test_nodes_that_never_come_up_are_given_up(make: Any) -> None:
     rig = make(samples=400, clock=VirtualClock(), health=msgspec.structs.replace(PATIENT, startup_seconds=0.3))
     rig.up("ps-0", "worker-0")

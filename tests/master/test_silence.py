@@ -93,3 +93,18 @@ def test_nobody_is_stuck_at_what_was_begun_while_the_master_was_asleep() -> None
     liveness.judge([NODE], 41.0)
     liveness.heard(NODE.id, "a lease", 300.0)
     assert liveness.judge([NODE], 42.0) == []
+
+
+def test_nobody_is_stuck_for_what_passes_while_a_server_is_missing() -> None:
+    """Found by seed 972564: a server waited for room for a minute, and all workers for it."""
+    liveness = _awake_for(1)
+    for second in range(2, 60):
+        liveness.heard(NODE.id, "a pull", float(second))
+        assert liveness.judge([NODE], float(second), servers_up=False) == []
+    for second in range(60, 79):
+        liveness.heard(NODE.id, "a pull", float(second))
+        assert liveness.judge([NODE], float(second)) == []
+    liveness.heard(NODE.id, "a pull", 82.0)
+    assert len(liveness.judge([NODE], 80.0) + liveness.judge([NODE], 81.0)) == 0
+    liveness.heard(NODE.id, "a pull", 83.0)
+    assert len(liveness.judge([NODE], 82.0)) == 1

@@ -1,7 +1,7 @@
 """Who has been silent, or got nowhere, for too long. Pure but for the calls that feed it.
 
 Time is counted in turns of the master, each for no longer than they usually take: when the whole machine was asleep, or the master itself
-was held up, nobody is blamed for it.
+was held up, nobody is blamed for it. Nor is anybody for getting nowhere while a parameter server is missing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class _Task(NamedTuple):
     seconds: float
     """For how long, as it says."""
     counted: float
-    """For how many of these seconds the master was awake, as far as it has heard of the task."""
+    """For how many of these seconds it could get on, as far as the master has heard of the task."""
     at: float
-    """Time awake when it said so."""
+    """Useful time when it said so."""
 
 
 _NOTHING = _Task("", 0.0, 0.0, 0.0)
@@ -45,19 +45,21 @@ class Liveness:
         self._longest_turn_seconds = longest_turn_seconds
         self._last_turn = now
         self._awake = 0.0
+        self._useful = 0.0
+        """Time awake in which all servers were up."""
         self._heard: dict[str, float] = {}
         self._tasks: dict[str, _Task] = {}
         self._due = -math.inf
         """Time awake before which none of the nodes can have been silent for too long."""
 
     def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
-        """Note that the node is alive, and has been ``doing`` the same thing for so long. It may have waited for the master meanwhile: what
-        passed before that began, or while it was asleep, doesn't count."""
+        """Note that the node is alive, and has been ``doing`` the same thing for so long. It may have waited for the master meanwhile, or
+        for a server: what passed before the master began, or while that was asleep or a server was missing, doesn't count."""
         self._heard[node] = self._awake
         before = self._tasks.get(node, _NOTHING)  # what is new has begun since then
         same = before.doing == doing and seconds >= before.seconds
-        counted = min(seconds, self._awake - before.at + (before.counted if same else 0.0))
-        self._tasks[node] = _Task(doing, seconds, counted, self._awake)
+        counted = min(seconds, self._useful - before.at + (before.counted if same else 0.0))
+        self._tasks[node] = _Task(doing, seconds, counted, self._useful)
         if seconds > self._health.progress_seconds:
             self._due = -math.inf
 
@@ -70,10 +72,13 @@ class Liveness:
         task = self._tasks.get(node)
         return "" if task is None else task.doing
 
-    def judge(self, nodes: list[Node], now: float, *, same: bool = False) -> list[Finding]:
-        """Call it every turn, with all nodes that run. ``same``: they are those of the last turn, in the same states."""
-        self._awake += min(self._longest_turn_seconds, max(0.0, now - self._last_turn))
-        self._last_turn = now
+    def judge(self, nodes: list[Node], now: float, *, same: bool = False, servers_up: bool = True) -> list[Finding]:
+        """Call it every turn, with all nodes that run. ``same``: they are those of the last turn, in the same states. ``servers_up``: no
+        parameter server is missing that the others need."""
+        passed = min(self._longest_turn_seconds, max(0.0, now - self._last_turn))
+        self._awake, self._last_turn = self._awake + passed, now
+        if servers_up:
+            self._useful += passed
         if same and self._awake < self._due:
             return []
         found, silence = [], 0.0

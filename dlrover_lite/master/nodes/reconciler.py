@@ -37,6 +37,7 @@ from dlrover_lite.master.nodes.places import ANYWHERE, Places
 from dlrover_lite.master.nodes.preemption import who_gives_way
 from dlrover_lite.master.nodes.resizing import next_step
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
+from dlrover_lite.master.slots.slot_state import SlotState
 from dlrover_lite.protocol.hosts import Host, SharedRoom, sum_of, total_of
 from dlrover_lite.protocol.nodes import Backend, NodeSpec, Observed, Readings, Usage
 from dlrover_lite.recipe.schema import Health
@@ -107,6 +108,8 @@ class Reconciler:
         """Why nodes that are to be resized haven't been yet, in words."""
         longest = self.cadence.longest_turn_seconds
         self._liveness = Liveness(self.health, self.clock(), longest_turn_seconds=longest)
+        self._servers_of: tuple[Fleet | None, SlotState | None, bool] = None, None, False
+        """The fleet and the slots of which it was looked last whether all servers are up, and whether they were."""
         self._silence_of: Fleet | None = None
         """The fleet of which it was looked last who has been silent."""
         self._version: int | None = None
@@ -265,7 +268,7 @@ class Reconciler:
             if node.state != "up" and self.awaited(node.id):
                 self._liveness.heard(node.id)
         is_same, self._silence_of = self.fleet is self._silence_of, self.fleet
-        for finding in self._liveness.judge(self.fleet.running, now, same=is_same):
+        for finding in self._liveness.judge(self.fleet.running, now, same=is_same, servers_up=self._servers_are_up()):
             self._take(self.fleet.give_up(*finding, now))
         self._make_room(now)
         if now >= self._resize_at and any(node.wanted is not None for node in self.fleet.running):
@@ -280,6 +283,15 @@ class Reconciler:
         if now >= self._hosts_at:
             self._hosts_at = now + self.cadence.hosts_seconds
             self._look_at_hosts()
+
+    def _servers_are_up(self) -> bool:
+        """Say whether no parameter server is missing that all others wait for."""
+        fleet, state = self.fleet, self.servers.state
+        if self._servers_of[0] is not fleet or self._servers_of[1] is not state:
+            needed = (node for node in fleet.of("ps") if state.owns(node.id))
+            up = all(node.state == "up" for node in needed) if state.version else fleet.all_ps_up(state.leaving)
+            self._servers_of = fleet, state, up
+        return self._servers_of[2]
 
     def _look_at_hosts(self) -> None:
         """Take in hosts that have come, gone, or changed."""
