@@ -184,6 +184,18 @@ def test_room_of_a_server_whose_memory_outlives_it_is_kept_for_the_one_that_foll
     assert seen(backend, "worker-0").host == "host-0"
 
 
+def test_a_server_that_has_ended_takes_no_more_room_by_being_resized() -> None:
+    """Found by seed 976350: it took more than its machine has."""
+    jobs = Jobs(Machine(4.0, memory=4 * GIB))
+    backend = jobs.backend()
+    backend.launch(spec("ps-0", 3.0, 2 * GIB, role="ps"))
+    jobs.passes(5.0)
+    backend.processes["ps-0"].keep("arena", GIB // 4)
+    backend.processes["ps-0"].end(-9)
+    backend.resize("ps-0", Resources(8.0, 8 * GIB))
+    assert jobs.cluster.left("host-0") == Resources(1.0, 2 * GIB)
+
+
 def test_what_a_node_takes_up_is_where_it_was_left() -> None:
     jobs = Jobs(Machine(4.0), Machine(16.0))
     backend = jobs.backend()

@@ -91,6 +91,8 @@ class SimBackend:
         process = self.processes[node]
         if process.bytes > resources.memory:
             raise too_small(node, resources.memory, process.bytes)
+        if process.state == "ended":
+            return  # what it has left keeps the room that it has
         if process.state in ("placed", "running"):
             self._check_room(process, resources)
         if process.host:
