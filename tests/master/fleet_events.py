@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dlrover_lite.core.units import Resources
-from dlrover_lite.master.nodes.fleet import (
-    Fleet,
-)
+from dlrover_lite.master.nodes.fleet import Fleet
 from dlrover_lite.protocol.nodes import Observed
 from dlrover_lite.protocol.plans import Plan, RolePlan
 

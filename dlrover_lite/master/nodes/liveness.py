@@ -30,7 +30,7 @@ class _Task(NamedTuple):
     counted: float
     """For how many of these seconds it could get on, as far as the master has heard of the task."""
     at: float
-    """Useful time when it said so."""
+    """Time awake with all servers up when it said so."""
 
 
 _NOTHING = _Task("", 0.0, 0.0, 0.0)
@@ -45,8 +45,8 @@ class Liveness:
         self._longest_turn_seconds = longest_turn_seconds
         self._last_turn = now
         self._awake = 0.0
-        self._useful = 0.0
-        """Time awake in which all servers were up."""
+        self._awake_with_servers = 0.0
+        """Seconds awake in which no parameter server was missing."""
         self._heard: dict[str, float] = {}
         self._tasks: dict[str, _Task] = {}
         self._due = -math.inf
@@ -58,8 +58,8 @@ class Liveness:
         self._heard[node] = self._awake
         before = self._tasks.get(node, _NOTHING)  # what is new has begun since then
         same = before.doing == doing and seconds >= before.seconds
-        counted = min(seconds, self._useful - before.at + (before.counted if same else 0.0))
-        self._tasks[node] = _Task(doing, seconds, counted, self._useful)
+        counted = min(seconds, self._awake_with_servers - before.at + (before.counted if same else 0.0))
+        self._tasks[node] = _Task(doing, seconds, counted, self._awake_with_servers)
         if seconds > self._health.progress_seconds:
             self._due = -math.inf
 
@@ -78,7 +78,7 @@ class Liveness:
         passed = min(self._longest_turn_seconds, max(0.0, now - self._last_turn))
         self._awake, self._last_turn = self._awake + passed, now
         if servers_up:
-            self._useful += passed
+            self._awake_with_servers += passed
         if same and self._awake < self._due:
             return []
         found, silence = [], 0.0
