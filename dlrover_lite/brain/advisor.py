@@ -40,6 +40,7 @@ from dlrover_lite.protocol.acts import Resize, Tell
 from dlrover_lite.protocol.brain_messages import Advice, EndJob, RegisterJob, Report
 from dlrover_lite.protocol.demands import DecisionOutcome, Demand, Standing
 from dlrover_lite.protocol.features import JobFeatures
+from dlrover_lite.protocol.history_messages import KeptJob
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import Level, Profile
@@ -147,14 +148,16 @@ class Advisor:
 
     def recall(self, at: float, runs: Callable[[str], bool]) -> None:
         """Recall jobs that ran under the brain before this one: until they register again, nobody else gets what they have. ``runs`` says
-        whether the job with these files runs."""
+        whether the job with these files runs. What can't be read of one job is said, and others are recalled all the same."""
+        rows: list[KeptJob] = []
+        self._guarded(lambda: rows.extend(running_jobs(self._store)))
+        for row in rows:
+            self._guarded(partial(self._recall, row, at, runs))
 
-        def recall() -> None:
-            for directory, arrival in readable(self._store):
-                if arrival.plan is not None and runs(directory):
-                    self.arrived(arrival, at)
-
-        self._guarded(recall)
+    def _recall(self, row: KeptJob, at: float, runs: Callable[[str], bool]) -> None:
+        arrival = arrival_of(self._store, row)
+        if arrival is not None and arrival.plan is not None and runs(row.directory):
+            self.arrived(arrival, at)
 
     def _hear(self, body: Told, at: float) -> None:
         match body:
@@ -559,24 +562,28 @@ def _is_more_memory(decision: Decision) -> bool:
     return treatment is not None and treatment.cause == "memory ahead" and isinstance(treatment.act, Resize)
 
 
-def readable(store: ConfigStore) -> list[tuple[str, Arrival]]:
-    """List the jobs of this brain that run, as the database has them, each with its directory. Raises HistoryError."""
-    found = []
-    for entry, plan in queries.jobs_with_plans(store, queries.JobsQuestion(state="starting,running,queued")):
-        if entry.source or (demand := entry.features.get("demand")) is None:
-            continue
-        try:
-            told = convert(demand, Demand)
-        except msgspec.ValidationError as error:
-            raise HistoryError(f"What {entry.id} asks for can't be read: {error}") from error
-        arrival = Arrival(
-            job=entry.id,
-            features=entry.features,
-            demand=told,
-            began=entry.started_at or entry.created_at,
-            priority=entry.priority,
-            samples=entry.samples,
-            plan=plan if entry.state != "queued" else None,
-        )
-        found.append((entry.directory, arrival))
-    return found
+def running_jobs(store: ConfigStore) -> list[KeptJob]:
+    """List the jobs of this brain that run, or wait, as the database has them. Raises HistoryError."""
+    rows = queries.kept(store, queries.JobsQuestion(state="starting,running,queued"), KeptJob)
+    return [row for row in rows if not row.source]
+
+
+def arrival_of(store: ConfigStore, row: KeptJob) -> Arrival | None:
+    """Return what a job said when it registered, and has come to since, as the database has it; None: it wanted no advice. Raises
+    HistoryError for what can't be read."""
+    entry, plan = queries.job_with_plan(store, row)
+    if (demand := entry.features.get("demand")) is None:
+        return None
+    try:
+        told = convert(demand, Demand)
+    except msgspec.ValidationError as error:
+        raise HistoryError(f"What {entry.id} asks for can't be read: {error}") from error
+    return Arrival(
+        job=entry.id,
+        features=entry.features,
+        demand=told,
+        began=entry.started_at or entry.created_at,
+        priority=entry.priority,
+        samples=entry.samples,
+        plan=plan if entry.state != "queued" else None,
+    )

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.advisor import readable
+from dlrover_lite.brain.advisor import running_jobs
 from dlrover_lite.brain.effect import judge
 from dlrover_lite.brain.planning.decision import Round, decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
@@ -173,4 +173,4 @@ def test_a_copy_is_no_job_of_this_brain(tmp_path: Path) -> None:
         local.put_job(entry(source=SOURCE, directory="", features=demand))
         local.put_job(entry(id="here", features=demand))
         local.commit()
-        assert [arrival.job for _, arrival in readable(local)] == ["here"]
+        assert [row.id for row in running_jobs(local)] == ["here"]

@@ -55,6 +55,7 @@ __all__ = [
     "fitted_jobs",
     "inputs_of",
     "job_ids",
+    "job_with_plan",
     "jobs",
     "jobs_with_plans",
     "judged_decisions",
@@ -122,10 +123,12 @@ def jobs(history: Rows, which: JobsQuestion | None = None) -> list[JobEntry]:
 
 def jobs_with_plans(history: Rows, which: JobsQuestion) -> list[tuple[JobEntry, Plan | None]]:
     """List the jobs that match, the newest first, each with the newest plan that it was given."""
-    return [
-        (_job(history, row), None if row.plan is None else _decoded(history, row.plan, Plan))
-        for row in kept(history, which, KeptJob)
-    ]
+    return [job_with_plan(history, row) for row in kept(history, which, KeptJob)]
+
+
+def job_with_plan(history: Rows, row: KeptJob) -> tuple[JobEntry, Plan | None]:
+    """Return a job, and the newest plan that it was given. Raises HistoryError for what can't be read."""
+    return _job(history, row), None if row.plan is None else _decoded(history, row.plan, Plan)
 
 
 def job_ids(history: Rows) -> list[str]:
