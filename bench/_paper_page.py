@@ -65,7 +65,7 @@ def page(runs: Runs, figures: Sequence[Figure]) -> str:
     seeds = len(runs[OURS])
     parts = [
         f"## Figures\n\nOver {seeds} seeds; in brackets the 95% interval over seeds.\n\n{_figures(figures)}",
-        f"## Policies\n\nMeans over seeds; beside them the comparison with `static`.\n\n{_policies(runs)}",
+        f"## Policies\n\nMeans over seeds; beside them the comparison with `manual`.\n\n{_policies(runs)}",
         "By the cores that users ask for, jobs that ended well:\n\n" + _by_size(runs),
         "![Completion times](pictures/paper/completion.png)\n\nOver time, of the first seed:\n\n"
         "![CPU](pictures/paper/cpu.png)\n\n![Memory](pictures/paper/memory.png)",
@@ -73,7 +73,7 @@ def page(runs: Runs, figures: Sequence[Figure]) -> str:
         "it.\n\n"
         f"{_ablations(runs)}\n\n![Ablations](pictures/paper/ablations.png)",
         "## Over-asking\n\nAll users ask for what suits their jobs, times a factor, which `dlrover` isn't told. It "
-        "over `static`, and the job that is the worst off.\n\n"
+        "over `manual`, and the job that is the worst off.\n\n"
         f"{_sweep(runs)}\n\n![Over-asking](pictures/paper/over_asking.png)",
     ]
     return "\n\n".join(parts) + "\n"
@@ -100,7 +100,7 @@ def _policies(runs: Runs) -> str:
     for label in (*FLUIDS, OURS, *BY_PAPER, WITHIN):
         its = runs[label]
         seeds = {run.seed for run in its}
-        comparison = compare(its, [run for run in runs["static"] if run.seed in seeds])
+        comparison = compare(its, [run for run in runs["manual"] if run.seed in seeds])
         rows.append([label, *_means(its), *_compared(comparison)])
     head = ("policy", "ended well", "mean time", "CPU used", "memory used", "time", "ended well", "CPU", "memory")
     return _table(head, rows)
@@ -163,7 +163,7 @@ def _ablated(runs: Runs, name: str) -> Comparison:
 def _sweep(runs: Runs) -> str:
     rows = []
     for factor in SWEEP:
-        its = compare(runs[ASKED_WELL], runs[f"static, {factor:g}x"])
+        its = compare(runs[ASKED_WELL], runs[f"manual, {factor:g}x"])
         worst = "" if its.worst_time is None else f"{its.worst_time:.2f}x"
         rows.append([f"{factor:g}x", *_compared(its), worst])
     return _table(("asked for", "time", "ended well", "CPU", "memory", "worst job"), rows)
@@ -201,7 +201,7 @@ def _draw_ablations(axes: Axes, runs: Runs) -> None:
 
 def _draw_sweep(axes: Axes, runs: Runs) -> None:
     """Draw completion times over what users ask for."""
-    for policy in ("static", OURS):
+    for policy in ("manual", OURS):
         labels = [ASKED_WELL if policy == OURS else f"{policy}, {factor:g}x" for factor in SWEEP]
         means = [_mean([metrics_of(run).mean_seconds for run in runs[label]]) for label in labels]
         axes.plot(SWEEP, [seconds / 60.0 for seconds in means], marker="o", label=policy)

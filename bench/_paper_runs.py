@@ -26,7 +26,7 @@ from dlrover_lite.simulation.traces.trace import Trace
 
 __all__ = ["ASKED_WELL", "BY_PAPER", "FLUIDS", "OURS", "SWEEP", "WITHIN", "Case", "Runs", "Size", "cases_of", "run_all"]
 
-FLUIDS = ("static", "es", "optimus", "tuned")
+FLUIDS = ("manual", "es", "optimus", "tuned")
 OURS = "dlrover"
 BY_PAPER = ("es, its paper's costs", "optimus, its paper's costs")
 WITHIN = "dlrover, no more cores than asked"
@@ -127,7 +127,7 @@ def cases_of(size: Size, seeds: Sequence[int]) -> list[Case]:
     slow += [Case((OURS,), seed, size, within=True) for seed in ablated]
     slow += [Case((OURS,), seed, size, without=name) for name in ABLATIONS for seed in ablated]
     slow += [Case((OURS,), seed, size, over_asking=1.0) for seed in swept]
-    fast = [Case(("static",), seed, size, over_asking=factor) for factor in SWEEP for seed in swept]
+    fast = [Case(("manual",), seed, size, over_asking=factor) for factor in SWEEP for seed in swept]
     fast += [Case(FLUIDS, seed, size) for seed in compared]
     fast += [Case(("es", "optimus"), seed, size, costs="papers") for seed in compared]
     return slow + fast

@@ -95,14 +95,14 @@ def worst_of(ours: list[Run], users: list[Run]) -> Worst:
 
 
 def figures_of(runs: Runs) -> list[Figure]:
-    figures = gains(compare(runs[OURS], runs["static"]))
+    figures = gains(compare(runs[OURS], runs["manual"]))
     for policy in ("es", "optimus", "tuned"):
         its = compare(runs[OURS], runs[policy])
         if its.mean_time is not None:
             figures.append(_figure(f"jct_vs_{policy}", its.mean_time, "x", "<= 1", its.seeds))
     if ASKED_WELL not in runs:
         return figures
-    worst = worst_of(runs[ASKED_WELL], runs["static, 1x"])
+    worst = worst_of(runs[ASKED_WELL], runs["manual, 1x"])
     detail = {"jobs": worst.jobs, "slower": worst.slower}
     figures.append(Figure("paper.worst_well_asked", worst.value, "x", f"<= {MOST_WORSE}", detail=detail))
     return figures

@@ -43,9 +43,9 @@ def test_a_trace_is_run_and_told_as_a_table(capsys: pytest.CaptureFixture[str]) 
     assert run("trace.csv", "--cluster", "cluster.yaml") == 0
     output = capsys.readouterr()
     header, line, _, *curves = output.out.splitlines()
-    assert header.split()[:2] == ["POLICY", "ENDED"] and line.split()[:2] == ["static", "66.7%"]
+    assert header.split()[:2] == ["POLICY", "ENDED"] and line.split()[:2] == ["manual", "66.7%"]
     assert line.split()[-1].startswith("$0.")
-    assert [curve.split()[:3] for curve in curves] == [["static", "cores", "given"], ["static", "cores", "used"]]
+    assert [curve.split()[:3] for curve in curves] == [["manual", "cores", "given"], ["manual", "cores", "used"]]
 
 
 def test_policies_are_compared_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +54,7 @@ def test_policies_are_compared_as_json(capsys: pytest.CaptureFixture[str]) -> No
         "--cluster",
         "cluster.yaml",
         "--policy",
-        "static",
+        "manual",
         "--policy",
         "es",
         "--seed",
@@ -67,13 +67,13 @@ def test_policies_are_compared_as_json(capsys: pytest.CaptureFixture[str]) -> No
     first = capsys.readouterr().out
     found = json.loads(first)
     assert [(one["policy"], one["seed"]) for one in found["runs"]] == [
-        ("static", 1),
-        ("static", 2),
+        ("manual", 1),
+        ("manual", 2),
         ("es", 1),
         ("es", 2),
     ]
     (comparison,) = found["comparisons"]
-    assert (comparison["policy"], comparison["base"], comparison["seeds"]) == ("es", "static", 2)
+    assert (comparison["policy"], comparison["base"], comparison["seeds"]) == ("es", "manual", 2)
     assert comparison["mean_time"]["lower"] <= comparison["mean_time"]["value"] <= comparison["mean_time"]["upper"]
     check("## simulate", found)
     check("### runs", found["runs"][0])
@@ -85,7 +85,7 @@ def test_policies_are_compared_as_json(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_jobs_that_have_not_ended_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("trace.csv", "--cluster", "cluster.yaml", "--hours", "0.02") == 0
-    assert "static: 3 of 3 jobs hadn't ended by then" in capsys.readouterr().err
+    assert "manual: 3 of 3 jobs hadn't ended by then" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_jobs_that_have_not_ended_are_told(capsys: pytest.CaptureFixture[str]) -
         (["trace.csv", "--cluster", "trace.csv"], "trace.csv:1: expected a section with machines; found the text"),
         (["trace.csv", "--cluster", "none.yaml"], "none.yaml: no such file"),
         (["trace.csv", "--record", "day.gz"], "--policy dlrover, and at most one --seed"),
-        (["trace.csv", "--policy", "pollux"], "'pollux' is not one of 'static', 'es', 'optimus', 'tuned', 'dlrover'"),
+        (["trace.csv", "--policy", "pollux"], "'pollux' is not one of 'manual', 'es', 'optimus', 'tuned', 'dlrover'"),
         (["trace.csv", "--hours", "nan"], "is not a number"),
         (["trace.csv", "--generate", "1"], "--generate prints a trace, and runs none"),
         (["trace.csv", "--plots", "trace.csv"], "trace.csv is a file; plots go to a directory"),
@@ -133,9 +133,9 @@ def test_a_run_with_the_brain_is_recorded_and_can_be_played(capsys: pytest.Captu
 
 
 def test_the_brain_decides_for_a_trace_as_any_policy_does(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("trace.csv", "--policy", "static", "--policy", "dlrover", "--hours", "0.1") == 0
+    assert run("trace.csv", "--policy", "manual", "--policy", "dlrover", "--hours", "0.1") == 0
     output = capsys.readouterr().out
-    assert [line.split()[0] for line in output.splitlines() if line.startswith(("static ", "dlrover "))][:2] == [
-        "static",
+    assert [line.split()[0] for line in output.splitlines() if line.startswith(("manual ", "dlrover "))][:2] == [
+        "manual",
         "dlrover",
     ]

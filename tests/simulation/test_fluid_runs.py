@@ -60,19 +60,19 @@ def mean_seconds(trace: Trace, policy: str) -> float:
 def test_who_asks_for_far_too_much_waits_for_others_and_well_tuned_plans_do_not() -> None:
     """Workers of 8 cores whose work is half serial: of the 33 cores that each job gets, it uses 10; only one has room at a time."""
     trace = planted(4, workers=4, worker_cores=8.0, servers=1)
-    times = {policy: mean_seconds(trace, policy) for policy in ("static", "tuned")}
-    assert times["tuned"] < 0.8 * times["static"]
-    use = {policy: metrics_of(run(trace, policy)).cpu_use or 0.0 for policy in ("static", "tuned")}
-    assert use["static"] < 0.45 < use["tuned"]
+    times = {policy: mean_seconds(trace, policy) for policy in ("manual", "tuned")}
+    assert times["tuned"] < 0.8 * times["manual"]
+    use = {policy: metrics_of(run(trace, policy)).cpu_use or 0.0 for policy in ("manual", "tuned")}
+    assert use["manual"] < 0.45 < use["tuned"]
 
 
 def test_of_users_who_ask_for_too_little_those_fare_well_whose_plans_grow() -> None:
     """One worker of one core, beside 62 cores that nobody has: elastic scaling adds workers, Optimus and the oracle do."""
     trace = planted(1, workers=1, worker_cores=1.0, servers=1)
     times = {policy: mean_seconds(trace, policy) for policy in POLICIES}
-    assert times["es"] < 0.8 * times["static"]
-    assert times["optimus"] < 0.8 * times["static"]
-    assert times["tuned"] < 0.8 * times["static"]
+    assert times["es"] < 0.8 * times["manual"]
+    assert times["optimus"] < 0.8 * times["manual"]
+    assert times["tuned"] < 0.8 * times["manual"]
 
 
 def test_restarts_as_in_its_paper_cost_optimus_time() -> None:
@@ -82,14 +82,14 @@ def test_restarts_as_in_its_paper_cost_optimus_time() -> None:
 
 
 def test_jobs_that_have_not_ended_by_then_are_told() -> None:
-    found = run(planted(3, workers=4, worker_cores=8.0, servers=1), "static", hours=0.02)
+    found = run(planted(3, workers=4, worker_cores=8.0, servers=1), "manual", hours=0.02)
     assert metrics_of(found).unfinished == 3 and found.until == 72.0
     assert sorted((job.started_at for job in found.jobs), key=str)[-1] is None
 
 
 def test_machines_of_pools_come_for_jobs_that_wait() -> None:
     pools = [NodePool(least=0, most=4, cores=16.0, memory=64 * GIB, grow_seconds=60.0)]
-    found = run(planted(2, workers=4, worker_cores=2.0, servers=1), "static", ClusterFile(pools=pools))
+    found = run(planted(2, workers=4, worker_cores=2.0, servers=1), "manual", ClusterFile(pools=pools))
     assert metrics_of(found).completion_rate == 1.0
     assert min(job.started_at or 0.0 for job in found.jobs) == 60.0
 
@@ -98,14 +98,14 @@ def test_a_policy_is_told_nothing_of_what_jobs_are_in_truth() -> None:
     """What it is told of two jobs with the same request is the same until something was measured."""
     trace = planted(2, workers=2, worker_cores=1.0, servers=1)
     other = msgspec.structs.replace(trace.jobs[1], worker_seconds=0.5, tables=generate(1, SMALL).jobs[0].tables)
-    world = PolicyWorld(Trace.of([trace.jobs[0], other]), STEADY, "static", rates=RATES)
+    world = PolicyWorld(Trace.of([trace.jobs[0], other]), STEADY, "manual", rates=RATES)
     first, second = (world.report(job) for job in world.world.jobs)
     assert first._replace(name=second.name) == second
 
 
 def test_a_trace_without_jobs_is_refused() -> None:
     with pytest.raises(TraceError, match="no jobs"):
-        simulate(Trace(()), STEADY, "static")
+        simulate(Trace(()), STEADY, "manual")
 
 
 def test_each_job_is_told_once_with_what_it_was() -> None:
@@ -119,7 +119,7 @@ def test_each_job_is_told_once_with_what_it_was() -> None:
 
 def test_rates_that_are_known_are_not_computed_again() -> None:
     trace, rates = planted(1, workers=1, worker_cores=1.0, servers=1), Rates()
-    for policy in ("tuned", "static"):
+    for policy in ("tuned", "manual"):
         simulate(trace, STEADY, policy, rates=rates)
     known = len(rates)
     assert known > 3
@@ -128,7 +128,7 @@ def test_rates_that_are_known_are_not_computed_again() -> None:
 
 
 def test_a_job_is_ready_for_a_change_once_all_its_nodes_are_there_and_none_is_under_way() -> None:
-    its = PolicyWorld(planted(1, workers=2, worker_cores=1.0, servers=1), STEADY, "static", rates=RATES)
+    its = PolicyWorld(planted(1, workers=2, worker_cores=1.0, servers=1), STEADY, "manual", rates=RATES)
     (job,) = its.world.jobs
     its.run(60.0)
     report = its.report(job)

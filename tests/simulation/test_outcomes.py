@@ -31,7 +31,7 @@ def ended(name: str, arrived: float, at: float, *, cores: float = 4.0, started: 
     )
 
 
-def run(*jobs: JobRecord, policy: str = "static", seed: int = 0) -> Run:
+def run(*jobs: JobRecord, policy: str = "manual", seed: int = 0) -> Run:
     return Run(policy=policy, seed=seed, until=100.0, jobs=jobs)
 
 
@@ -113,7 +113,7 @@ def test_a_policy_that_takes_twice_as_long_is_told_to_whatever_the_seeds() -> No
         assert [interval.value, interval.lower, interval.upper] == pytest.approx([2.0, 2.0, 2.0])
     assert found.completion == Interval(-25.0, -25.0, -25.0)
     assert found.worst_time == pytest.approx(2.0)
-    assert (found.policy, found.base, found.seeds, found.cpu_use) == ("other", "static", 5, None)
+    assert (found.policy, found.base, found.seeds, found.cpu_use) == ("other", "manual", 5, None)
 
 
 def test_intervals_hold_the_mean_and_are_the_same_each_time() -> None:
@@ -140,7 +140,7 @@ def test_plots_are_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     one = run(msgspec.structs.replace(ended("a", 0.0, 40.0), usage=USAGE))
     plots.check_plots(tmp_path / "plots")
-    written = plots.write_plots(tmp_path / "plots", {"static": [one], "es": [run()]})
+    written = plots.write_plots(tmp_path / "plots", {"manual": [one], "es": [run()]})
     assert sorted(path.name for path in written) == ["completion.png", "cpu.png", "memory.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
 

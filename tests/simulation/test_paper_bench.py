@@ -46,7 +46,7 @@ def made(policy: str, seed: int, seconds: Sequence[float | None], cores: float =
 def all_runs(runs_of: Any) -> dict[str, list[Run]]:
     """Return runs by all their names: under the brain jobs take half as long, and none of them fails."""
     fast, slow = [50.0, 100.0, 40.0], [100.0, 200.0, None]
-    labels = {*runs_of.FLUIDS, *runs_of.BY_PAPER, *(f"static, {factor:g}x" for factor in runs_of.SWEEP)}
+    labels = {*runs_of.FLUIDS, *runs_of.BY_PAPER, *(f"manual, {factor:g}x" for factor in runs_of.SWEEP)}
     found = {label: [made(label, seed, slow) for seed in (1, 2)] for label in labels}
     ours = {runs_of.OURS, runs_of.WITHIN, *(f"without {name}" for name in ABLATIONS)}
     ours.add(runs_of.ASKED_WELL)
@@ -64,7 +64,7 @@ def test_figures_are_gains_over_users_plans_and_ratios_to_other_policies(bench: 
 
 
 def test_a_job_that_fails_where_it_did_not_under_its_users_plan_is_infinitely_worse_off(bench: Any) -> None:
-    worst = bench("paper").worst_of([made("dlrover", 1, [50.0, None])], [made("static", 1, [100.0, 200.0])])
+    worst = bench("paper").worst_of([made("dlrover", 1, [50.0, None])], [made("manual", 1, [100.0, 200.0])])
     assert (worst.value, worst.jobs, worst.slower) == (math.inf, 2, 1)
 
 

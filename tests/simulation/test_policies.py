@@ -15,10 +15,10 @@ from dlrover_lite.backends.sim.physics.machines import Machine
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.simulation.policies.es import ElasticScaling
+from dlrover_lite.simulation.policies.manual import Manual
 from dlrover_lite.simulation.policies.optimus import Optimus, SpeedModel
 from dlrover_lite.simulation.policies.optimus import Settings as OptimusSettings
 from dlrover_lite.simulation.policies.policy import HostReport, JobReport, Measurement, Policy, Room, with_counts
-from dlrover_lite.simulation.policies.static import Static
 from dlrover_lite.simulation.policies.tuned import Tuned, cores_of
 from dlrover_lite.simulation.traces.generator import generate
 from dlrover_lite.simulation.traces.parameters import Arrivals, Habits, Parameters, SizeClass
@@ -96,7 +96,7 @@ def test_no_policy_plans_more_than_there_is_nor_less_than_a_worker_and_a_server(
 ) -> None:
     jobs, hosts = world
     there = Resources(sum(one.cores for one in hosts), sum(one.memory for one in hosts))
-    policies: list[Policy] = [ElasticScaling(), Optimus(), Static()]
+    policies: list[Policy] = [ElasticScaling(), Optimus(), Manual()]
     for policy in policies:
         wanted = policy.plans(now, jobs, hosts)
         assert wanted == policy.plans(now, jobs, hosts)
@@ -107,15 +107,15 @@ def test_no_policy_plans_more_than_there_is_nor_less_than_a_worker_and_a_server(
         assert all(min(its.worker.count, its.ps.count) >= 1 for its in wanted.values())
         assert all(total([wanted[one.name]]).cores <= one.most_cores for one in jobs if one.name in wanted)
         first = policy.first(job("new", request), hosts)
-        if first is not None and not isinstance(policy, Static):
+        if first is not None and not isinstance(policy, Manual):
             assert min(first.worker.count, first.ps.count) >= 1
             assert Room.left(hosts).take_all(first)
 
 
 def test_static_gives_what_was_asked_for_and_changes_nothing() -> None:
     its = job("a", plan(8, 2))
-    assert Static().first(its, [host(1.0)]) == plan(8, 2)
-    assert Static().plans(0.0, [its], [host(64.0)]) == {}
+    assert Manual().first(its, [host(1.0)]) == plan(8, 2)
+    assert Manual().plans(0.0, [its], [host(64.0)]) == {}
 
 
 def test_elastic_scaling_begins_small_and_takes_what_there_is() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate"]
 
-POLICIES = "static", "es", "optimus", "tuned", "dlrover"
+POLICIES = "manual", "es", "optimus", "tuned", "dlrover"
 """``simulation.policies.choose.POLICIES``, which takes numpy to import, and the real brain."""
 _SEEDS = click.IntRange(0, 2**63 - 1)
 _SPARK_WIDTH = 48
@@ -38,7 +38,7 @@ _STEP_SECONDS = 30.0
     "policies",
     multiple=True,
     type=click.Choice(POLICIES),
-    help="Who decides plans: the users (static), elastic scaling (es), Optimus, an oracle's fixed plans (tuned), or this "
+    help="Who decides plans: the users (manual), elastic scaling (es), Optimus, an oracle's fixed plans (tuned), or this "
     "project's brain, with a real master for each job (dlrover; by far the slowest). May be repeated: each is compared with the first.",
 )
 @click.option("--cluster", metavar="FILE", help="Machines (default: 64 of 16 cores and 64 GiB).")
@@ -92,7 +92,7 @@ def simulate(
         return
     if trace is None:
         raise click.UsageError("Missing argument 'TRACE'. `--generate 1 > trace.csv` writes one.")
-    chosen = tuple(dict.fromkeys(policies)) or ("static",)
+    chosen = tuple(dict.fromkeys(policies)) or ("manual",)
     if plots is not None:
         from dlrover_lite.simulation.outcomes.plots import check_plots
 

@@ -11,16 +11,16 @@ from dlrover_lite.simulation.policies.policy import Policy
 
 __all__ = ["POLICIES", "policy_named"]
 
-POLICIES = ("static", "es", "optimus", "tuned")
+POLICIES = ("manual", "es", "optimus", "tuned")
 
 
 def policy_named(name: str, truth: Iterable[JobRequest], machines: Sequence[Machine], rates: Rates) -> Policy:
     """Make a policy. ``truth``, ``machines`` and ``rates`` are for the oracle: no other is told them."""
     match name:
-        case "static":
-            from dlrover_lite.simulation.policies.static import Static
+        case "manual":
+            from dlrover_lite.simulation.policies.manual import Manual
 
-            return Static()
+            return Manual()
         case "es":
             from dlrover_lite.simulation.policies.es import ElasticScaling
 

@@ -1,4 +1,4 @@
-"""The users' plans: what each job's user asks for, from its beginning to its end. It is what DLRover-RM (VLDB 2024) calls manual."""
+"""The users' plans, manual ones in DLRover-RM (VLDB 2024): what each job's user asks for, from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.simulation.policies.policy import HostReport, JobReport
 
-__all__ = ["Static"]
+__all__ = ["Manual"]
 
 
-class Static:
+class Manual:
     """Waits for room for the request, and changes nothing."""
 
     def first(self, job: JobReport, hosts: Sequence[HostReport]) -> Plan | None:
