@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dlrover_lite.brain.advisor import Advisor, Arrival, readable
+from dlrover_lite.brain.advisor import Advisor, Arrival, arrival_of, running_jobs
 from dlrover_lite.brain.explain.decision_text import explain
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import Policy, RoundInputs
@@ -102,8 +102,9 @@ def foresee(recipe: Recipe, samples: int, policy: PolicyName | None = None) -> F
     shares_cores = recipe.kubernetes is None and job_backend().shares_cores()
     with ConfigStore(files.database) as store:
         adviser = Advisor(store, policies=Policies(planning=Policy(name=policy) if policy is not None else None))
-        for directory, other in readable(store):
-            if other.plan is not None and look_at(directory) is None:
+        for row in running_jobs(store):
+            other = arrival_of(store, row)
+            if other is not None and other.plan is not None and look_at(row.directory) is None:
                 adviser.arrived(other, at)
                 standing = _standing(other.job, other.plan)
                 adviser.reported(other.job, samples=other.samples, profiles=(), standing=standing, done=())
