@@ -64,9 +64,18 @@ def processes_of(job: Job) -> list[psutil.Process]:
 
 
 def cgroups_of(job: Job) -> list[Path]:
-    """The control groups of the job that can be seen from here."""
+    """The control groups of the job that can be seen from here. Ids are times: a job that another process created in the same millisecond,
+    with directories of its own, has the same one, and its keeper another pid."""
     name = f"dlrover-lite-{job.short_id}-*"
-    return [path for hierarchy in hierarchies() for group in hierarchy.up() for path in group.glob(name)]
+    found = [path for hierarchy in hierarchies() for group in hierarchy.up() for path in group.glob(name)]
+    return [path for path in found if not _is_of_another(job, int(path.name.rpartition("-")[2])) and path.exists()]
+
+
+def _is_of_another(job: Job, keeper: int) -> bool:
+    try:
+        return str(job.directory) not in psutil.Process(keeper).cmdline()
+    except psutil.Error:  # it has ended
+        return False
 
 
 def until(condition: Callable[[], Any], what: str, timeout_seconds: float = PATIENCE_SECONDS) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from dlrover_lite.transport.connector import Connector
 from tests.backends.support import (
     PATIENCE_SECONDS,
     assert_nothing_runs,
+    cgroups_of,
     launch_with,
     options,
     processes_of,
@@ -207,6 +209,26 @@ def test_a_detached_job_outlives_its_launcher(own_directories: Path) -> None:
     assert handle.state() == "running"
     handle.stop()
     handle.wait(PATIENCE_SECONDS)
+    assert_nothing_is_left(handle.job, own_directories)
+
+
+def test_control_groups_of_another_job_with_the_same_id_are_told_apart(own_directories: Path) -> None:
+    """By the pid of its keeper, which is this process: ids are times, and other tests create jobs at any."""
+    handle = start("idle")
+    try:
+        if not (groups := cgroups_of(handle.job)):
+            pytest.skip("there are no control groups")
+        others = {group.with_name(f"dlrover-lite-{handle.job.short_id}-{os.getpid()}") for group in groups}
+        for other in others:
+            other.mkdir()
+        try:
+            assert cgroups_of(handle.job) == groups
+        finally:
+            for other in others:
+                other.rmdir()
+    finally:
+        handle.stop(kill=True)
+        handle.wait(PATIENCE_SECONDS)
     assert_nothing_is_left(handle.job, own_directories)
 
 
