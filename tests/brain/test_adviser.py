@@ -319,7 +319,7 @@ def running(name: str, asks_for: Any, **fields: Any) -> JobEntry:
 
 
 def arrivals(office: Office) -> dict[str, Arrival]:
-    """By job, as a brain that begins finds them in the database."""
+    """Collect what a brain that begins finds in the database, by job."""
     rows = running_jobs(office.store)
     return {row.id: found for row in rows if (found := arrival_of(office.store, row)) is not None}
 

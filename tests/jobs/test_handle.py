@@ -213,7 +213,7 @@ def test_a_detached_job_outlives_its_launcher(own_directories: Path) -> None:
 
 
 def test_control_groups_of_another_job_with_the_same_id_are_told_apart(own_directories: Path) -> None:
-    """By the pid of its keeper, which is this process: ids are times, and other tests create jobs at any."""
+    """Ids are times, and other tests create jobs at any. The other job's keeper has another pid: that of this process, here."""
     handle = start("idle")
     try:
         if not (groups := cgroups_of(handle.job)):
