@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -20,16 +20,21 @@ from dlrover_lite.brain.planning.plan_grid import Candidate
 
 __all__ = ["CASES", "Case", "How", "Run", "prepare", "rate_of", "run"]
 
-How = Literal["undisturbed", "none", "restart", "undisturbed, ours", "ours"]
-"""Nothing happens; nothing is done about it; stopped, and begun again elsewhere from a checkpoint. With the brain: nothing happens; and it
-does what it does."""
-WITH_BRAIN = ("undisturbed, ours", "ours")
+How = Literal["none", "ours", "restart"]
+"""What is done about a slow host: nothing; what the brain does; stopped, and begun again elsewhere from a checkpoint."""
 SLOWED_AT = 0.3
 """Of the samples."""
 SLOWED_TO = 0.25
 PILOT_SECONDS = 8.0
 NEVER = 1e9
 """Seconds between checkpoints: there is the last one, if any."""
+ALL_SAMPLES = 4
+"""Samples of a job, over those that are measured: when a job with nothing but a PS at a quarter of its pace has trained on these, its twin
+has trained on 3.1 times as many."""
+LOOK_SECONDS = 0.2
+"""Between two looks at both jobs."""
+MOST_SECONDS = 1200.0
+"""Longest time that something is waited for: then it doesn't come any more."""
 PACE_SECONDS, OVER_SECONDS = 15.0, 30.0
 """A job's own pace is that before its host turns slow and, so long, from so many seconds later on, when what was done about it is over."""
 
@@ -52,9 +57,9 @@ class Case:
 
 
 CASES = {
-    "hot_ps": Case("hot_ps", Candidate(1, 2, 1.0, 0.2), "ps-0", {"embedding_dim": 32, "hidden": [32]}, 4096),
+    "hot_ps": Case("hot_ps", Candidate(1, 2, 0.5, 0.15), "ps-0", {"embedding_dim": 32, "hidden": [32]}, 4096),
     "straggler": Case(
-        "straggler", Candidate(3, 1, 0.35, 0.45), "worker-0", {"embedding_dim": 16, "hidden": [256, 128]}, 0
+        "straggler", Candidate(3, 1, 0.175, 0.225), "worker-0", {"embedding_dim": 16, "hidden": [256, 128]}, 0
     ),
 }
 """Many rows and little to compute with them: the PS have all they can do. And the other way around."""
@@ -62,18 +67,21 @@ CASES = {
 
 @dataclass
 class Run:
+    """What came of a job whose host turned slow, beside its twin."""
+
     how: How
     seconds: float
-    """From the launch to the end."""
+    """From its launch until the last sample that counts was trained."""
+    lost: float
+    """Seconds that it took longer for the samples left when its host turned slow than its twin, from that moment on, took for as many."""
     acted_after: float | None = None
     """Seconds from the slowing down until the first thing was done."""
     story: list[str] = field(default_factory=list)
-    """What was done, with the seconds since the slowing down, or since the beginning."""
+    """What was done, with the seconds since the slowing down."""
     phases: dict[str, float] = field(default_factory=dict)
     """Of a restart, in seconds."""
     lost_nearby: float | None = None
-    """Seconds that were lost by its own pace before and after, however fast the machine is at the time of other runs; None: that can't be
-    told."""
+    """Seconds that were lost by its own pace before and after, without its twin; None: that can't be told."""
 
 
 class Progress:
@@ -87,6 +95,18 @@ class Progress:
     def add(self, status: Any) -> None:
         self.at.append(time.time())
         self.samples.append(status.samples)
+
+    def samples_at(self, at: float) -> float:
+        """Samples that were trained at a moment, in seconds since the epoch."""
+        return float(np.interp(at, self.at, self.samples))
+
+    def when(self, samples: float) -> float | None:
+        """Compute when so many samples were trained first, in seconds since the epoch; None: not yet."""
+        after = next((number for number, there in enumerate(self.samples) if there >= samples), None)
+        if after is None:
+            return None
+        between = slice(max(0, after - 1), after + 1)
+        return float(np.interp(samples, self.samples[between], self.at[between]))
 
     def lost(self, since: float) -> float | None:
         """Seconds, of the first ``OVER_SECONDS`` from then on."""
@@ -128,51 +148,125 @@ def _recipe(case: Case, directory: Path, samples: int, *, ours: bool) -> dict[st
     )
 
 
-def rate_of(case: Case, directory: Path) -> float:
-    """Samples/s of its plan."""
-    handle = start(_recipe(case, directory, 10**9, ours=False), keeper_options(from_memory=True, own_cores=True))
-    watch = Watch(handle)
+def rate_of(case: Case, directory: Path, *, jobs: int = 1) -> float:
+    """Measure samples/s of a job with the case's plan; ``jobs``: with that one, those like it that run at the same time."""
+    handles: list[Any] = []
     try:
-        watch.until(lambda status: status.samples > 40 * BATCH_SIZE, "it trained")
-        began, before = time.monotonic(), handle.status().samples
+        keeper = keeper_options(from_memory=True, own_cores=True)
+        handles.extend(start(_recipe(case, directory, 10**9, ours=False), keeper) for _ in range(jobs))
+        for handle in handles:
+            Watch(handle).until(lambda status: status.samples > 40 * BATCH_SIZE, "it trained")
+        began, before = time.monotonic(), handles[0].status().samples
         time.sleep(PILOT_SECONDS)
-        return float((handle.status().samples - before) / (time.monotonic() - began))
+        return float((handles[0].status().samples - before) / (time.monotonic() - began))
     finally:
-        handle.stop(now=True)
-        handle.wait()
+        for handle in handles:
+            handle.stop(now=True)
+        for handle in handles:
+            handle.wait()
 
 
-def run(case: Case, directory: Path, samples: int, how: How, *, noticed_after: float = 0.0) -> Run:
-    """``noticed_after``: a restart begins so many seconds after the host has turned slow."""
+class Pair:
+    """A job whose host turns slow, and its twin: the same job at the same time on the same machine, whose host stays as it is. So
+    whatever else makes the machine slower for a while makes both slower."""
+
+    def __init__(self, recipe: Mapping[str, Any], options: Any, *, twin_first: bool) -> None:
+        self.options = options
+        self.began: dict[str, float] = {}
+        self.handles: dict[str, Any] = {}
+        self.progress = {"job": Progress(), "twin": Progress()}
+        try:
+            for name in ("twin", "job") if twin_first else ("job", "twin"):
+                self.began[name] = time.time()
+                self.handles[name] = start(recipe, options)
+        except BaseException:
+            self.end(kill=True)
+            raise
+
+    @property
+    def handle(self) -> Any:
+        """The job's."""
+        return self.handles["job"]
+
+    def until(self, done: Callable[[Any], bool], what: str) -> float:
+        """Look at both now and then, until ``done`` with the job's status; the time on the monotonic clock. Raises SystemExit when one
+        has ended before."""
+        last = time.monotonic() + MOST_SECONDS
+        while time.monotonic() < last:
+            for name, handle in self.handles.items():
+                with suppress(TimeoutError):
+                    raise SystemExit(f"the {name} has ended before {what}: {handle.wait(LOOK_SECONDS / 2)}")
+            if done(self.look()):
+                return time.monotonic()
+        raise SystemExit(f"{what}: not within {MOST_SECONDS:g} s; see {self.handle.directory}")
+
+    def look(self) -> Any:
+        """Note how far both are; the job's status."""
+        found = {name: handle.status() for name, handle in self.handles.items()}
+        for name, status in found.items():
+            self.progress[name].add(status)
+        return found["job"]
+
+    def ends(self, samples: int, since: float) -> tuple[float, float] | None:
+        """Compute when the job had trained on so many samples, and its twin, from ``since`` on, on as many as the job; both in seconds
+        since the epoch. None: not yet."""
+        job, twin = self.progress["job"], self.progress["twin"]
+        ended = job.when(samples)
+        twin_ended = twin.when(twin.samples_at(since) + samples - job.samples_at(since))
+        return None if ended is None or twin_ended is None else (ended, twin_ended)
+
+    def end(self, *, kill: bool = False) -> None:
+        for handle in self.handles.values():
+            handle.stop(kill=kill, now=not kill)
+        for handle in self.handles.values():
+            handle.wait()
+
+
+def run(case: Case, directory: Path, samples: int, how: How, *, noticed_after: float = 0.0, twin_first: bool) -> Run:
+    """Run a job until it has trained on so many ``samples``, beside its twin. ``noticed_after``: a restart begins so many seconds after
+    the host has turned slow. ``twin_first``: the twin is started first."""
     from dlrover_lite.brain_server import brain_process
 
-    ours = how in WITH_BRAIN
+    ours = how == "ours"
     options = keeper_options(from_memory=True, brain="daemon" if ours else "off", own_cores=True)
-    recipe = _recipe(case, directory, samples, ours=ours)
-    try:
+    with ExitStack() as stack:
         if ours:
             brain_process.ensure()  # its start is no part of what an intervention costs
-        began = time.monotonic()
-        handle = start(recipe, options)
+            stack.callback(brain_process.stop)
+        pair = Pair(_recipe(case, directory, ALL_SAMPLES * samples, ours=ours), options, twin_first=twin_first)
         try:
-            if how.startswith("undisturbed"):
-                return _ended(how, began, handle, time.time(), Progress())
-            progress = Progress()
-            Patient(handle, progress).until(lambda status: status.samples >= SLOWED_AT * samples, "a part was trained")
-            slowed = _slow_down(handle, case.slow)
-            phases: dict[str, float] = {}
-            if how == "restart":
-                handle, phases = _restarted(handle, options, noticed_after, progress)
-            found = _ended(how, began, handle, slowed, progress)
-            found.phases, found.lost_nearby = phases, None if how == "none" else progress.lost(slowed)
-            return found
+            found = _measured(case, pair, samples, how, noticed_after)
         except BaseException:
-            handle.stop(kill=True)
-            handle.wait()
+            pair.end(kill=True)
             raise
-    finally:
-        if ours:
-            brain_process.stop()
+        pair.end()
+    return found
+
+
+def _measured(case: Case, pair: Pair, samples: int, how: How, noticed_after: float) -> Run:
+    pair.until(lambda status: status.samples >= SLOWED_AT * samples, "a part was trained")
+    slowed = _slow_down(pair.handle, case.slow)
+    pair.look()
+    phases = _restart(pair, noticed_after) if how == "restart" else {}
+    progress = pair.progress["job"]
+    pair.until(
+        lambda _: pair.ends(samples, slowed) is not None and (how == "none" or progress.lost(slowed) is not None),
+        "all was trained",
+    )
+    ended = pair.ends(samples, slowed)
+    assert ended is not None
+    said = [
+        (entry.at - slowed, entry.text) for entry in pair.handle.story("master").entries if "decision" in entry.text
+    ]
+    return Run(
+        how,
+        seconds=ended[0] - pair.began["job"],
+        lost=ended[0] - ended[1],
+        acted_after=min((at for at, text in said if at >= 0 and "carried out" in text), default=None),
+        story=[f"{at:+.1f} s: {text}" for at, text in said],
+        phases=phases,
+        lost_nearby=None if how == "none" else progress.lost(slowed),
+    )
 
 
 def _slow_down(handle: Any, name: str) -> float:
@@ -183,59 +277,30 @@ def _slow_down(handle: Any, name: str) -> float:
     return time.time()
 
 
-class Patient(Watch):
-    """A look now and then: it lasts."""
-
-    def __init__(self, handle: Any, progress: Progress) -> None:
-        super().__init__(handle)
-        self.progress = progress
-
-    def until(self, done: Any, what: str) -> float:
-        while True:
-            with suppress(TimeoutError):
-                raise SystemExit(f"the job has ended before {what}: {self.handle.wait(0.2)}")
-            status = self.handle.status()
-            self.progress.add(status)
-            if done(status):
-                return time.monotonic()
+def _all_up(status: Any) -> bool:
+    return bool(running(status)) and all(node.state == "up" for node in running(status))
 
 
-def _ended(how: How, began: float, handle: Any, since: float, progress: Progress) -> Run:
-    """``since``: when something happened, or could have."""
-    while True:
-        with suppress(TimeoutError):
-            result = handle.wait(1.0)
-            break
-        progress.add(handle.status())
-    seconds = time.monotonic() - began
-    if not result.ok:
-        raise SystemExit(f"{how}: {result.message}\n{result.hint}\n{result.traceback}")
-    said = [(entry.at - since, entry.text) for entry in handle.story("master").entries if "decision" in entry.text]
-    after = [at for at, text in said if at >= 0 and "carried out" in text]
-    return Run(how, seconds, min(after, default=None), [f"{at:+.1f} s: {text}" for at, text in said])
-
-
-def _restarted(handle: Any, options: Any, noticed_after: float, progress: Progress) -> tuple[Any, dict[str, float]]:
-    """As one does without anything better: stop it, with a last checkpoint, and go on with new nodes."""
+def _restart(pair: Pair, noticed_after: float) -> dict[str, float]:
+    """As one does without anything better: stop the job, with a last checkpoint, and go on with new nodes. Seconds of each phase."""
     from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
     from dlrover_lite.client.handle import resume
     from dlrover_lite.jobs.backend import RunOptions
 
     with suppress(TimeoutError):
-        raise SystemExit(f"the job has ended before it could be restarted: {handle.wait(noticed_after)}")
+        raise SystemExit(f"the job has ended before it could be restarted: {pair.handle.wait(noticed_after)}")
     marks = [time.monotonic()]
-    handle.stop()
-    result = handle.wait()
+    pair.handle.stop()
+    result = pair.handle.wait()
     if result.state != "stopped":
         raise SystemExit(f"the job has {result.state}: {result.message}")
     done = int((result.status or {}).get("samples", 0))
     marks.append(time.monotonic())
-    handle = resume(handle.id, options=RunOptions(options.brain), backend=LocalJobs(options))
-    marks.append(time.monotonic())
-    watch = Patient(handle, progress)
-    marks.append(
-        watch.until(lambda status: all(node.state == "up" for node in running(status)) and running(status), "up")
+    pair.handles["job"] = resume(
+        pair.handle.id, options=RunOptions(pair.options.brain), backend=LocalJobs(pair.options)
     )
-    marks.append(watch.until(lambda status: status.samples > done, "it went on"))
+    marks.append(time.monotonic())
+    marks.append(pair.until(_all_up, "its nodes were up"))
+    marks.append(pair.until(lambda status: status.samples > done, "it went on"))
     names = ("last checkpoint and stop", "keeper", "master and nodes", "restore until the first minibatch")
-    return handle, {name: after - before for name, (before, after) in zip(names, pairwise(marks), strict=True)}
+    return {name: after - before for name, (before, after) in zip(names, pairwise(marks), strict=True)}

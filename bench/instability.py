@@ -2,20 +2,21 @@
 
 ``hot_ps``: two parameter servers (PS) are the bottleneck, and at 30% of the run the host of one is slowed to a quarter, by something that
 can't be resized (``_slow_host`` says how that is emulated). ``straggler``: three workers are the bottleneck, and it is one of theirs. The
-plan is fixed, cores that no node has are stated, and nodes have CPU limits of their own. Each is run undisturbed, without intervention,
-with the brain, and (hot PS) stopped with a checkpoint and begun again on another host.
+plan is fixed, cores that no node has are stated, and nodes have CPU limits of their own. Each is run without intervention, with the brain,
+and (hot PS) stopped with a checkpoint and begun again on another host.
 
-Lost time is a run's, from the launch to the end, less the undisturbed one's; with the brain, less that of an undisturbed run with it,
-whatever it does there. ``hot_ps.lost_vs_none`` and ``straggler.lost_vs_none``: ours over that without intervention;
-``hot_ps.lost_vs_restart``: ours over the restart's. The restart begins when ours began to act, as if one observer had ordered either (at
-once, if ours never acts). What it loses when ordered at once is in the detail, with its phases and the share of the completion time
+The machine's pace moves by 5 to 10% within minutes, which would hide losses of seconds if runs that come one after the other were compared.
+So each run has a twin: the same job, with or without the brain, at the same time on the same machine, whose host stays as it is. What is
+lost is how much longer the job takes for the samples that are left when its host turns slow than its twin, from that moment on, takes for
+as many. ``hot_ps.lost_vs_none`` and ``straggler.lost_vs_none``: what is lost with the brain over that without intervention;
+``hot_ps.lost_vs_restart``: over that with the restart. The restart begins when ours began to act, as if one observer had ordered either
+(at once, if ours never acts). What it loses when ordered at once is in the detail, with its phases and the share of the completion time
 that ours saves: the paper has 36.4% and 27.6%.
 
-A machine whose pace moves by some percent from run to run hides losses of seconds. So each of these is the mean loss of all rounds over
-that of the other, told with its standard error, and every other round runs the other way around: a machine that gets slower doesn't
-count against those that come last. There are as many rounds as make each standard error a third of the target, three at least and
-twelve at most, or as many as ``--rounds`` says. ``lost_nearby_vs_restart`` compares what a run lost by its own pace just before and
-after it, and ``lost_nearby_vs_none`` has that of ours over what is lost without intervention by the run's end.
+Each figure is the mean loss of all rounds over that of the other, told with its standard error. Every other round runs the other way
+around, with the twins started first. There are as many rounds as make each standard error a third of the target, three at least and
+twelve at most, or as many as ``--rounds`` says. ``lost_nearby_vs_restart`` compares what a run lost by its own pace just before and after
+it, without its twin, and ``lost_nearby_vs_none`` has that of ours over what is lost without intervention by the run's end.
 """
 
 from __future__ import annotations
@@ -42,14 +43,10 @@ LEAST_ROUNDS, MOST_ROUNDS = 3, 12
 ERROR_PART = 1 / 3
 """The largest standard error of a figure with which no further round is run, as a part of its target."""
 SECONDS, QUICK_SECONDS = 120.0, 60.0
-"""Of an undisturbed run, without its start."""
+"""Of an undisturbed run beside its twin, without its start."""
 BOUNDS = {"none": 0.15, "restart": 0.3}
 """Targets of the losses over those of another way."""
-HOWS: dict[str, tuple[How, ...]] = {
-    "hot_ps": ("undisturbed", "none", "undisturbed, ours", "ours", "restart"),
-    "straggler": ("undisturbed", "none", "undisturbed, ours", "ours"),
-}
-BASELINES = {"none": "undisturbed", "restart": "undisturbed", "ours": "undisturbed, ours"}
+HOWS: dict[str, tuple[How, ...]] = {"hot_ps": ("none", "ours", "restart"), "straggler": ("none", "ours")}
 PAPER = (0.364, 0.276)
 
 Runs = dict[str, Round[Run]]
@@ -59,12 +56,13 @@ def measure(
     case: Case, home: Path, seconds: float, rounds: int | None, quiet: Quiet, again: int, *, heed: bool
 ) -> list[Runs]:
     directory = prepare(case, home)
-    rate = rate_of(case, directory)
+    rate = rate_of(case, directory, jobs=2)
     samples = int(rate * seconds)
     machine = os.cpu_count() or 1
     say(
-        f"{case.name}: {words(case.plan)}, {rate:,.0f} samples/s, {samples:,} samples; the host of {case.slow} is slowed from "
-        f"{case.cores:g} to {case.cores * SLOWED_TO:g} cores; {machine - case.plan.milli / 1000:.2f} of {machine} cores are no node's"
+        f"{case.name}: {words(case.plan)}, {rate:,.0f} samples/s, {samples:,} samples, and its twin; the host of {case.slow} is slowed "
+        f"from {case.cores:g} to {case.cores * SLOWED_TO:g} cores; {machine - 2 * case.plan.milli / 1000:.2f} of {machine} cores are no "
+        f"node's"
     )
     found: list[Runs] = []
     noticed = 0.0
@@ -73,7 +71,7 @@ def measure(
             break
         number, of_round = len(found), Runs()
         for how in HOWS[case.name][:: 1 if number % 2 == 0 else -1]:  # a restart knows from the last of ours when
-            subject = partial(run, case, directory, samples, how, noticed_after=noticed)
+            subject = partial(run, case, directory, samples, how, noticed_after=noticed, twin_first=number % 2 == 1)
             for one in quiet.attempts(f"{case.name}, {how}", subject, again=again):
                 of_round[how] = one
                 tell(case, number, one)
@@ -85,12 +83,16 @@ def measure(
 
 def tell(case: Case, number: int, one: Round[Run]) -> None:
     ran = one.value
-    parts = [*ran.story, *(f"{name} {seconds:.1f} s" for name, seconds in ran.phases.items())]
+    parts = [
+        f"{ran.lost:.1f} s longer than its twin",
+        *ran.story,
+        *(f"{name} {seconds:.1f} s" for name, seconds in ran.phases.items()),
+    ]
     if ran.lost_nearby is not None:
         parts.append(f"by its own pace before and after it lost {ran.lost_nearby:.1f} s")
     about = "; ".join(parts)
     disturbed = f" [{one.why}]" if one.why else ""
-    say(f"  {case.name} {number + 1}, {ran.how:17}: {ran.seconds:6.1f} s{disturbed}{': ' if about else ''}{about}")
+    say(f"  {case.name} {number + 1}, {ran.how:7}: {ran.seconds:6.1f} s{disturbed}: {about}")
 
 
 # --- figures --------------------------------------------------------------------------------------------------------------
@@ -110,11 +112,11 @@ def figures_of(case: Case, rounds: Sequence[Runs], *, heed: bool) -> list[Figure
 
 
 def _of_losses(case: Case, rounds: Sequence[Runs], other: str, target: str, *, heed: bool) -> Figure | None:
-    """What ours lost over what the other did, both the mean of the rounds that count: all four runs of such a one do. None, which is told,
+    """What ours lost over what the other did, both the mean of the rounds that count: both runs of such a one do. None, which is told,
     if there are none, or the other lost nothing."""
     name = f"{case.name}.lost_vs_{other}"
     counted = [each for each in rounds if not (heed and _disturbed(each, other))]
-    lost = [(_lost(each, "ours"), _lost(each, other)) for each in counted]
+    lost = [(each["ours"].value.lost, each[other].value.lost) for each in counted]
     if not lost:
         say(f"{name} is left out: no round counts ({'; '.join(sorted({_disturbed(each, other) for each in rounds}))})")
         return None
@@ -150,25 +152,16 @@ def _standard_error(values: Sequence[float]) -> float | None:
 
 def _disturbed(of_round: Runs, other: str) -> str:
     """Why what it says of ours and the other doesn't count; empty: it does."""
-    hows = (other, BASELINES[other], "ours", BASELINES["ours"])
-    return next((of_round[how].why for how in hows if of_round[how].why), "")
+    return of_round[other].why or of_round["ours"].why
 
 
 def _nearby(of_round: Runs, other: str) -> Round[float]:
-    """By each run's own pace: those that are compared otherwise don't matter. Without intervention a run's pace doesn't come back, so what
-    it lost is by its end."""
-    runs = [of_round["ours"], of_round[other], *([of_round["undisturbed"]] if other == "none" else [])]
-    lost = runs[0].value.lost_nearby
-    against = _lost(of_round, "none") if other == "none" else runs[1].value.lost_nearby
+    """By each run's own pace. Without intervention a run's pace doesn't come back, so what it lost is by its end."""
+    runs = [of_round["ours"], of_round[other]]
+    lost, against = runs[0].value.lost_nearby, runs[1].value.lost if other == "none" else runs[1].value.lost_nearby
     ratio = lost / against if lost is not None and against is not None and against > 0 else float("nan")
-    why = next(
-        (each.why for each in runs if each.why), "too short to tell a run's own pace" if math.isnan(ratio) else ""
-    )
+    why = _disturbed(of_round, other) or ("too short to tell a run's own pace" if math.isnan(ratio) else "")
     return Round(ratio, sum(each.seconds for each in runs), max(each.others for each in runs), 0.0, why)
-
-
-def _lost(of_round: Runs, how: str) -> float:
-    return of_round[how].value.seconds - of_round[BASELINES[how]].value.seconds
 
 
 def _detail(case: Case, rounds: Sequence[Runs], other: str) -> dict[str, object]:
@@ -176,8 +169,8 @@ def _detail(case: Case, rounds: Sequence[Runs], other: str) -> dict[str, object]
     detail: dict[str, object] = {
         "plan": words(case.plan),
         "seconds": {how: [round(each[how].value.seconds, 1) for each in rounds] for how in hows},
-        "lost_s": {how: [round(_lost(each, how), 1) for each in rounds] for how in hows if how in BASELINES},
-        "lost_nearby_s": {how: [each[how].value.lost_nearby for each in rounds] for how in hows if how in BASELINES},
+        "lost_s": {how: [round(each[how].value.lost, 2) for each in rounds] for how in hows},
+        "lost_nearby_s": {how: [each[how].value.lost_nearby for each in rounds] for how in hows},
         "acted_after_s": [each["ours"].value.acted_after for each in rounds],
         "saved_of_completion": [1 - each["ours"].value.seconds / each[other].value.seconds for each in rounds],
         "paper_saved_of_completion": PAPER,
@@ -185,7 +178,7 @@ def _detail(case: Case, rounds: Sequence[Runs], other: str) -> dict[str, object]
     if other == "restart":
         detail["phases_s"] = [each["restart"].value.phases for each in rounds]
         detail["lost_if_restarted_at_once_s"] = [
-            round(_lost(each, "restart") - (1 - SLOWED_TO) * (each["ours"].value.acted_after or 0.0), 1)
+            round(each["restart"].value.lost - (1 - SLOWED_TO) * (each["ours"].value.acted_after or 0.0), 1)
             for each in rounds
         ]
     return detail

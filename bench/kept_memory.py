@@ -10,6 +10,7 @@ import os
 import statistics
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -19,6 +20,9 @@ from _plan_job import set_up, words
 from _quiet import spread
 from common import Figure, arguments, emit
 
+from dlrover_lite.brain.planning.plan_grid import Candidate
+
+TWO_PS = replace(CASES["hot_ps"], plan=Candidate(1, 2, 1.0, 0.2))
 PAIRS, QUICK_PAIRS = 7, 2
 VARIABLE, LEFT = "GLIBC_TUNABLES", "glibc.malloc.perturb=0"
 """A user who tells the allocator anything is heeded; this is what it does anyway."""
@@ -29,7 +33,7 @@ def rate(home: Path, *, kept: bool) -> float:
         os.environ.pop(VARIABLE, None)
     else:
         os.environ[VARIABLE] = LEFT
-    return rate_of(CASES["hot_ps"], home)
+    return rate_of(TWO_PS, home)
 
 
 def main() -> None:
@@ -37,7 +41,7 @@ def main() -> None:
     set_up()
     with tempfile.TemporaryDirectory(prefix="dl-bench-") as name:
         os.environ["DLROVER_LITE_HOME"] = name
-        home = prepare(CASES["hot_ps"], Path(name))
+        home = prepare(TWO_PS, Path(name))
         rate(home, kept=True)  # whatever is compiled once
         rates: dict[bool, list[float]] = {True: [], False: []}
         for number in range(QUICK_PAIRS if options.quick else PAIRS):
@@ -45,7 +49,7 @@ def main() -> None:
                 rates[kept].append(rate(home, kept=kept))
     ratios = [with_it / without for with_it, without in zip(rates[True], rates[False], strict=True)]
     detail = {
-        "plan": words(CASES["hot_ps"].plan),
+        "plan": words(TWO_PS.plan),
         "pairs": ratios,
         "spread": spread(ratios),
         "with_samples_per_second": spread(rates[True]),

@@ -46,13 +46,34 @@ def test_a_run_that_ends_too_soon_gives_no_loss(runs: Any, monkeypatch: pytest.M
     assert progress(runs, monkeypatch, stands=3.0, until=100).lost(10.0) is None
 
 
-SECONDS = {"undisturbed": 100.0, "none": 120.0, "undisturbed, ours": 100.0, "ours": 102.0, "restart": 110.0}
+def test_a_job_is_compared_with_what_its_twin_did_meanwhile(runs: Any) -> None:
+    pair = runs.Pair.__new__(runs.Pair)
+    pair.progress = {"job": runs.Progress(), "twin": runs.Progress()}
+    job, twin = pair.progress["job"], pair.progress["twin"]
+    for second in range(
+        100
+    ):  # the twin was there ten seconds before; the machine is half as fast from the 60th second on
+        both = 100 * (min(second, 60) + max(0, second - 60) / 2)
+        twin.at.append(float(second))
+        twin.samples.append(round(1000 + both))
+        if second < 70:
+            job.at.append(float(second))
+            job.samples.append(round(both - 100 * min(max(0, second - 40), 3)))  # stands still for three seconds
+    assert pair.ends(6500, 40.0) is None, "the job hasn't trained on so many yet"
+    job.at.extend([76.0, 80.0])
+    job.samples.extend([6500, 6700])
+    ended, twin_ended = pair.ends(6500, 40.0)
+    assert (ended, twin_ended) == (pytest.approx(76.0), pytest.approx(70.0)), "three seconds' work takes six by then"
+    assert job.when(6500) == 76.0 and job.when(6600) == pytest.approx(78.0)
+
+
+LOST_SECONDS = {"none": 20.0, "ours": 2.0, "restart": 10.0}
 
 
 def a_round(bench: Any, why: str = "", **differs: float) -> dict[str, Any]:
-    """``why``: the last of its runs was disturbed. ``differs``: seconds of a run, other than those above."""
-    named = {how: SECONDS[how] + differs.get(how.replace(", ", "_"), 0.0) for how in bench.HOWS["hot_ps"]}
-    values = {how: bench.Round(bench.Run(how, seconds), seconds, 0.0, 0.0) for how, seconds in named.items()}
+    """``why``: the last of its runs was disturbed. ``differs``: seconds that a run lost, other than those above."""
+    named = {how: LOST_SECONDS[how] + differs.get(how, 0.0) for how in bench.HOWS["hot_ps"]}
+    values = {how: bench.Round(bench.Run(how, 100.0, lost), 100.0, 0.0, 0.0) for how, lost in named.items()}
     last = values["ours"]
     return {**values, "ours": bench.Round(last.value, last.seconds, 0.0, 0.0, why)}
 
