@@ -97,7 +97,7 @@ class Progress:
         self.samples.append(status.samples)
 
     def samples_at(self, at: float) -> float:
-        """Samples that were trained at a moment, in seconds since the epoch."""
+        """Compute the samples that were trained up to a moment, in seconds since the epoch."""
         return float(np.interp(at, self.at, self.samples))
 
     def when(self, samples: float) -> float | None:
@@ -109,7 +109,7 @@ class Progress:
         return float(np.interp(samples, self.samples[between], self.at[between]))
 
     def lost(self, since: float) -> float | None:
-        """Seconds, of the first ``OVER_SECONDS`` from then on."""
+        """Compute the seconds that were lost, of the first ``OVER_SECONDS`` from then on; None: that can't be told."""
         marks = since + np.array([-PACE_SECONDS, 0.0, OVER_SECONDS, OVER_SECONDS + PACE_SECONDS])
         if len(self.at) < 2 or marks[0] < self.at[0] or marks[-1] > self.at[-1]:
             return None
@@ -166,7 +166,7 @@ def rate_of(case: Case, directory: Path, *, jobs: int = 1) -> float:
             handle.wait()
 
 
-class Pair:
+class JobAndTwin:
     """A job whose host turns slow, and its twin: the same job at the same time on the same machine, whose host stays as it is. So
     whatever else makes the machine slower for a while makes both slower."""
 
@@ -180,16 +180,16 @@ class Pair:
                 self.began[name] = time.time()
                 self.handles[name] = start(recipe, options)
         except BaseException:
-            self.end(kill=True)
+            self.stop(kill=True)
             raise
 
     @property
     def handle(self) -> Any:
-        """The job's."""
+        """Handle of the job whose host turns slow."""
         return self.handles["job"]
 
     def until(self, done: Callable[[Any], bool], what: str) -> float:
-        """Look at both now and then, until ``done`` with the job's status; the time on the monotonic clock. Raises SystemExit when one
+        """Look at both now and then, until the job's status is ``done``; return the time on the monotonic clock. Raises SystemExit when one
         has ended before."""
         last = time.monotonic() + MOST_SECONDS
         while time.monotonic() < last:
@@ -201,13 +201,13 @@ class Pair:
         raise SystemExit(f"{what}: not within {MOST_SECONDS:g} s; see {self.handle.directory}")
 
     def look(self) -> Any:
-        """Note how far both are; the job's status."""
+        """Note how far both are; return the job's status."""
         found = {name: handle.status() for name, handle in self.handles.items()}
         for name, status in found.items():
             self.progress[name].add(status)
         return found["job"]
 
-    def ends(self, samples: int, since: float) -> tuple[float, float] | None:
+    def end_times(self, samples: int, since: float) -> tuple[float, float] | None:
         """Compute when the job had trained on so many samples, and its twin, from ``since`` on, on as many as the job; both in seconds
         since the epoch. None: not yet."""
         job, twin = self.progress["job"], self.progress["twin"]
@@ -215,7 +215,7 @@ class Pair:
         twin_ended = twin.when(twin.samples_at(since) + samples - job.samples_at(since))
         return None if ended is None or twin_ended is None else (ended, twin_ended)
 
-    def end(self, *, kill: bool = False) -> None:
+    def stop(self, *, kill: bool = False) -> None:
         for handle in self.handles.values():
             handle.stop(kill=kill, now=not kill)
         for handle in self.handles.values():
@@ -233,34 +233,34 @@ def run(case: Case, directory: Path, samples: int, how: How, *, noticed_after: f
         if ours:
             brain_process.ensure()  # its start is no part of what an intervention costs
             stack.callback(brain_process.stop)
-        pair = Pair(_recipe(case, directory, ALL_SAMPLES * samples, ours=ours), options, twin_first=twin_first)
+        jobs = JobAndTwin(_recipe(case, directory, ALL_SAMPLES * samples, ours=ours), options, twin_first=twin_first)
         try:
-            found = _measured(case, pair, samples, how, noticed_after)
+            found = _measure(case, jobs, samples, how, noticed_after)
         except BaseException:
-            pair.end(kill=True)
+            jobs.stop(kill=True)
             raise
-        pair.end()
+        jobs.stop()
     return found
 
 
-def _measured(case: Case, pair: Pair, samples: int, how: How, noticed_after: float) -> Run:
-    pair.until(lambda status: status.samples >= SLOWED_AT * samples, "a part was trained")
-    slowed = _slow_down(pair.handle, case.slow)
-    pair.look()
-    phases = _restart(pair, noticed_after) if how == "restart" else {}
-    progress = pair.progress["job"]
-    pair.until(
-        lambda _: pair.ends(samples, slowed) is not None and (how == "none" or progress.lost(slowed) is not None),
+def _measure(case: Case, jobs: JobAndTwin, samples: int, how: How, noticed_after: float) -> Run:
+    jobs.until(lambda status: status.samples >= SLOWED_AT * samples, "a part was trained")
+    slowed = _slow_down(jobs.handle, case.slow)
+    jobs.look()
+    phases = _restart(jobs, noticed_after) if how == "restart" else {}
+    progress = jobs.progress["job"]
+    jobs.until(
+        lambda _: jobs.end_times(samples, slowed) is not None and (how == "none" or progress.lost(slowed) is not None),
         "all was trained",
     )
-    ended = pair.ends(samples, slowed)
+    ended = jobs.end_times(samples, slowed)
     assert ended is not None
     said = [
-        (entry.at - slowed, entry.text) for entry in pair.handle.story("master").entries if "decision" in entry.text
+        (entry.at - slowed, entry.text) for entry in jobs.handle.story("master").entries if "decision" in entry.text
     ]
     return Run(
         how,
-        seconds=ended[0] - pair.began["job"],
+        seconds=ended[0] - jobs.began["job"],
         lost=ended[0] - ended[1],
         acted_after=min((at for at, text in said if at >= 0 and "carried out" in text), default=None),
         story=[f"{at:+.1f} s: {text}" for at, text in said],
@@ -270,7 +270,7 @@ def _measured(case: Case, pair: Pair, samples: int, how: How, noticed_after: flo
 
 
 def _slow_down(handle: Any, name: str) -> float:
-    """When: seconds since the epoch."""
+    """Slow the host of a node down; return when, in seconds since the epoch."""
     keeper = handle.job.record().keeper
     node = next(node for node in handle.status().nodes if node.id == name)
     slow_down(pid_of(keeper.pid, name), node.cores * SLOWED_TO)
@@ -281,26 +281,27 @@ def _all_up(status: Any) -> bool:
     return bool(running(status)) and all(node.state == "up" for node in running(status))
 
 
-def _restart(pair: Pair, noticed_after: float) -> dict[str, float]:
-    """As one does without anything better: stop the job, with a last checkpoint, and go on with new nodes. Seconds of each phase."""
+def _restart(jobs: JobAndTwin, noticed_after: float) -> dict[str, float]:
+    """Stop the job, with a last checkpoint, and go on with new nodes, as one does without anything better; return the seconds of each
+    phase."""
     from dlrover_lite.backends.local.jobs.local_jobs import LocalJobs
     from dlrover_lite.client.handle import resume
     from dlrover_lite.jobs.backend import RunOptions
 
     with suppress(TimeoutError):
-        raise SystemExit(f"the job has ended before it could be restarted: {pair.handle.wait(noticed_after)}")
+        raise SystemExit(f"the job has ended before it could be restarted: {jobs.handle.wait(noticed_after)}")
     marks = [time.monotonic()]
-    pair.handle.stop()
-    result = pair.handle.wait()
+    jobs.handle.stop()
+    result = jobs.handle.wait()
     if result.state != "stopped":
         raise SystemExit(f"the job has {result.state}: {result.message}")
     done = int((result.status or {}).get("samples", 0))
     marks.append(time.monotonic())
-    pair.handles["job"] = resume(
-        pair.handle.id, options=RunOptions(pair.options.brain), backend=LocalJobs(pair.options)
+    jobs.handles["job"] = resume(
+        jobs.handle.id, options=RunOptions(jobs.options.brain), backend=LocalJobs(jobs.options)
     )
     marks.append(time.monotonic())
-    marks.append(pair.until(_all_up, "its nodes were up"))
-    marks.append(pair.until(lambda status: status.samples > done, "it went on"))
+    marks.append(jobs.until(_all_up, "its nodes were up"))
+    marks.append(jobs.until(lambda status: status.samples > done, "it went on"))
     names = ("last checkpoint and stop", "keeper", "master and nodes", "restore until the first minibatch")
     return {name: after - before for name, (before, after) in zip(names, pairwise(marks), strict=True)}

@@ -43,7 +43,7 @@ LEAST_ROUNDS, MOST_ROUNDS = 3, 12
 ERROR_PART = 1 / 3
 """The largest standard error of a figure with which no further round is run, as a part of its target."""
 SECONDS, QUICK_SECONDS = 120.0, 60.0
-"""Of an undisturbed run beside its twin, without its start."""
+"""Seconds that a run would take if its host stayed as it is, without its start."""
 BOUNDS = {"none": 0.15, "restart": 0.3}
 """Targets of the losses over those of another way."""
 HOWS: dict[str, tuple[How, ...]] = {"hot_ps": ("none", "ours", "restart"), "straggler": ("none", "ours")}
@@ -156,7 +156,7 @@ def _disturbed(of_round: Runs, other: str) -> str:
 
 
 def _nearby(of_round: Runs, other: str) -> Round[float]:
-    """By each run's own pace. Without intervention a run's pace doesn't come back, so what it lost is by its end."""
+    """Compare what was lost by each run's own pace; without intervention, as its pace doesn't come back, what was lost by the end."""
     runs = [of_round["ours"], of_round[other]]
     lost, against = runs[0].value.lost_nearby, runs[1].value.lost if other == "none" else runs[1].value.lost_nearby
     ratio = lost / against if lost is not None and against is not None and against > 0 else float("nan")

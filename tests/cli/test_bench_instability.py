@@ -47,22 +47,21 @@ def test_a_run_that_ends_too_soon_gives_no_loss(runs: Any, monkeypatch: pytest.M
 
 
 def test_a_job_is_compared_with_what_its_twin_did_meanwhile(runs: Any) -> None:
-    pair = runs.Pair.__new__(runs.Pair)
-    pair.progress = {"job": runs.Progress(), "twin": runs.Progress()}
-    job, twin = pair.progress["job"], pair.progress["twin"]
-    for second in range(
-        100
-    ):  # the twin was there ten seconds before; the machine is half as fast from the 60th second on
+    jobs = runs.JobAndTwin.__new__(runs.JobAndTwin)
+    jobs.progress = {"job": runs.Progress(), "twin": runs.Progress()}
+    job, twin = jobs.progress["job"], jobs.progress["twin"]
+    # the twin was there ten seconds before; the machine is half as fast from the 60th second on
+    for second in range(100):
         both = 100 * (min(second, 60) + max(0, second - 60) / 2)
         twin.at.append(float(second))
         twin.samples.append(round(1000 + both))
         if second < 70:
             job.at.append(float(second))
             job.samples.append(round(both - 100 * min(max(0, second - 40), 3)))  # stands still for three seconds
-    assert pair.ends(6500, 40.0) is None, "the job hasn't trained on so many yet"
+    assert jobs.end_times(6500, 40.0) is None, "the job hasn't trained on so many yet"
     job.at.extend([76.0, 80.0])
     job.samples.extend([6500, 6700])
-    ended, twin_ended = pair.ends(6500, 40.0)
+    ended, twin_ended = jobs.end_times(6500, 40.0)
     assert (ended, twin_ended) == (pytest.approx(76.0), pytest.approx(70.0)), "three seconds' work takes six by then"
     assert job.when(6500) == 76.0 and job.when(6600) == pytest.approx(78.0)
 
