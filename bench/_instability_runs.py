@@ -248,11 +248,7 @@ def _measure(case: Case, jobs: JobAndTwin, samples: int, how: How, noticed_after
     slowed = _slow_down(jobs.handle, case.slow)
     jobs.look()
     phases = _restart(jobs, noticed_after) if how == "restart" else {}
-    progress = jobs.progress["job"]
-    jobs.until(
-        lambda _: jobs.end_times(samples, slowed) is not None and (how == "none" or progress.lost(slowed) is not None),
-        "all was trained",
-    )
+    jobs.until(lambda _: jobs.end_times(samples, slowed) is not None, "all was trained")
     ended = jobs.end_times(samples, slowed)
     assert ended is not None
     said = [
@@ -265,7 +261,7 @@ def _measure(case: Case, jobs: JobAndTwin, samples: int, how: How, noticed_after
         acted_after=min((at for at, text in said if at >= 0 and "carried out" in text), default=None),
         story=[f"{at:+.1f} s: {text}" for at, text in said],
         phases=phases,
-        lost_nearby=None if how == "none" else progress.lost(slowed),
+        lost_nearby=None if how == "none" else jobs.progress["job"].lost(slowed),
     )
 
 
