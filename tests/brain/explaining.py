@@ -239,7 +239,7 @@ def _facts() -> Iterator[str]:
 
 def _facts_of_nodes() -> Iterator[str]:
     from tests.brain.test_health import inputs as nodes
-    from tests.brain.test_health import windows
+    from tests.brain.test_health import profile, windows
 
     slow = nodes(windows(rates=(1.0, 0.3, 1.0)), free={"a": Resources(1.0, 2 * GIB), "": Resources(4.0, GIB)})
     decision = heal(slow)[0]
@@ -261,8 +261,12 @@ def _facts_of_nodes() -> Iterator[str]:
         yield from _said(decision, inputs)
     yield from _said(msgspec.structs.replace(decision, treatment=None), slow)
     hot = nodes(windows(busy=(0.9, 0.3), queue=(0.9, 0.1)))
+    slower = [profile(number, busy=busy) for number, busy in enumerate([(0.3, 0.9)] * 4 + [(0.7, 0.95)] * 2)]
+    larger = profile(6, busy=(0.9, 0.7))
+    larger = msgspec.structs.replace(larger, ps=tuple(msgspec.structs.replace(use, cores=1.0) for use in larger.ps))
+    as_much = nodes((*slower, larger))
     full = nodes(windows(5, growth=0.4), limit=350 * MIB, total_samples=2e7, free={"a": Resources(2.0, 4 * GIB)})
-    for inputs in (hot, full):
+    for inputs in (hot, as_much, full):
         yield from _said(heal(inputs)[0], inputs)
 
 

@@ -163,6 +163,22 @@ def test_a_try_that_is_not_better_goes_back_when_its_time_is_over() -> None:
     assert "4 worker x 0.5, 1 ps x 0.75 cores, which it has tried for 30 s, isn't better" in found.reason
 
 
+def test_a_try_goes_back_to_the_better_one_of_two_plans_that_were_measured() -> None:
+    """Soon after it began, when the one before the try is what would undo the last change, and another one wouldn't."""
+    before, other = Candidate(3, 1, 0.5, 0.5), Candidate(5, 1, 0.5, 0.75)
+    rate = float(load(job().model).predict(*NOW.parts())[0][0])
+    known = (
+        MeasuredPlan(before, Band(rate, rate / 1.01, rate * 1.01)),
+        MeasuredPlan(other, Band(0.96 * rate, 0.95 * rate, 0.97 * rate)),
+    )
+    left = LastChange(left=before, fresh_windows=1)
+    back = msgspec.structs.replace(EXPLORATION, back=before)
+    bounds = msgspec.structs.replace(FEW, max_workers=5)
+    one = tried(seconds=10.0, ratio=0.9, measured_before=known, last_change=left, exploration=back, bounds=bounds)
+    found = decided(one, capacity=Resources(4.0, 10**6), policy=NO_MORE)
+    assert (found.action, found.choice) == ("change", before)
+
+
 def test_a_try_that_is_better_is_kept() -> None:
     found = decided(tried(seconds=30.0, ratio=1.05), policy=NO_MORE)
     assert (found.action, found.choice) == ("stay", NOW)

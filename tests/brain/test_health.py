@@ -198,6 +198,23 @@ def test_a_ps_that_is_stopped_with_all_others_of_its_job_is_not_hot_for_that() -
     assert "ps-0" not in treated(inputs(together))
 
 
+@pytest.mark.parametrize(("peers", "share"), [(0.4, 0.48), (0.7, 0.24), (0.77, 0.184), (0.92, None)])
+def test_a_ps_that_works_all_the_time_gives_slots_to_peers_that_do_not(peers: float, share: float | None) -> None:
+    """All wait for it: that it works half as long again as they do says nothing where it can't work any longer."""
+    busy = (1.0, peers, peers, peers, peers)
+    queue = (9.0, *(0.1,) * 4)
+    act = treated(inputs(windows(busy=busy, queue=queue))).get("ps-0")
+    if share is None:
+        assert act is None
+        return
+    assert isinstance(act, MoveSlots) and act.share == pytest.approx(share, abs=0.001)
+    assert act.to == pytest.approx(dict.fromkeys(("ps-1", "ps-2", "ps-3", "ps-4"), 0.25))
+
+
+def test_a_ps_that_nobody_waits_for_keeps_its_slots() -> None:
+    assert treated(inputs(windows(busy=(0.9, 0.5), queue=(0.1, 0.1)))) == {}
+
+
 def test_a_ps_whose_host_gets_slow_is_replaced_elsewhere() -> None:
     """Alone it has no peers to be compared with: it takes longer than it used to."""
     before, now = windows(4, busy=(0.3,)), [profile(at, busy=(0.95,), cpu=(0.3,)) for at in range(4, 7)]

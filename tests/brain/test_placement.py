@@ -162,7 +162,7 @@ def test_hosts_that_count_as_one_hold_as_many_workers_as_each_by_itself(sizes: l
 
 
 @given(ANY_HOSTS, st.integers(1, 12), st.integers(1, 8), ANY_SIZES, ANY_SIZES)
-def test_ps_that_stay_keep_their_host_and_no_host_has_more_than_it_holds(
+def test_ps_stay_among_hosts_about_as_fast_and_no_host_has_more_than_it_holds(
     sizes: list[SizedHost], workers: int, servers: int, worker_cores: float, ps_cores: float
 ) -> None:
     space = spaces(sizes)
@@ -171,14 +171,34 @@ def test_ps_that_stay_keep_their_host_and_no_host_has_more_than_it_holds(
         return
     on = {one.host: one for one in found}
     assert sum(one.workers for one in found) == workers and sum(one.servers for one in found) == servers
-    grows = servers >= int(space.servers.sum())
-    for at, name in enumerate(space.names):
-        here = on.get(name, HostNodes(name))
-        milli = here.workers * to_milli(worker_cores) + here.servers * to_milli(ps_cores)
-        memory = here.workers * NEED.worker + here.servers * NEED.per_ps(servers)
+    here = [on.get(name, HostNodes(name)) for name in space.names]
+    for at, one in enumerate(here):
+        milli = one.workers * to_milli(worker_cores) + one.servers * to_milli(ps_cores)
+        memory = one.workers * NEED.worker + one.servers * NEED.per_ps(servers)
         assert milli <= space.milli[at] and memory <= space.memory[at]
-        there = int(space.servers[at])
-        assert here.servers >= there if grows else here.servers <= there
+    for number in range(int(space.speed_class[-1]) + 1):
+        alike = np.flatnonzero(space.speed_class == number).tolist()
+        grows = sum(here[at].servers for at in alike) >= int(space.servers[alike].sum())
+        for at in alike:
+            there = int(space.servers[at])
+            assert here[at].servers >= there if grows else here[at].servers <= there
+
+
+@given(ANY_HOSTS, st.integers(1, 12), ANY_SIZES)
+def test_no_ps_is_on_a_host_while_a_faster_one_has_room(sizes: list[SizedHost], servers: int, ps_cores: float) -> None:
+    """Wherever they have been."""
+    space = spaces(sizes)
+    need = MemoryNeed(ps=10 * MIB)
+    found = place(Candidate(1, servers, 0.25, ps_cores), need, space)
+    if found is None:
+        return
+    on = {one.host: one.servers for one in found}
+    full = [
+        on.get(name, 0) == min(space.milli[at] // to_milli(ps_cores), space.memory[at] // need.per_ps(servers))
+        for at, name in enumerate(space.names)
+    ]
+    slowest = max(space.speed_class[at] for at, name in enumerate(space.names) if on.get(name, 0))
+    assert all(full[at] for at in range(len(full)) if space.speed_class[at] < slowest)
 
 
 def test_what_is_placed_again_as_it_was_stays_where_it_is() -> None:
@@ -197,6 +217,13 @@ def test_ps_are_spread_over_fast_hosts_first_and_workers_packed_beside_them() ->
     assert {one.host: one.servers for one in found or ()} == {"host-2": 4, "host-1": 1, "host-3": 1}
 
 
+def test_ps_go_to_a_fast_host_that_has_room_from_a_slow_one() -> None:
+    hosts = alike(3, 4.0, 100_000 * MIB)
+    there = (HostNodes("host-0", 0, 2), HostNodes("host-1", 0, 1), HostNodes("host-2", 3, 0))
+    found = place(Candidate(3, 3, 1.0, 1.0), NEED, HostSpace.of(hosts, there, {"host-0": 0.6, "host-2": 1.4}))
+    assert {one.host: (one.workers, one.servers) for one in found or ()} == {"host-2": (1, 3), "host-1": (2, 0)}
+
+
 def test_ps_that_leave_are_those_on_slow_hosts() -> None:
     hosts = alike(3, 4.0, 100_000 * MIB)
     there = (HostNodes("host-0", 0, 2), HostNodes("host-1", 0, 1), HostNodes("host-2", 0, 2))
@@ -210,8 +237,8 @@ def test_speeds_of_nodes_are_those_of_the_hosts_where_they_are_placed() -> None:
     found = node_speeds(space.grouped(), np.arange(1, 4), 1.0)
     assert found.ps.tolist() == pytest.approx([2.0, 2.0, 5 / 3])
     assert found.workers.tolist() == pytest.approx([(2 + 4 + 2) / 9, (4 + 2) / 8, (3 + 2) / 7])
-    there = HostSpace.of(hosts, (HostNodes("slow", 0, 1),), {"fast": 2.0, "slow": 0.5})
-    assert node_speeds(there.grouped(), np.array([2]), 1.0).ps.tolist() == pytest.approx([1.25])
+    there = HostSpace.of(hosts, (HostNodes("usual", 0, 1), HostNodes("slow", 0, 1)), {"fast": 2.0, "slow": 0.5})
+    assert node_speeds(there.grouped(), np.array([2, 3]), 1.0).ps.tolist() == pytest.approx([2.0, 5 / 3])
 
 
 def test_hosts_about_as_fast_are_alike() -> None:

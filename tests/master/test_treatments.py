@@ -154,6 +154,26 @@ def test_a_replacement_avoids_the_slow_nodes_host_for_a_while(pair: Rig, node: s
     assert pair.backend.launched[-1].avoids == []
 
 
+def test_a_server_comes_to_the_host_that_the_plan_has_it_on(pair: Rig) -> None:
+    """Its own isn't avoided for that: it may be fast enough for workers."""
+    for node in PAIR:
+        pair.backend.on[node] = "here"
+    pair.step_until(lambda: all(pair.master.reconciler.host_of.get(node) == "here" for node in PAIR))
+    brain = Brain(pair)
+    placement = [{"host": "here", "workers": 2, "servers": 1}, {"host": "there", "servers": 1}]
+    plan = msgspec.to_builtins(pair.master.fleet.plan)
+    brain.advice.append(Advice(1, {"action": "change", "reason": "because", "plan": plan, "placement": placement}))
+    pair.backend.wait_for_launch("ps-2")
+    assert wanted(pair, "ps-2") == (RESOURCES, "there") and pair.backend.launched[-1].avoids == []
+    pair.backend.on["ps-2"] = "there"
+    pair.up("ps-2")
+    status = pair.follow(*PAIR, "ps-2", until=lambda _: brain.done)
+    assert [one.state for one in brain.done] == ["done"]
+    left = next(node for node in PAIR if pair.master.fleet.by_id[node].state == "ended")
+    assert owned(status) == {node: 2048 for node in (*PAIR, "ps-2") if node != left}
+    assert "leaves: replaced by one on there, as the plan has it" in texts(pair, left)
+
+
 @pytest.mark.parametrize("few", [True, False])
 def test_a_slow_servers_replacement_gets_its_slots(pair: Rig, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, if that is little. Its slots keep it busy four times as long as those of the other one, by

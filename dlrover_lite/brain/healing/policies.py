@@ -132,12 +132,13 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     hot_queue: float = 0.3
     """Least mean number of requests that wait for a hot PS."""
     hot_over_peers: float = 1.5
-    """Least factor by which a hot PS is busy longer than its peers, or works longer on each minibatch than it used to."""
+    """Least factor by which a hot PS works longer on each minibatch than it used to, its peers doing as they did."""
     evidence: float = 4.0
     """Evidence that a node has got slower than it was, as ``slowing`` counts it, that is needed to act before so many windows are over: a
     node that takes four times as long has it after 2.1 s, one that takes twice as long after 8 s."""
-    uneven: float = 1.25
-    """Factor on the work that a PS is due above which it has too many hot slots."""
+    least_excess: float = 0.1
+    """Least part of a hot PS's work that goes to its peers, for all to work as long: to move slots takes a moment, and all that wait for it
+    gain by it for the rest of the job. Loads that are even differ by half as much."""
     throttled: float = 0.1
     """Share of the time that a node is held back by its limit above which it needs more cores."""
     act_on_oom: float = 0.02

@@ -8,7 +8,7 @@ windows; or, where it came all at once, as long as makes it sure (``slowing``): 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 from dlrover_lite.brain.healing.host_capacity import HostCapacity
@@ -241,8 +241,7 @@ def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Pr
     waited_for = _is_waited_for(inputs, profile, node, busy=inputs.policy.hot_busy)
     if not waited_for and not (_is_asked(inputs, [profile], node) and _stretched_times([profile], node) >= most):
         return False
-    peers = [use.busy_seconds for use in profile.ps if use.node != node]
-    if peers and _use(profile, node).busy_seconds >= most * median(peers):
+    if _excess([profile], node) >= inputs.policy.least_excess:
         return True
     times = _times_as_long(before, [profile], node, newest, least=inputs.policy.nodes.least_usual_windows)
     return times is not None and times >= most
@@ -289,22 +288,24 @@ def _hot_server(inputs: HealInputs, node: NodeNow, seen: _Seen, room: HostCapaci
     speed = _speed(seen, node.node, newest)
     if speed < 1 / inputs.policy.hot_over_peers:
         return _slow_host(inputs, node, treatment, windows, speed, room)
-    share, due = _share(windows, node.node), _due(windows, node.node)
-    if share <= due * inputs.policy.uneven:
-        return _with(treatment, Tell(), f"{text}, but it does {share:.0%} of the work, and {due:.0%} is its due")
-    return _move(treatment, windows, node.node, 1 - due / share, f"{text}: it does {share:.0%} of the work")
+    excess = _excess(windows, node.node)
+    if excess < inputs.policy.least_excess:
+        return _with(treatment, Tell(), f"{text}, but no other one has much less to do")
+    peers = _work_of_peers(windows, node.node) / _seconds(windows)
+    return _move(treatment, windows, node.node, excess, f"{text}; its peers work {peers:.0%} of the time")
 
 
-def _share(windows: Sequence[Profile], node: str) -> float:
-    """Return the PS's share of the CPU seconds of all PS."""
-    total = sum(use.cpu_seconds for profile in windows for use in profile.ps)
-    return sum(_use(profile, node).cpu_seconds for profile in windows) / total if total > 0 else 0.0
+def _excess(windows: Sequence[Profile], node: str) -> float:
+    """Compute the part of a PS's work that its peers would have if all worked for as long; not above 0 where it doesn't work longer than
+    they do. Of a PS on a slower host it is a little less than would be even."""
+    own = sum(_use(profile, node).busy_seconds for profile in windows)
+    others = len(windows[-1].ps) - 1
+    return (1 - _work_of_peers(windows, node) / own) * others / (others + 1) if others and own > 0 else 0.0
 
 
-def _due(windows: Sequence[Profile], node: str) -> float:
-    """Return the share of the work that the PS is due, by its cores."""
-    last = windows[-1]
-    return _use(last, node).cores / sum(use.cores for use in last.ps)
+def _work_of_peers(windows: Sequence[Profile], node: str) -> float:
+    """Compute the mean of the seconds that a PS's peers worked on requests."""
+    return sum(fmean(use.busy_seconds for use in profile.ps if use.node != node) for profile in windows)
 
 
 def _speed(seen: _Seen, node: str, newest: NewestPaces) -> float:
@@ -368,7 +369,7 @@ def _move(treatment: Treatment, windows: Sequence[Profile], node: str, share: fl
     return _with(
         treatment,
         MoveSlots(round(share, 4), to),
-        f"{seen}: slots with {share:.0%} of that go to others, the hottest first",
+        f"{seen}: slots with {share:.0%} of its work go to others, the hottest first",
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.brain.models.fitted_model import shares_cores
-from dlrover_lite.brain.planning.exploration import under_way
+from dlrover_lite.brain.planning.exploration import failed, under_way
 from dlrover_lite.brain.planning.job_view import JobView, Policy
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.planning.plan_values import Options, worth
@@ -38,8 +38,8 @@ def vetoed(one: Options, policy: Policy) -> Mask:
 def withheld(one: Options, windows: int) -> Mask:
     """Find the plans of a job that runs which would undo its last change before as many ``windows`` were measured, or end a try, or were
     refused a short while ago; all while the job's work may have changed, or its plan hasn't been measured, [n]. What others needed isn't
-    undone by being had again. A try is ended for plans of more cores than it is about: none of these surely paid, and found room, when it
-    began."""
+    undone by being had again, nor a try by the way back from it. A try is ended for plans of more cores than it is about: none of these
+    surely paid, and found room, when it began."""
     assert one.now is not None
     points, view, found = one.points, one.view, np.zeros(len(one.gain), np.bool_)
     if view.suspected is not None or view.unmeasured:
@@ -55,6 +55,8 @@ def withheld(one: Options, windows: int) -> Mask:
     for axis in _axes(view):
         went = getattr(now, axis) - getattr(left, axis)
         found |= went * (getattr(points, axis) - getattr(now, axis)) < 0
+    if (back := failed(one)) is not None:
+        found[back] = False
     return found
 
 

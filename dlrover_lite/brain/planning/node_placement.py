@@ -164,16 +164,23 @@ class _Spread(NamedTuple):
 
 
 def _spread(servers: IntArray, ps_cores: FloatArray, need: MemoryNeed, space: HostSpace) -> _Spread:
-    """Spread PS of one size: more than there are go to the fastest hosts with room, of these where the fewest are; of fewer, those leave
-    first that are on the slowest hosts, of these where the most are."""
+    """Spread PS of one size over the fastest hosts with room, evenly over those that are about as fast. Those that are on hosts as fast as
+    that already stay there; of fewer, those leave first that are where the most are."""
     milli = np.rint(ps_cores * MILLI).astype(np.int64)[..., None]
     memory = np.asarray(need.per_ps(servers), np.int64)[..., None]
     most = np.minimum(space.milli // milli, space.memory // np.maximum(memory, 1))
     servers = np.broadcast_to(servers, most.shape[:-1])
-    more = (servers >= (space.servers * space.alike).sum())[..., None]
-    low = np.where(more, space.servers, 0)
-    high = np.where(more, most, np.minimum(most, space.servers))
-    stay, classes = (low <= high).all(axis=-1), space.speed_class
+    low, high, classes = np.zeros_like(most), np.zeros_like(most), space.speed_class
+    left = servers
+    for number in range(int(classes[-1]) + 1):
+        alike = np.where(classes == number, space.alike, 0)
+        of_class = np.minimum(left, (most * alike).sum(axis=-1))
+        left = left - of_class
+        all_stay = (of_class >= (space.servers * alike).sum())[..., None]
+        low = np.where((classes == number) & all_stay, space.servers, low)
+        of_each = np.where(all_stay, most, np.minimum(most, space.servers))
+        high = np.where(classes == number, of_each, high)
+    stay = (low <= high).all(axis=-1)
     high = np.maximum(low, np.minimum(high, servers[..., None]))
     counts, with_more = low, np.zeros_like(low)
     for number in range(int(classes[-1]) + 1):

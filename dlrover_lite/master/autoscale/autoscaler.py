@@ -194,6 +194,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     replaced: tuple[tuple[str, int], ...] = ()
     """Hosts that a worker was to come to in place of one elsewhere, each with the number of workers there then: where that is still so
     there was no room, as the backend takes hosts for wishes, and it isn't tried again."""
+    relocated: tuple[tuple[str, int], ...] = ()
+    """The same of parameter servers."""
     then: Goal | None = None
     """The change of plan that this one has interrupted, and that goes on after it; None: there is none."""
 
@@ -341,10 +343,9 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         if not refused and isinstance(goal.step, GiveWay):
             return self._end(goal, "done", "", now, world)
         if not refused:
-            replaced = goal.replaced
-            if isinstance(goal.step, ReplaceNode) and goal.target is not None:
-                replaced += ((goal.step.host, _workers_on(goal.step.host, world)),)
-            return Turn(self._with(msgspec.structs.replace(goal, asked=True, since=now, replaced=replaced)))
+            if goal.target is not None and isinstance(goal.step, ReplaceNode):
+                return Turn(self._with(_moved(goal, goal.step, world, now)))
+            return Turn(self._with(msgspec.structs.replace(goal, asked=True, since=now)))
         tries = goal.tries + 1
         if tries >= TRIES:
             return self._end(goal, "given up", f"{_words(goal.step)}: {refused}", now, world)
@@ -398,26 +399,26 @@ def _at_any_time(goal: Goal, step: Step) -> bool:
 def _next(goal: Goal, world: World) -> Step | None:
     if goal.target is None:
         return goal.steps[0] if goal.steps else None
-    steps = list(_missing(goal.target, goal.placement, world, goal.replaced))
+    steps = list(_missing(goal.target, goal, world))
     return next((step for step, releases in steps if releases), steps[0][0] if steps else None)
 
 
-def _missing(
-    target: Plan, placement: Sequence[HostNodes], world: World, replaced: Sequence[tuple[str, int]]
-) -> Iterator[tuple[Step, bool]]:
+def _missing(target: Plan, goal: Goal, world: World) -> Iterator[tuple[Step, bool]]:
     """Yield the steps from the present state to ``target``, each with whether it releases something. Sizes for new nodes come first: they
     cost nothing."""
     for role in _ROLES:
         wanted, planned = _role(target, role), _role(world.plan, role)
         if planned.each != wanted.each:
             yield SetNodeSize(role, wanted.each), True
+    if target.ps.count == world.plan.ps.count:
+        yield from _server_moves(target, goal, world)
     for role in _ROLES:
         wanted, planned = _role(target, role), _role(world.plan, role)
-        on = {one.host: one.servers if role == "ps" else one.workers for one in placement}
+        on = _wanted_on(goal, role)
         if role == "worker" and planned.count == wanted.count:
-            for name, host in _elsewhere(world.staying(role), on):
-                if (host, _workers_on(host, world)) not in replaced:
-                    yield ReplaceNode(name, wanted.each, host), False
+            for node, host in _elsewhere(world.staying(role), on):
+                if (host, _count_on(host, role, world)) not in goal.replaced:
+                    yield ReplaceNode(node.id, wanted.each, host), False
         leave = set(world.leave_first[: -wanted.count]) if role == "ps" and wanted.count else set()
         for node in world.staying(role):
             size = _size(node.resources, wanted.each)
@@ -432,19 +433,48 @@ def _missing(
             yield ScaleRole(role, wanted.count, on), wanted.count < planned.count
 
 
-def _elsewhere(workers: Sequence[NodeNow], on: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield the workers that are on hosts with more than are wanted there, each with the host that is short of one instead."""
+def _server_moves(target: Plan, goal: Goal, world: World) -> Iterator[tuple[Step, bool]]:
+    """Yield the steps that bring PS to the hosts that the plan has them on. Where these are full of workers that are to be elsewhere, these
+    leave first, as nobody else makes room; and as many come again, there, when all PS have moved."""
+    workers_on = _wanted_on(goal, "worker")
+    for node, host in _elsewhere(world.staying("ps"), _wanted_on(goal, "ps")):
+        if (host, _count_on(host, "ps", world)) in goal.relocated:
+            continue
+        too_many = _count_on(host, "worker", world) - workers_on.get(host, 0)
+        fewer = max(1, world.plan.worker.count - too_many)
+        if fewer < world.plan.worker.count:
+            yield ScaleRole("worker", fewer, workers_on), True
+        yield ReplaceNode(node.id, _size(node.resources, target.ps.each), host), False
+
+
+def _wanted_on(goal: Goal, role: Role) -> dict[str, int]:
+    return {one.host: one.servers if role == "ps" else one.workers for one in goal.placement}
+
+
+def _moved(goal: Goal, step: ReplaceNode, world: World, now: float) -> Goal:
+    """Note that a node is replaced by one on another host, and how many were there then."""
+    is_ps = any(node.id == step.node and node.role == "ps" for node in world.nodes)
+    move = step.host, _count_on(step.host, "ps" if is_ps else "worker", world)
+    replaced, relocated = ((), (move,)) if is_ps else ((move,), ())
+    return msgspec.structs.replace(
+        goal, asked=True, since=now, replaced=goal.replaced + replaced, relocated=goal.relocated + relocated
+    )
+
+
+def _elsewhere(nodes: Sequence[NodeNow], on: Mapping[str, int]) -> Iterator[tuple[NodeNow, str]]:
+    """Yield the nodes of a role that are on hosts with more of them than are wanted there, each with the host that is short of one
+    instead."""
     missing = Counter(on)
-    missing.subtract(Counter(worker.host for worker in workers))
+    missing.subtract(Counter(node.host for node in nodes))
     short = [host for host in sorted(on) for _ in range(missing[host])]
-    for worker in workers:
-        if short and worker.host and missing[worker.host] < 0:
-            missing[worker.host] += 1
-            yield worker.id, short.pop(0)
+    for node in nodes:
+        if short and node.host and missing[node.host] < 0:
+            missing[node.host] += 1
+            yield node, short.pop(0)
 
 
-def _workers_on(host: str, world: World) -> int:
-    return sum(worker.host == host for worker in world.staying("worker"))
+def _count_on(host: str, role: Role, world: World) -> int:
+    return sum(node.host == host for node in world.staying(role))
 
 
 def _size(now: Resources, wanted: Resources) -> Resources:

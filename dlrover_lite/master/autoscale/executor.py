@@ -334,7 +334,9 @@ class Executor:
             case ScaleRole(role, count, on):
                 return _why_not(self.control.scale(role, count, on))
             case ReplaceNode(node, each, host):
-                return _why_not(self.control.replace(node, each, host))
+                slow = self.state.goal is None or self.state.goal.target is None
+                move = self.control.replace if slow else self.control.relocate
+                return _why_not(move(node, each, host))
             case AddServer(each, _, host):
                 return _why_not(self.control.join(each, host))
             case MoveShare():

@@ -245,6 +245,12 @@ class SlotControl:
         self.reconciler.avoid_host_of(node)
         return self._drain(node, replace=True, each=each, host=host, why="replaced, as it is slow", slow=True)
 
+    def relocate(self, node: str, each: Resources, host: str) -> Scaled | Failure:
+        """Replace a node by another one with ``each`` on the ``host`` that the plan has it on."""
+        return self._drain(
+            node, replace=True, each=each, host=host, why=f"replaced by one on {host}, as the plan has it"
+        )
+
     def _replace_by_larger(self, node: str, each: Resources) -> str:
         """Replace a node that can't be resized by another one with ``each``. Return why that can't be, or ""."""
         answer = self._drain(node, replace=True, each=each, why="replaced, as it can't be resized")
