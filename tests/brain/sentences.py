@@ -98,6 +98,10 @@ def _alone() -> Iterator[str]:
     two = hosts(a=Resources(2.0, 24 * GIB), b=Resources(2.0, 40 * GIB))
     yield from reasons(4.0, view("ads", need=MemoryNeed(worker=50 * GIB)), hosts=two)
     yield from reasons(4.0, view("ads", now=Candidate(4, 1, 0.5, 0.75)), memory=250 * MIB)
+    few = hosts(a=Resources(2.0, 24 * GIB), b=Resources(1.0, 24 * GIB), c=Resources(1.0, 24 * GIB))
+    for servers, there in ((1, two), (2, few)):
+        slow = {"nodes": (HostNodes("a", 1, servers),), "host_speeds": {"a": 0.7, "b": 1.3, "c": 1.3}}
+        yield from reasons(4.0, view("ads", now=Candidate(1, servers, 0.25, 0.25), **slow), hosts=there)
 
 
 def _tries() -> Iterator[str]:

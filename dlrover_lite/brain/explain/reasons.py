@@ -17,6 +17,7 @@ from dlrover_lite.brain.planning.plan_values import Options, reading_limit
 from dlrover_lite.brain.planning.shared_hosts import Placements
 from dlrover_lite.brain.planning.work_shift import shift_words
 from dlrover_lite.core.units import format_bytes
+from dlrover_lite.core.words import plural
 from dlrover_lite.protocol.hosts import Host, largest_of
 
 __all__ = ["Reasons"]
@@ -209,8 +210,10 @@ class Reasons:
                     f"it changes to {choice}: {rate}, {_time(one.seconds(at))} to go instead of {_time(one.stay_seconds)} "
                     f"({_gain(one, at)}, {view.scale_seconds:.0f} s for the change counted)"
                 )
-        changed = self._changed(view) if verdict.action in ("change", "explore") else ""
-        reason = "; ".join(part for part in (text, why, changed, _reading(one, at)) if part)
+        changed, moves = (
+            (self._changed(view), self._moves(view)) if verdict.action in ("change", "explore") else ("", "")
+        )
+        reason = "; ".join(part for part in (text, why, changed, moves, _reading(one, at)) if part)
         if verdict.action == "stay":
             return reason, why or _NOTHING_BETTER
         by_others = why if verdict.cause in ("spare", "taken", "back") else ""
@@ -262,6 +265,19 @@ class Reasons:
         if shift is None or (change is not None and change.fresh_windows < shift.windows):
             return ""
         return f"its work has changed {_time(max(0.0, self.inputs.at - shift.at))} ago: {shift_words(shift)}"
+
+    def _moves(self, view: JobView) -> str:
+        """Say how many PS come to other hosts with the plan: these are faster, as nothing else makes one move."""
+        before = {one.host: one.servers for one in view.nodes if one.servers}
+        after = {one.host: one.servers for one in self.placed.nodes.get(view.job, ())}
+        more = {host: count - before.get(host, 0) for host, count in after.items() if count > before.get(host, 0)}
+        come = sum(more.values()) - max(0, sum(after.values()) - sum(before.values()))
+        if not before or come <= 0:
+            return ""
+        where = "a faster host" if len(more) == 1 else "faster hosts"
+        return (
+            f"{plural(come, 'parameter server')} {'comes' if come == 1 else 'come'} to {where}: {_named(sorted(more))}"
+        )
 
     def _no_exchange(self, one: Options) -> str:
         job = one.view.job

@@ -1,8 +1,8 @@
-"""Which hosts a plan's nodes run on: parameter servers stay where they are and are spread evenly over the fastest hosts, workers are packed
-beside them.
+"""Which hosts a plan's nodes run on: parameter servers are spread evenly over the fastest hosts, workers are packed beside them.
 
-A PS that went to another host would take its rows along, so one that stays in the plan stays on its host. Workers hold nothing: one may end
-here, and another begin elsewhere. All workers wait for every PS, which has one thread: on a fast host it is worth more than a worker is.
+All workers wait for every PS, which has one thread: on a fast host it is worth more than a worker is, and it goes to one that has room for
+it with the next change of plan. It takes its rows along, so it stays on its host unless another one is faster. Workers hold nothing: one
+may end here, and another begin elsewhere.
 """
 
 from __future__ import annotations
