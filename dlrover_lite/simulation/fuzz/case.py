@@ -49,6 +49,12 @@ _PACE_SECONDS = 0.5
 
 _NODE_BYTES = 512 * MIB
 """Memory of a node whose size is fixed."""
+_UNLIKE_SHARE = 0.5
+"""Share of the cases, of those in which the brain changes plans, whose machines differ in speed: it has servers go to faster ones."""
+_SPEEDS = (0.7, 1.0, 1.4)
+"""Speeds of these machines."""
+_UNLIKE_CORES = (1.5, 2.0, 2.5, 3.0)
+"""Cores of each: few, so that a job is on several of them."""
 _FULL_SHARE = 0.5
 """Share of single machines, of jobs with fixed plans and three workers each, that have hardly more memory than these take."""
 
@@ -71,10 +77,18 @@ class Case:
         can_leave = all(role.count > 2 for spec in self.specs if (role := spec.recipe.resources.worker) and role.count)
         if len(self.hosts) == 1 and not self.autoscales and can_leave and chance.random() < _FULL_SHARE:
             self.hosts = (_filled(self.hosts[0], self.specs),)
+        self.speeds = dict.fromkeys([host.name for host in self.hosts], 1.0)
+        if self.autoscales and (unlike := source_of_chance(seed, "machine speeds")).random() < _UNLIKE_SHARE:
+            self.hosts = tuple(
+                Host(f"host-{at}", Resources(unlike.choice(_UNLIKE_CORES), 4 * GIB)) for at in range(len(_SPEEDS))
+            )
+            self.speeds = {host.name: speed for host, speed in zip(self.hosts, unlike.sample(_SPEEDS, 3), strict=True)}
 
     def world(self, directory: Path) -> World:
         """Make the world, with its jobs still to come."""
         world = World(directory, seed=self.seed, hosts=self.hosts, cadence=self.cadence, policies=_HASTY)
+        for name, speed in self.speeds.items():
+            world.machines.set_speed(name, speed)
         for spec in self.specs:
             world.add(spec)
         return world
@@ -83,10 +97,14 @@ class Case:
         """Have somebody start a job like the first one."""
         world.add(replace(self.specs[0], arrives_at=world.clock.now))
 
+    def _machine(self, host: Host) -> str:
+        speed = self.speeds[host.name]
+        return words_of(host.resources) + ("" if speed == 1.0 else f" at {speed:g} times the usual speed")
+
     def describe(self) -> list[str]:
         """Return the jobs and machines in words, a line each."""
         lines = [
-            f"machines: {', '.join(words_of(host.resources) for host in self.hosts)}; "
+            f"machines: {', '.join(self._machine(host) for host in self.hosts)}; "
             f"masters look each {self.cadence.calm_seconds} s where nothing is under way"
         ]
         for spec in self.specs:

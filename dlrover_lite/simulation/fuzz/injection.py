@@ -53,6 +53,8 @@ class Injection:
         self.is_stopped = False
         """A person has stopped a job, and it isn't resumed yet."""
         self._world = world
+        self._speeds = {name: machine.speed for name, machine in world.machines.machines.items()}
+        """Of machines that nothing slows."""
         self._network = DisturbedNetwork(world)
         for fault in faults:
             world.clock.at(fault.at, partial(self._inject, fault))
@@ -187,8 +189,9 @@ class Injection:
         if name is None:
             return None
         if fault.kind == "slow machine":
-            world.machines.set_speed(name, 0.1 + 0.5 * fault.amount)
-            world.clock.after(fault.seconds, lambda: world.machines.set_speed(name, 1.0))
+            usual = self._speeds[name]
+            world.machines.set_speed(name, usual * (0.1 + 0.5 * fault.amount))
+            world.clock.after(fault.seconds, lambda: world.machines.set_speed(name, usual))
         else:
             world.fail_machine(name)
             world.clock.after(fault.seconds, lambda: world.machines.repair(name))
