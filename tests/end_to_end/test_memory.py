@@ -30,7 +30,7 @@ def test_a_server_whose_tables_outgrow_it_gets_more_memory_in_time(tmp_path: Pat
             "model": {"use": "wide_deep", "options": {"embedding_dim": 16, "hidden": [8]}},
             "data": {
                 "format": "synthetic",
-                "samples": 40_000,
+                "samples": 60_000,
                 "eval_samples": 0,
                 "ids_per_field": 100_000,
                 "zipf_exponent": 0.2,
