@@ -211,6 +211,13 @@ def test_a_ps_that_works_all_the_time_gives_slots_to_peers_that_do_not(peers: fl
     assert act.to == pytest.approx(dict.fromkeys(("ps-1", "ps-2", "ps-3", "ps-4"), 0.25))
 
 
+def test_a_hot_ps_gives_slots_to_one_that_has_just_come() -> None:
+    """What it did alone says nothing of how much less its peer does."""
+    alone = [profile(at, busy=(busy,)) for at, busy in enumerate((0.3, 0.3, 0.3, 0.3, 0.95, 0.95))]
+    act = treated(inputs((*alone, profile(6, busy=(0.95, 0.19))), free={}))["ps-0"]
+    assert act == MoveSlots(0.4, {"ps-1": 1.0})
+
+
 def test_a_ps_that_nobody_waits_for_keeps_its_slots() -> None:
     assert treated(inputs(windows(busy=(0.9, 0.5), queue=(0.1, 0.1)))) == {}
 

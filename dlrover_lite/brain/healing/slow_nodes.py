@@ -288,23 +288,26 @@ def _hot_server(inputs: HealInputs, node: NodeNow, seen: _Seen, room: HostCapaci
     speed = _speed(seen, node.node, newest)
     if speed < 1 / inputs.policy.hot_over_peers:
         return _slow_host(inputs, node, treatment, windows, speed, room)
-    excess = _excess(windows, node.node)
+    beside = [profile for profile in windows if len(profile.ps) > 1]
+    excess = _excess(beside, node.node)
     if excess < inputs.policy.least_excess:
         return _with(treatment, Tell(), f"{text}, but no other one has much less to do")
-    peers = _work_of_peers(windows, node.node) / _seconds(windows)
+    peers = _work_of_peers(beside, node.node) / _seconds(beside)
     return _move(treatment, windows, node.node, excess, f"{text}; its peers work {peers:.0%} of the time")
 
 
 def _excess(windows: Sequence[Profile], node: str) -> float:
     """Compute the part of a PS's work that its peers would have if all worked for as long; not above 0 where it doesn't work longer than
-    they do. Of a PS on a slower host it is a little less than would be even."""
+    they do, or has none. Of a PS on a slower host it is a little less than would be even."""
+    if not windows or any(len(profile.ps) < 2 for profile in windows):
+        return 0.0
     own = sum(_use(profile, node).busy_seconds for profile in windows)
-    others = len(windows[-1].ps) - 1
-    return (1 - _work_of_peers(windows, node) / own) * others / (others + 1) if others and own > 0 else 0.0
+    count = len(windows[-1].ps)
+    return (1 - _work_of_peers(windows, node) / own) * (count - 1) / count if own > 0 else 0.0
 
 
 def _work_of_peers(windows: Sequence[Profile], node: str) -> float:
-    """Compute the mean of the seconds that a PS's peers worked on requests."""
+    """Compute the mean of the seconds that a PS's peers worked on requests. ``windows``: in which it has some."""
     return sum(fmean(use.busy_seconds for use in profile.ps if use.node != node) for profile in windows)
 
 

@@ -195,7 +195,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts that a worker was to come to in place of one elsewhere, each with the number of workers there then: where that is still so
     there was no room, as the backend takes hosts for wishes, and it isn't tried again."""
     relocated: tuple[tuple[str, int], ...] = ()
-    """The same of parameter servers."""
+    """Hosts that a parameter server was to come to, with the number of those there then, as of workers in ``replaced``."""
     then: Goal | None = None
     """The change of plan that this one has interrupted, and that goes on after it; None: there is none."""
 

@@ -54,7 +54,7 @@ class Injection:
         """A person has stopped a job, and it isn't resumed yet."""
         self._world = world
         self._speeds = {name: machine.speed for name, machine in world.machines.machines.items()}
-        """Of machines that nothing slows."""
+        """Speeds of machines while nothing slows them."""
         self._network = DisturbedNetwork(world)
         for fault in faults:
             world.clock.at(fault.at, partial(self._inject, fault))
