@@ -174,7 +174,7 @@ def _figures_of_oracle(found: Found, *, heed: bool) -> list[Figure | None]:
     """What is measured against fixed plans; nothing where none was run."""
     if not found.oracle:
         return []
-    oracle = min(found.oracle, key=lambda name: statistics.median(_seconds(found.full[name])))
+    oracle = first_to_end({name: found.full[name] for name in found.oracle})
     best, warm = found.full[oracle], found.full["warm"]
     cold = [_over(one, other) for one, other in zip(found.full["cold"], best, strict=True)]
     users = [
@@ -200,9 +200,13 @@ def _figures_of_oracle(found: Found, *, heed: bool) -> list[Figure | None]:
     ]
 
 
-def _seconds(rounds: Sequence[Round[FullRun]]) -> list[float]:
-    """Of those that count, or of all if none does."""
-    return [one.value.seconds for one in rounds if not one.why] or [one.value.seconds for one in rounds]
+def first_to_end(runs: Mapping[str, Sequence[Round[FullRun]]]) -> str:
+    """Return the name of the plan that ends first, in the median of the rounds in which all plans count, or of all rounds if there is none:
+    a machine's pace changes from round to round, so plans are compared in the same ones."""
+    rounds = list(zip(*runs.values(), strict=True))
+    counted = [each for each in rounds if not any(one.why for one in each)] or rounds
+    seconds = zip(*[[one.value.seconds for one in each] for each in counted], strict=True)
+    return min(zip(map(statistics.median, seconds), runs, strict=True))[1]
 
 
 def _with(one: Round[FullRun], value: float) -> Round[float]:

@@ -1,4 +1,4 @@
-"""Which plans a bench takes for all that could be the best."""
+"""Which plans a bench takes for all that could be the best, and which one for the best."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import math
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,3 +31,20 @@ def test_tried_plans_cover_every_plan_within_the_ceiling(cores: float, monkeypat
                 (w, p) == (one.workers, one.servers) and one.worker_cores >= of_worker and one.ps_cores >= of_ps
                 for one in found
             ), plan
+
+
+def test_the_oracle_is_the_plan_that_ends_first_in_rounds_that_count_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    bench, quiet = importlib.import_module("autoscale"), importlib.import_module("_quiet")
+
+    def rounds(*seconds: float, disturbed: int = 0) -> list[object]:
+        """``disturbed``: number of the last rounds that don't count."""
+        whys = ["" if at < len(seconds) - disturbed else "others took 9% of the CPU" for at in range(len(seconds))]
+        values = [SimpleNamespace(seconds=one) for one in seconds]
+        return [quiet.Round(value, value.seconds, 0.0, 0.0, why) for value, why in zip(values, whys, strict=True)]
+
+    # the machine gets slower: of the second plan only the round counts that was before
+    assert bench.first_to_end({"a": rounds(184, 222, 267), "b": rounds(203, 273, 295, disturbed=2)}) == "a"
+    assert bench.first_to_end({"a": rounds(184, 222, 267), "b": rounds(190, 200, 250)}) == "b"
+    none_counts = {"a": rounds(184, 222, disturbed=1), "b": rounds(180, 200, disturbed=2)}
+    assert bench.first_to_end(none_counts) == "b"
