@@ -12,7 +12,8 @@ its end.
 nodes over what they were given; for memory, at their peak. ``auc_difference``: between the scaled jobs and the oracle's, of samples held
 out. ``median_miss``: how far the changes of all cold and warm jobs were off what was predicted, in the median, as
 ``history --calibration`` tells. All runs are told in a table. ``--without-oracle`` leaves out the fixed plans (of which a few are tried, to
-know how many samples make a job of that length), and gives ``warm_over_cold`` and ``median_miss`` alone.
+know how many samples make a job of that length), and gives ``warm_over_cold`` and ``median_miss`` alone. ``--save FILE`` keeps what was
+measured, ``--load FILE`` works figures out again without training.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import msgspec
 from _autoscale_runs import CEILING, FullRun, Workload, full_run, plans_within, scan, user_run
 from _brain_history import History, median_miss
 from _plan_job import resources_of, set_up, words
@@ -84,6 +86,14 @@ class Found:
     """The plans that were run in full, by the names of their runs."""
     first_rate: float | None = None
     """Samples/s with the warm job's first plan, where no run has measured it."""
+
+
+def save(path: Path, found: Found) -> None:
+    path.write_bytes(msgspec.json.encode(found))
+
+
+def load(path: Path) -> Found:
+    return msgspec.json.decode(path.read_bytes(), type=Found)
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------------
@@ -269,11 +279,21 @@ def extend(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--again", type=int, default=1, help="how often a disturbed run is repeated (default 1)")
     parser.add_argument("--disturbed", action="store_true", help="count what others have disturbed, too")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="keep what was measured")
+    parser.add_argument("--load", type=Path, metavar="FILE", help="work out figures of what was kept, without training")
     parser.add_argument("--without-oracle", action="store_true", help="the cold and the warm job, without fixed plans")
 
 
 def main() -> None:
     options = arguments(__doc__ or "", extend)
+    found = _run(options) if options.load is None else load(options.load)
+    if options.save is not None:
+        save(options.save, found)
+    table(found)
+    emit(options, figures_of(found, heed=not options.disturbed))
+
+
+def _run(options: argparse.Namespace) -> Found:
     set_up()
     size = QUICK if options.quick else Size()
     size = replace(size, oracle=options.seconds or size.oracle, rounds=options.rounds or size.rounds)
@@ -283,11 +303,9 @@ def main() -> None:
         os.environ["DLROVER_LITE_HOME"] = name
         history = History(Path(name))
         try:
-            found = measure(Path(name), size, quiet, options.again, with_oracle=not options.without_oracle)
+            return measure(Path(name), size, quiet, options.again, with_oracle=not options.without_oracle)
         finally:
             history.forget()
-    table(found)
-    emit(options, figures_of(found, heed=not options.disturbed))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which plans a bench takes for all that could be the best, and which one for the best."""
+"""Which plans a bench takes for all that could be the best, which one for the best, and what it tells of what it has measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from dlrover_lite.brain.planning.observed_job import candidate_of
 from dlrover_lite.brain.planning.plan_grid import Candidate
+from tests.brain.service_rig import profile
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
@@ -48,3 +50,35 @@ def test_the_oracle_is_the_plan_that_ends_first_in_rounds_that_count_for_all(mon
     assert bench.first_to_end({"a": rounds(184, 222, 267), "b": rounds(190, 200, 250)}) == "b"
     none_counts = {"a": rounds(184, 222, disturbed=1), "b": rounds(180, 200, disturbed=2)}
     assert bench.first_to_end(none_counts) == "b"
+
+
+def test_figures_are_the_same_of_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    bench, quiet = importlib.import_module("autoscale"), importlib.import_module("_quiet")
+    measured = profile(at=20.0)
+    plan = candidate_of(measured)
+
+    def run(seconds: float) -> object:
+        value = bench.FullRun(seconds, ["1 s: 1 x 1"], plan, "warm start", 0.9, 0.7, [measured], 0.79, [0.04])
+        return quiet.Round(value, seconds, 0.01, 0.02)
+
+    full = {"oracle? 1 x 1": [run(100.0)], "cold": [run(104.0)], "warm": [run(102.0)]}
+    users = {
+        name: [quiet.Round(seconds, seconds, 0.0, 0.0)]
+        for name, seconds in zip(bench.USERS, (150.0, 250.0), strict=True)
+    }
+    found = bench.Found(full, users, {"oracle? 1 x 1": plan})
+    bench.save(tmp_path / "found.json", found)
+    figures = bench.figures_of(bench.load(tmp_path / "found.json"), heed=True)
+    assert figures == bench.figures_of(found, heed=True)
+    assert {figure.figure.removeprefix("autoscale."): round(figure.value, 3) for figure in figures} == {
+        "cold_ratio": 1.04,
+        "warm_ratio": 1.02,
+        "warm_over_cold": round(102 / 104, 3),
+        "user_ratio": round((1.5 * 2.5) ** 0.5, 3),
+        "first_plan_ratio": 1.0,
+        "cpu_used": 0.9,
+        "memory_used": 0.7,
+        "auc_difference": 0.0,
+        "median_miss": 0.04,
+    }
