@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from contextlib import suppress
+from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,7 +23,8 @@ _HANDLED = ("SIGINT", "SIGTERM", "SIGHUP")
 class Signals:
     """Signals while a job is followed: the first one stops it and the next one kills it; before ``hold`` they end this process.
 
-    A signal that is ignored (nohup, a shell's background job) stays so.
+    A signal that is ignored (nohup, a shell's background job) stays so. The job is told by a thread: a handler interrupts the main thread
+    anywhere, also while that has a lock which telling the job needs, and would wait for it for ever.
     """
 
     def __init__(self, stream: IO[str]) -> None:
@@ -30,9 +33,12 @@ class Signals:
         self._stream = stream
         self._handle: JobHandle | None = None
         self._before: dict[int, Any] = {}
+        self._to_tell: SimpleQueue[tuple[int, bool] | None] = SimpleQueue()
+        """Signals to tell the job of, and whether one came before; None: there are no more. A handler may put one there at any time."""
 
     def hold(self, handle: JobHandle) -> None:
         """Have signals be about this job from now on."""
+        threading.Thread(target=self._tell, args=(handle,), name="signals", daemon=True).start()
         self._handle = handle
 
     def __enter__(self) -> Signals:
@@ -47,6 +53,7 @@ class Signals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._to_tell.put(None)
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         if self._handle is None:
@@ -63,11 +70,16 @@ class Signals:
             os.write(
                 self._stream.fileno(), f"\r\x1b[K{text}\n".encode() if self._stream.isatty() else f"{text}\n".encode()
             )
-        with suppress(DlroverLiteError):
-            if number == signal.SIGHUP and not again:
-                self._handle.hang_up()
-            else:
-                self._handle.stop(kill=again)
+        self._to_tell.put((number, again))
+
+    def _tell(self, handle: JobHandle) -> None:
+        while (one := self._to_tell.get()) is not None:
+            number, again = one
+            with suppress(DlroverLiteError):
+                if number == signal.SIGHUP and not again:
+                    handle.hang_up()
+                else:
+                    handle.stop(kill=again)
 
 
 def silence(stream: IO[str]) -> None:
