@@ -73,13 +73,16 @@ class Signals:
         self._to_tell.put((number, again))
 
     def _tell(self, handle: JobHandle) -> None:
-        while (one := self._to_tell.get()) is not None:
-            number, again = one
-            with suppress(DlroverLiteError):
-                if number == signal.SIGHUP and not again:
-                    handle.hang_up()
-                else:
-                    handle.stop(kill=again)
+        try:
+            while (one := self._to_tell.get()) is not None:
+                number, again = one
+                with suppress(DlroverLiteError):
+                    if number == signal.SIGHUP and not again:
+                        handle.hang_up()
+                    else:
+                        handle.stop(kill=again)
+        finally:
+            self._handle = None  # nobody tells the job any more: the next signal ends this process, and the job with it
 
 
 def silence(stream: IO[str]) -> None:

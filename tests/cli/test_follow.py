@@ -56,3 +56,23 @@ def test_a_signal_that_comes_while_a_lock_is_held_that_telling_needs_is_told(
         assert [handle.told.get(timeout=PATIENCE_SECONDS) for _ in told] == told
         assert signals.first == numbers[0]
     assert handle.told.empty()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_when_a_job_can_no_longer_be_told_the_next_signal_ends_the_command() -> None:
+    ended = threading.Event()
+
+    class Broken:
+        def stop(self, *, kill: bool = False) -> None:
+            teller = threading.current_thread()
+            threading.Thread(target=lambda: (teller.join(), ended.set())).start()
+            raise RuntimeError(f"can't be told, kill={kill}")
+
+    broken: Any = Broken()
+    with Signals(io.StringIO()) as signals:
+        signals.hold(broken)
+        signal.raise_signal(signal.SIGTERM)
+        assert ended.wait(PATIENCE_SECONDS)
+        with pytest.raises(SystemExit) as error:
+            signal.raise_signal(signal.SIGTERM)
+        assert error.value.code == 128 + signal.SIGTERM
